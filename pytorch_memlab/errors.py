@@ -1,0 +1,40 @@
+"""The errors of pytorch_memlab: each says in one line what was wrong and what to do."""
+
+
+class MemlabError(Exception):
+    """Base of every error that pytorch_memlab raises itself."""
+
+
+class UsageError(MemlabError, ValueError):
+    """An argument that cannot be used; the message names what would have been right."""
+
+
+class NotAFunctionError(UsageError, TypeError):
+    """Something that has no Python source lines was given to be profiled."""
+
+
+class UnknownColumnError(UsageError):
+    """A column that no device records; the message lists the near ones."""
+
+
+class UnknownGPUError(UsageError):
+    """A GPU name or size that cannot be simulated; the message lists the known names."""
+
+
+class UnknownDeviceError(UsageError):
+    """A device that this process does not have; the message lists those that it has."""
+
+
+class AllocatorSettingsError(UsageError):
+    """A PYTORCH_CUDA_ALLOC_CONF string that PyTorch would refuse."""
+
+
+class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError):
+    """A CUDA call that the simulation does not cover; the message names it.
+
+    It is an ``AttributeError`` too, so that ``hasattr`` answers no.
+    """
+
+
+class HostMemoryError(MemlabError, MemoryError):
+    """This machine cannot hold what the simulated GPU could."""
