@@ -1,0 +1,46 @@
+"""Above autograd: which call of the program an op belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch.overrides import TorchFunctionMode
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .machine import Machine
+
+
+class CallMode(TorchFunctionMode):
+    """Remembers the arguments of the call that the program makes while it runs.
+
+    Args:
+        machine: whose threads these are.
+        replacements: functions that need another implementation, for programs that hold the
+            original under a name of their own.
+    """
+
+    def __init__(
+        self, machine: Machine, replacements: Mapping[Callable[..., Any], Callable[..., Any]]
+    ) -> None:
+        super().__init__()
+        self._thread = machine.thread
+        self._replacements = replacements
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run one call."""
+        kwargs = kwargs or {}
+        thread = self._thread
+        outer = thread.call
+        thread.call = (args, kwargs)
+        try:
+            return self._replacements.get(func, func)(*args, **kwargs)
+        finally:
+            thread.call = outer

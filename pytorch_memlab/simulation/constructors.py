@@ -1,0 +1,199 @@
+"""Functions that make tensors from data and a device: they build on the host, then move."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .machine import HOST
+from .transfer import move, place_of_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .machine import Machine
+    from .patches import Patches
+
+_FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")
+_SPARSE = (
+    "sparse_coo_tensor",
+    "sparse_csr_tensor",
+    "sparse_csc_tensor",
+    "sparse_bsr_tensor",
+    "sparse_bsc_tensor",
+    "sparse_compressed_tensor",
+)
+_LEGACY_TYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+
+
+def make_replacements(machine: Machine) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Functions that C++ would send to CUDA, and what stands for each.
+
+    Args:
+        machine: the simulated machine.
+
+    Returns:
+        original -> replacement.
+    """
+    replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
+    for name in _FROM_DATA:
+        original = getattr(torch, name)
+        replacements[original] = _from_data(machine, original)
+    for name in _SPARSE:
+        original = getattr(torch, name)
+        replacements[original] = _sparse(machine, original)
+    return replacements
+
+
+def install(
+    machine: Machine,
+    replacements: dict[Callable[..., Any], Callable[..., Any]],
+    patches: Patches,
+) -> None:
+    """Put the replacements, and the legacy tensor types, into ``torch``.
+
+    Args:
+        machine: the simulated machine.
+        replacements: from ``make_replacements``.
+        patches: who puts the originals back.
+    """
+    for original, replacement in replacements.items():
+        patches.set(torch, original.__name__, replacement)
+    for name, dtype in _LEGACY_TYPES.items():
+        patches.set(torch.cuda, name, _legacy_type(machine, name, dtype))
+    patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    patches.set(torch, "_cudnn_rnn_flatten_weight", _flatten_weights)
+
+
+def _wanted_place(machine: Machine, device: Any) -> int:
+    # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
+    return place_of_device(machine, torch.empty(0).device if device is None else device)
+
+
+def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    keeps_place = original.__name__ in ("as_tensor", "asarray")
+
+    @functools.wraps(original)
+    def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None and isinstance(data, torch.Tensor) and keeps_place:
+            return original(data, *args, **kwargs)
+        place = _wanted_place(machine, device)
+        if place == HOST and not _holds_simulated(machine, data):
+            return original(data, *args, device=device, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        with torch.device("cpu"):
+            made = original(_on_host(machine, data), *args, **kwargs)
+        if place != HOST:
+            made = move(machine, made, place, {})
+        return made.requires_grad_() if requires_grad else made
+
+    return make
+
+
+def _holds_simulated(machine: Machine, data: Any) -> bool:
+    return isinstance(data, torch.Tensor) and machine.place_of(data) != HOST
+
+
+def _on_host(machine: Machine, data: Any) -> Any:
+    return move(machine, data, HOST, {}) if _holds_simulated(machine, data) else data
+
+
+def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        place = _sparse_place(machine, device, args)
+        if place == HOST:
+            return original(*args, device=device, **kwargs)
+        parts = [
+            torch.as_tensor(part, device=machine.gpus[place].device)
+            if isinstance(part, torch.Tensor) or _is_data(part, position, args)
+            else part
+            for position, part in enumerate(args)
+        ]
+        return original(*parts, **kwargs)
+
+    return make
+
+
+def _sparse_place(machine: Machine, device: Any, args: tuple[Any, ...]) -> int:
+    if device is not None:
+        return place_of_device(machine, device)
+    places = [machine.place_of(part) for part in args if isinstance(part, torch.Tensor)]
+    return max(places, default=HOST)
+
+
+def _is_data(part: Any, position: int, args: tuple[Any, ...]) -> bool:
+    """A list of indices or values; the last of three or four arguments is the size."""
+    is_size = len(args) > 2 and position == len(args) - 1
+    return isinstance(part, (list, tuple)) and not is_size and not isinstance(part, torch.Size)
+
+
+class _LegacyType(type):
+    """``isinstance(x, torch.cuda.FloatTensor)`` asks for a dtype on a GPU."""
+
+    legacy_name: str
+    dtype: torch.dtype
+    machine: Machine
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return (
+            isinstance(instance, torch.Tensor)
+            and instance.dtype == cls.dtype
+            and cls.machine.place_of(instance) != HOST
+        )
+
+
+def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
+    def new(cls: Any, *args: Any) -> torch.Tensor:
+        device = machine.gpus[machine.thread.device].device
+        if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+            return torch.tensor(args[0], dtype=dtype, device=device)
+        sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+        return torch.empty(tuple(sizes), dtype=dtype, device=device)
+
+    return _LegacyType(
+        name,
+        (),
+        {
+            "__new__": new,
+            "__doc__": f"``torch.cuda.{name}`` on a simulated GPU.",
+            "legacy_name": f"torch.cuda.{name}",
+            "dtype": dtype,
+            "machine": machine,
+        },
+    )
+
+
+def _is_acceptable(tensor: torch.Tensor) -> bool:
+    """Whether cuDNN would take a tensor: the rule of ``torch.backends.cudnn.is_acceptable``."""
+    floating = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+    return torch.backends.cudnn.enabled and tensor.is_cuda and tensor.dtype in floating
+
+
+def _flatten_weights(weights: list[torch.Tensor], *_layout: Any) -> torch.Tensor:
+    """All weights of an RNN as views of one buffer, as cuDNN wants them."""
+    buffer = torch.empty(
+        sum(weight.numel() for weight in weights),
+        dtype=weights[0].dtype,
+        device=weights[0].device,
+    )
+    offset = 0
+    for weight in weights:
+        view = buffer[offset : offset + weight.numel()].view(weight.shape)
+        view.copy_(weight)
+        weight.set_(view)  # type: ignore[call-overload]
+        offset += weight.numel()
+    return buffer

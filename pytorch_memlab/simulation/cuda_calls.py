@@ -1,0 +1,280 @@
+"""What ``torch.cuda`` asks of C++, answered by the simulated GPUs.
+
+``torch.cuda``'s own Python runs unchanged on top, so that what it computes (flattening,
+summaries, contexts) is what it is on hardware.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import uncovered
+from .generators import make_generator
+from .streams import CUDA_DEVICE_TYPE, SimulatedEvent, SimulatedStream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .gpus import GPU
+    from .machine import Machine
+    from .patches import Patches
+    from .simulated_gpu import SimulatedGPU
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """What ``torch.cuda.get_device_properties`` returns.
+
+    Args:
+        name: of the GPU.
+        major: of its compute capability.
+        minor: of its compute capability.
+        total_memory: its capacity in bytes.
+        multi_processor_count: number of its streaming multiprocessors.
+        L2_cache_size: in bytes.
+        max_threads_per_multi_processor: how many threads one runs.
+        warp_size: threads of a warp.
+        is_integrated: never.
+        is_multi_gpu_board: never.
+    """
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    L2_cache_size: int
+    max_threads_per_multi_processor: int
+    warp_size: int = 32
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+
+    def __repr__(self) -> str:
+        """As torch shows it."""
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, "
+            f"L2_cache_size={self.L2_cache_size // 2**20}MB)"
+        )
+
+
+class _Runtime:
+    """The part of the CUDA runtime that ``torch.cuda.cudart()`` gives out."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:  # noqa: N802 - CUDA's own name
+        """Free and total bytes of a GPU."""
+        gpu = self._machine.gpu(device)
+        return gpu.driver.free_memory(), gpu.driver.total
+
+    def __getattr__(self, name: str) -> Any:
+        return uncovered.refuse(f"torch.cuda.cudart().{name}")
+
+
+class CudaCalls:
+    """The calls, bound to one machine.
+
+    Args:
+        machine: the simulated machine.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def install(self, patches: Patches) -> None:
+        """Answer for CUDA until the patches are undone."""
+        for name, call in self._calls().items():
+            patches.set(torch._C, name, call)
+        self._install_module(patches)
+        _install_names(patches, self._machine)
+        uncovered.install(patches)
+
+    def _calls(self) -> dict[str, Callable[..., Any]]:
+        return {
+            **self._device_calls(),
+            **self._stream_calls(),
+            **self._memory_calls(),
+            **self._accelerator_calls(),
+        }
+
+    def _device_calls(self) -> dict[str, Callable[..., Any]]:
+        machine = self._machine
+        thread = machine.thread
+
+        def exchange(device: int) -> int:
+            before = thread.device
+            if device >= 0:
+                thread.device = machine.gpu(device).index
+            return before if device >= 0 else -1
+
+        def set_device(device: int) -> None:
+            exchange(device)
+
+        return {
+            "_cuda_getDeviceCount": lambda: len(machine.gpus),
+            "_cuda_getDevice": lambda: thread.device,
+            "_cuda_setDevice": set_device,
+            "_cuda_exchangeDevice": exchange,
+            "_cuda_maybeExchangeDevice": exchange,
+            "_cuda_isInBadFork": lambda: False,
+            "_cuda_synchronize": self._synchronize,
+            "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
+            "_cuda_getArchFlags": lambda: _arch(machine.gpus[0].model),
+            "_cuda_getCompiledVersion": lambda: 0,
+            "_cuda_isCurrentStreamCapturing": lambda: False,
+            "_cuda_hasPrimaryContext": lambda device: machine.gpu(device).in_use(),
+            "_cuda_ipc_collect": lambda: None,
+            "_cuda_set_sync_debug_mode": lambda mode: None,
+            "_cuda_get_sync_debug_mode": lambda: 0,
+        }
+
+    def _stream_calls(self) -> dict[str, Callable[..., Any]]:
+        machine = self._machine
+
+        def current(device: int) -> tuple[int, int, int]:
+            return machine.current_stream(device), device, CUDA_DEVICE_TYPE
+
+        def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
+            machine.thread.device = machine.gpu(device_index).index
+            machine.thread.streams[device_index] = stream_id
+
+        return {
+            "_cuda_getCurrentStream": current,
+            "_cuda_getCurrentRawStream": machine.current_stream,
+            "_cuda_getDefaultStream": lambda device: (0, device, CUDA_DEVICE_TYPE),
+            "_cuda_setStream": set_stream,
+        }
+
+    def _memory_calls(self) -> dict[str, Callable[..., Any]]:
+        gpu = self._machine.gpu
+
+        def empty_cache() -> None:
+            for one in self._machine.gpus:
+                one.call("empty_cache")
+
+        return {
+            "_cuda_memoryStats": lambda device: gpu(device).call("memory_stats"),
+            "_cuda_resetPeakMemoryStats": lambda device: gpu(device).call("reset_peak_stats"),
+            "_cuda_resetAccumulatedMemoryStats": (
+                lambda device: gpu(device).call("reset_accumulated_stats")
+            ),
+            "_cuda_emptyCache": empty_cache,
+            "_cuda_memorySnapshot": self._snapshot,
+            "_cuda_setMemoryFraction": self._set_fraction,
+            "_cuda_getMemoryFraction": lambda device: gpu(device).allocator.memory_fraction,
+            "_cuda_getAllocatorBackend": lambda: "native",
+            "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
+            "_cuda_clearCublasWorkspaces": lambda: None,
+        }
+
+    def _accelerator_calls(self) -> dict[str, Callable[..., Any]]:
+        machine = self._machine
+        device = self._device_calls()
+        memory = self._memory_calls()
+        return {
+            "_accelerator_getAccelerator": lambda: torch.device("cuda"),
+            "_get_accelerator": lambda check=False: torch.device("cuda"),
+            "_accelerator_getDeviceIndex": device["_cuda_getDevice"],
+            "_accelerator_setDeviceIndex": device["_cuda_setDevice"],
+            "_accelerator_exchangeDevice": device["_cuda_exchangeDevice"],
+            "_accelerator_maybeExchangeDevice": device["_cuda_maybeExchangeDevice"],
+            "_accelerator_synchronizeDevice": self._synchronize,
+            "_accelerator_getStream": self._current_stream,
+            "_accelerator_setStream": self._set_stream,
+            "_accelerator_isAllocatorInitialized": lambda: True,
+            "_accelerator_emptyCache": memory["_cuda_emptyCache"],
+            "_accelerator_getDeviceStats": memory["_cuda_memoryStats"],
+            "_accelerator_resetPeakStats": memory["_cuda_resetPeakMemoryStats"],
+            "_accelerator_resetAccumulatedStats": memory["_cuda_resetAccumulatedMemoryStats"],
+            "_accelerator_getMemoryInfo": _Runtime(machine).cudaMemGetInfo,
+        }
+
+    def _synchronize(self, device: int | None = None) -> None:
+        self._machine.gpu(self._machine.thread.device if device is None else device).call(
+            "synchronize"
+        )
+
+    def _snapshot(self, *_options: Any) -> dict[str, Any]:
+        segments = [one for gpu in self._machine.gpus for one in gpu.call("snapshot")]
+        return {"segments": segments, "device_traces": [], "allocator_settings": {}}
+
+    def _set_fraction(self, fraction: float, device: int) -> None:
+        self._machine.gpu(device).call("set_memory_fraction", fraction)
+
+    def _current_stream(self, device: int) -> SimulatedStream:
+        stream = self._machine.current_stream(device)
+        return SimulatedStream(stream_id=stream, device_index=device)
+
+    def _set_stream(self, stream: SimulatedStream) -> None:
+        self._machine.thread.streams[stream.device_index] = stream.stream_id
+
+    def _install_module(self, patches: Patches) -> None:
+        machine = self._machine
+        calls = self._calls()
+        runtime = _Runtime(machine)
+        names: dict[str, Any] = {
+            "_initialized": True,
+            "_lazy_init": lambda: None,
+            "init": lambda: None,
+            "is_initialized": lambda: True,
+            "_lazy_call": lambda callable, **_: callable(),
+            "is_available": lambda: True,
+            "_is_in_bad_fork": lambda: False,
+            "device_count": calls["_cuda_getDeviceCount"],
+            "_exchange_device": calls["_cuda_exchangeDevice"],
+            "_maybe_exchange_device": calls["_cuda_maybeExchangeDevice"],
+            "_get_device_properties": lambda device: _properties(machine.gpu(device)),
+            "cudart": lambda: runtime,
+            "default_generators": tuple(make_generator(gpu.index) for gpu in machine.gpus),
+            "Stream": SimulatedStream,
+            "Event": SimulatedEvent,
+            "has_magma": True,
+            "get_arch_list": lambda: [_arch(machine.gpus[0].model)],
+        }
+        for name, value in names.items():
+            patches.set(torch.cuda, name, value)
+        for name in ("_lazy_init", "_lazy_call", "device_count", "is_initialized"):
+            patches.set(torch.cuda.random, name, names[name])
+        for name in ("_lazy_init", "is_initialized"):
+            patches.set(torch.cuda.memory, name, names[name])
+        patches.set(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
+        patches.set(torch.cuda.streams, "Stream", SimulatedStream)
+        patches.set(torch.cuda.streams, "Event", SimulatedEvent)
+        patches.set(SimulatedStream, "machine", machine)
+
+
+class _NoRanges:
+    """NVTX without a profiler that listens: every range is of no effect."""
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_args: 0
+
+
+def _install_names(patches: Patches, machine: Machine) -> None:
+    patches.set(torch.cuda.nvtx, "_nvtx", _NoRanges())
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    if torch.version.cuda is None:
+        patches.set(torch.version, "cuda", "13.0")
+
+
+def _properties(gpu: SimulatedGPU) -> DeviceProperties:
+    model = gpu.model
+    return DeviceProperties(
+        name=model.name,
+        major=model.major,
+        minor=model.minor,
+        total_memory=model.total_memory,
+        multi_processor_count=model.multi_processor_count,
+        L2_cache_size=model.l2_cache_size,
+        max_threads_per_multi_processor=model.max_threads_per_multi_processor,
+    )
+
+
+def _arch(model: GPU) -> str:
+    return f"sm_{model.major}{model.minor}"

@@ -1,0 +1,120 @@
+"""The simulated machine: its GPUs, which storage lives on which, and what each thread chose."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..storages import StorageTable
+from .simulated_gpu import Placement, SimulatedGPU
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .allocator_settings import AllocatorSettings
+    from .gpus import GPU
+
+HOST = -1
+"""Index that stands for the host where a device index is expected."""
+
+
+class ThreadState(threading.local):
+    """What one thread chose: its device, its stream of each device, the call it is in."""
+
+    def __init__(self) -> None:
+        self.device = 0
+        self.streams: dict[int, int] = {}
+        self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.target: int | None = None
+        self.last = HOST
+
+
+class Machine:
+    """All simulated GPUs, and the label of each storage that lives on one.
+
+    Args:
+        model: which hardware each GPU stands for.
+        count: how many there are.
+        settings: of their allocators.
+    """
+
+    def __init__(self, model: GPU, count: int, settings: AllocatorSettings) -> None:
+        self.gpus = [SimulatedGPU(index, model, settings) for index in range(count)]
+        self.placements: StorageTable[Placement] = StorageTable(_release)
+        self.pinned: StorageTable[bool] = StorageTable(_forget)
+        self.thread = ThreadState()
+
+    def gpu(self, index: int) -> SimulatedGPU:
+        """A GPU by its index.
+
+        Raises:
+            RuntimeError: there is no such GPU, in CUDA's words.
+        """
+        if not 0 <= index < len(self.gpus):
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal: cuda:{index}, of {len(self.gpus)} simulated"
+            )
+        return self.gpus[index]
+
+    def current_stream(self, index: int) -> int:
+        """Id of the stream that this thread uses on a GPU."""
+        return self.thread.streams.get(index, 0)
+
+    def index_of(self, device: torch.device) -> int:
+        """Index that a device means in this thread: ``HOST``, or a GPU's.
+
+        Raises:
+            RuntimeError: there is no such GPU.
+        """
+        if device.type != "cuda":
+            return HOST
+        index = self.thread.device if device.index is None else device.index
+        return self.gpu(index).index
+
+    def place_of(self, tensor: torch.Tensor) -> int:
+        """Index of the GPU that holds a tensor, ``HOST`` if none does."""
+        placement = self.placements.find(tensor)
+        return HOST if placement is None else placement.gpu.index
+
+    def put(self, storage: torch.UntypedStorage, index: int) -> None:
+        """Label a new storage as living on a GPU, and take its memory there.
+
+        Args:
+            storage: without a label so far.
+            index: of the GPU.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU is full.
+        """
+        gpu = self.gpu(index)
+        placement = gpu.allocate(storage.nbytes(), self.current_stream(index))
+        self.placements.add(storage, placement)
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.
+
+        Args:
+            storage: with a label.
+        """
+        key: int = storage._cdata
+        before = self.placements.known[key]
+        if storage.nbytes() != before.nbytes:
+            gpu = before.gpu
+            self.placements.known[key] = gpu.allocate(
+                storage.nbytes(), self.current_stream(gpu.index)
+            )
+            gpu.release(before)
+
+    def living(self) -> Iterator[Placement]:
+        """Every placement in use."""
+        return self.placements.values()
+
+
+def _release(placement: Placement) -> None:
+    placement.gpu.release(placement)
+
+
+def _forget(_pinned: bool) -> None:
+    """A pinned storage of the host dies: no GPU holds a thing of it."""

@@ -1,0 +1,91 @@
+"""What the placement of an op's results depends on, read off the op's schema once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+_HOST_ARGUMENTS_ALLOWED = frozenset(
+    {
+        "aten::copy_",
+        "aten::_copy_from",
+        "aten::_copy_from_and_resize",
+        "aten::_to_copy",
+        "aten::to",
+        "aten::index",
+        "aten::_unsafe_index",
+        "aten::index_put",
+        "aten::index_put_",
+        "aten::_index_put_impl_",
+        "aten::_unsafe_index_put",
+        "aten::_pack_padded_sequence",
+        "aten::_pack_padded_sequence_backward",
+        "aten::_ctc_loss",
+        "aten::_ctc_loss_backward",
+        "aten::tensor_split",
+        "aten::set_",
+        "aten::is_same_size",
+        "aten::is_set_to",
+        "aten::resize_as_",
+        "aten::_fused_adam_",
+        "aten::_fused_adamw_",
+    }
+)
+"""Ops whose CUDA kernels take some arguments from the host."""
+
+_HOST_RESULTS = {"aten::_pack_padded_sequence": frozenset({1})}
+"""Results that a CUDA kernel makes on the host, by their position."""
+
+_RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+
+
+@dataclass(frozen=True, slots=True)
+class Traits:
+    """What is known of an op before it runs.
+
+    Args:
+        makes_tensors: some result may own new memory.
+        may_resize: it may change the size of a storage that exists.
+        mixes_devices: it takes arguments of the host beside those of a GPU.
+        is_foreach: the n-th result belongs where the n-th tensor of the first list is.
+        host_results: positions of results that stay on the host.
+    """
+
+    makes_tensors: bool
+    may_resize: bool
+    mixes_devices: bool
+    is_foreach: bool
+    host_results: frozenset[int]
+
+
+_known: dict[Any, Traits] = {}
+
+
+def traits_of(op: Any) -> Traits:
+    """Traits of an op.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+
+    Returns:
+        its traits.
+    """
+    traits = _known.get(op)
+    if traits is None:
+        traits = _known[op] = _read(op)
+    return traits
+
+
+def _read(op: Any) -> Traits:
+    schema = op._schema
+    name: str = schema.name
+    writes_out = any(argument.is_out for argument in schema.arguments)
+    return Traits(
+        makes_tensors=any(
+            "Tensor" in str(result.type) and result.alias_info is None for result in schema.returns
+        ),
+        may_resize=writes_out or name in _RESIZING,
+        mixes_devices=name in _HOST_ARGUMENTS_ALLOWED,
+        is_foreach=name.startswith("aten::_foreach_"),
+        host_results=_HOST_RESULTS.get(name, frozenset()),
+    )

@@ -1,0 +1,49 @@
+"""Names replaced for a while, and put back exactly as they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_ABSENT = object()
+
+
+class Patches:
+    """Replaces attributes of modules and classes until ``undo``.
+
+    >>> class Box:
+    ...     pass
+    >>> patches = Patches()
+    >>> patches.set(Box, "size", 3)
+    >>> Box.size
+    3
+    >>> patches.undo()
+    >>> hasattr(Box, "size")
+    False
+    """
+
+    def __init__(self) -> None:
+        self._undo: list[tuple[Any, str, Any]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> None:
+        """Replace one attribute.
+
+        Args:
+            owner: module or class that holds it, or will.
+            name: the attribute's name.
+            value: what it is until ``undo``.
+        """
+        self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
+        setattr(owner, name, value)
+
+    def names_of(self, owner: Any) -> set[str]:
+        """Names of an owner that are replaced now."""
+        return {name for other, name, _ in self._undo if other is owner}
+
+    def undo(self) -> None:
+        """Put every attribute back, the last replaced first."""
+        while self._undo:
+            owner, name, before = self._undo.pop()
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)

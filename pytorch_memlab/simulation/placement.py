@@ -1,0 +1,224 @@
+"""Below autograd: every op runs on the host's tensors, and its results get their GPU's label."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..errors import HostMemoryError
+from ..storages import storages_of
+from .machine import HOST
+from .operators import traits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .machine import Machine
+    from .operators import Traits
+
+_CPU = torch.device("cpu")
+_PIN = torch.ops.aten._pin_memory.default
+_IS_PINNED = torch.ops.aten.is_pinned.default
+_HOST_REFUSES = re.compile(r"you tried to allocate (\d+) bytes")
+_untyped_storage = torch._C.TensorBase.untyped_storage
+
+
+class PlacementMode(TorchDispatchMode):
+    """Labels what ops make, and accounts for it on the simulated GPUs.
+
+    C++ sees tensors of the host only. An op's results live where its labelled arguments live,
+    or where an explicit ``device`` says; memory that a composite op makes inside C++ with the
+    options of its input (which the host's build takes for the host's) lives where the arguments
+    of the call that the program made live.
+
+    Args:
+        machine: whose labels these are.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self._machine = machine
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run one op."""
+        if any(_handles_dispatch(kind) for kind in types):
+            return NotImplemented
+        with torch._C.DisableTorchFunction():
+            return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if func is _PIN:
+            return self._pin(args[0])
+        if func is _IS_PINNED:
+            return self._machine.pinned.find(args[0]) is not None
+        traits = traits_of(func)
+        index, kwargs, pin = self._where(func, traits, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            self._refuse_beyond_host(index, error)
+            raise
+        if pin:
+            self._machine.pinned.add(_untyped_storage(result), True)
+        if index != HOST:
+            self._machine.thread.last = index
+            if traits.makes_tensors:
+                self._label_results(traits, index, args, result)
+            if traits.may_resize:
+                self._follow(index, args, kwargs)
+        return result
+
+    def _where(
+        self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[int, dict[str, Any], bool]:
+        thread = self._machine.thread
+        device = kwargs.get("device")
+        pin = bool(kwargs.get("pin_memory"))
+        if pin:
+            kwargs = {**kwargs, "pin_memory": False}
+        if device is not None and device.type == "cuda":
+            return self._machine.index_of(device), {**kwargs, "device": _CPU}, False
+        if thread.target is not None:
+            return thread.target, kwargs, pin
+        index = self._common_place(func, traits, args, kwargs)
+        if device is not None and device.type == "cpu":
+            index = self._where_a_factory_means(index)
+        return index, kwargs, pin and index == HOST
+
+    def _common_place(
+        self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> int:
+        known = self._machine.placements.known
+        index = HOST
+        on_host = False
+        for tensor in tensors_in(args, kwargs):
+            try:
+                placement = known.get(_untyped_storage(tensor)._cdata)
+            except (NotImplementedError, RuntimeError, ValueError):
+                placement = self._machine.placements.find(tensor)
+            if placement is None:
+                on_host = on_host or tensor.dim() > 0
+            elif index == HOST:
+                index = placement.gpu.index
+            elif index != placement.gpu.index and not (traits.is_foreach or traits.mixes_devices):
+                raise _mixed(func, index, f"cuda:{placement.gpu.index}")
+        if on_host and index != HOST and not traits.mixes_devices:
+            raise _mixed(func, index, "cpu")
+        return index
+
+    def _where_a_factory_means(self, index: int) -> int:
+        """Where ``device=cpu`` means: the host if the program said so, else the call's device."""
+        thread = self._machine.thread
+        if thread.call is None:
+            in_backward = torch._C._current_autograd_node() is not None
+            return thread.last if index == HOST and in_backward else index
+        args, kwargs = thread.call
+        if kwargs.get("device") is not None:
+            return HOST
+        if index != HOST:
+            return index
+        for tensor in tensors_in(args, kwargs):
+            place = self._machine.place_of(tensor)
+            if place != HOST:
+                return place
+        return HOST
+
+    def _label_results(
+        self, traits: Traits, index: int, args: tuple[Any, ...], result: Any
+    ) -> None:
+        if isinstance(result, torch.Tensor):
+            self._label(result, index)
+            return
+        if not isinstance(result, (tuple, list)):
+            return
+        for position, item in enumerate(result):
+            if isinstance(item, torch.Tensor):
+                if position not in traits.host_results:
+                    self._label(item, self._foreach_place(traits, args, position, index))
+            elif isinstance(item, (tuple, list)):
+                for tensor in item:
+                    if isinstance(tensor, torch.Tensor):
+                        self._label(tensor, index)
+
+    def _foreach_place(
+        self, traits: Traits, args: tuple[Any, ...], position: int, index: int
+    ) -> int:
+        if traits.is_foreach and len(self._machine.gpus) > 1:
+            place = self._machine.place_of(args[0][position])
+            return index if place == HOST else place
+        return index
+
+    def _label(self, tensor: torch.Tensor, index: int) -> None:
+        known = self._machine.placements.known
+        for storage in storages_of(tensor):
+            if storage._cdata not in known:
+                self._machine.put(storage, index)
+
+    def _follow(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        known = self._machine.placements.known
+        for tensor in tensors_in(args, kwargs):
+            for storage in storages_of(tensor):
+                if storage._cdata in known:
+                    self._machine.resized(storage)
+                elif tensor is args[0]:
+                    self._machine.put(storage, index)
+
+    def _refuse_beyond_host(self, index: int, error: RuntimeError) -> None:
+        """Name what ran out when the host could not hold a tensor of a simulated GPU.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU has no room for it either, which is what counts.
+            HostMemoryError: only the host has none.
+        """
+        refused = _HOST_REFUSES.search(str(error))
+        if refused is None or index == HOST:
+            return
+        nbytes = int(refused[1])
+        gpu = self._machine.gpu(index)
+        gpu.release(gpu.allocate(nbytes, self._machine.current_stream(index)))
+        raise HostMemoryError(
+            f"{gpu.device} could hold {nbytes} more bytes, but this machine cannot: "
+            "the simulation keeps every tensor in host memory"
+        ) from error
+
+    def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
+        if self._machine.place_of(tensor) != HOST:
+            raise RuntimeError(
+                f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned"
+            )
+        pinned = tensor.clone()
+        self._machine.pinned.add(_untyped_storage(pinned), True)
+        return pinned
+
+
+def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+    """All tensors among an op's arguments, those in lists too."""
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                if isinstance(item, torch.Tensor):
+                    yield item
+
+
+def _handles_dispatch(kind: type) -> bool:
+    """Whether a tensor class has a dispatch of its own, which must run first."""
+    own = getattr(kind, "__torch_dispatch__", None)
+    return own is not None and own is not torch._C._disabled_torch_dispatch_impl
+
+
+def _mixed(func: Any, index: int, other: str) -> RuntimeError:
+    return RuntimeError(
+        "Expected all tensors to be on the same device, but found at least two devices, "
+        f"cuda:{index} and {other}! (when checking arguments of {func._schema.name})"
+    )

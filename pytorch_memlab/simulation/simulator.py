@@ -1,0 +1,145 @@
+"""``simulate``: run CUDA code on this machine as if it had GPUs."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ContextDecorator, ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import UsageError
+from . import constructors, generators, storage_methods, threads
+from .allocator_settings import AllocatorSettings
+from .calls import CallMode
+from .cuda_calls import CudaCalls
+from .gpus import find_gpu
+from .machine import Machine
+from .patches import Patches
+from .placement import PlacementMode
+from .tensor_methods import TensorMethods
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from typing_extensions import Self
+
+_active: Machine | None = None
+
+
+def active_machine() -> Machine | None:
+    """The simulated machine that programs run on now, None outside ``simulate``."""
+    return _active
+
+
+class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
+    """Simulated CUDA GPUs for unmodified programs, in every thread that they start.
+
+    Tensors are tensors of the host; each storage on a GPU has a label, and PyTorch's caching
+    allocator, modelled to the byte, accounts for it. What kernels take besides their results is
+    not modelled yet.
+
+    Args:
+        gpu: a preset's name such as ``"h100"``, or a capacity: ``"24GiB"``, or bytes.
+        count: how many GPUs there are.
+
+    Raises:
+        UnknownGPUError: no such preset or size; the message lists them.
+        UsageError: ``count`` is no positive int, or a simulation is on already.
+
+    >>> with simulate("24GiB"):
+    ...     linear = torch.nn.Linear(100, 100).cuda()
+    ...     torch.cuda.memory_allocated()
+    40960
+    >>> torch.cuda.is_available()
+    False
+    """
+
+    def __init__(self, gpu: str | int = "h100", count: int = 1) -> None:
+        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+            raise UsageError(f"count must be a positive int, not {count!r}")
+        self._gpu = gpu
+        self._model = find_gpu(gpu)
+        self._count = count
+        self._exits: ExitStack | None = None
+
+    def _recreate_cm(self) -> Self:
+        """A fresh simulation for every call of a decorated function."""
+        return type(self)(self._gpu, self._count)
+
+    def __enter__(self) -> Machine:
+        """Begin to simulate.
+
+        Returns:
+            the simulated machine.
+        """
+        global _active
+        if _active is not None:
+            raise UsageError("a simulation is on already: leave it before you begin another")
+        settings = AllocatorSettings.parse(_settings_string())
+        machine = Machine(self._model, self._count, settings)
+        with ExitStack() as exits:
+            exits.callback(_deactivate)
+            _active = machine
+            exits.enter_context(_installed(machine))
+            self._exits = exits.pop_all()
+        return machine
+
+    def __exit__(self, *exc: Any) -> None:
+        """Put everything back as it was."""
+        exits, self._exits = self._exits, None
+        if exits is not None:
+            exits.close()
+
+
+def _settings_string() -> str:
+    """The allocator's settings as torch reads them: the older name first (torch 2.13)."""
+    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
+
+
+def _deactivate() -> None:
+    global _active
+    _active = None
+
+
+@contextmanager
+def _installed(machine: Machine) -> Iterator[None]:
+    patches = Patches()
+    replacements = constructors.make_replacements(machine)
+
+    @contextmanager
+    def modes() -> Iterator[None]:
+        with PlacementMode(machine), CallMode(machine, replacements):
+            yield
+
+    with ExitStack() as exits:
+        exits.callback(patches.undo)
+        exits.enter_context(_default_device_kept())
+        constructors.install(machine, replacements, patches)
+        generators.install(machine, patches)
+        TensorMethods(machine).install(patches)
+        storage_methods.install(machine, patches)
+        _install_autograd(patches)
+        threads.install(modes, patches)
+        CudaCalls(machine).install(patches)
+        exits.enter_context(modes())
+        yield
+
+
+@contextmanager
+def _default_device_kept() -> Iterator[None]:
+    before = torch.get_default_device()
+    try:
+        yield
+    finally:
+        if torch.get_default_device() != before:
+            torch.set_default_device(None if before.type == "cpu" else before)
+
+
+def _install_autograd(patches: Patches) -> None:
+    """Let ``torch.autograd.grad`` run as many calls, not as the one that a mode would see."""
+    patches.set(
+        torch.autograd,
+        "has_torch_function",
+        lambda tensors: bool(torch.overrides._get_overloaded_args(tensors)),
+    )

@@ -1,0 +1,225 @@
+"""Methods and attributes of tensors that name a device, answering for the simulated GPUs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .machine import HOST
+from .transfer import move, place_of_device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .machine import Machine
+    from .patches import Patches
+
+_Base = torch._C.TensorBase
+_CPU = torch.device("cpu")
+_LEGACY = {"torch.cuda." + name: dtype for name, dtype in {
+    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
+    "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}.items()}
+_LEGACY_NAMES = {dtype: name for name, dtype in _LEGACY.items()}
+
+
+class TensorMethods:
+    """The replaced methods of ``torch.Tensor``.
+
+    Args:
+        machine: the simulated machine.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def install(self, patches: Patches) -> None:
+        """Replace them on ``torch.Tensor`` until the patches are undone."""
+        for name, getter in self._attributes().items():
+            patches.set(torch.Tensor, name, property(getter))
+        for name, method in self._methods().items():
+            patches.set(torch.Tensor, name, method)
+
+    def _attributes(self) -> dict[str, Callable[[torch.Tensor], Any]]:
+        machine = self._machine
+        place_of = machine.place_of
+        host_device = _getter("device")
+        host_is_cpu = _getter("is_cpu")
+
+        def device(tensor: torch.Tensor) -> torch.device:
+            place = place_of(tensor)
+            return host_device(tensor) if place == HOST else machine.gpus[place].device
+
+        return {
+            "device": device,
+            "is_cuda": lambda tensor: place_of(tensor) != HOST,
+            "is_cpu": lambda tensor: place_of(tensor) == HOST and host_is_cpu(tensor),
+        }
+
+    def _methods(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "to": self._to(),
+            "cuda": self._cuda(),
+            "cpu": self._cpu(),
+            "type": self._type(),
+            "get_device": self._get_device(),
+            "numpy": self._numpy(),
+            "new_tensor": self._new_tensor(),
+            "record_stream": self._record_stream(),
+            "share_memory_": self._share_memory(),
+            "backward": _backward,
+        }
+
+    def _to(self) -> Callable[..., torch.Tensor]:
+        machine = self._machine
+
+        def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if not _names_device(args, kwargs):
+                return _Base.to(self, *args, **kwargs)
+            device, options = _parse_to(args, kwargs)
+            if torch.device(device).type not in ("cpu", "cuda"):
+                return _Base.to(self, *args, **kwargs)
+            return move(machine, self, place_of_device(machine, device), options)
+
+        return to
+
+    def _cuda(self) -> Callable[..., torch.Tensor]:
+        machine = self._machine
+
+        def cuda(
+            self: torch.Tensor,
+            device: Any = None,
+            non_blocking: bool = False,
+            memory_format: torch.memory_format = torch.preserve_format,
+        ) -> torch.Tensor:
+            place = place_of_device(machine, device)
+            if place == HOST:
+                raise RuntimeError(f"Invalid device, must be cuda device: {device}")
+            return move(machine, self, place, _format(memory_format))
+
+        return cuda
+
+    def _cpu(self) -> Callable[..., torch.Tensor]:
+        machine = self._machine
+
+        def cpu(
+            self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format
+        ) -> torch.Tensor:
+            return move(machine, self, HOST, _format(memory_format))
+
+        return cpu
+
+    def _type(self) -> Callable[..., Any]:
+        machine = self._machine
+
+        def type_(
+            self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
+        ) -> Any:
+            if dtype is None:
+                if machine.place_of(self) == HOST:
+                    return _Base.type(self)
+                return _LEGACY_NAMES[self.dtype]
+            name = dtype if isinstance(dtype, str) else getattr(dtype, "legacy_name", None)
+            if name in _LEGACY:
+                return move(machine, self, machine.thread.device, {"dtype": _LEGACY[name]})
+            if isinstance(dtype, torch.dtype):
+                return _Base.to(self, dtype)
+            return _Base.type(move(machine, self, HOST, {}), dtype)
+
+        return type_
+
+    def _get_device(self) -> Callable[[torch.Tensor], int]:
+        machine = self._machine
+
+        def get_device(self: torch.Tensor) -> int:
+            return machine.place_of(self)
+
+        return get_device
+
+    def _numpy(self) -> Callable[..., Any]:
+        machine = self._machine
+
+        def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
+            place = machine.place_of(self)
+            if place != HOST and not force:
+                raise TypeError(
+                    f"can't convert cuda:{place} device type tensor to numpy. "
+                    "Use Tensor.cpu() to copy the tensor to host memory first."
+                )
+            return _Base.numpy(self, force=force)
+
+        return numpy
+
+    def _new_tensor(self) -> Callable[..., torch.Tensor]:
+        def new_tensor(
+            self: torch.Tensor, data: Any, *, dtype: Any = None, device: Any = None, **kwargs: Any
+        ) -> torch.Tensor:
+            return torch.tensor(
+                data, dtype=dtype or self.dtype, device=device or self.device, **kwargs
+            )
+
+        return new_tensor
+
+    def _record_stream(self) -> Callable[..., None]:
+        machine = self._machine
+
+        def record_stream(self: torch.Tensor, stream: Any) -> None:
+            placement = machine.placements.find(self)
+            if placement is not None and placement.address:
+                placement.gpu.call("record_stream", placement.address, stream.stream_id)
+
+        return record_stream
+
+    def _share_memory(self) -> Callable[[torch.Tensor], torch.Tensor]:
+        machine = self._machine
+        share = torch.Tensor.share_memory_
+
+        def share_memory_(self: torch.Tensor) -> torch.Tensor:
+            return share(self) if machine.place_of(self) == HOST else self
+
+        return share_memory_
+
+
+def _backward(
+    self: torch.Tensor,
+    gradient: torch.Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Any = None,
+) -> None:
+    """``Tensor.backward`` that is no single call: hooks and custom functions make their own."""
+    torch.autograd.backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+def _getter(name: str) -> Callable[[torch.Tensor], Any]:
+    getter: Callable[[torch.Tensor], Any] = vars(_Base)[name].__get__
+    return getter
+
+
+def _format(memory_format: torch.memory_format) -> dict[str, Any]:
+    return {"memory_format": memory_format}
+
+
+def _names_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    if kwargs.get("device") is not None or kwargs.get("other") is not None:
+        return True
+    return bool(args) and not isinstance(args[0], torch.dtype) and args[0] is not None
+
+
+def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Device and options of a call of ``Tensor.to`` that names a device or another tensor."""
+    kwargs = dict(kwargs)
+    names = ("device", "dtype", "non_blocking", "copy")
+    first = args[0] if args else kwargs.pop("other", None)
+    if isinstance(first, torch.Tensor):
+        kwargs |= {"device": first.device, "dtype": first.dtype}
+        args, names = args[1:], names[2:]
+    kwargs.update(zip(names, args, strict=False))
+    device = kwargs.pop("device")
+    kwargs.pop("non_blocking", None)
+    if kwargs.get("dtype") is None:
+        kwargs.pop("dtype", None)
+    return device, kwargs

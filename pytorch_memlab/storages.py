@@ -1,0 +1,120 @@
+"""Storages' birth and death: what is known of a tensor's memory for as long as it lives."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+_untyped_storage = torch._C.TensorBase.untyped_storage
+
+
+def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    """All storages that hold a tensor's data.
+
+    Args:
+        tensor: of any layout.
+
+    Returns:
+        one storage for a strided tensor, those of indices and values for a sparse one, none for
+        a tensor without storage (opaque, or not yet materialised).
+
+    >>> len(storages_of(torch.zeros(2).to_sparse()))
+    2
+    """
+    try:
+        return [_untyped_storage(tensor)]
+    except (NotImplementedError, RuntimeError, ValueError):
+        return [_untyped_storage(part) for part in _components(tensor)]
+
+
+def _components(tensor: torch.Tensor) -> list[torch.Tensor]:
+    layout = tensor.layout
+    if layout is torch.sparse_coo:
+        return [tensor._indices(), tensor._values()]
+    if layout in (torch.sparse_csr, torch.sparse_bsr):
+        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
+    if layout in (torch.sparse_csc, torch.sparse_bsc):
+        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
+    return []
+
+
+class _Death(weakref.ref[torch.UntypedStorage]):
+    """A weak reference that remembers which entry to forget."""
+
+    __slots__ = ("key",)
+    key: int
+
+
+class StorageTable(Generic[T]):
+    """What is known of storages, kept until they die.
+
+    A storage's Python object lives as long as C++ holds the storage, so the end of the one is
+    the end of the other. Nothing here keeps a storage alive.
+
+    Args:
+        on_death: called with what was known, in whichever thread dropped the last reference.
+
+    >>> deaths = []
+    >>> table = StorageTable(deaths.append)
+    >>> tensor = torch.zeros(2)
+    >>> table.add(tensor.untyped_storage(), "two floats")
+    >>> table.find(tensor.view(2, 1))
+    'two floats'
+    >>> del tensor
+    >>> deaths
+    ['two floats']
+    """
+
+    def __init__(self, on_death: Callable[[T], None]) -> None:
+        self._on_death = on_death
+        self.known: dict[int, T] = {}
+        self._deaths: dict[int, _Death] = {}
+
+    def add(self, storage: torch.UntypedStorage, value: T) -> None:
+        """Remember ``value`` until ``storage`` dies.
+
+        Args:
+            storage: not known yet.
+            value: what to remember.
+        """
+        key: int = storage._cdata
+        death = _Death(storage, self._forget)
+        death.key = key
+        self._deaths[key] = death
+        self.known[key] = value
+
+    def find(self, tensor: torch.Tensor) -> T | None:
+        """What is known of a tensor's memory.
+
+        Args:
+            tensor: of any layout.
+
+        Returns:
+            the value of the last of its storages, which is that of the values of a sparse
+            tensor; None if it is not known.
+        """
+        with torch._C.DisableTorchFunction():
+            try:
+                return self.known.get(_untyped_storage(tensor)._cdata)
+            except (NotImplementedError, RuntimeError, ValueError):
+                storages = storages_of(tensor)
+        return self.known.get(storages[-1]._cdata) if storages else None
+
+    def values(self) -> Iterator[T]:
+        """Everything that is known, oldest first."""
+        return iter(list(self.known.values()))
+
+    def clear(self) -> None:
+        """Forget everything without calling it a death."""
+        self._deaths.clear()
+        self.known.clear()
+
+    def _forget(self, death: weakref.ref[torch.UntypedStorage]) -> None:
+        key = death.key  # type: ignore[attr-defined]
+        if self._deaths.pop(key, None) is not None:
+            self._on_death(self.known.pop(key))
