@@ -1,0 +1,116 @@
+"""Devices: where numbers come from. Nothing else in the package reads an allocator's counters."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..errors import UnknownDeviceError
+from . import accelerator, cuda
+from .device import Device, Stats
+
+if TYPE_CHECKING:
+    from ..simulation.machine import Machine
+    from ..simulation.simulated_gpu import SimulatedGPU
+
+_simulated_readers: weakref.WeakKeyDictionary[SimulatedGPU, Device] = weakref.WeakKeyDictionary()
+
+__all__ = ["Device", "Stats", "find_devices", "get_device", "simulated_machine"]
+
+
+def find_devices() -> list[Device]:
+    """All devices of this process: the simulated or real GPUs, else the host.
+
+    Returns:
+        at least one device; asking initialises none.
+    """
+    machine = simulated_machine()
+    if machine is not None:
+        return [_simulated(machine, index) for index in range(len(machine.gpus))]
+    if torch.cuda.is_available():
+        return [_cuda(index) for index in range(torch.cuda.device_count())]
+    kind = accelerator.accelerator_type()
+    if kind is not None:
+        return [_accelerator(kind, index) for index in range(torch.accelerator.device_count())]
+    return [_cpu()]
+
+
+def get_device(spec: int | str | torch.device | None = None) -> Device:
+    """One device of this process.
+
+    Args:
+        spec: index, string such as ``"cuda:1"`` or ``"cpu"``, ``torch.device``, or None for the
+            current one.
+
+    Returns:
+        always the same object for the same device.
+
+    Raises:
+        UnknownDeviceError: there is no such device; the message lists those that there are.
+    """
+    devices = find_devices()
+    if spec == "cpu" or spec == torch.device("cpu"):
+        return _cpu()
+    if isinstance(spec, bool) or not isinstance(spec, (int, str, torch.device, type(None))):
+        raise UnknownDeviceError(f"a device is an int, a string or a torch.device, not {spec!r}")
+    name = _name_of(spec, devices[0].name)
+    for device in devices:
+        if device.name == name:
+            return device
+    known = ", ".join(device.name for device in devices)
+    raise UnknownDeviceError(f"no device {spec!r} here: there is {known}, and cpu")
+
+
+def _name_of(spec: int | str | torch.device | None, first: str) -> str:
+    """The name that a device has in reports."""
+    kind = first.partition(":")[0]
+    if isinstance(spec, str):
+        try:
+            spec = torch.device(int(spec)) if spec.isdecimal() else torch.device(spec)
+        except RuntimeError:
+            return spec
+    if isinstance(spec, torch.device):
+        kind, spec = spec.type, spec.index
+    if spec is None:
+        spec = torch.cuda.current_device() if _cuda_is_on() else 0
+    return kind if kind == "cpu" else f"{kind}:{spec}"
+
+
+def _cuda_is_on() -> bool:
+    return torch.cuda.is_available() and torch.cuda.is_initialized()
+
+
+def simulated_machine() -> Machine | None:
+    """The simulated machine that is on, without loading the simulation to ask."""
+    module = sys.modules.get("pytorch_memlab.simulation.simulator")
+    return None if module is None else module.active_machine()
+
+
+def _simulated(machine: Machine, index: int) -> Device:
+    from .simulated import SimulatedDevice
+
+    gpu = machine.gpus[index]
+    if gpu not in _simulated_readers:
+        _simulated_readers[gpu] = SimulatedDevice(gpu)
+    return _simulated_readers[gpu]
+
+
+@functools.cache
+def _cuda(index: int) -> Device:
+    return cuda.CudaDevice(index)
+
+
+@functools.cache
+def _accelerator(kind: str, index: int) -> Device:
+    return accelerator.AcceleratorDevice(kind, index)
+
+
+@functools.cache
+def _cpu() -> Device:
+    from .cpu import CpuDevice
+
+    return CpuDevice()

@@ -1,0 +1,71 @@
+"""An accelerator that is not CUDA (XPU, MPS, ...), through ``torch.accelerator``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..records import DeviceInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .device import Stats
+
+
+def accelerator_type() -> str | None:
+    """Type of this machine's accelerator if it is not CUDA and tells its memory, else None."""
+    accelerator = getattr(torch, "accelerator", None)
+    if accelerator is None or not accelerator.is_available():
+        return None
+    kind: str = accelerator.current_accelerator().type
+    return None if kind == "cuda" or not hasattr(accelerator, "memory_stats") else kind
+
+
+class AcceleratorDevice:
+    """One device of the accelerator.
+
+    Args:
+        kind: its type, such as ``xpu``.
+        index: as in ``xpu:index``.
+    """
+
+    def __init__(self, kind: str, index: int) -> None:
+        self._kind = kind
+        self._index = index
+        self.name = f"{kind}:{index}"
+
+    @property
+    def info(self) -> DeviceInfo:
+        """Its type, which is all that torch tells for every kind."""
+        return DeviceInfo(self.name, self._kind.upper(), simulated=False)
+
+    def stats(self) -> Stats:
+        """Counters of torch's allocator for it."""
+        nested: Stats = {}
+        for key, value in torch.accelerator.memory_stats(self._index).items():
+            *parents, last = key.split(".")
+            level = nested
+            for parent in parents:
+                level = level.setdefault(parent, {})
+            level[last] = value
+        return nested
+
+    def reset_peaks(self) -> None:
+        """Set its peaks to the current values."""
+        torch.accelerator.reset_peak_memory_stats(self._index)
+
+    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
+        """There is no way to raise a peak again."""
+        return False
+
+    def capacity(self) -> int:
+        """Bytes that it has."""
+        return int(torch.accelerator.get_memory_info(self._index)[1])
+
+    def attach(self) -> None:
+        """Counters are there anyway."""
+
+    def detach(self) -> None:
+        """Counters are there anyway."""

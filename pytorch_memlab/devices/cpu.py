@@ -1,0 +1,138 @@
+"""Tensors of the host, counted by following their storages."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from typing import TYPE_CHECKING, Any
+
+import psutil
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
+
+from ..records import DeviceInfo
+from ..storages import StorageTable, storages_of
+from .device import GROUPS, POOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .device import Stats
+
+_COUNTS = ("allocation", "active")
+_BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+
+
+class CpuDevice:
+    """The host: every storage that an op makes while somebody reads.
+
+    The host has no pools and keeps nothing in reserve: reserved is what is allocated. Memory
+    that ops take and give back inside, and tensors made before, are not seen.
+    """
+
+    name = "cpu"
+
+    def __init__(self) -> None:
+        self._stats: Stats = {
+            group: {pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
+                    for pool in POOLS}
+            for group in GROUPS
+        }
+        self._storages: StorageTable[int] = StorageTable(self._free)
+        self._thread = _ThreadState()
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The host's processor."""
+        return DeviceInfo("cpu", platform.processor() or platform.machine(), simulated=False)
+
+    def stats(self) -> Stats:
+        """Counters of the storages followed."""
+        return {
+            group: {pool: dict(metrics) for pool, metrics in pools.items()}
+            for group, pools in self._stats.items()
+        }
+
+    def reset_peaks(self) -> None:
+        """Set every peak to its current value."""
+        for group in (*_COUNTS, *_BYTES):
+            for metrics in self._stats[group].values():
+                metrics["peak"] = metrics["current"]
+
+    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
+        """Nobody else reads these peaks."""
+        return True
+
+    def capacity(self) -> int:
+        """Bytes of the host's memory."""
+        return int(psutil.virtual_memory().total)
+
+    def attach(self) -> None:
+        """Follow the storages that this thread makes, until as many ``detach`` as ``attach``."""
+        thread = self._thread
+        if not thread.readers:
+            thread.mode = _Births(self)
+            thread.mode.__enter__()
+        thread.readers += 1
+
+    def detach(self) -> None:
+        """One reader less in this thread."""
+        thread = self._thread
+        thread.readers = max(0, thread.readers - 1)
+        if thread.readers or thread.mode is None:
+            return
+        mode, thread.mode = thread.mode, None
+        if _get_current_dispatch_mode() is mode:
+            mode.__exit__(None, None, None)
+        else:
+            # The program entered a mode of its own meanwhile: only it may take that off.
+            mode.active = False
+
+    def follow(self, tensor: torch.Tensor) -> None:
+        """Count the storages of a tensor of the host until they die."""
+        if tensor.device.type == "cpu":
+            for storage in storages_of(tensor):
+                if storage._cdata not in self._storages.known:
+                    self._storages.add(storage, storage.nbytes())
+                    self._count(storage.nbytes(), "allocated", 1)
+
+    def _free(self, nbytes: int) -> None:
+        self._count(nbytes, "freed", -1)
+
+    def _count(self, nbytes: int, metric: str, sign: int) -> None:
+        for groups, amount in ((_COUNTS, 1), (_BYTES, nbytes)):
+            for group in groups:
+                counters = self._stats[group]["all"]
+                counters["current"] += sign * amount
+                counters["peak"] = max(counters["peak"], counters["current"])
+                counters[metric] += amount
+
+
+class _ThreadState(threading.local):
+    """How many read in one thread, and the mode that follows storages there."""
+
+    def __init__(self) -> None:
+        self.readers = 0
+        self.mode: _Births | None = None
+
+
+class _Births(TorchDispatchMode):
+    """Tells a device of every tensor that an op returns."""
+
+    def __init__(self, device: CpuDevice) -> None:
+        super().__init__()
+        self._device = device
+        self.active = True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        """Run one op."""
+        result = func(*args, **(kwargs or {}))
+        if not self.active:
+            return result
+        for item in result if isinstance(result, (tuple, list)) else (result,):
+            for tensor in item if isinstance(item, (tuple, list)) else (item,):
+                if isinstance(tensor, torch.Tensor):
+                    self._device.follow(tensor)
+        return result

@@ -1,0 +1,67 @@
+"""What the package asks of a device: counters, peaks, capacity."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..records import DeviceInfo
+
+Stats = dict[str, Any]
+"""Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
+group -> pool -> metric -> bytes or count."""
+
+GROUPS = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+POOLS = ("all", "small_pool", "large_pool")
+METRICS = ("current", "peak", "allocated", "freed")
+
+
+class Device(Protocol):
+    """Where numbers come from.
+
+    Args:
+        name: as torch names it, such as ``cuda:0``.
+    """
+
+    name: str
+
+    @property
+    def info(self) -> DeviceInfo:
+        """What reports call it."""
+
+    def stats(self) -> Stats:
+        """Its counters now; empty while nothing was ever allocated."""
+
+    def reset_peaks(self) -> None:
+        """Set every peak to its current value."""
+
+    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
+        """Raise peaks to values that they had before a reset.
+
+        Args:
+            peaks: nested as ``stats``; only ``peak`` is looked at.
+
+        Returns:
+            False if this kind of device cannot do that.
+        """
+
+    def capacity(self) -> int:
+        """Bytes that it has."""
+
+    def attach(self) -> None:
+        """A reader begins in this thread; what costs the program something starts here."""
+
+    def detach(self) -> None:
+        """A reader of this thread has gone."""

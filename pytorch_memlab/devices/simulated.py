@@ -1,0 +1,59 @@
+"""A simulated GPU, asked directly: its allocator is ours."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..records import DeviceInfo
+from ..simulation.simulator import active_machine
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..simulation.simulated_gpu import SimulatedGPU
+    from .device import Stats
+
+
+class SimulatedDevice:
+    """One GPU of the simulation.
+
+    Args:
+        gpu: which.
+    """
+
+    def __init__(self, gpu: SimulatedGPU) -> None:
+        self._gpu = gpu
+        self.name = f"cuda:{gpu.index}"
+        self._info = DeviceInfo(self.name, gpu.model.name, simulated=True)
+
+    @property
+    def info(self) -> DeviceInfo:
+        """The model that it stands for."""
+        return self._info
+
+    def stats(self) -> Stats:
+        """Counters of the modelled allocator."""
+        stats: Stats = self._gpu.call("memory_stats")
+        return stats
+
+    def reset_peaks(self) -> None:
+        """Set the allocator's peaks to the current values."""
+        self._gpu.call("reset_peak_stats")
+
+    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
+        """Put the peaks back."""
+        self._gpu.call("restore_peaks", peaks)
+        return True
+
+    def capacity(self) -> int:
+        """Bytes on the card that it stands for."""
+        return self._gpu.model.total_memory
+
+    def attach(self) -> None:
+        """Counters are there anyway."""
+
+    def detach(self) -> None:
+        """Counters are there anyway."""
+
+
+__all__ = ["SimulatedDevice", "active_machine"]
