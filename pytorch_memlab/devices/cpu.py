@@ -124,6 +124,11 @@ class _Births(TorchDispatchMode):
         self._device = device
         self.active = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not needed here, and it would import the compiler at the first op."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:

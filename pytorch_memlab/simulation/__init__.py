@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .replay import Replay, replay
+    from .trace_replay import Replay, replay
     from .simulator import simulate
 
 __all__ = ["Replay", "replay", "simulate"]
@@ -14,7 +14,7 @@ __all__ = ["Replay", "replay", "simulate"]
 def __getattr__(name: str) -> Any:
     # The allocator needs no torch: reading a trace loads none.
     if name in ("Replay", "replay"):
-        from . import replay as module
+        from . import trace_replay as module
     elif name == "simulate":
         from . import simulator as module
     else:

@@ -6,6 +6,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.backends.cudnn.rnn
 
 from .machine import HOST
 from .transfer import move, place_of_device
@@ -37,6 +38,9 @@ _LEGACY_TYPES = {
     "ByteTensor": torch.uint8,
     "BoolTensor": torch.bool,
 }
+
+_CUDNN_RNN_MODES = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
+"""In the order of ``cudnnRNNMode_t``."""
 
 
 def make_replacements(machine: Machine) -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -75,6 +79,8 @@ def install(
     for name, dtype in _LEGACY_TYPES.items():
         patches.set(torch.cuda, name, _legacy_type(machine, name, dtype))
     patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.index)
     patches.set(torch, "_cudnn_rnn_flatten_weight", _flatten_weights)
 
 

@@ -42,6 +42,11 @@ class PlacementMode(TorchDispatchMode):
         super().__init__()
         self._machine = machine
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Not needed here, and it would import the compiler at the first op."""
+        return False
+
     def __torch_dispatch__(
         self,
         func: Any,

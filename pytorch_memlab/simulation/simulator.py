@@ -114,7 +114,6 @@ def _installed(machine: Machine) -> Iterator[None]:
 
     with ExitStack() as exits:
         exits.callback(patches.undo)
-        exits.enter_context(_default_device_kept())
         constructors.install(machine, replacements, patches)
         generators.install(machine, patches)
         TensorMethods(machine).install(patches)
@@ -123,6 +122,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         threads.install(modes, patches)
         CudaCalls(machine).install(patches)
         exits.enter_context(modes())
+        exits.enter_context(_default_device_kept())
         yield
 
 
@@ -137,9 +137,17 @@ def _default_device_kept() -> Iterator[None]:
 
 
 def _install_autograd(patches: Patches) -> None:
-    """Let ``torch.autograd.grad`` run as many calls, not as the one that a mode would see."""
+    """Let ``backward`` and ``grad`` run as many calls, not as the one that a mode would see."""
     patches.set(
         torch.autograd,
         "has_torch_function",
-        lambda tensors: bool(torch.overrides._get_overloaded_args(tensors)),
+        lambda tensors: any(_overrides_functions(type(tensor)) for tensor in tensors),
     )
+
+
+def _overrides_functions(kind: type) -> bool:
+    """Whether a class of tensors has a ``__torch_function__`` of its own."""
+    own = getattr(kind, "__torch_function__", torch._C._disabled_torch_function_impl)
+    if own is torch._C._disabled_torch_function_impl:
+        return False
+    return getattr(own, "__func__", own) is not torch.Tensor.__torch_function__.__func__
