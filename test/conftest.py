@@ -1,0 +1,70 @@
+"""Fixtures that hold for every test: what a test found, it gives back."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from pytorch_memlab.devices import simulated_machine
+
+# torch replaces this itself when its compiler is first imported.
+_TORCHS_OWN = {"torch.manual_seed"}
+_PATCHED = [torch, torch.cuda, torch.cuda.memory, torch.cuda.random, torch._C, torch.Tensor]
+_PATCHED += [torch.UntypedStorage, torch.autograd, threading.Thread, torch.version]
+
+
+def _names() -> list[dict[str, Any]]:
+    # Modules that are imported meanwhile appear as new attributes, which is no patch.
+    return [
+        {name: value for name, value in vars(owner).items() if not _is_module(value)}
+        for owner in _PATCHED
+    ]
+
+
+def _is_module(value: object) -> bool:
+    return isinstance(value, type(sys))
+
+
+def _monitoring_tools() -> list[str | None]:
+    monitoring = getattr(sys, "monitoring", None)
+    return [] if monitoring is None else [monitoring.get_tool(i) for i in range(6)]
+
+
+def _changed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[str]:
+    changed = {
+        f"{owner.__name__}.{name}"
+        for owner, old, new in zip(_PATCHED, before, after, strict=True)
+        for name in {*old, *new}
+        if not name.startswith("__") and old.get(name) is not new.get(name)
+    }
+    return sorted(changed - _TORCHS_OWN)
+
+
+@pytest.fixture(autouse=True)
+def everything_is_given_back() -> Iterator[None]:
+    """Tracer, modes, patched names and peaks are after a test what they were before it."""
+    tracers = (sys.gettrace(), threading.gettrace(), _monitoring_tools())
+    names = _names()
+    default_device = torch.get_default_device()
+    yield
+    from pytorch_memlab.line_profiler.profile import global_line_profiler
+
+    global_line_profiler.clear()
+    global_line_profiler.target_gpu = None
+    if global_line_profiler.enabled:
+        global_line_profiler.disable()
+    global_line_profiler._is_off = False
+    assert simulated_machine() is None
+    assert (sys.gettrace(), threading.gettrace(), _monitoring_tools()) == tracers
+    assert _get_current_dispatch_mode_stack() == []
+    assert _get_current_function_mode_stack() == []
+    assert torch.get_default_device() == default_device
+    assert _changed(names, _names()) == []
+    assert torch.zeros(1).device.type == "cpu"
