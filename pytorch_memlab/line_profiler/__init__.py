@@ -1,0 +1,22 @@
+"""The line profiler: which line of a function holds the memory."""
+
+from .line_profiler import DEFAULT_COLUMNS, LineProfiler
+from .profile import (
+    clear_global_line_profiler,
+    display,
+    global_line_profiler,
+    profile,
+    profile_every,
+    set_target_gpu,
+)
+
+__all__ = [
+    "DEFAULT_COLUMNS",
+    "LineProfiler",
+    "clear_global_line_profiler",
+    "display",
+    "global_line_profiler",
+    "profile",
+    "profile_every",
+    "set_target_gpu",
+]

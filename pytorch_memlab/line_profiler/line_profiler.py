@@ -1,0 +1,272 @@
+"""``LineProfiler``: CUDA memory of every line of chosen functions."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+from typing import TYPE_CHECKING, Any
+
+from ..devices import find_devices
+from ..records import FunctionInfo
+from .columns import DEFAULT_COLUMNS
+from .intervals import FunctionIntervals, Measured
+from .line_records import LineRecords, RecordsDisplay
+from .line_store import LineStore
+from .registration import RegisteredFunction, resolve
+from .tracer import current_tracer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from types import CodeType
+    from typing import TextIO
+
+    import torch
+    from typing_extensions import Self
+
+    from ..records import DeviceInfo
+
+__all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
+
+
+class LineProfiler:
+    """Memory of each line of registered functions, on every device that the process uses.
+
+    Args:
+        *functions: what to profile: functions, methods, classes, modules, properties, partials,
+            ``nn.Module`` instances and classes.
+        target_gpu: measure on this device alone: index, string or ``torch.device``.
+
+    Raises:
+        NotAFunctionError: something that has no Python source lines.
+        UnknownDeviceError: there is no such device.
+
+    >>> import torch
+    >>> from pytorch_memlab.simulation import simulate
+    >>> def work():
+    ...     return torch.zeros(1024, device="cuda")
+    >>> with simulate("24GiB"):
+    ...     with LineProfiler(work) as prof:
+    ...         kept = work()
+    ...     prof.display(columns="delta").report.tables[0].rows
+    {1: (0,), 2: (4096,)}
+    """
+
+    def __init__(
+        self, *functions: Any, target_gpu: int | str | torch.device | None = None
+    ) -> None:
+        self._raw_line_records = LineStore()
+        self._code_infos: dict[int, FunctionInfo] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._measured = Measured(target_gpu)
+        self._target_gpu = target_gpu
+        self._listener = FunctionIntervals(self._raw_line_records, self._measured)
+        self._depth = 0
+        self.enabled = False
+        resolved = [resolve(function) for function in functions]
+        for found in resolved:
+            self._register(found)
+
+    @property
+    def target_gpu(self) -> int | str | torch.device | None:
+        """The only device that is measured, None for every one that the process uses."""
+        return self._target_gpu
+
+    @target_gpu.setter
+    def target_gpu(self, target: int | str | torch.device | None) -> None:
+        self._measured.aim(target)
+        self._target_gpu = target
+
+    def add_function(self, func: Any) -> None:
+        """Profile one more function, also while the profiler is on.
+
+        Args:
+            func: as the class takes them.
+
+        Raises:
+            NotAFunctionError: something that has no Python source lines.
+        """
+        self._register(resolve(func))
+
+    def add_code(self, code: CodeType, qual_name: str, source: Iterable[str] | None = None) -> None:
+        """Profile a code object that no function holds yet, such as one of a compiled script.
+
+        Args:
+            code: what runs.
+            qual_name: what reports call it.
+            source: its lines from ``code.co_firstlineno`` on, None where there are none.
+        """
+        info = FunctionInfo(
+            qual_name,
+            code.co_filename,
+            code.co_firstlineno,
+            None if source is None else tuple(source),
+        )
+        self._register_code(code, info)
+
+    def enable(self) -> None:
+        """Begin to record; a second call has no effect."""
+        if not self.enabled:
+            current_tracer().watch(self._listener, self._codes.values())
+            self.enabled = True
+
+    def disable(self) -> None:
+        """Record no more; what was recorded stays. A second call has no effect."""
+        if self.enabled:
+            self.enabled = False
+            self._depth = 0
+            current_tracer().unwatch(self._listener)
+
+    def clear(self) -> None:
+        """Forget all records and functions."""
+        was_on = self.enabled
+        if was_on:
+            current_tracer().unwatch(self._listener)
+        self._raw_line_records.clear()
+        self._code_infos.clear()
+        self._codes.clear()
+        if was_on:
+            current_tracer().watch(self._listener, ())
+
+    def display(
+        self, func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
+    ) -> RecordsDisplay:
+        """What was recorded: shows as a table with bars in a notebook, ``print`` it elsewhere.
+
+        Args:
+            func: a function, its qualified name, or several; None for all.
+            columns: fields of ``torch.cuda.memory_stats()`` such as ``allocated_bytes.all.peak``,
+                or ``hits``, ``delta`` (bytes kept), ``time`` (seconds). A statistic over several
+                hits is the maximum; of the allocated and freed ones, that of a single hit.
+
+        Returns:
+            an object that renders itself.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not registered.
+        """
+        return self.records().display(func, columns)
+
+    def print_stats(
+        self,
+        func: Any = None,
+        columns: str | Iterable[str] = DEFAULT_COLUMNS,
+        stream: TextIO | None = None,
+    ) -> None:
+        """Print what was recorded.
+
+        Args:
+            func: as ``display`` takes it.
+            columns: as ``display`` takes them.
+            stream: where to; the ``sys.stdout`` of this moment if None.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not registered.
+        """
+        stream = sys.stdout if stream is None else stream
+        display = self.display(func, columns)
+        if stream.isatty():
+            from ..render import terminal
+
+            terminal.write(display.report, stream)
+        else:
+            stream.write(f"{display}\n")
+
+    def records(self) -> LineRecords:
+        """Everything recorded so far, as data."""
+        return LineRecords(self._raw_line_records, self._code_infos, self._notes())
+
+    def forget(self, func: Any) -> None:
+        """Drop the records of a function; it stays registered.
+
+        Args:
+            func: as ``add_function`` takes it.
+        """
+        for found in resolve(func):
+            self._raw_line_records.forget(id(found.code))
+
+    def __enter__(self) -> Self:
+        """Begin to record."""
+        self._depth += 1
+        self.enable()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Record no more, once as many have left as have entered."""
+        self._depth -= 1
+        if self._depth <= 0:
+            self.disable()
+
+    def __call__(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorate: profile this function whenever it runs.
+
+        Args:
+            func: a function, generator function or coroutine function.
+
+        Returns:
+            a function that does the same, measured.
+        """
+        self.add_function(func)
+        return _inside(self, func)
+
+    def _register(self, functions: list[RegisteredFunction]) -> None:
+        for function in functions:
+            source = None if function.source is None else tuple(function.source)
+            info = FunctionInfo(
+                function.qual_name, function.filename, function.first_line, source
+            )
+            self._register_code(function.code, info)
+
+    def _register_code(self, code: CodeType, info: FunctionInfo) -> None:
+        if id(code) in self._codes:
+            return
+        self._codes[id(code)] = code
+        self._code_infos[id(code)] = info
+        if self.enabled:
+            current_tracer().watch(self._listener, (code,))
+
+    def _notes(self) -> list[str]:
+        devices = self._raw_line_records.devices() or [find_devices()[0].info]
+        return [note for note in _device_notes(devices) if note]
+
+
+def _device_notes(devices: list[DeviceInfo]) -> list[str]:
+    simulated = [device for device in devices if device.simulated]
+    notes = []
+    if simulated:
+        names = ", ".join(device.name for device in simulated)
+        notes.append(f"simulated GPU: {simulated[0].description} ({names})")
+    if any(device.name == "cpu" for device in devices):
+        notes.append(
+            "no GPU here: CPU tensors were measured, of the storages that ops made while "
+            "profiled functions ran"
+        )
+    return notes
+
+
+def _inside(profiler: LineProfiler, func: Callable[..., Any]) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(func):
+
+        @functools.wraps(func)
+        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with profiler:
+                return await func(*args, **kwargs)
+
+        return run_coroutine
+    if inspect.isgeneratorfunction(func):
+
+        @functools.wraps(func)
+        def run_generator(*args: Any, **kwargs: Any) -> Any:
+            with profiler:
+                return (yield from func(*args, **kwargs))
+
+        return run_generator
+
+    @functools.wraps(func)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with profiler:
+            return func(*args, **kwargs)
+
+    return run

@@ -1,0 +1,130 @@
+"""What the line profiler has recorded: it grows with the number of lines, not of events."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ..devices import find_devices
+from ..records import LineEntry
+from ..scopes import FIELDS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from ..devices import Device
+    from ..records import DeviceInfo
+    from ..scopes import Sample
+
+
+class DeviceLine:
+    """One line on one device, over all its hits.
+
+    Args:
+        device: where it is measured.
+    """
+
+    __slots__ = ("_quiet", "delta", "device", "values")
+
+    def __init__(self, device: DeviceInfo) -> None:
+        self.device = device
+        self.values: npt.NDArray[np.int64] = np.zeros(len(FIELDS), dtype=np.int64)
+        self.delta = 0
+        self._quiet: Sample | None = None
+
+    def add(self, start: Sample, end: Sample) -> None:
+        """Take an interval over.
+
+        Args:
+            start: reading when it began.
+            end: reading when it ended, with the peaks in between.
+        """
+        if start is end and end is self._quiet:
+            return
+        # What was allocated and freed counts from the interval's start, not the process'.
+        np.maximum(self.values, end.values - start.accumulated, out=self.values)
+        self.delta += end.allocated - start.allocated
+        self._quiet = end
+
+
+class Line:
+    """One line of a function, over all its hits."""
+
+    __slots__ = ("devices", "hits", "on_every_device", "time")
+
+    def __init__(self) -> None:
+        self.hits = 0
+        self.time = 0.0
+        self.on_every_device = False
+        self.devices: dict[str, DeviceLine] = {}
+
+    def on(self, device: Device) -> DeviceLine:
+        """This line on a device."""
+        found = self.devices.get(device.name)
+        if found is None:
+            found = self.devices[device.name] = DeviceLine(device.info)
+        return found
+
+    def entries(self, code_id: int, number: int, devices: list[DeviceInfo]) -> Iterator[LineEntry]:
+        """This line as plain data.
+
+        Args:
+            code_id: key of its function.
+            number: its number in the file.
+            devices: all devices of the record; where this line found one unused, it used 0 B.
+        """
+        for device in devices:
+            one = self.devices.get(device.name)
+            if one is not None:
+                stats = dict(zip(FIELDS, one.values.tolist(), strict=True))
+                yield LineEntry(code_id, number, device, self.hits, self.time, one.delta, stats)
+            elif self.on_every_device:
+                yield LineEntry(code_id, number, device, self.hits, self.time, 0, {})
+
+
+class LineStore:
+    """All lines of all functions."""
+
+    def __init__(self) -> None:
+        self._functions: dict[int, dict[int, Line]] = {}
+
+    def lines_of(self, code_id: int) -> dict[int, Line]:
+        """Line number -> line, of one function."""
+        return self._functions.setdefault(code_id, {})
+
+    def forget(self, code_id: int) -> None:
+        """Drop the lines of one function; frames that run now go on in new ones."""
+        self._functions.get(code_id, {}).clear()
+
+    def clear(self) -> None:
+        """Drop everything."""
+        self._functions.clear()
+
+    def devices(self) -> list[DeviceInfo]:
+        """The devices that lines were measured on, by name; the first one if none was in use."""
+        seen: dict[str, DeviceInfo] = {}
+        for _, _, line in self._lines():
+            for name, one in line.devices.items():
+                seen[name] = one.device
+        if not seen and self._functions:
+            first = find_devices()[0].info
+            seen[first.name] = first
+        return [seen[name] for name in sorted(seen)]
+
+    def __len__(self) -> int:
+        """Number of lines, each device counted by itself."""
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[LineEntry]:
+        """All lines as plain data."""
+        devices = self.devices()
+        for code_id, number, line in self._lines():
+            yield from line.entries(code_id, number, devices)
+
+    def _lines(self) -> Iterator[tuple[int, int, Line]]:
+        for code_id, lines in list(self._functions.items()):
+            for number, line in sorted(lines.items()):
+                yield code_id, number, line

@@ -1,0 +1,220 @@
+"""Decorators that profile with one profiler for the whole process."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import inspect
+import os
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from ..errors import UsageError
+from .columns import DEFAULT_COLUMNS, checked_columns
+from .line_profiler import LineProfiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    import torch
+
+    from .line_records import RecordsDisplay
+
+    Function = TypeVar("Function", bound=Callable[..., Any])
+
+SWITCH = "PYTORCH_MEMLAB"
+"""Environment variable that turns the decorators off when it is ``0``."""
+
+
+class _GlobalLineProfiler(LineProfiler):
+    """The process' profiler: on from the first function, until somebody turns it off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_off = False
+
+    def enable(self) -> None:
+        self._is_off = False
+        super().enable()
+
+    def disable(self) -> None:
+        self._is_off = True
+        super().disable()
+
+    def add_function(self, func: Any) -> None:
+        super().add_function(func)
+        if not self._is_off:
+            super().enable()
+
+
+global_line_profiler = _GlobalLineProfiler()
+
+
+def clear_global_line_profiler() -> None:
+    """Forget all records and functions of the decorators' profiler."""
+    global_line_profiler.clear()
+    _printed_at_exit.clear()
+
+
+def set_target_gpu(gpu_id: int | str | torch.device | None) -> None:
+    """Let the decorators measure one device, also from inside a profiled function.
+
+    Args:
+        gpu_id: index, string or ``torch.device``; None for every device that the process uses.
+
+    Raises:
+        UnknownDeviceError: there is no such device.
+    """
+    global_line_profiler.target_gpu = gpu_id
+
+
+def display(
+    func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
+) -> RecordsDisplay:
+    """What the decorators recorded so far; shows as a table with bars in a notebook.
+
+    Args:
+        func: a decorated function, its qualified name, or several; None for all.
+        columns: as ``LineProfiler.display`` takes them.
+
+    Returns:
+        an object that renders itself.
+    """
+    return global_line_profiler.display(func, columns)
+
+
+@overload
+def profile(func: Function, columns: str | Iterable[str] = ...) -> Function: ...
+@overload
+def profile(
+    func: None = None, columns: str | Iterable[str] = ...
+) -> Callable[[Function], Function]: ...
+def profile(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) -> Any:
+    """Decorate a function to print its lines' memory when the program ends, however it ends.
+
+    In a notebook, ``pytorch_memlab.display()`` shows it at any time.
+
+    Args:
+        func: function or method; with brackets it comes later.
+        columns: as ``LineProfiler.display`` takes them.
+
+    Returns:
+        the very same function.
+
+    Raises:
+        NotAFunctionError: something that has no Python source lines.
+        UnknownColumnError: the message lists the near ones.
+    """
+    if func is None:
+        return functools.partial(profile, columns=columns)
+    if _is_switched_off():
+        return func
+    columns = checked_columns(columns)
+    global_line_profiler.add_function(func)
+    if not _printed_at_exit:
+        atexit.unregister(_print_at_exit)
+        atexit.register(_print_at_exit)
+    _printed_at_exit.append((func, columns))
+    return func
+
+
+def profile_every(
+    output_interval: Any = 1,
+    enable: bool = True,
+    columns: str | Iterable[str] = DEFAULT_COLUMNS,
+) -> Any:
+    """Decorate a function to print its lines' memory every so many calls.
+
+    Each table is of the calls since the last one, unless ``@profile`` records the function too:
+    then it is of all calls.
+
+    Args:
+        output_interval: number of calls from one table to the next, positive.
+        enable: False leaves the function as it is.
+        columns: as ``LineProfiler.display`` takes them.
+
+    Returns:
+        a decorator; without brackets, the decorated function.
+
+    Raises:
+        UsageError: the interval is no positive int.
+        NotAFunctionError: something that has no Python source lines.
+        UnknownColumnError: the message lists the near ones.
+    """
+    if callable(output_interval):
+        return profile_every()(output_interval)
+    if isinstance(output_interval, bool) or not isinstance(output_interval, int):
+        raise UsageError(f"output_interval is a number of calls, not {output_interval!r}")
+    if output_interval < 1:
+        raise UsageError(f"output_interval is at least 1 call, not {output_interval}")
+    checked = checked_columns(columns)
+
+    def decorate(func: Function) -> Function:
+        if not enable or _is_switched_off():
+            return func
+        global_line_profiler.add_function(func)
+        return _Counter(func, output_interval, checked).wrapped()
+
+    return decorate
+
+
+class _Counter:
+    """Counts the calls of one function, and prints at every n-th."""
+
+    def __init__(self, func: Any, interval: int, columns: tuple[str, ...]) -> None:
+        self._func = func
+        self._interval = interval
+        self._columns = columns
+        self._calls = 0
+
+    def wrapped(self) -> Any:
+        """The function, counted."""
+        func = self._func
+        if inspect.iscoroutinefunction(func):
+
+            @functools.wraps(func)
+            async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return await func(*args, **kwargs)
+                finally:
+                    self._called()
+
+            return run_coroutine
+        if inspect.isgeneratorfunction(func):
+
+            @functools.wraps(func)
+            def run_generator(*args: Any, **kwargs: Any) -> Any:
+                try:
+                    return (yield from func(*args, **kwargs))
+                finally:
+                    self._called()
+
+            return run_generator
+
+        @functools.wraps(func)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return func(*args, **kwargs)
+            finally:
+                self._called()
+
+        return run
+
+    def _called(self) -> None:
+        self._calls += 1
+        if self._calls % self._interval:
+            return
+        global_line_profiler.print_stats(self._func, self._columns)
+        if all(func is not self._func for func, _ in _printed_at_exit):
+            global_line_profiler.forget(self._func)
+
+
+_printed_at_exit: list[tuple[Any, tuple[str, ...]]] = []
+
+
+def _print_at_exit() -> None:
+    for func, columns in _printed_at_exit:
+        global_line_profiler.print_stats(func, columns)
+
+
+def _is_switched_off() -> bool:
+    return os.environ.get(SWITCH) == "0"
