@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -15,6 +16,35 @@ from .driver import SimulatedDriver
 if TYPE_CHECKING:
     from .allocator_settings import AllocatorSettings
     from .gpus import GPU
+
+
+_ADDRESSES = 2**44
+"""Distance between the first addresses of two GPUs, so that no two blocks share one."""
+
+
+class _Alone:
+    """Nobody else at any allocator, and no garbage collection: its finalizers may be anybody."""
+
+    def __init__(self) -> None:
+        self._busy = threading.Lock()
+        self._collects = False
+
+    def is_taken(self) -> bool:
+        """Whether somebody is at an allocator."""
+        return self._busy.locked()
+
+    def __enter__(self) -> None:
+        self._busy.acquire()
+        self._collects = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *exc: object) -> None:
+        if self._collects:
+            gc.enable()
+        self._busy.release()
+
+
+_alone = _Alone()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +65,8 @@ class Placement:
 class SimulatedGPU:
     """A GPU with PyTorch's caching allocator on it.
 
-    Storages die whenever Python drops them, also while this very allocator is at work (the
-    garbage collector may run inside it). Such a free waits until the allocator is at rest.
+    Storages die whenever Python drops them, also in another thread while this very allocator is
+    at work. Such a free waits until the allocator is at rest.
 
     Args:
         index: as in ``cuda:index``.
@@ -48,9 +78,8 @@ class SimulatedGPU:
         self.index = index
         self.model = model
         self.device = torch.device("cuda", index)
-        self.driver = SimulatedDriver(model.total_memory)
+        self.driver = SimulatedDriver(model.total_memory, base=_ADDRESSES * (index + 1))
         self.allocator = CachingAllocator(self.driver, settings, index)
-        self._busy = threading.Lock()
         self._dead: deque[int] = deque()
 
     def allocate(self, nbytes: int, stream: int) -> Placement:
@@ -67,14 +96,9 @@ class SimulatedGPU:
             torch.OutOfMemoryError: the GPU is full, in PyTorch's own words.
         """
         try:
-            with self._busy:
-                self._free_dead()
-                address = self.allocator.malloc(nbytes, stream)
+            return Placement(self, self.call("malloc", nbytes, stream), nbytes)
         except OutOfMemory as error:
             raise torch.OutOfMemoryError(str(error)) from None
-        finally:
-            self._settle()
-        return Placement(self, address, nbytes)
 
     def release(self, placement: Placement) -> None:
         """Give a storage's memory back to the allocator."""
@@ -96,18 +120,17 @@ class SimulatedGPU:
         Returns:
             what it returns.
         """
-        with self._busy:
-            self._free_dead()
-            result = getattr(self.allocator, method)(*args)
-        self._settle()
-        return result
+        try:
+            with _alone:
+                self._free_dead()
+                return getattr(self.allocator, method)(*args)
+        finally:
+            self._settle()
 
     def _settle(self) -> None:
-        while self._dead and self._busy.acquire(blocking=False):
-            try:
+        while self._dead and not _alone.is_taken():
+            with _alone:
                 self._free_dead()
-            finally:
-                self._busy.release()
 
     def _free_dead(self) -> None:
         while self._dead:

@@ -128,11 +128,12 @@ def _installed(machine: Machine) -> Iterator[None]:
 
 @contextmanager
 def _default_device_kept() -> Iterator[None]:
-    before = torch.get_default_device()
+    # torch.get_default_device() fails in torch 2.4 once a default was set and taken back.
+    before = torch.empty(0).device
     try:
         yield
     finally:
-        if torch.get_default_device() != before:
+        if torch.empty(0).device != before:
             torch.set_default_device(None if before.type == "cpu" else before)
 
 

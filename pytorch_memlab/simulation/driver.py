@@ -1,0 +1,176 @@
+"""Where device memory comes from: the few calls of the CUDA driver that the allocator makes."""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from typing import Protocol
+
+PAGE = 2 * 2**20
+"""Bytes of a page of device memory; cudaMalloc takes and aligns by it."""
+
+
+class Driver(Protocol):
+    """What the allocator asks of the CUDA driver. Addresses and sizes are in bytes."""
+
+    @property
+    def total(self) -> int:
+        """Bytes on the card."""
+
+    @property
+    def process_memory(self) -> int | None:
+        """Bytes that this process holds as NVML counts them, None without NVML."""
+
+    def malloc(self, size: int) -> int | None:
+        """Return the address of new memory, as cudaMalloc does; None when out of memory."""
+
+    def free(self, address: int) -> None:
+        """Give memory from `malloc` back, as cudaFree does."""
+
+    def free_memory(self) -> int:
+        """Return the bytes free on the card, as cudaMemGetInfo does."""
+
+    def reserve(self, size: int) -> int:
+        """Return a range of addresses without memory, as cuMemAddressReserve does."""
+
+    def map(self, address: int, size: int) -> bool:
+        """Put memory behind addresses (cuMemCreate, cuMemMap); False when out of memory."""
+
+    def unmap(self, address: int, size: int) -> None:
+        """Take the memory away and keep the addresses (cuMemUnmap, cuMemRelease)."""
+
+    def release(self, address: int, size: int) -> None:
+        """Give addresses from `reserve` back, as cuMemAddressFree does."""
+
+
+class AddressSpace:
+    """Ranges of addresses, the lowest that fits first.
+
+    Args:
+        base: the first address.
+    """
+
+    def __init__(self, base: int) -> None:
+        self._end = base
+        self._gaps: list[tuple[int, int]] = []
+
+    def take(self, size: int) -> int:
+        """Return the lowest address with `size` free bytes behind it and occupy them."""
+        for index, (address, gap) in enumerate(self._gaps):
+            if gap >= size:
+                if gap == size:
+                    del self._gaps[index]
+                else:
+                    self._gaps[index] = (address + size, gap - size)
+                return address
+        address = self._end
+        self._end += size
+        return address
+
+    def give(self, address: int, size: int) -> None:
+        """Return a range that was taken."""
+        insort(self._gaps, (address, size))
+        joined: list[tuple[int, int]] = []
+        for start, length in self._gaps:
+            if joined and sum(joined[-1]) == start:
+                joined[-1] = (joined[-1][0], joined[-1][1] + length)
+            else:
+                joined.append((start, length))
+        if joined and sum(joined[-1]) == self._end:
+            self._end = joined.pop()[0]
+        self._gaps = joined
+
+
+class SimulatedDriver:
+    """A card without a card: counts what is taken and hands out the lowest free addresses.
+
+    Where a real driver puts a segment is its own affair; low to high is what a fresh process sees
+    most often.
+
+    Args:
+        total: bytes on the card.
+        other_use: bytes taken outside the allocator, such as by the CUDA context.
+        base: the first address handed out, a multiple of 2 MiB; cards of one process have each
+            their own under CUDA's unified addressing.
+    """
+
+    def __init__(self, total: int, other_use: int = 0, base: int = 0x7000_0000_0000) -> None:
+        self.total = total
+        self.other_use = other_use
+        self._used = 0
+        self._sizes: dict[int, int] = {}
+        self._space = AddressSpace(base)
+        self._reserved = AddressSpace(base + 2**43)
+
+    @property
+    def process_memory(self) -> int:
+        """Bytes taken on the card, all by this process."""
+        return self.other_use + self._used
+
+    def malloc(self, size: int) -> int | None:
+        """Return an address of `size` bytes, whole pages, None when the card has too few left."""
+        taken = -(-size // PAGE) * PAGE
+        if taken > self.free_memory():
+            return None
+        self._used += taken
+        address = self._space.take(taken)
+        self._sizes[address] = taken
+        return address
+
+    def free(self, address: int) -> None:
+        """Return what `malloc` gave at `address`."""
+        size = self._sizes.pop(address)
+        self._used -= size
+        self._space.give(address, size)
+
+    def free_memory(self) -> int:
+        """Return the bytes left on the card, never less than none."""
+        return max(0, self.total - self.other_use - self._used)
+
+    def reserve(self, size: int) -> int:
+        """Return `size` bytes of addresses without memory."""
+        return self._reserved.take(size)
+
+    def map(self, address: int, size: int) -> bool:  # noqa: ARG002 - memory has no place of its own
+        """Take `size` bytes for the range at `address`; False when the card has too few left."""
+        if size > self.free_memory():
+            return False
+        self._used += size
+        return True
+
+    def unmap(self, address: int, size: int) -> None:  # noqa: ARG002
+        """Give the `size` bytes behind the range at `address` back."""
+        self._used -= size
+
+    def release(self, address: int, size: int) -> None:
+        """Give `size` bytes of addresses back."""
+        self._reserved.give(address, size)
+
+
+class RecordedDriver(SimulatedDriver):
+    """A card without a limit that hands out the addresses of a recording, in order.
+
+    `expected` holds the segments recorded next (a number for the caller's use, address, size in
+    bytes), `freed` the addresses given back. What the allocator asks otherwise than recorded is
+    noted in `surprises`, and it goes on with an address that no recording has.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(total=2**62, base=2**62)
+        self.expected: deque[tuple[int, int, int]] = deque()
+        self.freed: list[int] = []
+        self.surprises: list[str] = []
+
+    def malloc(self, size: int) -> int | None:
+        """Return the address recorded next."""
+        if not self.expected:
+            self.surprises.append(f"a segment of {size} bytes that was not recorded")
+            return super().malloc(size)
+        _, address, recorded_size = self.expected.popleft()
+        if size != recorded_size:
+            self.surprises.append(f"a segment of {size} bytes, recorded {recorded_size}")
+        return address
+
+    def free(self, address: int) -> None:
+        """Note that the segment at `address` was freed."""
+        self.freed.append(address)

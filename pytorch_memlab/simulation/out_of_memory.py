@@ -1,0 +1,76 @@
+"""The error of an allocation that does not fit, in PyTorch's own words."""
+
+from __future__ import annotations
+
+
+class OutOfMemory(Exception):  # noqa: N818 - torch's own is called OutOfMemoryError
+    """A request that the card cannot serve; the message is that of PyTorch 2.13."""
+
+
+TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
+
+
+def format_size(size: int) -> str:
+    """Return bytes as PyTorch's messages write them.
+
+    >>> format_size(512), format_size(2**20), format_size(2**30 + 1)
+    ('512 bytes', '1024.00 KiB', '1.00 GiB')
+    """
+    if size <= 2**10:
+        return f"{size} bytes"
+    if size <= 2**20:
+        return f"{size / 2**10:.2f} KiB"
+    if size <= 2**30:
+        return f"{size / 2**20:.2f} MiB"
+    return f"{size / 2**30:.2f} GiB"
+
+
+def out_of_memory_text(
+    *,
+    segment_size: int,
+    device: int,
+    total: int,
+    free: int,
+    process_memory: int | None,
+    allowed: int | None,
+    allocated: int,
+    reserved: int,
+) -> str:
+    """Return the text of torch.OutOfMemoryError.
+
+    Args:
+        segment_size: bytes that were asked of the card: a whole segment, not the tensor.
+        device: index of the card.
+        total: bytes on the card.
+        free: bytes free on it.
+        process_memory: bytes that NVML says this process holds, None without NVML.
+        allowed: bytes that the memory fraction allows, None without one.
+        allocated: bytes that the program holds.
+        reserved: bytes that the allocator holds.
+    """
+    process = (
+        f"Including non-PyTorch memory, this process has {format_size(process_memory)}"
+        " memory in use. "
+        if process_memory is not None
+        else ""
+    )
+    limit = f"{format_size(allowed)} allowed; " if allowed is not None else ""
+    return (
+        f"CUDA out of memory. Tried to allocate {format_size(segment_size)}. "
+        f"GPU {device} has a total capacity of {format_size(total)} "
+        f"of which {format_size(free)} is free. {process}{limit}"
+        f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, "
+        f"and {format_size(reserved - allocated)} is reserved by PyTorch but unallocated. "
+        "If reserved but unallocated memory is large try setting "
+        "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  "
+        "See documentation for Memory Management  (https://docs.pytorch.org/docs/stable/notes/"
+        "cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf)"
+    )
+
+
+def rejection_text(requested_size: int) -> str:
+    """Return the text of a request of so many bytes refused by throw_on_cudamalloc_oom."""
+    return (
+        "CUDA out of memory. Allocation was preemptively rejected because it would exceed "
+        f"per_process_memory_fraction limit. Requested size: {format_size(requested_size)}"
+    )
