@@ -1,0 +1,235 @@
+"""The tracer on ``sys.monitoring``, from Python 3.12: code that nobody watches costs nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.line_profiler.watched import (
+    WatchedCode,
+    WatchedCodes,
+    WatchedFrame,
+    running_frames,
+)
+
+if TYPE_CHECKING:
+    from pytorch_memlab.line_profiler.tracer import LineListener
+
+_monitoring: Any = getattr(sys, "monitoring", None)
+_getframe = sys._getframe
+
+
+class NoFreeToolError(UsageError):
+    """All tool ids of ``sys.monitoring`` are in use."""
+
+
+class MonitoringTracer:
+    """Line events from ``sys.monitoring``, of the watched codes only, in all threads.
+
+    Args:
+        reason: why this tracer serves.
+    """
+
+    name = "sys.monitoring"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        self._codes = WatchedCodes()
+        self._frames = _Frames(self._codes)
+        self._tool: int | None = None
+        self._lock = threading.RLock()
+
+    def watch(self, listener: LineListener, codes: Iterable[CodeType]) -> None:
+        """Tell ``listener`` about frames of ``codes``; see ``LineTracer``.
+
+        Raises:
+            NoFreeToolError: other tools hold all tool ids; nothing is watched then.
+        """
+        with self._lock:
+            if self._tool is None:
+                self._tool = _take_tool(self._frames.callbacks())
+            for watched in self._codes.add(listener, codes):
+                # What a former holder of the id disabled comes back when its events go first.
+                _monitoring.set_local_events(self._tool, watched.code, 0)
+                _monitoring.set_local_events(self._tool, watched.code, _local_events())
+            self._frames.follow_running()
+
+    def unwatch(self, listener: LineListener) -> None:
+        """End the listener's watch; see ``LineTracer``."""
+        with self._lock:
+            for watched in self._codes.remove(listener):
+                _monitoring.set_local_events(self._tool, watched.code, 0)
+            self._frames.end_unwatched()
+            if self._tool is not None and not self._codes:
+                _free_tool(self._tool, self._frames.callbacks())
+                self._tool = None
+
+
+class _Frames:
+    """The frames of watched codes by ``id``: they are not kept alive.
+
+    A generator that is dropped where it is suspended may end without an event. Its entry stays
+    until another frame comes to stand at the same address, so that there are never more entries
+    than the program's frames had addresses.
+    """
+
+    def __init__(self, codes: WatchedCodes) -> None:
+        self._codes = codes
+        self._running: dict[int, WatchedFrame] = {}
+        self._suspended: dict[int, WatchedFrame] = {}
+        self._loops: dict[tuple[int, int, int], int] = {}
+
+    def callbacks(self) -> dict[int, Callable[..., object]]:
+        """Event -> function."""
+        events = _monitoring.events
+        return {
+            events.LINE: _line_callback(self._running, self._catch_up),
+            events.JUMP: self._jump,
+            events.PY_START: self._start,
+            events.PY_RESUME: self._resume,
+            events.PY_THROW: self._throw,
+            events.PY_YIELD: self._yield,
+            events.PY_RETURN: self._return,
+            events.PY_UNWIND: self._return,
+        }
+
+    def follow_running(self) -> None:
+        """Bring the watches of running frames up to date, and begin with frames not yet known."""
+        for _, frame, watched in running_frames(self._codes):
+            self._follow(frame, watched)
+
+    def end_unwatched(self) -> None:
+        """End the intervals of watches that are over, the innermost frame's first."""
+        for key, running in reversed(list(self._running.items())):
+            running.update(is_running=True)
+            if not running.watched.watches:
+                self._running.pop(key, None)
+        for key, suspended in list(self._suspended.items()):
+            if not suspended.watched.watches:
+                self._suspended.pop(key, None)
+        if not self._codes:
+            self._loops.clear()
+
+    def _start(self, code: CodeType, _offset: int) -> None:
+        watched = self._codes.by_id.get(id(code))
+        if watched is not None:
+            self._running[id(_getframe(1))] = WatchedFrame(watched)
+
+    def _resume(self, code: CodeType, _offset: int) -> None:
+        self._go_on(code, _getframe(1))
+
+    def _throw(self, code: CodeType, _offset: int, _error: BaseException) -> None:
+        if id(code) in self._codes.by_id:
+            self._go_on(code, _getframe(1))
+
+    def _yield(self, _code: CodeType, _offset: int, _value: object) -> None:
+        key = id(_getframe(1))
+        running = self._running.pop(key, None)
+        if running is not None:
+            self._suspended[key] = running
+            running.leave()
+
+    def _return(self, code: CodeType, _offset: int, _value: object) -> None:
+        if id(code) in self._codes.by_id:
+            running = self._running.pop(id(_getframe(1)), None)
+            if running is not None:
+                running.leave()
+
+    def _jump(self, code: CodeType, source: int, target: int) -> object:
+        """A loop on one line: each turn is a hit, though the line does not change."""
+        line = self._loops.get((id(code), source, target))
+        if line is None:
+            line = _line_at(code, source)
+            if target > source or line is None or line != _line_at(code, target):
+                return _monitoring.DISABLE
+            self._loops[id(code), source, target] = line
+        running = self._running.get(id(_getframe(1)))
+        if running is not None:
+            running.line(line)
+        return None
+
+    def _go_on(self, code: CodeType, frame: FrameType) -> None:
+        watched = self._codes.by_id.get(id(code))
+        if watched is None:
+            return
+        running = self._suspended.pop(id(frame), None)
+        if running is not None and running.watched is watched:
+            running.update(is_running=False)
+            is_starting = False
+        else:
+            running, is_starting = WatchedFrame(watched), watched.is_starting(frame)
+        self._running[id(frame)] = running
+        if not is_starting:
+            running.resume(frame.f_lineno)
+
+    def _follow(self, frame: FrameType, watched: WatchedCode) -> None:
+        running, line = self._running.get(id(frame)), frame.f_lineno
+        if running is not None and running.watched is watched:
+            for listener in running.update(is_running=True):
+                listener.resume(line)
+        else:
+            running = self._running[id(frame)] = WatchedFrame(watched)
+            running.resume(line)
+
+    def _catch_up(self, frame: FrameType, line: int) -> None:
+        """A frame arrives at a line before ``follow_running`` came to it, in another thread."""
+        watched = self._codes.by_id.get(id(frame.f_code))
+        if watched is not None:
+            running = self._running[id(frame)] = WatchedFrame(watched)
+            running.line(line)
+
+
+def _line_callback(
+    running: dict[int, WatchedFrame], catch_up: Callable[[FrameType, int], None]
+) -> Callable[[CodeType, int], None]:
+    def line_event(_code: CodeType, line: int) -> None:
+        try:
+            frame = running[id(_getframe(1))]
+        except KeyError:
+            catch_up(_getframe(1), line)
+        else:
+            frame.line(line)
+
+    return line_event
+
+
+def _local_events() -> int:
+    events = _monitoring.events
+    starts = events.PY_START | events.PY_RESUME
+    ends = events.PY_YIELD | events.PY_RETURN
+    return int(events.LINE | events.JUMP | starts | ends)
+
+
+def _take_tool(callbacks: dict[int, Callable[..., object]]) -> int:
+    taken = []
+    tools: tuple[int, ...] = (_monitoring.PROFILER_ID, 3, 4, 5, 1, 0)
+    for tool in tools:
+        try:
+            _monitoring.use_tool_id(tool, "pytorch_memlab")
+        except ValueError:
+            taken.append(str(_monitoring.get_tool(tool)))
+            continue
+        for event, callback in callbacks.items():
+            _monitoring.register_callback(tool, event, callback)
+        # These two cannot be asked for one code before Python 3.15.
+        _monitoring.set_events(tool, _monitoring.events.PY_THROW | _monitoring.events.PY_UNWIND)
+        return tool
+    raise NoFreeToolError(
+        f"sys.monitoring has no free tool id ({', '.join(taken)} hold them): stop one of these "
+        "tools, or set PYTORCH_MEMLAB_TRACER=settrace"
+    )
+
+
+def _free_tool(tool: int, callbacks: dict[int, Callable[..., object]]) -> None:
+    _monitoring.set_events(tool, 0)
+    for event in callbacks:
+        _monitoring.register_callback(tool, event, None)
+    _monitoring.free_tool_id(tool)
+
+
+def _line_at(code: CodeType, offset: int) -> int | None:
+    return next((line for start, end, line in code.co_lines() if start <= offset < end), None)

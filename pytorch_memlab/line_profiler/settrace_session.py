@@ -1,0 +1,246 @@
+"""What ``SettraceTracer`` installs while somebody watches: trace functions, thread by thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from types import FrameType
+from typing import Any
+
+from pytorch_memlab.line_profiler.chained_trace import Chain, ChainedFrame, TraceFunction
+from pytorch_memlab.line_profiler.watched import (
+    WatchedCode,
+    WatchedCodes,
+    WatchedFrame,
+    outward,
+    running_frames,
+)
+
+
+class _TracedFrame(WatchedFrame):
+    """A watched frame with its local trace function.
+
+    Attributes:
+        local: the local trace function while the frame runs. None while it is suspended or when
+            tracing ended, so that the cycle through the bound method never outlives the frame.
+    """
+
+    __slots__ = ("_session", "local")
+
+    def __init__(self, watched: WatchedCode, session: SettraceSession) -> None:
+        WatchedFrame.__init__(self, watched)
+        self._session = session
+        self.local: TraceFunction | None = self.trace
+
+    def trace(self, frame: FrameType, event: str, _arg: object) -> TraceFunction | None:
+        local = self.local
+        if local is None:  # from before, found by somebody else's tracer
+            frame.f_trace = None
+            return None
+        try:
+            if event == "line":
+                self.line(frame.f_lineno)
+            elif event == "return":
+                self._session.leave(frame, self)
+        except BaseException:
+            self._session.fail(frame)
+            raise
+        return local
+
+
+class SettraceSession:
+    """What is installed from the first ``watch`` to the last ``unwatch``.
+
+    Attributes:
+        over: True when nobody watches any more; other threads find out at their next call.
+    """
+
+    def __init__(self, codes: WatchedCodes) -> None:
+        self.over = False
+        self._codes = codes
+        self._running: dict[int, _TracedFrame] = {}
+        self._chains: dict[int, Chain | None] = {}  # of the threads that this session traces
+        self._failed: set[int] = set()
+        self._trace, self._end_trace = _global_trace(codes.names, self.call)
+        self._thread_trace = self._begin_thread
+        self._threads_found = threading.gettrace()
+        threading.settrace(self._thread_trace)
+
+    def install(self) -> None:
+        """Trace the calling thread, unless another tracer has taken the place of ours in it."""
+        found, thread = sys.gettrace(), threading.get_ident()
+        if found is None and thread in self._failed:
+            found = self._given_back(thread)
+        elif found is not None and thread in self._chains:
+            return
+        self._failed.discard(thread)
+        self._install(found)
+        chain = self._chains[thread]
+        if chain is not None:
+            chain.adopt(sys._getframe())
+
+    def close(self) -> None:
+        """Give back the tracers found; the threads that run on follow at their next call."""
+        self.over = True
+        self._end_trace()
+        if threading.gettrace() is self._thread_trace:
+            threading.settrace(self._threads_found)
+        thread = threading.get_ident()
+        if self.has_slot() or (sys.gettrace() is None and thread in self._failed):
+            sys.settrace(self._given_back(thread))
+        for frame in outward(sys._getframe()):
+            owner = getattr(frame.f_trace, "__self__", None)
+            if isinstance(owner, ChainedFrame):
+                owner.give_back(frame)
+            elif isinstance(owner, _TracedFrame):
+                frame.f_trace = None
+
+    def has_slot(self) -> bool:
+        """Whether a trace function of this session is the calling thread's."""
+        found = sys.gettrace()
+        if found is self._trace:
+            return True
+        chain = self._chains.get(threading.get_ident())
+        return chain is not None and found is chain.trace
+
+    def call(
+        self, frame: FrameType, event: str, arg: object, local: TraceFunction | None
+    ) -> TraceFunction | None:
+        """A frame begins or goes on.
+
+        Args:
+            frame: the frame, of any code.
+            event: ``call``; others come from tracers that call a tracer they found for all events.
+            arg: the event's.
+            local: the frame's local trace function of before, which a generator keeps.
+
+        Returns:
+            Our local trace function for a watched frame, None for another.
+        """
+        if self.over:
+            if sys.gettrace() is self._trace:
+                sys.settrace(None)
+            return None
+        watched = self._codes.by_id.get(id(frame.f_code))
+        if watched is None:
+            return None
+        if event != "call":
+            running = self._running.get(id(frame))
+            return running.trace(frame, event, arg) if running else None
+        try:
+            return self._enter(frame, watched, getattr(local, "__self__", None)).local
+        except BaseException:
+            self.fail(frame)
+            raise
+
+    def leave(self, frame: FrameType, traced: _TracedFrame) -> None:
+        """The frame returned, yielded or unwound."""
+        self._running.pop(id(frame), None)
+        traced.local = None
+        traced.leave()
+
+    def fail(self, frame: FrameType) -> None:
+        """A trace function raises, so that CPython stops tracing this thread: intervals end."""
+        self._failed.add(threading.get_ident())
+        for outer in outward(frame):
+            traced = self._running.pop(id(outer), None)
+            if traced is not None:
+                traced.local = None
+                with suppress(Exception):
+                    traced.leave()
+
+    def follow_running_frames(self) -> None:
+        """Bring the watches of running frames up to date, and begin with frames not yet known."""
+        for thread, frame, watched in running_frames(self._codes):
+            if thread in self._chains:
+                self._follow(frame, watched, self._chains[thread])
+
+    def end_unwatched_frames(self) -> None:
+        """End the intervals of watches that are over, the innermost frame's first."""
+        for key, traced in reversed(list(self._running.items())):
+            traced.update(is_running=True)
+            if not traced.watched.watches:
+                traced.local = None
+                self._running.pop(key, None)
+
+    def relink(self, frame: FrameType) -> None:
+        """Put our local trace functions back where another tracer took them off."""
+        chain = self._chains.get(threading.get_ident())
+        for outer in outward(frame):
+            traced = self._running.get(id(outer))
+            owner = getattr(outer.f_trace, "__self__", None)
+            if traced is not None and chain is not None and not isinstance(owner, ChainedFrame):
+                chain.hold(outer, traced.local)
+
+    def _install(self, found: Any) -> None:
+        thread = threading.get_ident()
+        if self.has_slot():
+            return
+        chain = self._chains[thread] = None if found is None else Chain(self, found)
+        sys.settrace(self._trace if chain is None else chain.trace)
+
+    def _begin_thread(self, frame: FrameType, event: str, arg: object) -> TraceFunction | None:
+        """The trace function of a new thread until its first event."""
+        if self.over:
+            sys.settrace(self._threads_found)
+        else:
+            self._install(self._threads_found)
+        trace: Any = sys.gettrace()
+        return trace and trace(frame, event, arg)  # type: ignore[no-any-return]
+
+    def _given_back(self, thread: int) -> TraceFunction | None:
+        chain = self._chains.get(thread)
+        return None if chain is None else chain.theirs
+
+    def _enter(self, frame: FrameType, watched: WatchedCode, before: object) -> _TracedFrame:
+        if type(before) is _TracedFrame and before.watched is watched:
+            before.update(is_running=False)
+            traced, is_starting = before, False
+            traced.local = traced.trace
+        else:
+            traced, is_starting = _TracedFrame(watched, self), watched.is_starting(frame)
+        self._running[id(frame)] = traced
+        if not is_starting:
+            traced.resume(frame.f_lineno)
+        return traced
+
+    def _follow(self, frame: FrameType, watched: WatchedCode, chain: Chain | None) -> None:
+        traced, line = self._running.get(id(frame)), frame.f_lineno
+        if traced is not None and traced.watched is watched:
+            for listener in traced.update(is_running=True):
+                listener.resume(line)
+        else:
+            traced = self._running[id(frame)] = _TracedFrame(watched, self)
+            traced.resume(line)
+        if chain is None:
+            frame.f_trace = traced.local
+        else:
+            chain.hold(frame, traced.local)
+
+
+class _EveryName:
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+def _global_trace(
+    names: Any, call: Callable[[FrameType, str, Any, TraceFunction | None], TraceFunction | None]
+) -> tuple[TraceFunction, Callable[[], None]]:
+    """The global trace function, and a function that lets every call through to ``call``.
+
+    All calls of the program pass here, so that the test is the cheapest that tells most of them
+    apart: a name in a dict; ``id`` or a code's own hash take longer.
+    """
+
+    def trace(frame: FrameType, event: str, arg: object) -> TraceFunction | None:
+        if frame.f_code.co_name in names:
+            return call(frame, event, arg, frame.f_trace)
+        return None
+
+    def end() -> None:
+        nonlocal names
+        names = _EveryName()
+
+    return trace, end

@@ -1,0 +1,204 @@
+"""Which listeners watch which codes, and the frames of these codes: what both tracers share."""
+
+from __future__ import annotations
+
+import opcode
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pytorch_memlab.line_profiler.tracer import FrameListener, LineListener
+
+_SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
+
+
+class Watch:
+    """One listener's watch, from its first ``watch`` to its ``unwatch``."""
+
+    __slots__ = ("codes", "listener")
+
+    def __init__(self, listener: LineListener) -> None:
+        self.listener = listener
+        self.codes: list[WatchedCode] = []
+
+
+class WatchedCode:
+    """A code and those who watch it.
+
+    Args:
+        code: kept alive, for it is found by ``id``: codes of equal text compare equal.
+    """
+
+    __slots__ = ("code", "first_line", "start", "watches")
+
+    def __init__(self, code: CodeType) -> None:
+        self.code = code
+        self.first_line = code.co_firstlineno
+        self.start = _start_offset(code)
+        self.watches: tuple[Watch, ...] = ()
+
+    def is_starting(self, frame: FrameType) -> bool:
+        """Whether the frame, at a call event, has run none of its lines yet."""
+        return frame.f_lasti <= self.start
+
+
+class WatchedCodes:
+    """All codes that are watched.
+
+    Attributes:
+        by_id: ``id(code)`` -> its watches.
+        names: name -> how many watched codes have it; a test of it is cheaper than of ``by_id``.
+    """
+
+    def __init__(self) -> None:
+        self.by_id: dict[int, WatchedCode] = {}
+        self.names: dict[str, int] = {}  # a Counter's membership test takes longer
+        self._watches: dict[int, Watch] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._watches)
+
+    def add(self, listener: LineListener, codes: Iterable[CodeType]) -> list[WatchedCode]:
+        """Let a listener watch codes; returns those of them that nobody watched before."""
+        watch = self._watches.setdefault(id(listener), Watch(listener))
+        new = []
+        for code in codes:
+            watched = self.by_id.get(id(code))
+            if watched is None:
+                watched = self.by_id[id(code)] = WatchedCode(code)
+                self.names[code.co_name] = self.names.get(code.co_name, 0) + 1
+                new.append(watched)
+            if watch not in watched.watches:
+                watched.watches = (*watched.watches, watch)
+                watch.codes.append(watched)
+        return new
+
+    def remove(self, listener: LineListener) -> list[WatchedCode]:
+        """End a listener's watch; returns the codes that nobody watches any more."""
+        watch = self._watches.pop(id(listener), None)
+        if watch is None:
+            return []
+        unwatched = []
+        for watched in watch.codes:
+            watched.watches = tuple(other for other in watched.watches if other is not watch)
+            if not watched.watches:
+                self._forget(watched.code)
+                unwatched.append(watched)
+        return unwatched
+
+    def _forget(self, code: CodeType) -> None:
+        del self.by_id[id(code)]
+        self.names[code.co_name] -= 1
+        if not self.names[code.co_name]:
+            del self.names[code.co_name]
+
+
+class WatchedFrame:
+    """The listeners of one frame, called as one.
+
+    It holds no frame: that would keep the locals of a suspended generator alive.
+
+    Attributes:
+        line, resume, leave: the frame listener's own methods where there is one listener.
+    """
+
+    __slots__ = ("_listeners", "_watches", "leave", "line", "resume", "watched")
+
+    line: Callable[[int], None]
+    resume: Callable[[int], None]
+    leave: Callable[[], None]
+
+    def __init__(self, watched: WatchedCode) -> None:
+        self.watched = watched
+        self._watches = watches = watched.watches
+        if len(watches) == 1:
+            only = watches[0].listener.enter(watched.code, watched.first_line)
+            self._listeners = [only]
+            self.line, self.resume, self.leave = only.line, only.resume, only.leave
+        else:
+            self._bind([self._enter(watch) for watch in watches])
+
+    def update(self, *, is_running: bool) -> list[FrameListener]:
+        """Follow watches that began or ended since.
+
+        Args:
+            is_running: False while the frame is suspended and no interval is open.
+
+        Returns:
+            The listeners of new watches; the caller resumes them when the frame runs.
+        """
+        if self._watches is self.watched.watches:
+            return []
+        known = dict(zip(self._watches, self._listeners, strict=True))
+        self._watches = self.watched.watches
+        new = {watch: self._enter(watch) for watch in self._watches if watch not in known}
+        current = known | new
+        self._bind([current[watch] for watch in self._watches])
+        if is_running:
+            for watch, listener in known.items():
+                if watch not in self._watches:
+                    listener.leave()
+        return list(new.values())
+
+    def _enter(self, watch: Watch) -> FrameListener:
+        return watch.listener.enter(self.watched.code, self.watched.first_line)
+
+    def _bind(self, listeners: list[FrameListener]) -> None:
+        self._listeners = listeners
+        self.line = _all([listener.line for listener in listeners])
+        self.resume = _all([listener.resume for listener in listeners])
+        self.leave = _all([listener.leave for listener in listeners])
+
+
+def outward(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frame, its caller, and so on."""
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def running_frames(codes: WatchedCodes) -> list[tuple[int, FrameType, WatchedCode]]:
+    """The frames of watched codes in all threads, callers before what they called.
+
+    Returns:
+        For each the thread's ident, the frame and its code's watches.
+    """
+    innermost = sys._current_frames()
+    # A reference to this function's own frame in a local would be a cycle that keeps all callers'
+    # locals until the next garbage collection.
+    innermost[threading.get_ident()] = sys._getframe(1)
+    return [
+        (thread, frame, codes.by_id[id(frame.f_code)])
+        for thread, last in innermost.items()
+        for frame in reversed(list(outward(last)))
+        if id(frame.f_code) in codes.by_id
+    ]
+
+
+def _all(methods: list[Callable[..., None]]) -> Callable[..., None]:
+    if len(methods) == 1:
+        return methods[0]
+
+    def call(*args: Any) -> None:
+        for method in methods:
+            method(*args)
+
+    return call
+
+
+def _start_offset(code: CodeType) -> int:
+    """The largest ``f_lasti`` with which a frame of the code can stand before its first line."""
+    if not code.co_flags & _SUSPENDS:
+        return len(code.co_code)  # call events of a plain function are all starts
+    if sys.version_info < (3, 11):
+        return -1
+    resume, instructions = opcode.opmap["RESUME"], code.co_code
+    return next(
+        offset
+        for offset in range(0, len(instructions), 2)
+        if instructions[offset] == resume and instructions[offset + 1] == 0
+    )
