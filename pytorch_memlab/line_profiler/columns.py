@@ -1,0 +1,75 @@
+"""Which columns a table of lines can have."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from itertools import product
+
+from pytorch_memlab.errors import UnknownColumnError, UsageError
+from pytorch_memlab.records import LineEntry
+
+DEFAULT_COLUMNS = ("active_bytes.all.peak", "reserved_bytes.all.peak")
+EXTRA_COLUMNS = ("hits", "delta", "time")
+
+# The groups, pools and metrics of torch.cuda.memory_stats().
+_GROUPS = (
+    "allocation",
+    "segment",
+    "active",
+    "inactive_split",
+    "allocated_bytes",
+    "reserved_bytes",
+    "active_bytes",
+    "inactive_split_bytes",
+    "requested_bytes",
+)
+_POOLS = ("all", "small_pool", "large_pool")
+_METRICS = ("current", "peak", "allocated", "freed")
+
+KNOWN_COLUMNS = frozenset(
+    [".".join(parts) for parts in product(_GROUPS, _POOLS, _METRICS)] + list(EXTRA_COLUMNS)
+)
+
+
+def checked_columns(
+    columns: str | Iterable[str], entries: Iterable[LineEntry] = ()
+) -> tuple[str, ...]:
+    """The columns asked for, each once, after a check that they exist.
+
+    Args:
+        columns: one name or several: three-part fields of ``torch.cuda.memory_stats()`` such as
+            ``allocated_bytes.all.peak``, or ``hits``, ``delta``, ``time``.
+        entries: recorded lines, whose own fields are known as well.
+
+    Returns:
+        The names in the order asked.
+
+    Raises:
+        UnknownColumnError: a name that nothing records; the message lists the near ones.
+        UsageError: no names at all.
+
+    >>> checked_columns("hits")
+    ('hits',)
+    """
+    names = tuple(dict.fromkeys([columns] if isinstance(columns, str) else columns))
+    if not names:
+        raise UsageError(f"no columns given; the default is columns={DEFAULT_COLUMNS}")
+    if KNOWN_COLUMNS.issuperset(names):
+        return names
+    known = KNOWN_COLUMNS.union(*(entry.stats for entry in entries))
+    for name in names:
+        if name not in known:
+            raise UnknownColumnError(_unknown(name, known))
+    return names
+
+
+def _unknown(name: object, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(str(name), sorted(known), n=4)
+    right = (
+        f"near ones are {', '.join(near)}"
+        if near
+        else f"a column is a field of torch.cuda.memory_stats() such as {DEFAULT_COLUMNS[0]}, "
+        f"or one of {', '.join(EXTRA_COLUMNS)}"
+    )
+    return f"unknown column {name!r}: {right}"

@@ -1,0 +1,109 @@
+"""Records as pandas DataFrames; pandas loads when the first one is made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from pytorch_memlab.records import FunctionInfo, LineEntry, Report
+from pytorch_memlab.render.cells import column_parts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from pandas.api.extensions import ExtensionArray
+
+    Values = tuple[int | float | None, ...]
+
+
+def statistic(entry: LineEntry, name: str) -> int | None:
+    """A field of one line, in bytes or counts.
+
+    A device on which nothing was ever allocated gives no fields: each is then zero. A field that
+    is missing beside others was not measured: None.
+    """
+    return entry.stats.get(name) if entry.stats else 0
+
+
+def tidy_frame(
+    entries: Sequence[LineEntry], code_infos: Mapping[int, FunctionInfo]
+) -> pd.DataFrame:
+    """One row per device, function and line.
+
+    Args:
+        entries: the recorded lines.
+        code_infos: their functions.
+
+    Returns:
+        Columns ``device, function, file, line, code, hits, time`` (seconds), ``delta`` (bytes),
+        then every statistic under its dotted name, as ints in bytes or counts.
+    """
+    import pandas as pd
+
+    infos = [code_infos[entry.code_id] for entry in entries]
+    frame = pd.DataFrame(
+        {
+            "device": [entry.device.name for entry in entries],
+            "function": [info.qual_name for info in infos],
+            "file": [info.filename for info in infos],
+            "line": [entry.line for entry in entries],
+            "code": [
+                source_line(info, entry.line) for info, entry in zip(infos, entries, strict=True)
+            ],
+            "hits": [entry.hits for entry in entries],
+            "time": [entry.time for entry in entries],
+            "delta": [entry.delta for entry in entries],
+        }
+    )
+    names = dict.fromkeys(name for entry in entries for name in entry.stats)
+    statistics = pd.DataFrame(
+        {name: _int_array([statistic(entry, name) for entry in entries]) for name in names},
+        index=frame.index,
+    )
+    return pd.concat([frame, statistics], axis=1)
+
+
+def line_frame(report: Report) -> pd.DataFrame:
+    """The report's numbers by qualified name and line.
+
+    Args:
+        report: what was measured. Functions of one name and a function's devices share their
+            rows, which hold the maximum.
+
+    Returns:
+        Index ``(qual_name, line)``; columns in the report's order, each as its three parts.
+    """
+    import pandas as pd
+
+    rows: dict[tuple[str, int], Values] = {}
+    for table in report.tables:
+        for line, values in table.rows.items():
+            key = (table.function.qual_name, line)
+            rows[key] = _maxima(rows[key], values) if key in rows else values
+    keys = sorted(rows)
+    index = pd.MultiIndex.from_arrays(
+        [[name for name, _ in keys], [line for _, line in keys]], names=["qual_name", "line"]
+    )
+    columns = pd.MultiIndex.from_tuples([column_parts(column) for column in report.columns])
+    # With NaN in place of None a column stays numeric, and one without gaps an int column.
+    data = [[math.nan if value is None else value for value in rows[key]] for key in keys]
+    return pd.DataFrame(data, index=index, columns=columns)
+
+
+def source_line(info: FunctionInfo, line: int) -> str:
+    """The code of a line, empty where there is no source."""
+    offset = line - info.first_line
+    return info.source[offset] if info.source and 0 <= offset < len(info.source) else ""
+
+
+def _int_array(values: Sequence[int | None]) -> ExtensionArray:
+    import pandas as pd
+
+    return pd.array(values, dtype="Int64" if None in values else "int64")
+
+
+def _maxima(one: Values, other: Values) -> Values:
+    return tuple(
+        max((value for value in pair if value is not None), default=None)
+        for pair in zip(one, other, strict=True)
+    )

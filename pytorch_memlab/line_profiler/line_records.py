@@ -1,0 +1,144 @@
+"""Recorded lines, and their display in a terminal, a notebook or a program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
+from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_frame
+from pytorch_memlab.line_profiler.selection import listed, selected_code_ids
+from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report
+from pytorch_memlab.render import html, text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class LineRecords:
+    """What a profiler recorded about each line.
+
+    Args:
+        raw_line_records: one entry per function, line and device.
+        code_infos: the registered functions by the id of their code object.
+        notes: lines to be said below the tables.
+    """
+
+    def __init__(
+        self,
+        raw_line_records: Collection[LineEntry],
+        code_infos: Mapping[int, FunctionInfo],
+        notes: Sequence[str] = (),
+    ) -> None:
+        self._raw_line_records = raw_line_records
+        self._code_infos = code_infos
+        self._notes = tuple(notes)
+
+    def display(
+        self, func: object = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
+    ) -> RecordsDisplay:
+        """The tables as they are now.
+
+        Args:
+            func: None for every function, a qualified name, anything that ``LineProfiler`` takes,
+                or a list of those.
+            columns: fields of ``torch.cuda.memory_stats()`` such as ``active_bytes.all.peak``,
+                ``hits``, ``delta`` (bytes) or ``time`` (seconds).
+
+        Returns:
+            An object that shows itself as HTML in a notebook and as text elsewhere.
+
+        Raises:
+            UnknownColumnError: a column that nothing records.
+            UsageError: a function that is not registered.
+        """
+        entries = tuple(self._raw_line_records)
+        infos = dict(self._code_infos)
+        names = checked_columns(columns, entries)
+        code_ids = selected_code_ids(func, infos)
+        tables = _tables(entries, {code_id: infos[code_id] for code_id in code_ids}, names)
+        ran = {entry.code_id for entry in entries}
+        missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
+        notes = self._notes
+        if missing and (func is not None or not tables):
+            notes = (f"{listed(missing)} did not run while profiled", *notes)
+        elif not infos:
+            notes = ("no function was registered, see LineProfiler(function) and @profile", *notes)
+        return RecordsDisplay(Report(names, tables, notes))
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per device, function and line, sizes in bytes and time in seconds.
+
+        Returns:
+            Columns ``device, function, file, line, code, hits, time, delta``, then every
+            statistic under its dotted name, such as ``active_bytes.all.peak``.
+        """
+        entries = tuple(self._raw_line_records)
+        order = {code_id: place for place, code_id in enumerate(dict(self._code_infos))}
+        return tidy_frame(
+            sorted(
+                entries,
+                key=lambda entry: (_device_order(entry.device), order[entry.code_id], entry.line),
+            ),
+            self._code_infos,
+        )
+
+
+class RecordsDisplay:
+    """Tables that show themselves: HTML in a notebook, text elsewhere.
+
+    Args:
+        report: the tables' data.
+    """
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+
+    @cached_property
+    def _line_records(self) -> pd.DataFrame:
+        """Raw numbers by qualified name and line: public code reads this frame."""
+        return line_frame(self.report)
+
+    def __repr__(self) -> str:
+        """The tables as text."""
+        return text.render(self.report).removesuffix("\n")
+
+    def _repr_html_(self) -> str:
+        """The tables as a piece of HTML."""
+        return html.fragment(self.report)
+
+
+def _tables(
+    entries: Iterable[LineEntry], infos: Mapping[int, FunctionInfo], columns: Sequence[str]
+) -> tuple[FunctionTable, ...]:
+    """One table per function, in the order of ``infos``, and device, in the order of its name."""
+    rows: dict[tuple[int, DeviceInfo], dict[int, tuple[int | float | None, ...]]] = {}
+    for entry in entries:
+        if entry.code_id in infos:
+            values = tuple(_value(entry, column) for column in columns)
+            rows.setdefault((entry.code_id, entry.device), {})[entry.line] = values
+    order = {code_id: place for place, code_id in enumerate(infos)}
+    return tuple(
+        FunctionTable(infos[code_id], device, dict(sorted(rows[code_id, device].items())))
+        for code_id, device in sorted(rows, key=lambda key: (order[key[0]], _device_order(key[1])))
+    )
+
+
+def _value(entry: LineEntry, column: str) -> int | float | None:
+    match column:
+        case "hits":
+            return entry.hits
+        case "delta":
+            return entry.delta
+        case "time":
+            return entry.time
+        case _:
+            return statistic(entry, column)
+
+
+def _device_order(device: DeviceInfo) -> tuple[str, int, str]:
+    """Sorts ``cuda:2`` before ``cuda:10``."""
+    kind, _, index = device.name.partition(":")
+    return kind, int(index) if re.fullmatch("[0-9]+", index) else -1, device.name

@@ -1,0 +1,58 @@
+"""Which of the registered functions a caller means."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.records import FunctionInfo
+
+_LISTED = 10
+
+
+def selected_code_ids(func: object, code_infos: Mapping[int, FunctionInfo]) -> tuple[int, ...]:
+    """Keys of the functions asked for, in the order in which they were registered.
+
+    Args:
+        func: None for all, a qualified name, anything that ``LineProfiler`` takes, or a list,
+            tuple or set of those.
+        code_infos: the registered functions by the id of their code object.
+
+    Returns:
+        Keys of ``code_infos``.
+
+    Raises:
+        UsageError: something that is not registered; the message lists what is.
+    """
+    if func is None:
+        return tuple(code_infos)
+    asked = func if isinstance(func, (list, tuple, set, frozenset)) else [func]
+    chosen = {code_id for item in asked for code_id in _matching(item, code_infos)}
+    return tuple(code_id for code_id in code_infos if code_id in chosen)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names as an enumeration: each once, the first ten, then how many more there are.
+
+    >>> listed(["outer", "inner", "outer"])
+    'outer, inner'
+    """
+    unique = list(dict.fromkeys(names))
+    more = len(unique) - _LISTED
+    return ", ".join(unique[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _matching(item: object, code_infos: Mapping[int, FunctionInfo]) -> list[int]:
+    if isinstance(item, str):
+        found = [key for key, info in code_infos.items() if info.qual_name == item]
+        wanted = item
+    else:
+        from pytorch_memlab.line_profiler.registration import resolve
+
+        functions = resolve(item)
+        found = [id(function.code) for function in functions if id(function.code) in code_infos]
+        wanted = listed(function.qual_name for function in functions) or repr(item)
+    if found:
+        return found
+    registered = listed(info.qual_name for info in code_infos.values()) or "none"
+    raise UsageError(f"{wanted} is not registered with this profiler; registered: {registered}")

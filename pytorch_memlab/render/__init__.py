@@ -1,0 +1,38 @@
+"""Finished reports as text, HTML, JSON, or colour in a terminal: one file per output."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from os import PathLike
+from pathlib import PurePath
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.records import Report
+from pytorch_memlab.render import html, json, text
+
+_RENDERERS: dict[str, Callable[[Report], str]] = {
+    ".txt": text.render,
+    ".html": html.render,
+    ".json": json.render,
+}
+
+
+def renderer_for(path: str | PathLike[str]) -> Callable[[Report], str]:
+    """The renderer that a file's name asks for.
+
+    Args:
+        path: a file ending in ``.txt``, ``.html`` or ``.json``.
+
+    Returns:
+        A function from a report to the file's text.
+
+    Raises:
+        UsageError: another ending.
+
+    >>> renderer_for("profile.json").__module__
+    'pytorch_memlab.render.json'
+    """
+    suffix = PurePath(path).suffix.lower()
+    if suffix not in _RENDERERS:
+        raise UsageError(f"cannot tell the format of {path}: end it in {', '.join(_RENDERERS)}")
+    return _RENDERERS[suffix]

@@ -1,0 +1,75 @@
+"""What every renderer says alike: headings, the lines of a table, the text of a cell."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
+from pytorch_memlab.utils import readable_size
+
+
+def column_parts(column: str) -> tuple[str, str, str]:
+    """The three rows of a column's head.
+
+    >>> column_parts("active_bytes.all.peak")
+    ('active_bytes', 'all', 'peak')
+    >>> column_parts("hits")
+    ('hits', '', '')
+    """
+    first, second, third = (*column.split(".", 2), "", "")[:3]
+    return first, second, third
+
+
+def cell(column: str, value: float | None) -> str:
+    """A value as people read it: bytes with their unit, seconds as ms, counts as they are.
+
+    >>> cell("delta", -512), cell("time", 0.0125), cell("segment.all.peak", 3)
+    ('-512.00B', '12.500ms', '3')
+    """
+    if value is None:
+        return ""
+    if column == "delta" or "bytes" in column.partition(".")[0]:
+        return readable_size(value)
+    return f"{value * 1000:.3f}ms" if column == "time" else str(value)
+
+
+def source_lines(table: FunctionTable) -> dict[int, str]:
+    """Every line that a table shows, in order, with its code, empty where there is no source."""
+    function = table.function
+    code = dict(enumerate(function.source or (), function.first_line))
+    return {line: code.get(line, "").rstrip() for line in sorted({*code, *table.rows})}
+
+
+def column_ranges(report: Report) -> list[tuple[float, float]]:
+    """The least and the largest value of each column over all tables, zero counted among them."""
+    rows = [values for table in report.tables for values in table.rows.values()]
+    values = [[row[place] or 0 for row in rows] for place in range(len(report.columns))]
+    return [(min([0, *column]), max([0, *column])) for column in values]
+
+
+def headings(report: Report) -> list[str]:
+    """A heading for each table.
+
+    The qualified name; with its file and line where several functions have that name, and with the
+    device where the report has several.
+    """
+    functions: defaultdict[str, set[FunctionInfo]] = defaultdict(set)
+    for table in report.tables:
+        functions[table.function.qual_name].add(table.function)
+    several_devices = len({table.device.name for table in report.tables}) > 1
+    return [
+        _heading(table, len(functions[table.function.qual_name]) > 1, several_devices)
+        for table in report.tables
+    ]
+
+
+def no_data(report: Report) -> tuple[str, ...]:
+    """The lines of a report without tables: its first note is the reason."""
+    reason, *others = report.notes or ("nothing was recorded",)
+    return f"No data collected: {reason}", *others
+
+
+def _heading(table: FunctionTable, place: bool, device: bool) -> str:
+    function = table.function
+    details = [f"{function.filename}:{function.first_line}"] * place + [table.device.name] * device
+    return function.qual_name + (f" ({', '.join(details)})" if details else "")

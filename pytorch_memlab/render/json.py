@@ -1,0 +1,112 @@
+"""A report as JSON, and back: a saved profile renders later in any other form."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import TypeVar
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, Report
+
+FORMAT = 1
+
+T = TypeVar("T")
+
+
+def render(report: Report) -> str:
+    """The report as plain data.
+
+    Args:
+        report: what was measured.
+
+    Returns:
+        An object with ``format`` (the version of this layout), ``columns``, ``tables`` and
+        ``notes``; sizes are ints in bytes, times are in seconds.
+    """
+    data = {
+        "format": FORMAT,
+        "columns": report.columns,
+        "tables": [_table_data(table) for table in report.tables],
+        "notes": report.notes,
+    }
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def load(text: str) -> Report:
+    """The report that ``render`` made the text of.
+
+    Args:
+        text: a saved profile.
+
+    Returns:
+        A report equal to the one saved.
+
+    Raises:
+        UsageError: the text is no saved profile, or one of another format.
+    """
+    try:
+        data = _of(dict, json.loads(text))
+        saved_format = data["format"]
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError("not a profile saved by pytorch_memlab as JSON") from error
+    if saved_format != FORMAT:
+        raise UsageError(f"saved profile of format {saved_format!r}; known is format {FORMAT}")
+    try:
+        return _report(data)
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"damaged saved profile: {error!r}") from error
+
+
+def _table_data(table: FunctionTable) -> dict[str, object]:
+    return {
+        "function": asdict(table.function),
+        "device": asdict(table.device),
+        "rows": {str(line): values for line, values in table.rows.items()},
+    }
+
+
+def _report(data: dict[str, object]) -> Report:
+    columns = _texts(data["columns"])
+    tables = tuple(_table(_of(dict, table), len(columns)) for table in _of(list, data["tables"]))
+    return Report(columns, tables, _texts(data["notes"]))
+
+
+def _table(data: dict[str, object], width: int) -> FunctionTable:
+    function, device, rows = (_of(dict, data[name]) for name in ("function", "device", "rows"))
+    source = function["source"]
+    return FunctionTable(
+        FunctionInfo(
+            _of(str, function["qual_name"]),
+            _of(str, function["filename"]),
+            _of(int, function["first_line"]),
+            None if source is None else _texts(source),
+        ),
+        DeviceInfo(
+            _of(str, device["name"]),
+            _of(str, device["description"]),
+            _of(bool, device["simulated"]),
+        ),
+        {int(line): _values(values, width) for line, values in rows.items()},
+    )
+
+
+def _values(values: object, width: int) -> tuple[int | float | None, ...]:
+    numbers = tuple(_number(value) for value in _of(list, values))
+    if len(numbers) != width:
+        raise ValueError(f"{len(numbers)} values for {width} columns")
+    return numbers
+
+
+def _number(value: object) -> int | float | None:
+    return value if value is None or isinstance(value, int) else _of(float, value)
+
+
+def _texts(values: object) -> tuple[str, ...]:
+    return tuple(_of(str, value) for value in _of(list, values))
+
+
+def _of(kind: type[T], value: object) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} where {kind.__name__} was expected")
+    return value

@@ -1,0 +1,141 @@
+"""A report in a terminal: coloured, and cut to its width."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, TextIO
+
+from pytorch_memlab.records import FunctionTable, Report
+from pytorch_memlab.render import text
+from pytorch_memlab.render.cells import column_ranges, headings, source_lines
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+_HEAD_ROWS = 3
+_LEAST_CODE_WIDTH = 24
+
+
+def write(report: Report, stream: TextIO) -> None:
+    """Write the report to a stream in the form that suits it.
+
+    Args:
+        report: what was measured.
+        stream: coloured where it is a terminal; plain text, uncut, where it is none, and where
+            the environment says ``NO_COLOR`` or ``TERM=dumb``.
+    """
+    if not is_colourful(stream) or not report.tables:
+        stream.write(text.render(report))
+        return
+    from rich.console import Console
+
+    _print(report, Console(file=stream))
+
+
+def render(report: Report, width: int = 80) -> str:
+    """The report as a terminal shows it, with escape codes for the colours.
+
+    Args:
+        report: what was measured.
+        width: columns of the terminal.
+
+    Returns:
+        Text whose lines are no longer than the width, unless the values alone are.
+    """
+    if not report.tables:
+        return text.render(report)
+    from rich.console import Console
+
+    output = StringIO()
+    _print(report, Console(file=output, width=width, force_terminal=True, color_system="standard"))
+    return output.getvalue()
+
+
+def is_colourful(stream: TextIO) -> bool:
+    """Whether a stream is a terminal whose user did not refuse colour."""
+    refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream.isatty() and not refused
+
+
+def _print(report: Report, console: Console) -> None:
+    maxima = [largest for _, largest in column_ranges(report)]
+    for place, (heading, table) in enumerate(zip(headings(report), report.tables, strict=True)):
+        if place:
+            console.print("\n")
+        console.print(f"## {heading}", style="bold", markup=False, highlight=False)
+        for rows in _pieces(table, report.columns, maxima, console.width):
+            console.print()
+            for row in rows:
+                console.print(row, no_wrap=True, overflow="ellipsis")
+    if report.notes:
+        console.print()
+    for note in report.notes:
+        console.print(note, markup=False, highlight=False)
+
+
+def _pieces(
+    table: FunctionTable, columns: Sequence[str], maxima: Sequence[float], width: int
+) -> Iterator[list[Text]]:
+    """The table, split by its columns into pieces that leave room for the code."""
+    *values, lines = text.value_columns(table, columns)
+    code = _code(table)
+    room = width - len(lines[0]) - 2 - _LEAST_CODE_WIDTH
+    for places in _fitting([len(column[0]) + 1 for column in values], room):
+        styled = [(values[place], _styles(table, place, maxima[place])) for place in places]
+        yield [_row(number, styled, lines, code) for number in range(len(lines))]
+
+
+def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
+    """Places of the columns, grouped so that each group fits, one column at least in each.
+
+    >>> _fitting([15, 15, 15], 32)
+    [[0, 1], [2]]
+    """
+    groups: list[list[int]] = [[]]
+    for place, width in enumerate(widths):
+        if groups[-1] and sum(widths[other] for other in groups[-1]) + width > room:
+            groups.append([])
+        groups[-1].append(place)
+    return groups
+
+
+def _styles(table: FunctionTable, place: int, largest: float) -> list[str]:
+    """A style for each value of a column: the largest of all tables is bold."""
+    values = [
+        table.rows[line][place] if line in table.rows else None for line in source_lines(table)
+    ]
+    return ["bold" if value and value == largest else "" for value in values]
+
+
+def _row(
+    number: int,
+    columns: Sequence[tuple[Sequence[str], Sequence[str]]],
+    lines: Sequence[str],
+    code: Sequence[Text],
+) -> Text:
+    from rich.text import Text
+
+    head = number < _HEAD_ROWS
+    row = Text()
+    for cells, styles in columns:
+        row.append(f"{cells[number]} ", "dim" if head else styles[number - _HEAD_ROWS])
+    row.append(lines[number], "dim" if head else "cyan")
+    row.append("  ")
+    row.append(code[number])
+    row.rstrip()
+    return row
+
+
+def _code(table: FunctionTable) -> list[Text]:
+    """The code column: three head cells, then the highlighted lines."""
+    from rich.syntax import Syntax
+    from rich.text import Text
+
+    lines = list(source_lines(table).values())
+    highlighted = Syntax("", "python", theme="ansi_dark").highlight("\n".join(lines)).split("\n")
+    # Rare line ends inside of strings split differently: such a function stays uncoloured.
+    code = list(highlighted) if len(highlighted) == len(lines) else list(map(Text, lines))
+    return [Text("code", "dim"), Text(), Text(), *code]

@@ -1,0 +1,58 @@
+"""A report as plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytorch_memlab.records import FunctionTable, Report
+from pytorch_memlab.render.cells import cell, column_parts, headings, no_data, source_lines
+
+
+def render(report: Report) -> str:
+    """The tables, then the notes.
+
+    Args:
+        report: what was measured.
+
+    Returns:
+        Text that ends in one newline; why there is no data where there are no tables.
+    """
+    if not report.tables:
+        return "\n".join(no_data(report)) + "\n"
+    tables = "\n\n\n".join(
+        "\n".join([f"## {heading}", "", *_table(table, report.columns)])
+        for heading, table in zip(headings(report), report.tables, strict=True)
+    )
+    notes = "".join(f"\n{note}" for note in report.notes)
+    return tables + (f"\n{notes}" if notes else "") + "\n"
+
+
+def value_columns(table: FunctionTable, columns: Sequence[str]) -> list[list[str]]:
+    """The cells of each column, three head rows first, made equally wide.
+
+    Args:
+        table: the lines.
+        columns: names of the columns, in the order of the table's values.
+
+    Returns:
+        For each column, then for the line numbers, three head cells and one for each line.
+    """
+    lines = source_lines(table)
+    blank = (None,) * len(columns)
+    rows = [table.rows.get(line, blank) for line in lines]
+    cells = [
+        [*column_parts(column), *(cell(column, row[place]) for row in rows)]
+        for place, column in enumerate(columns)
+    ]
+    return [_right_aligned(texts) for texts in [*cells, ["line", "", "", *map(str, lines)]]]
+
+
+def _table(table: FunctionTable, columns: Sequence[str]) -> list[str]:
+    code = ["code", "", "", *source_lines(table).values()]
+    rows = zip(*value_columns(table, columns), strict=True)
+    return [f"{' '.join(row)}  {text}".rstrip() for row, text in zip(rows, code, strict=True)]
+
+
+def _right_aligned(texts: Sequence[str]) -> list[str]:
+    width = max(map(len, texts))
+    return [text.rjust(width) for text in texts]

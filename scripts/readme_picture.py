@@ -1,0 +1,99 @@
+"""Make readme-output.png: the quickstart's tables as a notebook shows them.
+
+Needs Chromium; the GPU is simulated, so that every machine makes the same picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import runpy
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from pytorch_memlab import LineProfiler
+from pytorch_memlab.records import Report
+from pytorch_memlab.render import html
+from pytorch_memlab.simulation import simulate
+
+ROOT = Path(__file__).resolve().parent.parent
+QUICKSTART = ROOT / "examples" / "quickstart.py"
+PICTURE = ROOT / "readme-output.png"
+SCALE = 2
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+_OPTIONS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+# Shrinks the block to its content, then leaves its size in the document for --dump-dom to print.
+_MEASURE = """<script>
+const block = document.body.firstElementChild;
+block.style.display = "inline-block";
+document.body.dataset.size = [block.offsetWidth, block.offsetHeight].map(Math.ceil).join("x");
+</script>
+</body>"""
+
+
+def quickstart_report() -> Report:
+    """What the quickstart's two functions take on a simulated H100."""
+    with simulate("h100"):
+        example = runpy.run_path(str(QUICKSTART))
+        with LineProfiler(example["outer"], example["inner"]) as prof:
+            example["outer"]()
+        return prof.display().report
+
+
+def screenshot(page: str, picture: Path) -> None:
+    """Save a page as an image of just its size.
+
+    Args:
+        page: an HTML document.
+        picture: the PNG file to write.
+
+    Raises:
+        FileNotFoundError: no Chromium on this machine.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "page.html"
+        source.write_text(page.replace("</body>", _MEASURE), encoding="utf-8")
+        document = _browse(source, ["--dump-dom"])
+        size = re.search('data-size="([0-9]+)x([0-9]+)"', document)
+        if size is None:
+            raise RuntimeError(f"Chromium did not measure the page: {document[:200]!r}")
+        _browse(
+            source,
+            [
+                f"--screenshot={picture}",
+                f"--force-device-scale-factor={SCALE}",
+                f"--window-size={size[1]},{size[2]}",
+            ],
+        )
+
+
+def main() -> None:
+    """Profile the quickstart and take the picture."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("picture", nargs="?", type=Path, default=PICTURE, help="the PNG to write")
+    screenshot(html.render(quickstart_report()), parser.parse_args().picture)
+
+
+def _browse(page: Path, options: Sequence[str]) -> str:
+    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
+    if browser is None:
+        raise FileNotFoundError(f"none of {', '.join(_BROWSERS)} was found")
+    profile = f"--user-data-dir={page.parent / 'profile'}"
+    command = [browser, *_OPTIONS, profile, *options, page.as_uri()]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+if __name__ == "__main__":
+    main()

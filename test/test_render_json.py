@@ -1,0 +1,87 @@
+"""Saved profiles."""
+
+import json as stdlib_json
+
+import pytest
+from sample_reports import CUDA1, SEED_ENTRIES, entry, seed_report
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.line_profiler.line_records import LineRecords
+from pytorch_memlab.records import FunctionInfo, Report
+from pytorch_memlab.render import json
+
+
+def test_layout() -> None:
+    report = seed_report("simulated GPU: L4")
+    report = Report(report.columns, report.tables[1:], report.notes)
+    assert stdlib_json.loads(json.render(report)) == {
+        "format": 1,
+        "columns": ["active_bytes.all.peak", "reserved_bytes.all.peak"],
+        "tables": [
+            {
+                "function": {
+                    "qual_name": "inner",
+                    "filename": "sample.py",
+                    "first_line": 4,
+                    "source": ["def inner():", "    torch.nn.Linear(100, 100).cuda()"],
+                },
+                "device": {
+                    "name": "cuda:0",
+                    "description": "NVIDIA H100 80GB HBM3",
+                    "simulated": True,
+                },
+                "rows": {"4": [81920, 2097152], "5": [122880, 2097152]},
+            }
+        ],
+        "notes": ["simulated GPU: L4"],
+    }
+
+
+def test_saved_profile_loads_as_it_was() -> None:
+    infos = {
+        1: FunctionInfo("f", "f.py", 7, ('x = "ü\\u2028</script>"', "")),
+        2: FunctionInfo("g", "<stdin>", 4, None),
+    }
+    entries = [*SEED_ENTRIES, entry(1, 8, 2**60 + 1, device=CUDA1, time=0.1 + 0.2, delta=-512)]
+    columns = ["active_bytes.all.peak", "time", "delta", "segment.all.peak"]
+    report = LineRecords(entries, infos, ["a", "b"]).display(None, columns).report
+    loaded = json.load(json.render(report))
+    assert loaded == report
+    assert loaded.tables[1].rows[8] == (2**60 + 1, 0.30000000000000004, -512, None)
+
+
+def test_report_without_tables_loads() -> None:
+    report = Report(("hits",), (), ("f did not run",))
+    assert json.load(json.render(report)) == report
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"a": 1}', '"format"'])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^not a profile saved by pytorch_memlab as JSON$"):
+        json.load(text)
+
+
+def test_other_format_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^saved profile of format 2; known is format 1$"):
+        json.load('{"format": 2}')
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"columns"', '"column"'),
+        ('"first_line": 7', '"first_line": "7"'),
+        ('"simulated": true', '"simulated": 1'),
+        ('"qual_name": "outer"', '"qual_name": null'),
+        ('"source": [', '"source": "x", "rest": ['),
+        ('"7": [', '"seven": ['),
+        ('"7": [', '"7": ["0",'),
+        ('"7": [', '"7": [1,'),
+        ('"notes": []', '"notes": "n"'),
+    ],
+)
+def test_damaged_profile_is_refused(old: str, new: str) -> None:
+    saved = json.render(seed_report())
+    assert old in saved
+    with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
+        json.load(saved.replace(old, new, 1))
