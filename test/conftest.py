@@ -52,7 +52,7 @@ def everything_is_given_back() -> Iterator[None]:
     """Tracer, modes, patched names and peaks are after a test what they were before it."""
     tracers = (sys.gettrace(), threading.gettrace(), _monitoring_tools())
     names = _names()
-    default_device = torch.get_default_device()
+    default_device = torch.empty(0).device
     yield
     from pytorch_memlab.line_profiler.profile import global_line_profiler
 
@@ -65,6 +65,6 @@ def everything_is_given_back() -> Iterator[None]:
     assert (sys.gettrace(), threading.gettrace(), _monitoring_tools()) == tracers
     assert _get_current_dispatch_mode_stack() == []
     assert _get_current_function_mode_stack() == []
-    assert torch.get_default_device() == default_device
+    assert torch.empty(0).device == default_device
     assert _changed(names, _names()) == []
     assert torch.zeros(1).device.type == "cpu"
