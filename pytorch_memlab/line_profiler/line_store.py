@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..devices import find_devices
 from ..records import LineEntry
-from ..scopes import FIELDS
+from ..scopes import FIELDS, HighestInterval
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import numpy.typing as npt
 
     from ..devices import Device
     from ..records import DeviceInfo
@@ -27,11 +23,11 @@ class DeviceLine:
         device: where it is measured.
     """
 
-    __slots__ = ("_quiet", "delta", "device", "values")
+    __slots__ = ("_quiet", "delta", "device", "highest")
 
     def __init__(self, device: DeviceInfo) -> None:
         self.device = device
-        self.values: npt.NDArray[np.int64] = np.zeros(len(FIELDS), dtype=np.int64)
+        self.highest = HighestInterval()
         self.delta = 0
         self._quiet: Sample | None = None
 
@@ -44,8 +40,7 @@ class DeviceLine:
         """
         if start is end and end is self._quiet:
             return
-        # What was allocated and freed counts from the interval's start, not the process'.
-        np.maximum(self.values, end.values - start.accumulated, out=self.values)
+        self.highest.add(start, end)
         self.delta += end.allocated - start.allocated
         self._quiet = end
 
@@ -79,7 +74,7 @@ class Line:
         for device in devices:
             one = self.devices.get(device.name)
             if one is not None:
-                stats = dict(zip(FIELDS, one.values.tolist(), strict=True))
+                stats = dict(zip(FIELDS, one.highest.row().tolist(), strict=True))
                 yield LineEntry(code_id, number, device, self.hits, self.time, one.delta, stats)
             elif self.on_every_device:
                 yield LineEntry(code_id, number, device, self.hits, self.time, 0, {})

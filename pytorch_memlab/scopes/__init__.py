@@ -1,7 +1,8 @@
 """Peak windows over a device: the one owner of peak resets."""
 
 from .ledger import Ledger, Window, ledger_of
+from .maximum import HighestInterval
 from .peak_scope import PeakScope
 from .sample import FIELDS, ZERO, Sample
 
-__all__ = ["FIELDS", "ZERO", "Ledger", "PeakScope", "Sample", "Window", "ledger_of"]
+__all__ = ["FIELDS", "ZERO", "HighestInterval", "Ledger", "PeakScope", "Sample", "Window", "ledger_of"]

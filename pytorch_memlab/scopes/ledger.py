@@ -16,19 +16,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from . import user_view
+from .maximum import HighestRow
 from .sample import (
     NEVER,
     PEAK,
     ZERO,
     Activity,
     Sample,
-    is_ordered,
     nest_peaks,
     read_activity,
     replace_peaks,
     resting,
-    row_by_name,
-    row_in_order,
+    row_of,
 )
 
 if TYPE_CHECKING:
@@ -50,20 +49,44 @@ class Epoch:
     """A stretch of time between the beginnings of two windows.
 
     Args:
-        peak: the values when it begins, one for each group and pool.
+        base: the reading when it begins.
     """
 
-    __slots__ = ("folds", "peak", "windows")
+    __slots__ = ("base", "folds", "highest", "windows")
 
-    def __init__(self, peak: Row) -> None:
-        self.peak = peak
-        self.folds = 0
+    def __init__(self, base: Sample) -> None:
         self.windows = 1
+        self.begin(base)
 
-    def fold(self, peak: Row) -> None:
-        """Take peaks over; the first ones since its beginning are never lower than that."""
-        self.peak = np.maximum(self.peak, peak) if self.folds else peak
+    def begin(self, base: Sample) -> None:
+        """Begin anew.
+
+        Args:
+            base: the reading when it begins.
+        """
+        self.base = base
+        self.folds = 0
+        self.highest: HighestRow | None = None
+
+    def fold(self, values: Row) -> None:
+        """Take the peaks of a reading over; the first ones are never lower than the base.
+
+        Args:
+            values: as of a sample; of the entries that are no peaks nothing is asked later.
+        """
+        if self.highest is None:
+            self.highest = HighestRow()
+        self.highest.add(values)
         self.folds += 1
+
+    def fold_epoch(self, later: Epoch) -> None:
+        """Take the peaks of a later epoch over."""
+        if later.highest is not None:
+            self.fold(later.highest.row())
+
+    def peak(self) -> Row:
+        """Highest values so far, one for each group and pool."""
+        return self.base.current if self.highest is None else self.highest.row()[PEAK]
 
 
 class Window:
@@ -105,8 +128,7 @@ class Ledger:
     def __init__(self, device: Device) -> None:
         self.device = device
         self.lock = threading.RLock()
-        self.reading = False
-        self.resetting = False
+        self.busy = False
         self._epochs: list[Epoch] = []
         self._user: Window | None = None
         self._open_windows = 0
@@ -114,7 +136,6 @@ class Ledger:
 
     def _forget_readings(self) -> None:
         self._activity: Activity = NEVER
-        self._ordered: bool | None = None
         self._latest = ZERO
         self._rest: Sample | None = self._latest
 
@@ -150,17 +171,20 @@ class Ledger:
         Returns:
             the very same object as the last time if nothing happened since.
         """
-        stats = self._stats()
-        activity = read_activity(stats) if stats else NEVER
-        if activity == self._activity:
-            if self._rest is None:
-                self._rest = self._latest.at_rest()
-            return self._rest
-        if self._ordered is None:
-            self._ordered = is_ordered(stats)
-        sample = Sample(row_in_order(stats) if self._ordered else row_by_name(stats))
-        self._epochs[-1].fold(sample.peak)
-        self._reset_peaks()
+        self.busy = True
+        try:
+            stats = self.device.stats()
+            activity = read_activity(stats) if stats else NEVER
+            if activity == self._activity:
+                if self._rest is None:
+                    self._rest = self._latest.at_rest()
+                return self._rest
+            self.device.reset_peaks()
+        finally:
+            self.busy = False
+        values = row_of(stats)
+        sample = Sample(values, stats["allocated_bytes"]["all"]["current"])
+        self._epochs[-1].fold(values)
         self._activity = resting(activity)
         self._latest = sample
         self._rest = None
@@ -179,10 +203,9 @@ class Ledger:
             if not epoch.folds:
                 return sample
             alone = epoch.folds == 1 and sample is self._latest
-            result = sample if alone else sample.with_peak(epoch.peak)
-            self._epochs[-2].fold(epoch.peak)
-            epoch.peak = sample.current
-            epoch.folds = 0
+            result = sample if alone else sample.with_peak(epoch.peak())
+            self._epochs[-2].fold_epoch(epoch)
+            epoch.begin(sample)
             return result
 
     def close(self, window: Window) -> Sample:
@@ -208,7 +231,7 @@ class Ledger:
         """
         if self._user is None or not stats:
             return stats
-        peak = np.maximum(self._peak_since(self._user.epoch), row_by_name(stats)[PEAK])
+        peak = np.maximum(self._peak_since(self._user.epoch), row_of(stats)[PEAK])
         return replace_peaks(stats, peak)
 
     def user_resets(self) -> None:
@@ -222,31 +245,17 @@ class Ledger:
             self._reset_peaks()
             self._release()
 
-    def _stats(self) -> Stats:
-        self.reading = True
-        try:
-            return self.device.stats()
-        finally:
-            self.reading = False
-
-    def _reset_peaks(self) -> None:
-        self.resetting = True
-        try:
-            self.device.reset_peaks()
-        finally:
-            self.resetting = False
-
     def _peak_since(self, epoch: Epoch) -> Row:
         epochs = self._epochs
         position = len(epochs) - 1
-        peak = epochs[position].peak
+        peak = epochs[position].peak()
         while epochs[position] is not epoch:
             position -= 1
-            peak = np.maximum(peak, epochs[position].peak)
+            peak = np.maximum(peak, epochs[position].peak())
         return peak
 
     def _begin(self, sample: Sample) -> Epoch:
-        epoch = Epoch(sample.current)
+        epoch = Epoch(sample)
         self._epochs.append(epoch)
         return epoch
 
@@ -257,18 +266,24 @@ class Ledger:
             return
         position = self._epochs.index(epoch)
         del self._epochs[position]
-        if epoch.folds:
-            self._epochs[position - 1].fold(epoch.peak)
+        self._epochs[position - 1].fold_epoch(epoch)
 
     def _own_peaks(self) -> None:
         """Begin to own the peaks; the program's own peak so far is kept as its first epoch."""
         if self._epochs:
             return
-        first = Epoch(self._latest.peak)
+        first = Epoch(self._latest)
         self._epochs.append(first)
         self._user = Window(self, first)
         self.take()
         user_view.install(self)
+
+    def _reset_peaks(self) -> None:
+        self.busy = True
+        try:
+            self.device.reset_peaks()
+        finally:
+            self.busy = False
 
     def _release(self) -> None:
         """Give the peaks back, if the device lets us; else answer for it until that is needless."""

@@ -85,7 +85,7 @@ def _read(original: Callable[[Any], Any]) -> Callable[..., Any]:
             return original(device)
         with ledger.lock:
             stats = original(device)
-            return stats if ledger.reading else ledger.as_user_reads(stats)
+            return stats if ledger.busy else ledger.as_user_reads(stats)
 
     return memory_stats
 
@@ -96,7 +96,7 @@ def _reset(original: Callable[[Any], Any]) -> Callable[..., Any]:
         if ledger is None:
             return original(device)
         with ledger.lock:
-            if ledger.resetting:
+            if ledger.busy:
                 return original(device)
             ledger.user_resets()
             return None

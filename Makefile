@@ -1,0 +1,48 @@
+# Every target makes the virtual environment first, when it is missing or older than what it is
+# made from. Nothing is needed beforehand but a clone and Python 3.10 or later.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+
+.PHONY: help demo test test-gpu lint bench picture
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make demo      profile examples/quickstart.py, on a simulated GPU where there is no other"
+	@echo "make test      run the tests"
+	@echo "make test-gpu  run the tests that need a CUDA GPU"
+	@echo "make lint      ruff and mypy"
+	@echo "make bench     run the benchmarks"
+	@echo "make picture   draw readme-output.png"
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2] + " new" * (sys.version_info >= (3, 10)))' 2>&1); \
+	case "$$version" in \
+		*" new") ;; \
+		*) echo "error: Python 3.10 or later is needed, $(PYTHON) is: $$version" >&2; \
+		   echo "       name another one: make PYTHON=/path/to/python3" >&2; exit 1 ;; \
+	esac
+	$(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(INSTALLED)
+	@$(VENV)/bin/pytorch-memlab run examples/quickstart.py
+
+test: $(INSTALLED)
+	$(PY) -m pytest -n auto --dist loadfile
+
+test-gpu: $(INSTALLED)
+	$(PY) -m pytest -m gpu test/gpu
+
+lint: $(INSTALLED)
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+bench: $(INSTALLED)
+	$(PY) -m benchmarks
+
+picture: $(INSTALLED)
+	$(PY) scripts/readme_picture.py

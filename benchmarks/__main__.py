@@ -1,0 +1,21 @@
+"""Run every benchmark, each in a process of its own."""
+
+import subprocess
+import sys
+
+NAMES = (
+    "line_event",
+    "unregistered_call",
+    "display_time",
+    "import_time",
+    "simulate_step",
+    "gpu_line_event",
+)
+
+failed = [
+    name
+    for name in NAMES
+    if subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode
+]
+if failed:
+    sys.exit(f"did not run to their end: {', '.join(failed)}")

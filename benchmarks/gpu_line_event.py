@@ -1,0 +1,11 @@
+"""What one line event costs on the GPU of this machine, beside the original's."""
+
+import torch
+
+from benchmarks.line_event import report
+from benchmarks.timing import heading
+
+if torch.cuda.is_available():
+    report(f"A line event, on {torch.cuda.get_device_name(0)}", "real", targets=False)
+else:
+    heading("A line event, on a real GPU: left out, this machine has none")

@@ -1,0 +1,1 @@
+"""The command line: ``main.py`` chooses, and there is one file per command."""

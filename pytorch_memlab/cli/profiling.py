@@ -1,0 +1,108 @@
+"""What ``run`` profiles, and what it shows of that."""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from pytorch_memlab.cli.program import Program
+from pytorch_memlab.cli.targets import Definition, all_functions, named_functions, source_lines
+from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
+from pytorch_memlab.line_profiler.line_profiler import LineProfiler
+from pytorch_memlab.line_profiler.line_records import RecordsDisplay
+from pytorch_memlab.line_profiler.profile import (
+    _print_at_exit,
+    _printed_at_exit,
+    global_line_profiler,
+)
+from pytorch_memlab.records import Report
+
+
+class Profile:
+    """The profile of one program: of functions named, functions decorated, or else all.
+
+    Args:
+        program: as ``__main__``, about to run.
+        names: of functions, as ``named_functions`` takes them.
+        columns: of the tables; None for those that the program's decorators ask for, or the
+            default ones.
+
+    Raises:
+        UsageError: a name means nothing that can be profiled.
+    """
+
+    def __init__(
+        self, program: Program, names: Sequence[str], columns: tuple[str, ...] | None
+    ) -> None:
+        self._columns = columns
+        self._named: list[object] = []
+        self._profiler = LineProfiler()
+        self._process = os.getpid()
+        self._program_showed_tables = False
+        for target in named_functions(program, names) if names else all_functions(program):
+            if isinstance(target, Definition):
+                source = source_lines(program, target.code)
+                self._profiler.add_code(target.code, target.qual_name, source)
+            else:
+                self._profiler.add_function(target)
+            if names:
+                self._named.append(getattr(target, "qual_name", target))
+
+    def start(self, process: ExitStack) -> None:
+        """Begin to measure, and to notice whether the program shows tables of its own.
+
+        Args:
+            process: gives back, when it closes, what this replaces.
+        """
+        for owner, name in (
+            (LineProfiler, "print_stats"),
+            (RecordsDisplay, "__repr__"),
+            (RecordsDisplay, "_repr_html_"),
+        ):
+            shows = getattr(owner, name)
+            process.callback(setattr, owner, name, shows)
+            setattr(owner, name, self._noticed(shows))
+        self._profiler.enable()
+
+    def take_over(self) -> None:
+        """Keep ``@profile`` from printing at exit: its tables are part of this report."""
+        atexit.unregister(_print_at_exit)
+
+    def finish(self, write: Callable[[Report], None], is_asked_for: bool) -> None:
+        """End measuring, and show the tables; not in a process that the program forked.
+
+        Args:
+            write: shows a report.
+            is_asked_for: show tables also where the program itself has shown its own.
+        """
+        self._profiler.disable()
+        program_did = self._program_showed_tables and not self._named and not _printed_at_exit
+        if os.getpid() == self._process and (is_asked_for or not program_did):
+            write(self._report())
+
+    def _report(self) -> Report:
+        decorated = [function for function, _ in _printed_at_exit]
+        asked = dict.fromkeys(column for _, columns in _printed_at_exit for column in columns)
+        columns = self._columns or tuple(asked) or DEFAULT_COLUMNS
+        reports = []
+        if self._named or not decorated:
+            reports.append(self._profiler.display(self._named or None, columns).report)
+        if decorated:
+            reports.append(global_line_profiler.display(decorated, columns).report)
+        return Report(
+            columns,
+            tuple(table for report in reports for table in report.tables),
+            tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+        )
+
+    def _noticed(self, shows: Any) -> Any:
+        @functools.wraps(shows)
+        def show(*args: Any, **kwargs: Any) -> Any:
+            self._program_showed_tables = True
+            return shows(*args, **kwargs)
+
+        return show

@@ -1,0 +1,146 @@
+"""A script or module, run as ``python`` would run it."""
+
+from __future__ import annotations
+
+import builtins
+import importlib.util
+import io
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
+from types import CodeType, ModuleType
+from typing import Any
+
+from pytorch_memlab.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program that has not run yet.
+
+    Args:
+        name: of its module, as others import it.
+        code: of its top level.
+        source: its text, None where there is none to be had.
+        argv: of the program, its own name first.
+        attributes: of its ``__main__`` module before the first line runs.
+    """
+
+    name: str
+    code: CodeType
+    source: str | None
+    argv: tuple[str, ...]
+    attributes: Mapping[str, Any]
+
+    @contextmanager
+    def as_main(self) -> Iterator[ModuleType]:
+        """Make the program ``__main__``, with its own ``sys.argv``, for as long as this lasts."""
+        module = ModuleType("__main__")
+        vars(module).update(self.attributes, __builtins__=builtins)
+        if sys.version_info < (3, 14):
+            module.__annotations__ = {}
+        before, argv = sys.modules["__main__"], sys.argv
+        sys.modules["__main__"], sys.argv = module, list(self.argv)
+        try:
+            yield module
+        finally:
+            sys.modules["__main__"], sys.argv = before, argv
+
+
+def script(path: str, arguments: Sequence[str]) -> Program:
+    """The program in a file.
+
+    Args:
+        path: the file.
+        arguments: those of the program, without its name.
+
+    Returns:
+        The compiled program.
+
+    Raises:
+        UsageError: there is no such file.
+        SyntaxError: the file is no Python.
+    """
+    absolute = os.path.abspath(path)
+    try:
+        with io.open_code(absolute) as file:
+            content = file.read()
+    except IsADirectoryError:
+        raise UsageError(f"{path} is a directory, name the script in it") from None
+    except OSError as error:
+        raise UsageError(f"cannot open the script {path}: {error.strerror}") from None
+    return Program(
+        name=os.path.splitext(os.path.basename(path))[0],
+        code=compile(content, absolute, "exec", dont_inherit=True),
+        source=importlib.util.decode_source(content),
+        argv=(path, *arguments),
+        attributes={
+            "__file__": absolute,
+            "__cached__": None,
+            "__loader__": SourceFileLoader("__main__", absolute),
+        },
+    )
+
+
+def module(name: str, arguments: Sequence[str]) -> Program:
+    """The program in a module, or in the ``__main__`` of a package, as ``python -m`` finds it.
+
+    Args:
+        name: of the module; the packages that it is in are imported.
+        arguments: those of the program, without its name.
+
+    Returns:
+        The compiled program.
+
+    Raises:
+        UsageError: there is no such module, or nothing in it to run.
+        SyntaxError: the module is no Python.
+    """
+    try:
+        spec = importlib.util.find_spec(name)
+        if spec and spec.submodule_search_locations is not None:
+            name = f"{name}.__main__"
+            spec = importlib.util.find_spec(name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise UsageError(f"cannot find the module {name}: {error}") from error
+    if spec is None:
+        raise UsageError(f"there is no module named {name}")
+    loader: Any = spec.loader
+    code = loader.get_code(name) if hasattr(loader, "get_code") else None
+    if code is None:
+        raise UsageError(f"the module {name} holds no Python code to run")
+    return Program(
+        name=name,
+        code=code,
+        source=loader.get_source(name) if hasattr(loader, "get_source") else None,
+        argv=(spec.origin or name, *arguments),
+        attributes={
+            "__file__": spec.origin,
+            "__cached__": spec.cached,
+            "__loader__": loader,
+            "__package__": spec.parent,
+            "__spec__": spec,
+        },
+    )
+
+
+@contextmanager
+def first_on_path(folder: str) -> Iterator[None]:
+    """Put a folder where ``python`` puts the program's, at the start of ``sys.path``.
+
+    It takes the place of the folder that this command itself was started from. Where Python was
+    told to keep such folders out (``-P``, ``PYTHONSAFEPATH``), nothing is done.
+
+    Args:
+        folder: absolute path.
+    """
+    before = list(sys.path)
+    if not getattr(sys.flags, "safe_path", False):
+        sys.path[0] = folder
+    try:
+        yield
+    finally:
+        sys.path[:] = before

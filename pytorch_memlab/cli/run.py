@@ -1,0 +1,147 @@
+"""``pytorch-memlab run``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from types import CodeType
+from typing import TYPE_CHECKING, Any
+
+from pytorch_memlab.cli import program
+from pytorch_memlab.cli.output import writer_to
+from pytorch_memlab.cli.program import Program
+from pytorch_memlab.cli.tracebacks import without_own_frames
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
+
+if TYPE_CHECKING:
+    from pytorch_memlab.cli.profiling import Profile
+
+DEFAULT_GPU = "h100"
+
+
+class RunCommand:
+    """Run a script and show the GPU memory of its lines.
+
+    The script runs unmodified, with its own arguments and exit code. Profiled are its functions
+    decorated with @profile and those named with -f; where there are none of either, all functions
+    that it defines. On a machine without a CUDA GPU, one is simulated.
+
+    For example:
+
+      pytorch-memlab run train.py --epochs 1
+      pytorch-memlab run --gpu 24GiB -f Net.forward -c hits,delta train.py
+      pytorch-memlab run -o profile.html -m package.train
+    """
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the options."""
+        parser.usage = "%(prog)s [options] (script.py | -m module) [arguments]"
+        add = parser.add_argument
+        add(
+            "-f",
+            dest="functions",
+            action="append",
+            metavar="NAME",
+            help="profile this function, method or class: of the script (Net.forward), or of"
+            " another module (package.module:Net.forward, imported before the script runs);"
+            " repeatable",
+        )
+        add(
+            "-c",
+            dest="columns",
+            action="extend",
+            type=lambda names: names.split(","),
+            metavar="NAME,...",
+            help="show these columns: fields of torch.cuda.memory_stats() such as"
+            " allocated_bytes.all.peak, and hits, delta (bytes that a line kept), time;"
+            f" repeatable; without it: {', '.join(DEFAULT_COLUMNS)}",
+        )
+        add(
+            "-o",
+            dest="output",
+            metavar="FILE",
+            help="write the tables to a file instead: text, a page, or data, as its ending says"
+            " (.txt, .html, .json)",
+        )
+        add(
+            "--gpu",
+            metavar="NAME|SIZE",
+            help="simulate this GPU: a name such as t4, rtx4090, a100, h100, or its memory, such as"
+            f" 24GiB; without it: the machine's own, or {DEFAULT_GPU} where there is none",
+        )
+        add("--count", type=int, metavar="N", help="simulate so many GPUs; without it: 1")
+        add("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
+        add("script", metavar="script.py", help="what to run")
+        add("arguments", nargs=argparse.REMAINDER, help="the script's own")
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+        """Find the script and its functions, and simulate a GPU where one is asked for or needed.
+
+        Args:
+            options: what was given.
+            process: keeps what the script finds in force until the process ends.
+
+        Returns:
+            What runs the script and shows the tables.
+
+        Raises:
+            UsageError: an option cannot be carried out; the script did not begin to run.
+        """
+        from pytorch_memlab.cli.profiling import Profile
+
+        columns = options.columns and checked_columns(options.columns)
+        write = writer_to(options.output)
+        _simulate(options.gpu, options.count, process)
+        with without_own_frames(process):
+            found = _find(options, process)
+            main = process.enter_context(found.as_main())
+            profile = Profile(found, options.functions or (), columns)
+        tables = ExitStack()
+        tables.callback(profile.finish, write, is_asked_for=bool(columns or options.output))
+        return partial(_run, found.code, vars(main), profile, tables, process)
+
+
+def _run(
+    code: CodeType,
+    namespace: dict[str, Any],
+    profile: Profile,
+    tables: ExitStack,
+    process: ExitStack,
+) -> None:
+    """Run the program; its tables follow its exception, or else its threads and exit handlers."""
+    profile.start(process)
+    process.push(tables)
+    with without_own_frames(process):
+        try:
+            exec(code, namespace)  # noqa: S102 - what was asked for
+        except BaseException:
+            tables.close()
+            raise
+        finally:
+            profile.take_over()
+
+
+def _simulate(gpu: str | None, count: int | None, process: ExitStack) -> None:
+    import torch
+
+    from pytorch_memlab.simulation import simulate
+
+    own_gpu = torch.cuda.is_available()
+    if gpu is None and own_gpu:
+        if count is not None:
+            raise UsageError("--count is of simulated GPUs, and needs --gpu on a machine with one")
+        return
+    process.enter_context(simulate(gpu or DEFAULT_GPU, 1 if count is None else count))
+
+
+def _find(options: argparse.Namespace, process: ExitStack) -> Program:
+    if options.is_module:
+        process.enter_context(program.first_on_path(os.getcwd()))
+        return program.module(options.script, options.arguments)
+    folder = os.path.dirname(os.path.realpath(options.script))
+    process.enter_context(program.first_on_path(folder))
+    return program.script(options.script, options.arguments)

@@ -1,0 +1,98 @@
+"""Tracebacks of a program that was run, without the frames of who ran it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from itertools import groupby
+from types import TracebackType
+from typing import Protocol
+
+_MODE_FILES = tuple(
+    os.path.join("torch", *parts)
+    for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
+)
+"""Where torch calls the modes of a simulation, and they call it."""
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+class ExceptHook(Protocol):
+    """``sys.excepthook``."""
+
+    def __call__(
+        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
+    ) -> object:
+        """Show an exception that nobody caught."""
+
+
+@contextmanager
+def without_own_frames(process: ExitStack) -> Iterator[None]:
+    """Let an exception out as it is, and have it shown without frames of this package.
+
+    The interpreter shows it with ``sys.excepthook``, which may be the program's own by then, and
+    ends the process as it would without us.
+
+    Args:
+        process: keeps the changed ``sys.excepthook`` until it closes.
+    """
+    try:
+        yield
+    except BaseException:
+        hook = sys.excepthook
+        process.callback(setattr, sys, "excepthook", hook)
+        sys.excepthook = partial(_show, hook)
+        raise
+
+
+def _show(
+    hook: ExceptHook, kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    while trace is not None and not _is_own(trace):
+        trace = trace.tb_next  # who launched us
+    error.__traceback__ = trace
+    _clean(error, set())
+    hook(kind, error, error.__traceback__)
+
+
+def _clean(error: BaseException | None, done: set[int]) -> None:
+    """Take our frames out of an exception and of those that it came from."""
+    if error is None or id(error) in done:
+        return
+    done.add(id(error))
+    error.__traceback__ = _without_own(error.__traceback__)
+    for other in (error.__cause__, error.__context__, *getattr(error, "exceptions", ())):
+        _clean(other, done)
+
+
+def _without_own(trace: TracebackType | None) -> TracebackType | None:
+    frames = []
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    rest: TracebackType | None = None
+    for frame in reversed(_foreign(frames)):
+        rest = TracebackType(rest, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
+    return rest
+
+
+def _foreign(frames: list[TracebackType]) -> list[TracebackType]:
+    """The frames that are neither ours nor of torch's machinery on the way to or from ours."""
+    kept: list[TracebackType] = []
+    for is_machinery, group in groupby(
+        frames, lambda frame: _is_own(frame) or _leads_to_modes(frame)
+    ):
+        run = list(group)
+        if not (is_machinery and any(map(_is_own, run))):
+            kept += run
+    return kept
+
+
+def _is_own(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
+
+
+def _leads_to_modes(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.endswith(_MODE_FILES)

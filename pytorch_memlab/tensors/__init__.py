@@ -1,0 +1,1 @@
+"""Which tensors live in this process, and which memory they hold."""

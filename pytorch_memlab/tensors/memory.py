@@ -1,0 +1,155 @@
+"""The memory under a tensor of any kind: its pieces, and the storage of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
+
+StorageKey: TypeAlias = tuple[str, int]
+
+_C: Any = torch._C
+META = torch.device("meta")
+_COMPRESSED = {
+    torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_bsr: ("crow_indices", "col_indices", "values"),
+    torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    torch.sparse_bsc: ("ccol_indices", "row_indices", "values"),
+}
+
+
+class SymbolicSize(str):
+    """A length that is no number, such as a symbol of ``torch.compile``; shown as it is."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of a tensor that has memory of its own.
+
+    Args:
+        suffix: what tells it from the other pieces: ``""`` for a strided tensor, ``.values`` ...
+        device: where its memory is; ``meta`` for fake tensors, which have none.
+        size: length of each dimension.
+        numel: number of elements, 0 where it is symbolic.
+        storage: equal for pieces that share their memory.
+        nbytes: bytes of the whole storage, more than the tensor's own if that is a view.
+    """
+
+    suffix: str
+    device: torch.device
+    size: tuple[int | SymbolicSize, ...]
+    numel: int
+    storage: StorageKey
+    nbytes: int
+
+
+def pieces_of(tensor: torch.Tensor) -> list[Piece]:
+    """What holds a tensor's memory. Never raises, and allocates nothing on any device.
+
+    Args:
+        tensor: of any class and layout.
+
+    Returns:
+        one piece for a strided tensor, one for each of the parts of a sparse one or of a wrapper
+        subclass, none for one without memory (not materialised yet). A tensor that refuses to be
+        looked into is one piece of 0 bytes.
+    """
+    with torch.no_grad(), _C.DisableTorchFunctionSubclass():
+        try:
+            return [_piece(suffix, part) for suffix, part in parts_of(tensor)]
+        except Exception:
+            return [_unreadable(tensor)]
+
+
+def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """The plain tensors that a tensor is made of.
+
+    Args:
+        tensor: of any class and layout.
+
+    Yields:
+        suffix for the name, and the part; the tensor itself if it is plain.
+    """
+    if _C._functorch.is_functorch_wrapped_tensor(tensor):
+        yield from parts_of(_C._functorch.get_unwrapped(tensor))
+    elif torch.nn.parameter.is_lazy(tensor):
+        return
+    elif is_traceable_wrapper_subclass(tensor):
+        for name in tensor.__tensor_flatten__()[0]:
+            inner = getattr(tensor, name)
+            for suffix, part in parts_of(inner):
+                yield f".{name.lstrip('_')}{suffix}", part
+    elif tensor.layout is torch.sparse_coo:
+        yield ".indices", tensor._indices()
+        yield ".values", tensor._values()
+    elif tensor.layout in _COMPRESSED:
+        for name in _COMPRESSED[tensor.layout]:
+            yield f".{name}", getattr(tensor, name)()
+    else:
+        yield "", tensor
+        yield from _quantization_of(tensor)
+
+
+def _quantization_of(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
+    if tensor.is_quantized and tensor.qscheme() not in (
+        torch.per_tensor_affine,
+        torch.per_tensor_symmetric,
+    ):
+        yield ".scales", tensor.q_per_channel_scales()
+        yield ".zero_points", tensor.q_per_channel_zero_points()
+
+
+def _piece(suffix: str, part: torch.Tensor) -> Piece:
+    size, numel = _size(part)
+    try:
+        storage = part.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # opaque: mkldnn packs the elements its own way
+        nbytes = numel * part.element_size()
+        return Piece(suffix, part.device, size, numel, ("tensor", id(part)), nbytes)
+    if storage.device == META:  # a fake tensor claims another device
+        return Piece(suffix, META, size, numel, ("storage", storage._cdata), 0)
+    address = _address(part, storage)
+    if not address:
+        return Piece(suffix, part.device, size, numel, ("storage", storage._cdata), 0)
+    return Piece(suffix, part.device, size, numel, ("address", address), storage.nbytes())
+
+
+def _address(part: torch.Tensor, storage: torch.UntypedStorage) -> int:
+    """Where the storage begins, 0 if it has no memory.
+
+    Two storages may stand for one block: from NumPy, DLPack, or lazily cloned. Asking the storage
+    of a lazy clone for its pointer would copy the data, so the tensor is asked.
+    """
+    try:
+        if not _C._is_cow_tensor(part):
+            return int(storage.data_ptr())
+        offset = int(part.storage_offset()) * part.element_size()
+        return int(_C._data_address(part)) - offset
+    except RuntimeError:  # of a wrapper without data
+        return 0
+
+
+def _size(part: torch.Tensor) -> tuple[tuple[int | SymbolicSize, ...], int]:
+    if part.is_nested:
+        ragged = [SymbolicSize("*")] * (part.dim() - 1)
+        return (part.size(0), *ragged), part.numel()
+    size = tuple(
+        length if isinstance(length, int) else SymbolicSize(length) for length in part.size()
+    )
+    numel = part.numel()
+    # int() of a symbol would fix it to its value for the program that is being compiled.
+    return size or (1,), numel if isinstance(numel, int) else 0
+
+
+def _unreadable(tensor: torch.Tensor) -> Piece:
+    try:
+        device = tensor.device
+    except Exception:
+        device = META
+    return Piece("", device, (SymbolicSize("?"),), 0, ("tensor", id(tensor)), 0)

@@ -1,0 +1,78 @@
+"""What autograd keeps for backward: tensors that only its C++ graph holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+LEAF = "AccumulateGrad"
+"""Name of the nodes that hold a leaf, which they keep after backward."""
+
+_RAW = "_raw_saved_"
+_HAS_DATA = hasattr(torch._C._autograd.SavedTensor, "data")
+
+
+def saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors that the graphs behind some tensors hold until backward.
+
+    Reads them without unpacking: hooks of saved tensors (offloading, checkpointing) do not run,
+    and what they packed comes instead, if it is a tensor. A PyTorch whose ``SavedTensor`` has no
+    ``data`` cannot do this, and gives nothing.
+
+    Args:
+        tensors: whose graphs to walk.
+
+    Yields:
+        name of the node, such as ``MulBackward0``, and a tensor that it holds; a tensor comes as
+        often as it is held.
+    """
+    if not _HAS_DATA:
+        return
+    attributes: dict[type, list[str]] = {}
+    for node in _nodes(tensors):
+        name = node.name().rpartition("::")[2]
+        for tensor in _held_by(node, attributes):
+            yield name, tensor
+
+
+def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+    seen: dict[int, Any] = {}
+    for tensor in tensors:
+        left = [_grad_fn(tensor)]
+        while left:
+            node = left.pop()
+            if node is None or id(node) in seen:
+                continue
+            seen[id(node)] = node
+            yield node
+            left.extend(following for following, _ in reversed(node.next_functions))
+
+
+def _grad_fn(tensor: torch.Tensor) -> Any:
+    try:
+        return tensor.grad_fn
+    except Exception:  # a subclass that refuses; its inner tensors have graphs of their own
+        return None
+
+
+def _held_by(node: Any, attributes: dict[type, list[str]]) -> Iterator[torch.Tensor]:
+    kind = type(node)
+    if kind not in attributes:
+        attributes[kind] = [name for name in dir(kind) if name.startswith(_RAW)]
+    for name in attributes[kind]:
+        yield from _tensors_of(node, name)
+    leaf = getattr(node, "variable", None)  # of a LEAF
+    if isinstance(leaf, torch.Tensor):
+        yield leaf
+
+
+def _tensors_of(node: Any, name: str) -> list[torch.Tensor]:
+    try:
+        saved = getattr(node, name)
+        each = saved if isinstance(saved, (tuple, list)) else [saved]
+        tensors = [item.data for item in each if item is not None]
+    except RuntimeError:  # freed by backward
+        return []
+    return [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]

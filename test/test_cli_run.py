@@ -1,0 +1,554 @@
+"""``pytorch-memlab run``: what is profiled, what is shown, and that the script notices nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from pytorch_memlab.cli.main import main
+
+ROOT = Path(__file__).parent.parent
+
+SCRIPT = """\
+import sys
+
+import torch
+from torch.nn import functional as F
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(256, 1024))
+
+    def forward(self, x):
+        return F.linear(x, self.weight)
+
+
+def make():
+    def kibibytes(count):
+        return torch.zeros(count << 10, dtype=torch.uint8)
+
+    return kibibytes(1).cuda()
+
+
+net = Net().cuda()
+kept = make()
+out = net(torch.ones(1024, device="cuda"))
+print("done", sys.argv[1:])
+"""
+
+FORWARD = """\
+## Net.forward
+
+active_bytes reserved_bytes line  code
+         all            all
+        peak           peak
+       1.00M          2.00M   12      def forward(self, x):
+       1.01M          2.00M   13          return F.linear(x, self.weight)
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A folder to work in, and a function that writes a script there."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text, name="script.py"):
+        (tmp_path / name).write_text(dedent(text))
+        return name
+
+    return write
+
+
+def profiled(capsys):
+    """The names of the functions whose tables were printed."""
+    lines = capsys.readouterr().out.splitlines()
+    return [line.removeprefix("## ") for line in lines if line.startswith("## ")]
+
+
+def command(*arguments, **options):
+    """The command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytorch_memlab", "run", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        **options,
+    )
+
+
+def python(*arguments, **options):
+    """Plain Python, to compare with."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
+
+
+# What is profiled
+
+
+def test_quickstart_prints_the_tables_once_and_which_gpu_was_simulated():
+    done = command("examples/quickstart.py", cwd=ROOT)
+
+    assert done.stderr == ""
+    assert done.stdout == (
+        "## outer\n"
+        "\n"
+        "active_bytes reserved_bytes line  code\n"
+        "         all            all\n"
+        "        peak           peak\n"
+        "       0.00B          0.00B    7  def outer():\n"
+        "      40.00K          2.00M    8      linear = torch.nn.Linear(100, 100).cuda()\n"
+        "      80.00K          2.00M    9      linear2 = torch.nn.Linear(100, 100).cuda()\n"
+        "     120.00K          2.00M   10      inner()\n"
+        "\n"
+        "\n"
+        "## inner\n"
+        "\n"
+        "active_bytes reserved_bytes line  code\n"
+        "         all            all\n"
+        "        peak           peak\n"
+        "      80.00K          2.00M    4  def inner():\n"
+        "     120.00K          2.00M    5      torch.nn.Linear(100, 100).cuda()\n"
+        "\n"
+        "simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
+    )
+
+
+def test_all_functions_of_the_script_when_none_is_named(script, capsys):
+    main(["run", script(SCRIPT)])
+
+    assert profiled(capsys) == ["Net.__init__", "Net.forward", "make", "make.<locals>.kibibytes"]
+
+
+@pytest.mark.parametrize(
+    ("names", "functions"),
+    [
+        (["Net.forward"], ["Net.forward"]),
+        (["Net"], ["Net.__init__", "Net.forward"]),
+        (["script.make", "__main__:Net.__init__"], ["make", "Net.__init__"]),
+        (["make.kibibytes"], ["make.<locals>.kibibytes"]),
+        (["<module>"], ["<module>"]),
+        (["torch.nn.functional:relu", "make"], ["make"]),
+        (["torch.nn.modules.module.Module.cuda"], ["Module.cuda"]),
+        (["torch.nn.Module.cuda"], ["Module.cuda"]),
+    ],
+)
+def test_named_functions(names, functions, script, capsys):
+    options = [part for name in names for part in ("-f", name)]
+
+    main(["run", *options, script(SCRIPT)])
+
+    assert profiled(capsys) == functions
+
+
+def test_a_name_of_another_module_as_the_script_imports_it(script, capsys):
+    script("def double(x):\n    return x * 2\n", "helpers.py")
+    name = script("import helpers as h\nfrom helpers import double as twice\ntwice(1)\n")
+
+    main(["run", "-f", "twice", name])
+    main(["run", "-f", "h.double", name])
+
+    assert profiled(capsys) == ["double", "double"]
+
+
+def test_the_table_of_a_method(script, capsys):
+    main(["run", "-f", "Net.forward", script(SCRIPT), "one", "--two"])
+
+    assert capsys.readouterr().out == (
+        f"done ['one', '--two']\n{FORWARD}\nsimulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
+    )
+
+
+def test_a_script_without_functions_shows_its_top_level(script, capsys):
+    main(["run", "-c", "delta", script("import torch\nx = torch.ones(256).cuda()\n")])
+
+    assert capsys.readouterr().out.splitlines()[:7] == [
+        "## <module>",
+        "",
+        "delta line  code",
+        "",
+        "",
+        "0.00B    1  import torch",
+        "1.00K    2  x = torch.ones(256).cuda()",
+    ]
+
+
+DECORATED = """\
+import torch
+from pytorch_memlab import profile
+
+@profile
+def first():
+    return torch.ones(256).cuda()
+
+def second():
+    return first()
+
+def third():
+    return second()
+
+third()
+"""
+
+
+def test_decorated_functions_are_the_ones_shown_and_shown_once(script):
+    done = command(script(DECORATED))
+
+    assert done.stdout.count("## ") == 1
+    assert done.stdout.startswith("## first\n")
+
+
+def test_decorated_and_named_functions_are_shown_together(script):
+    done = command("-f", "third", "-c", "hits", script(DECORATED))
+
+    assert [line for line in done.stdout.splitlines() if line.startswith("## ")] == [
+        "## third",
+        "## first",
+    ]
+
+
+def test_the_columns_that_decorators_ask_for(script):
+    text = DECORATED.replace("@profile", '@profile(columns=["hits", "delta"])')
+
+    assert command(script(text)).stdout.splitlines()[2] == "hits delta line  code"
+    assert command("-c", "time", script(text)).stdout.splitlines()[2].split() == [
+        "time",
+        "line",
+        "code",
+    ]
+
+
+SHOWS_ITS_OWN = """\
+import torch
+from pytorch_memlab import LineProfiler
+
+def work():
+    return torch.ones(256).cuda()
+
+with LineProfiler(work) as prof:
+    work()
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "options", "tables"),
+    [
+        ("prof.print_stats()", [], 1),
+        ("print(prof.display())", [], 1),
+        ("prof.display()", [], 1),
+        ("prof.print_stats()", ["-f", "work"], 2),
+        ("prof.print_stats()", ["-c", "hits"], 2),
+    ],
+)
+def test_a_script_that_shows_its_own_tables(ending, options, tables, script, capsys):
+    main(["run", *options, script(f"{SHOWS_ITS_OWN}{ending}\n")])
+
+    assert profiled(capsys) == ["work"] * tables
+
+
+def test_a_named_function_that_did_not_run_is_said(script, capsys):
+    main(["run", "-f", "first", "-f", "second", script("def first(): 0\ndef second(): 0\nfirst()")])
+
+    out = capsys.readouterr().out
+    assert [line for line in out.splitlines() if line.startswith("## ")] == ["## first"]
+    assert "second did not run while profiled\n" in out
+
+
+# Options
+
+
+def test_columns(script, capsys):
+    main(
+        ["run", "-c", "hits,delta", "-c", "allocated_bytes.all.peak", "-f", "make", script(SCRIPT)]
+    )
+
+    head = capsys.readouterr().out.splitlines()[3:6]
+    assert [line.split() for line in head] == [
+        ["hits", "delta", "allocated_bytes", "line", "code"],
+        ["all"],
+        ["peak"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "total"), [("24GiB", 24 << 30), ("512MiB", 512 << 20), ("t4", None)]
+)
+def test_gpu(gpu, total, script, capsys):
+    text = "import torch\nprint(torch.cuda.mem_get_info()[1], torch.cuda.get_device_name())\n"
+
+    main(["run", "--gpu", gpu, script(text)])
+
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert shown.startswith(f"{total} ") if total else shown.endswith("Tesla T4")
+
+
+def test_count(script, capsys):
+    main(["run", "--count", "3", script("import torch\nprint(torch.cuda.device_count())\n")])
+
+    assert capsys.readouterr().out.startswith("3\n")
+
+
+@pytest.mark.parametrize("ending", ["txt", "html", "json"])
+def test_output_file(ending, script, capsys, tmp_path):
+    main(["run", "-f", "Net.forward", "-o", f"out.{ending}", script(SCRIPT)])
+
+    assert capsys.readouterr() == ("done []\n", f"memory profile written to out.{ending}\n")
+    written = (tmp_path / f"out.{ending}").read_text()
+    if ending == "txt":
+        assert written.startswith(FORWARD)
+    elif ending == "html":
+        assert written.startswith("<!DOCTYPE html>")
+        assert "return F.linear(x, self.weight)" in written
+    else:
+        (table,) = json.loads(written)["tables"]
+        assert table["function"]["qual_name"] == "Net.forward"
+
+
+def test_output_file_stays_where_it_was_asked_for(script, tmp_path):
+    name = script("import os\ndef f(): pass\nf()\nos.mkdir('deep')\nos.chdir('deep')\n")
+
+    main(["run", "-o", "out.txt", name])
+
+    assert (tmp_path / "out.txt").read_text().startswith("## f\n")
+
+
+# What is wrong is said in one line, before anything runs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.py"], "cannot open the script missing.py: No such file or directory"),
+        (["."], ". is a directory, name the script in it"),
+        (["-m", "no_such_module"], "there is no module named no_such_module"),
+        (["-m", "json.missing"], "there is no module named json.missing"),
+        (["-m", "os.path.join"], "cannot find the module os.path.join: "),
+        (["--gpu", "h10", "script.py"], "h100"),
+        (["--count", "0", "script.py"], "count must be a positive int, not 0"),
+        (["--count", "two", "script.py"], "argument --count: invalid int value: 'two'"),
+        (["-c", "active_bytes.all.peek", "script.py"], "active_bytes.all.peak"),
+        (["-f", "Net.forwrd", "script.py"], "there is no function Net.forwrd; "),
+        (["-f", "Net.forwrd", "script.py"], "script.py has Net.forward"),
+        (["-f", "math:sqrt", "script.py"], "sqrt"),
+        (["-f", "torch.nn:Nothing", "script.py"], "module 'torch.nn' has no attribute 'Nothing'"),
+        (["-o", "out.pdf", "script.py"], "end it in .txt, .html, .json"),
+        (["-o", "missing/out.txt", "script.py"], "cannot write missing/out.txt"),
+        ([], "the following arguments are required: script.py"),
+        (["--no-such-option", "script.py"], "unrecognized arguments: --no-such-option"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, said, script, capsys):
+    script(SCRIPT)
+
+    try:
+        code = main(["run", *arguments])
+    except SystemExit as ending:  # argparse's own way out
+        code = ending.code
+
+    out, err = capsys.readouterr()
+    assert code == 2
+    assert out == ""
+    assert said in err
+    assert err.startswith("pytorch-memlab")
+    assert err.count("\n") == 1
+
+
+def test_help_tells_what_is_profiled(capsys):
+    with pytest.raises(SystemExit) as ending:
+        main(["run", "--help"])
+
+    shown = capsys.readouterr().out
+    assert ending.value.code == 0
+    assert "usage: pytorch-memlab run [options] (script.py | -m module) [arguments]" in shown
+    assert "Run a script and show the GPU memory of its lines." in shown
+
+
+# The script is what it would be
+
+PROBE = """\
+import __main__, os, pickle, sys
+
+class Here:
+    pass
+
+def show(x):
+    print(x)
+
+if __name__ == "__main__":
+    show(sys.argv)
+    show(sys.path[0])
+    show(sys.modules["__main__"] is __main__ and vars(__main__) is globals())
+    show(type(pickle.loads(pickle.dumps(Here()))) is Here)
+    show([(k, str(v).partition(" object at")[0]) for k, v in sorted(globals().items())
+          if k.startswith("__") and k not in ("__spec__", "__main__")])
+    show(__spec__ and (__spec__.name, __spec__.origin))
+    show(sorted(set(globals())))
+"""
+
+
+@pytest.mark.parametrize(
+    "how",
+    [
+        ["folder/script.py", "a", "-m", "--gpu", "b"],
+        ["link.py"],
+        ["-m", "folder.script", "-c", "x"],
+        ["-m", "folder"],
+    ],
+    ids=["script", "link", "module", "package"],
+)
+def test_main_argv_and_path_are_as_python_has_them(how, script, tmp_path):
+    (tmp_path / "folder").mkdir()
+    script(PROBE, "folder/script.py")
+    script(PROBE, "folder/__main__.py")
+    script("", "folder/__init__.py")
+    (tmp_path / "link.py").symlink_to(tmp_path / "folder" / "script.py")
+
+    plain, ours = python(*how), command("-o", "out.txt", *how)
+
+    assert plain.stdout.count("\n") == 7
+    assert ours.stdout == plain.stdout
+
+
+FAILING = """\
+import torch
+
+def outer():
+    kept = torch.ones(256)
+    inner(kept)
+
+def inner(x):
+    try:
+        x @ torch.ones(3)
+    except RuntimeError as error:
+        raise ValueError("no product") from error
+
+outer()
+"""
+
+
+def test_an_exception_shows_the_table_first_then_pythons_own_traceback(script):
+    name = script(FAILING)
+    plain, ours = python(name), command("-f", "outer", "-c", "hits", name)
+
+    assert (plain.returncode, ours.returncode) == (1, 1)
+    assert ours.stderr == plain.stderr
+    assert ours.stdout.startswith("## outer\n")
+
+
+def test_an_exception_of_a_module_and_a_hook_of_the_script(script):
+    name = script(
+        """\
+        import sys, traceback
+
+        def hook(kind, error, trace):
+            print([frame.name for frame in traceback.extract_tb(trace)], file=sys.stderr)
+
+        sys.excepthook = hook
+        {}["key"]
+        """
+    )
+
+    assert command("-m", name.removesuffix(".py")).stderr == "['<module>']\n"
+    assert command(name).stderr == python(name).stderr
+
+
+def test_out_of_memory_shows_the_table_first(script):
+    done = command(
+        "--gpu",
+        "1GiB",
+        "-c",
+        "delta",
+        script(
+            """\
+            import torch
+
+            def fill():
+                kept = torch.empty(1 << 19, dtype=torch.uint8, device="cuda")
+                torch.empty(1 << 31, dtype=torch.uint8, device="cuda")
+
+            fill()
+            """
+        ),
+    )
+
+    assert done.returncode == 1
+    assert "512.00K    4      kept = " in done.stdout
+    assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." in done.stderr
+    assert "pytorch_memlab" not in done.stderr
+
+
+def test_syntax_errors_are_shown_as_python_shows_them(script):
+    name = script("x = 1\ny = (\n")
+    plain, ours = python(name), command(name)
+
+    assert (plain.returncode, ours.returncode) == (1, 1)
+    assert ours.stderr == plain.stderr
+    assert ours.stdout == ""
+
+
+@pytest.mark.parametrize("argument", ["", "3", "'stopped'", "None"])
+def test_system_exit(argument, script):
+    name = script(f"import sys\ndef f():\n    sys.exit({argument})\nf()\n")
+    plain, ours = python(name), command("-c", "hits", name)
+
+    assert ours.returncode == plain.returncode
+    assert ours.stderr == plain.stderr
+    assert ours.stdout.startswith("## f\n")
+
+
+def test_keyboard_interrupt(script):
+    name = script("def f():\n    raise KeyboardInterrupt\nf()\n")
+    plain, ours = python(name), command("-c", "hits", name)
+
+    assert ours.returncode == plain.returncode == -signal.SIGINT
+    assert ours.stderr == plain.stderr
+    assert ours.stdout.startswith("## f\n")
+
+
+def test_threads_and_exit_handlers_of_the_script_are_profiled_before_the_table(script):
+    done = command(
+        "-f",
+        "work",
+        "-c",
+        "hits",
+        script(
+            """\
+            import atexit, os, threading, time, torch
+
+            def work():
+                torch.ones(1).cuda()
+
+            def later():
+                time.sleep(0.2)
+                work()
+
+            atexit.register(work)
+            threading.Thread(target=later).start()
+            work()
+            if os.fork() == 0:
+                raise SystemExit
+            os.wait()
+            """
+        ),
+    )
+
+    assert done.stderr == ""
+    assert done.stdout.count("## ") == 1
+    assert "   3    4      torch.ones(1).cuda()\n" in done.stdout
+
+
+def test_everything_is_given_back(script, capsys):
+    before = sys.argv, list(sys.path), sys.modules["__main__"], sys.excepthook, sys.gettrace()
+
+    with pytest.raises(ZeroDivisionError):
+        main(["run", script("import sys\nsys.path.append('x')\nsys.argv = []\n1 / 0\n")])
+
+    assert before == (sys.argv, sys.path, sys.modules["__main__"], sys.excepthook, sys.gettrace())
+    assert "## <module>" in capsys.readouterr().out

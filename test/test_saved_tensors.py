@@ -1,0 +1,60 @@
+"""Tensors that only C++ holds, on the host: a simulated GPU shows Python more of them."""
+
+from __future__ import annotations
+
+import torch
+
+from pytorch_memlab.tensors.held import not_held
+from pytorch_memlab.tensors.living import living
+from pytorch_memlab.tensors.moves import views_in_host_memory
+from pytorch_memlab.tensors.saved import saved_for_backward
+
+
+def normalized() -> torch.Tensor:
+    leaf = torch.ones(3001, 4, requires_grad=True)
+    return torch.nn.functional.layer_norm(leaf, (4,))
+
+
+def test_what_no_python_object_ever_stood_for_is_found():
+    out = normalized()
+    saved = [(node, tuple(tensor.size())) for node, tensor in saved_for_backward([out])]
+
+    mean, rstd = [("NativeLayerNormBackward0", (3001, 1))] * 2
+    assert [mean, rstd] == [each for each in saved if each[1] == (3001, 1)]
+    assert saved[-1] == ("AccumulateGrad", (3001, 4))
+
+
+def test_courtesy_finds_it_too():
+    out = normalized()
+    found = [tensor for views in views_in_host_memory().values() for tensor in views]
+
+    assert len([tensor for tensor in found if tensor.size() == (3001, 1)]) == 2
+    del out
+
+
+def test_a_graph_that_backward_freed_holds_its_leaves_only():
+    out = normalized().sum()
+    out.backward()
+
+    assert [node for node, _ in saved_for_backward([out])] == ["AccumulateGrad"]
+
+
+def test_a_graph_deeper_than_the_stack():
+    tensor = leaf = torch.ones((), requires_grad=True)
+    for _ in range(5000):
+        tensor = -tensor
+
+    assert [found is leaf for _, found in saved_for_backward([tensor])] == [True]
+
+
+def test_who_holds_a_tensor():
+    held_alone = torch.ones(3, dtype=torch.complex64)
+    held_and_viewed = torch.ones(4, dtype=torch.complex64)
+    view = held_and_viewed.view(2, 2)
+    view_of_nobody = torch.ones(5, dtype=torch.complex64).view(1, 5)
+    tensors = living(torch.Tensor)
+    hidden = not_held(tensors)
+    sizes = {tuple(t.size()): id(t) in hidden for t in tensors if t.dtype is torch.complex64}
+
+    assert sizes == {(3,): False, (4,): False, (2, 2): False, (5,): True, (1, 5): False}
+    del held_alone, view, view_of_nobody
