@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import os
 from collections.abc import Callable, Sequence
@@ -14,11 +13,7 @@ from pytorch_memlab.cli.targets import Definition, all_functions, named_function
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
-from pytorch_memlab.line_profiler.profile import (
-    _print_at_exit,
-    _printed_at_exit,
-    global_line_profiler,
-)
+from pytorch_memlab.line_profiler.profile import global_line_profiler, take_over_printing
 from pytorch_memlab.records import Report
 
 
@@ -40,6 +35,7 @@ class Profile:
     ) -> None:
         self._columns = columns
         self._named: list[object] = []
+        self._decorated: list[tuple[Any, tuple[str, ...]]] = []
         self._profiler = LineProfiler()
         self._process = os.getpid()
         self._program_showed_tables = False
@@ -70,7 +66,7 @@ class Profile:
 
     def take_over(self) -> None:
         """Keep ``@profile`` from printing at exit: its tables are part of this report."""
-        atexit.unregister(_print_at_exit)
+        self._decorated = take_over_printing()
 
     def finish(self, write: Callable[[Report], None], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked.
@@ -80,13 +76,13 @@ class Profile:
             is_asked_for: show tables also where the program itself has shown its own.
         """
         self._profiler.disable()
-        program_did = self._program_showed_tables and not self._named and not _printed_at_exit
+        program_did = self._program_showed_tables and not self._named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
             write(self._report())
 
     def _report(self) -> Report:
-        decorated = [function for function, _ in _printed_at_exit]
-        asked = dict.fromkeys(column for _, columns in _printed_at_exit for column in columns)
+        decorated = [function for function, _ in self._decorated]
+        asked = dict.fromkeys(column for _, columns in self._decorated for column in columns)
         columns = self._columns or tuple(asked) or DEFAULT_COLUMNS
         reports = []
         if self._named or not decorated:

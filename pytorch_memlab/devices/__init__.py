@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import sys
 import weakref
 from typing import TYPE_CHECKING
 
 import torch
 
 from ..errors import UnknownDeviceError
+from ..simulation import active
 from . import accelerator, cuda
 from .device import Device, Stats
 
@@ -68,16 +68,19 @@ def get_device(spec: int | str | torch.device | None = None) -> Device:
 def _name_of(spec: int | str | torch.device | None, first: str) -> str:
     """The name that a device has in reports."""
     kind = first.partition(":")[0]
-    if isinstance(spec, str):
+    index = spec if isinstance(spec, int) else None
+    if isinstance(spec, str) and spec.isdecimal():
+        index = int(spec)
+    elif isinstance(spec, str):
         try:
-            spec = torch.device(int(spec)) if spec.isdecimal() else torch.device(spec)
+            spec = torch.device(spec)
         except RuntimeError:
-            return spec
+            return str(spec)
     if isinstance(spec, torch.device):
-        kind, spec = spec.type, spec.index
-    if spec is None:
-        spec = torch.cuda.current_device() if _cuda_is_on() else 0
-    return kind if kind == "cpu" else f"{kind}:{spec}"
+        kind, index = spec.type, spec.index
+    if index is None:
+        index = torch.cuda.current_device() if _cuda_is_on() else 0
+    return kind if kind == "cpu" else f"{kind}:{index}"
 
 
 def _cuda_is_on() -> bool:
@@ -85,9 +88,8 @@ def _cuda_is_on() -> bool:
 
 
 def simulated_machine() -> Machine | None:
-    """The simulated machine that is on, without loading the simulation to ask."""
-    module = sys.modules.get("pytorch_memlab.simulation.simulator")
-    return None if module is None else module.active_machine()
+    """The simulated machine that is on."""
+    return active.machine
 
 
 def _simulated(machine: Machine, index: int) -> Device:

@@ -34,8 +34,9 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self._stats: Stats = {
-            group: {pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0)
-                    for pool in POOLS}
+            group: {
+                pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for pool in POOLS
+            }
             for group in GROUPS
         }
         self._storages: StorageTable[int] = StorageTable(self._free)
@@ -72,7 +73,7 @@ class CpuDevice:
         thread = self._thread
         if not thread.readers:
             thread.mode = _Births(self)
-            thread.mode.__enter__()
+            thread.mode.__enter__()  # type: ignore[no-untyped-call]
         thread.readers += 1
 
     def detach(self) -> None:
@@ -83,7 +84,7 @@ class CpuDevice:
             return
         mode, thread.mode = thread.mode, None
         if _get_current_dispatch_mode() is mode:
-            mode.__exit__(None, None, None)
+            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         else:
             # The program entered a mode of its own meanwhile: only it may take that off.
             mode.active = False
@@ -120,7 +121,7 @@ class _Births(TorchDispatchMode):
     """Tells a device of every tensor that an op returns."""
 
     def __init__(self, device: CpuDevice) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._device = device
         self.active = True
 
@@ -129,9 +130,7 @@ class _Births(TorchDispatchMode):
         """Not needed here, and it would import the compiler at the first op."""
         return False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one op."""
         result = func(*args, **(kwargs or {}))
         if not self.active:

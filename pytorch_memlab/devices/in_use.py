@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from . import cuda, find_devices, simulated_machine
+from ..simulation import active
+from . import cuda, find_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ class DevicesInUse:
             the very same tuple until another device comes into use, or a simulation begins or
             ends.
         """
-        machine = simulated_machine()
+        machine = active.machine
         if machine is not self._machine or not self._asked:
             self._ask_anew(machine)
         elif self._waiting:
@@ -58,7 +59,7 @@ class DevicesInUse:
 def _question(device: Device) -> Callable[[], bool]:
     """What tells whether a device is in use by now."""
     kind, _, index = device.name.partition(":")
-    machine = simulated_machine()
+    machine = active.machine
     if machine is not None:
         return machine.gpus[int(index)].in_use
     if kind == "cuda" and torch.cuda.is_available():

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ..records import DeviceInfo
-from ..simulation.simulator import active_machine
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,6 +53,3 @@ class SimulatedDevice:
 
     def detach(self) -> None:
         """Counters are there anyway."""
-
-
-__all__ = ["SimulatedDevice", "active_machine"]

@@ -52,9 +52,7 @@ class LineProfiler:
     {1: (0,), 2: (4096,)}
     """
 
-    def __init__(
-        self, *functions: Any, target_gpu: int | str | torch.device | None = None
-    ) -> None:
+    def __init__(self, *functions: Any, target_gpu: int | str | torch.device | None = None) -> None:
         self._raw_line_records = LineStore()
         self._code_infos: dict[int, FunctionInfo] = {}
         self._codes: dict[int, CodeType] = {}
@@ -214,9 +212,7 @@ class LineProfiler:
     def _register(self, functions: list[RegisteredFunction]) -> None:
         for function in functions:
             source = None if function.source is None else tuple(function.source)
-            info = FunctionInfo(
-                function.qual_name, function.filename, function.first_line, source
-            )
+            info = FunctionInfo(function.qual_name, function.filename, function.first_line, source)
             self._register_code(function.code, info)
 
     def _register_code(self, code: CodeType, info: FunctionInfo) -> None:

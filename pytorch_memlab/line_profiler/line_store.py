@@ -23,26 +23,26 @@ class DeviceLine:
         device: where it is measured.
     """
 
-    __slots__ = ("_quiet", "delta", "device", "highest")
+    __slots__ = ("delta", "device", "highest", "quiet")
 
     def __init__(self, device: DeviceInfo) -> None:
         self.device = device
         self.highest = HighestInterval()
         self.delta = 0
-        self._quiet: Sample | None = None
+        self.quiet: Sample | None = None
 
     def add(self, start: Sample, end: Sample) -> None:
         """Take an interval over.
+
+        An interval whose two readings are the same object that ``quiet`` is adds nothing new.
 
         Args:
             start: reading when it began.
             end: reading when it ended, with the peaks in between.
         """
-        if start is end and end is self._quiet:
-            return
         self.highest.add(start, end)
         self.delta += end.allocated - start.allocated
-        self._quiet = end
+        self.quiet = end
 
 
 class Line:
@@ -108,6 +108,10 @@ class LineStore:
             first = find_devices()[0].info
             seen[first.name] = first
         return [seen[name] for name in sorted(seen)]
+
+    def __contains__(self, entry: object) -> bool:
+        """Whether a line was recorded just so."""
+        return any(one == entry for one in self)
 
     def __len__(self) -> int:
         """Number of lines, each device counted by itself."""

@@ -67,9 +67,7 @@ def set_target_gpu(gpu_id: int | str | torch.device | None) -> None:
     global_line_profiler.target_gpu = gpu_id
 
 
-def display(
-    func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
-) -> RecordsDisplay:
+def display(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) -> RecordsDisplay:
     """What the decorators recorded so far; shows as a table with bars in a notebook.
 
     Args:
@@ -152,7 +150,8 @@ def profile_every(
         if not enable or _is_switched_off():
             return func
         global_line_profiler.add_function(func)
-        return _Counter(func, output_interval, checked).wrapped()
+        counted: Function = _Counter(func, output_interval, checked).wrapped()
+        return counted
 
     return decorate
 
@@ -214,6 +213,16 @@ _printed_at_exit: list[tuple[Any, tuple[str, ...]]] = []
 def _print_at_exit() -> None:
     for func, columns in _printed_at_exit:
         global_line_profiler.print_stats(func, columns)
+
+
+def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:
+    """Keep ``@profile`` from printing at exit; whoever calls this shows the tables.
+
+    Returns:
+        the decorated functions with the columns asked for; it grows as more are decorated.
+    """
+    atexit.unregister(_print_at_exit)
+    return _printed_at_exit
 
 
 def _is_switched_off() -> bool:

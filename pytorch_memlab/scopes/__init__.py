@@ -5,4 +5,13 @@ from .maximum import HighestInterval
 from .peak_scope import PeakScope
 from .sample import FIELDS, ZERO, Sample
 
-__all__ = ["FIELDS", "ZERO", "HighestInterval", "Ledger", "PeakScope", "Sample", "Window", "ledger_of"]
+__all__ = [
+    "FIELDS",
+    "ZERO",
+    "HighestInterval",
+    "Ledger",
+    "PeakScope",
+    "Sample",
+    "Window",
+    "ledger_of",
+]

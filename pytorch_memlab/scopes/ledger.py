@@ -52,7 +52,7 @@ class Epoch:
         base: the reading when it begins.
     """
 
-    __slots__ = ("base", "folds", "highest", "windows")
+    __slots__ = ("base", "first", "later", "windows")
 
     def __init__(self, base: Sample) -> None:
         self.windows = 1
@@ -65,8 +65,8 @@ class Epoch:
             base: the reading when it begins.
         """
         self.base = base
-        self.folds = 0
-        self.highest: HighestRow | None = None
+        self.first: Row | None = None
+        self.later: HighestRow | None = None
 
     def fold(self, values: Row) -> None:
         """Take the peaks of a reading over; the first ones are never lower than the base.
@@ -74,19 +74,22 @@ class Epoch:
         Args:
             values: as of a sample; of the entries that are no peaks nothing is asked later.
         """
-        if self.highest is None:
-            self.highest = HighestRow()
-        self.highest.add(values)
-        self.folds += 1
+        # Most epochs are those of a line, and take one reading over: that one costs nothing.
+        if self.first is None:
+            self.first = values
+            return
+        if self.later is None:
+            self.later = HighestRow(self.first)
+        self.later.add(values)
 
-    def fold_epoch(self, later: Epoch) -> None:
-        """Take the peaks of a later epoch over."""
-        if later.highest is not None:
-            self.fold(later.highest.row())
+    def highest(self) -> Row | None:
+        """The highest readings so far, None without any."""
+        return self.first if self.later is None else self.later.row()
 
     def peak(self) -> Row:
         """Highest values so far, one for each group and pool."""
-        return self.base.current if self.highest is None else self.highest.row()[PEAK]
+        highest = self.highest()
+        return self.base.current if highest is None else highest[PEAK]
 
 
 class Window:
@@ -108,10 +111,6 @@ class Window:
         ledger = self.ledger
         with ledger.lock:
             return ledger.since(self.epoch, ledger.take())
-
-    def lap(self) -> Sample:
-        """As ``close``, but the window begins anew."""
-        return self.ledger.lap(self)
 
     def close(self) -> Sample:
         """The counters now, with the peaks since the window began, which ends."""
@@ -191,7 +190,11 @@ class Ledger:
         return sample
 
     def lap(self, window: Window) -> Sample:
-        """See ``Window.lap``."""
+        """As ``close``, but the window begins anew.
+
+        Args:
+            window: of this ledger, open.
+        """
         with self.lock:
             sample = self.take()
             epoch = window.epoch
@@ -200,11 +203,11 @@ class Ledger:
                 self._end(epoch)
                 window.epoch = self._begin(sample)
                 return result
-            if not epoch.folds:
+            highest = epoch.highest()
+            if highest is None:
                 return sample
-            alone = epoch.folds == 1 and sample is self._latest
-            result = sample if alone else sample.with_peak(epoch.peak())
-            self._epochs[-2].fold_epoch(epoch)
+            result = sample if highest is sample.values else sample.with_peak(highest[PEAK])
+            self._epochs[-2].fold(highest)
             epoch.begin(sample)
             return result
 
@@ -266,7 +269,9 @@ class Ledger:
             return
         position = self._epochs.index(epoch)
         del self._epochs[position]
-        self._epochs[position - 1].fold_epoch(epoch)
+        highest = epoch.highest()
+        if highest is not None:
+            self._epochs[position - 1].fold(highest)
 
     def _own_peaks(self) -> None:
         """Begin to own the peaks; the program's own peak so far is kept as its first epoch."""

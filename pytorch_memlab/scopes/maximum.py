@@ -19,12 +19,16 @@ _ACCUMULATED = np.tile(_ACCUMULATED, len(FIELDS) // len(METRICS))
 
 
 class HighestRow:
-    """The entrywise maximum of all rows added; it holds a few of them at the most."""
+    """The entrywise maximum of all rows added; it holds a few of them at the most.
+
+    Args:
+        row: the first one.
+    """
 
     __slots__ = ("_rows",)
 
-    def __init__(self) -> None:
-        self._rows: list[Row] = []
+    def __init__(self, row: Row) -> None:
+        self._rows = [row]
 
     def add(self, row: Row) -> None:
         """Take a row over."""
@@ -34,7 +38,7 @@ class HighestRow:
             self._rows = [_highest(rows)]
 
     def row(self) -> Row:
-        """The maximum so far; there is one once a row was added."""
+        """The maximum so far."""
         if len(self._rows) > 1:
             self._rows = [_highest(self._rows)]
         return self._rows[0]

@@ -81,7 +81,7 @@ class PeakScope:
         """
         if self._window is None:
             raise UsageError("this scope is not open: start() it, or use it in a with statement")
-        self._start = self._window.lap().allocated
+        self._start = self._window.ledger.lap(self._window).allocated
 
     @property
     def peak(self) -> int:

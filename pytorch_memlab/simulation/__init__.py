@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .trace_replay import Replay, replay
     from .simulator import simulate
+    from .trace_replay import Replay, replay
 
 __all__ = ["Replay", "replay", "simulate"]
 
 
 def __getattr__(name: str) -> Any:
     # The allocator needs no torch: reading a trace loads none.
-    if name in ("Replay", "replay"):
-        from . import trace_replay as module
-    elif name == "simulate":
-        from . import simulator as module
-    else:
+    home = {"Replay": "trace_replay", "replay": "trace_replay", "simulate": "simulator"}.get(name)
+    if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(module, name)
+    value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
     return value

@@ -131,14 +131,14 @@ class SimulatedDriver:
         """Return `size` bytes of addresses without memory."""
         return self._reserved.take(size)
 
-    def map(self, address: int, size: int) -> bool:  # noqa: ARG002 - memory has no place of its own
+    def map(self, address: int, size: int) -> bool:
         """Take `size` bytes for the range at `address`; False when the card has too few left."""
         if size > self.free_memory():
             return False
         self._used += size
         return True
 
-    def unmap(self, address: int, size: int) -> None:  # noqa: ARG002
+    def unmap(self, address: int, size: int) -> None:
         """Give the `size` bytes behind the range at `address` back."""
         self._used -= size
 

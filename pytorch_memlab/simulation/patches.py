@@ -35,9 +35,9 @@ class Patches:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
-    def names_of(self, owner: Any) -> set[str]:
+    def names_of(self, owner: Any) -> frozenset[str]:
         """Names of an owner that are replaced now."""
-        return {name for other, name, _ in self._undo if other is owner}
+        return frozenset(name for other, name, _ in self._undo if other is owner)
 
     def undo(self) -> None:
         """Put every attribute back, the last replaced first."""

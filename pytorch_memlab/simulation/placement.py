@@ -39,7 +39,7 @@ class PlacementMode(TorchDispatchMode):
     """
 
     def __init__(self, machine: Machine) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
 
     @classmethod
@@ -197,9 +197,7 @@ class PlacementMode(TorchDispatchMode):
 
     def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._machine.place_of(tensor) != HOST:
-            raise RuntimeError(
-                f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned"
-            )
+            raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
         pinned = tensor.clone()
         self._machine.pinned.add(_untyped_storage(pinned), True)
         return pinned

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import UsageError
-from . import constructors, generators, storage_methods, threads
+from . import active, constructors, device_class, generators, storage_methods, threads
 from .allocator_settings import AllocatorSettings
 from .calls import CallMode
 from .cuda_calls import CudaCalls
@@ -24,20 +24,14 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-_active: Machine | None = None
-
-
-def active_machine() -> Machine | None:
-    """The simulated machine that programs run on now, None outside ``simulate``."""
-    return _active
-
 
 class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     """Simulated CUDA GPUs for unmodified programs, in every thread that they start.
 
     Tensors are tensors of the host; each storage on a GPU has a label, and PyTorch's caching
     allocator, modelled to the byte, accounts for it. What kernels take besides their results is
-    not modelled yet.
+    not modelled yet. A simulation inside another is a machine of its own, to which the other's
+    tensors are tensors of the host.
 
     Args:
         gpu: a preset's name such as ``"h100"``, or a capacity: ``"24GiB"``, or bytes.
@@ -45,7 +39,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
 
     Raises:
         UnknownGPUError: no such preset or size; the message lists them.
-        UsageError: ``count`` is no positive int, or a simulation is on already.
+        UsageError: ``count`` is no positive int, or this one is on already.
 
     >>> with simulate("24GiB"):
     ...     linear = torch.nn.Linear(100, 100).cuda()
@@ -73,14 +67,13 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         Returns:
             the simulated machine.
         """
-        global _active
-        if _active is not None:
-            raise UsageError("a simulation is on already: leave it before you begin another")
+        if self._exits is not None:
+            raise UsageError("this simulation is on already: make another to nest one")
         settings = AllocatorSettings.parse(_settings_string())
         machine = Machine(self._model, self._count, settings)
         with ExitStack() as exits:
-            exits.callback(_deactivate)
-            _active = machine
+            exits.callback(setattr, active, "machine", active.machine)
+            active.machine = machine
             exits.enter_context(_installed(machine))
             self._exits = exits.pop_all()
         return machine
@@ -97,11 +90,6 @@ def _settings_string() -> str:
     return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
 
 
-def _deactivate() -> None:
-    global _active
-    _active = None
-
-
 @contextmanager
 def _installed(machine: Machine) -> Iterator[None]:
     patches = Patches()
@@ -116,6 +104,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         exits.callback(patches.undo)
         constructors.install(machine, replacements, patches)
         generators.install(machine, patches)
+        device_class.install(patches)
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)
         _install_autograd(patches)
@@ -151,4 +140,5 @@ def _overrides_functions(kind: type) -> bool:
     own = getattr(kind, "__torch_function__", torch._C._disabled_torch_function_impl)
     if own is torch._C._disabled_torch_function_impl:
         return False
-    return getattr(own, "__func__", own) is not torch.Tensor.__torch_function__.__func__
+    default: Any = torch.Tensor.__torch_function__
+    return getattr(own, "__func__", own) is not default.__func__

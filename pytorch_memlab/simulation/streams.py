@@ -87,9 +87,9 @@ class SimulatedStream:
 
     def __eq__(self, other: object) -> bool:
         """Streams are equal that have the same id on the same GPU."""
-        return (
-            isinstance(other, SimulatedStream)
-            and (other.stream_id, other.device_index) == (self.stream_id, self.device_index)
+        return isinstance(other, SimulatedStream) and (other.stream_id, other.device_index) == (
+            self.stream_id,
+            self.device_index,
         )
 
     def __hash__(self) -> int:

@@ -17,12 +17,21 @@ if TYPE_CHECKING:
 
 _Base = torch._C.TensorBase
 _CPU = torch.device("cpu")
-_LEGACY = {"torch.cuda." + name: dtype for name, dtype in {
-    "FloatTensor": torch.float32, "DoubleTensor": torch.float64, "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16, "LongTensor": torch.int64, "IntTensor": torch.int32,
-    "ShortTensor": torch.int16, "CharTensor": torch.int8, "ByteTensor": torch.uint8,
-    "BoolTensor": torch.bool,
-}.items()}
+_LEGACY = {
+    "torch.cuda." + name: dtype
+    for name, dtype in {
+        "FloatTensor": torch.float32,
+        "DoubleTensor": torch.float64,
+        "HalfTensor": torch.float16,
+        "BFloat16Tensor": torch.bfloat16,
+        "LongTensor": torch.int64,
+        "IntTensor": torch.int32,
+        "ShortTensor": torch.int16,
+        "CharTensor": torch.int8,
+        "ByteTensor": torch.uint8,
+        "BoolTensor": torch.bool,
+    }.items()
+}
 _LEGACY_NAMES = {dtype: name for name, dtype in _LEGACY.items()}
 
 
@@ -175,7 +184,7 @@ class TensorMethods:
 
     def _share_memory(self) -> Callable[[torch.Tensor], torch.Tensor]:
         machine = self._machine
-        share = torch.Tensor.share_memory_
+        share: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.share_memory_
 
         def share_memory_(self: torch.Tensor) -> torch.Tensor:
             return share(self) if machine.place_of(self) == HOST else self
@@ -212,7 +221,7 @@ def _names_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
 def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     """Device and options of a call of ``Tensor.to`` that names a device or another tensor."""
     kwargs = dict(kwargs)
-    names = ("device", "dtype", "non_blocking", "copy")
+    names: tuple[str, ...] = ("device", "dtype", "non_blocking", "copy")
     first = args[0] if args else kwargs.pop("other", None)
     if isinstance(first, torch.Tensor):
         kwargs |= {"device": first.device, "dtype": first.dtype}

@@ -25,7 +25,7 @@ def install(inside: Callable[[], AbstractContextManager[Any]], patches: Patches)
         run = self.run
 
         def run_inside() -> None:
-            del self.run  # type: ignore[method-assign]
+            del self.run
             with inside():
                 run()
 

@@ -18,7 +18,7 @@ class _Transfer(torch.autograd.Function):
     """A copy to another device; its gradient goes back to where the input was."""
 
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any, tensor: torch.Tensor, machine: Machine, target: int, options: dict[str, Any]
     ) -> torch.Tensor:
         ctx.machine = machine
@@ -27,7 +27,7 @@ class _Transfer(torch.autograd.Function):
         return _copy(machine, tensor, target, options)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         back = move(ctx.machine, gradient, ctx.source, {"dtype": ctx.dtype})
         return back, None, None, None
 
