@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
+from .registration import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -45,6 +46,12 @@ class _GlobalLineProfiler(LineProfiler):
         if not self._is_off:
             super().enable()
 
+    def clear(self) -> None:
+        super().clear()
+        _printed_at_exit.clear()
+
+
+_printed_at_exit: list[tuple[Any, tuple[str, ...]]] = []
 
 global_line_profiler = _GlobalLineProfiler()
 
@@ -52,7 +59,6 @@ global_line_profiler = _GlobalLineProfiler()
 def clear_global_line_profiler() -> None:
     """Forget all records and functions of the decorators' profiler."""
     global_line_profiler.clear()
-    _printed_at_exit.clear()
 
 
 def set_target_gpu(gpu_id: int | str | torch.device | None) -> None:
@@ -203,16 +209,25 @@ class _Counter:
         if self._calls % self._interval:
             return
         global_line_profiler.print_stats(self._func, self._columns)
-        if all(func is not self._func for func, _ in _printed_at_exit):
+        if not _is_printed_at_exit(self._func):
             global_line_profiler.forget(self._func)
 
 
-_printed_at_exit: list[tuple[Any, tuple[str, ...]]] = []
+def _is_printed_at_exit(func: Any) -> bool:
+    """Whether ``@profile`` records a function too, under any decorator between the two."""
+    codes = {id(found.code) for found in resolve(func)}
+    return any(
+        id(found.code) in codes for printed, _ in _printed_at_exit for found in resolve(printed)
+    )
 
 
 def _print_at_exit() -> None:
+    by_columns: dict[tuple[str, ...], list[Any]] = {}
     for func, columns in _printed_at_exit:
-        global_line_profiler.print_stats(func, columns)
+        by_columns.setdefault(columns, []).append(func)
+    for columns, functions in by_columns.items():
+        global_line_profiler.print_stats(functions, columns)
+        print()
 
 
 def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:
