@@ -144,12 +144,14 @@ def _table(
     style = style.format({column_parts(column): partial(_cell, column) for column in columns})
     style = style.format(escape="html", subset=[column_parts("code")])
     for number, (column, (least, largest)) in enumerate(zip(columns, ranges, strict=True)):
+        if least == largest == 0:
+            continue
         colour = _COLOURS[number % len(_COLOURS)]
         style = style.bar(
             subset=[column_parts(column)],
             color=[_NEGATIVE, colour],
             vmin=least,
-            vmax=largest or (0 if least else 1),
+            vmax=largest,
             align="mid" if least else "left",
         )
     return style.to_html(sparse_columns=False)

@@ -63,11 +63,25 @@ def install(patches: Patches) -> None:
         if name.startswith(_PREFIXES) and name not in covered:
             patches.set(torch._C, name, _refuse_internal(name))
     patches.set(torch._C, "__getattr__", _missing)
+    _refuse_autocast(patches)
     for table in (_CLASSES, _FUNCTIONS):
         for module, names in table.items():
             for name in names:
                 if hasattr(module, name):
                     patches.set(module, name, refuse(f"torch.cuda.{name}"))
+
+
+def _refuse_autocast(patches: Patches) -> None:
+    """``torch.autocast("cuda")`` would have no effect on the host's tensors, and nobody would know."""
+    autocast = torch.amp.autocast_mode.autocast
+    enter = autocast.__enter__
+
+    def enter_unless_cuda(self: Any) -> Any:
+        if self.device == "cuda" and self._enabled:
+            raise UnsupportedCUDACallError(_message('torch.autocast("cuda")'))
+        return enter(self)
+
+    patches.set(autocast, "__enter__", enter_unless_cuda)
 
 
 def _refuse_internal(name: str) -> Callable[..., Any]:
