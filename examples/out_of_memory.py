@@ -7,8 +7,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor
     """Scaled dot-product attention, written out."""
     scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
     weights = scores.softmax(dim=-1)
-    mixed = weights @ v
-    return mixed
+    return weights @ v
 
 
 def main() -> None:

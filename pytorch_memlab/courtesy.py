@@ -51,6 +51,7 @@ class Courtesy:
         self._moved.extend(_lend())
         self._lent = True
         if self._moved:
+            _clear_workspaces()
             torch.cuda.empty_cache()
 
     def restore(self) -> None:
@@ -88,6 +89,13 @@ class Courtesy:
     ) -> None:
         if self._lent:
             self.restore()
+
+
+def _clear_workspaces() -> None:
+    """Drop what cuBLAS keeps between calls, where torch can: the next call makes it again."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
 
 
 def _lend() -> list[MovedStorage]:

@@ -170,7 +170,7 @@ class CudaCalls:
             "_cuda_getMemoryFraction": lambda device: gpu(device).allocator.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",
             "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-            "_cuda_clearCublasWorkspaces": lambda: None,
+            "_cuda_clearCublasWorkspaces": self._machine.workspaces.clear,
         }
 
     def _accelerator_calls(self) -> dict[str, Callable[..., Any]]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..storages import StorageTable
+from .kernels import Workspaces
 from .simulated_gpu import Placement, SimulatedGPU
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class Machine:
         self.placements: StorageTable[Placement] = StorageTable(_release)
         self.pinned: StorageTable[bool] = StorageTable(_forget)
         self.thread = ThreadState()
+        self.workspaces = Workspaces()
 
     def gpu(self, index: int) -> SimulatedGPU:
         """A GPU by its index.

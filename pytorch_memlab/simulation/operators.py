@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from .kernels import entry_of
+from .kernels.accumulation import IN_PLACE
+
+if TYPE_CHECKING:
+    from .kernels import Entry
 
 _HOST_ARGUMENTS_ALLOWED = frozenset(
     {
@@ -49,6 +55,8 @@ class Traits:
         mixes_devices: it takes arguments of the host beside those of a GPU.
         is_foreach: the n-th result belongs where the n-th tensor of the first list is.
         host_results: positions of results that stay on the host.
+        kernel: what its kernels take besides, None if nothing is known of it.
+        may_be_in_place: a backward pass on a GPU may run it in place.
     """
 
     makes_tensors: bool
@@ -56,6 +64,8 @@ class Traits:
     mixes_devices: bool
     is_foreach: bool
     host_results: frozenset[int]
+    kernel: Entry | None
+    may_be_in_place: bool
 
 
 _known: dict[Any, Traits] = {}
@@ -88,4 +98,6 @@ def _read(op: Any) -> Traits:
         mixes_devices=name in _HOST_ARGUMENTS_ALLOWED,
         is_foreach=name.startswith("aten::_foreach_"),
         host_results=_HOST_RESULTS.get(name, frozenset()),
+        kernel=entry_of(op),
+        may_be_in_place=op in IN_PLACE,
     )

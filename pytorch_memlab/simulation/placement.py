@@ -10,12 +10,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import HostMemoryError
 from ..storages import storages_of
+from .kernels import Launch
+from .kernels.accumulation import GradientFlow
 from .machine import HOST
 from .operators import traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from .kernels import Entry
     from .machine import Machine
     from .operators import Traits
 
@@ -24,6 +27,7 @@ _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
 _HOST_REFUSES = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
+_current_node = torch._C._current_autograd_node
 
 
 class PlacementMode(TorchDispatchMode):
@@ -41,6 +45,7 @@ class PlacementMode(TorchDispatchMode):
     def __init__(self, machine: Machine) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
+        self._gradients = GradientFlow()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -67,6 +72,11 @@ class PlacementMode(TorchDispatchMode):
             return self._machine.pinned.find(args[0]) is not None
         traits = traits_of(func)
         index, kwargs, pin = self._where(func, traits, args, kwargs)
+        node = None if index == HOST else _current_node()
+        if node is not None:
+            self._gradients.enter(node)
+            if traits.may_be_in_place:
+                func = self._gradients.instead(node, func, args)
         try:
             result = func(*args, **kwargs)
         except RuntimeError as error:
@@ -80,7 +90,24 @@ class PlacementMode(TorchDispatchMode):
                 self._label_results(traits, index, args, result)
             if traits.may_resize:
                 self._follow(index, args, kwargs)
+            if traits.kernel is not None:
+                self._launch(traits.kernel, index, args, kwargs, result)
         return result
+
+    def _launch(
+        self,
+        kernel: Entry,
+        index: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """Let an op's kernels take their own memory, and give it back."""
+        launch = Launch(self._machine, self._machine.gpus[index], args, kwargs, result)
+        try:
+            kernel.take(launch)
+        finally:
+            launch.end()
 
     def _where(
         self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -167,6 +194,8 @@ class PlacementMode(TorchDispatchMode):
         for storage in storages_of(tensor):
             if storage._cdata not in known:
                 self._machine.put(storage, index)
+                if _current_node() is not None:
+                    self._gradients.made(storage._cdata)
 
     def _follow(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         known = self._machine.placements.known

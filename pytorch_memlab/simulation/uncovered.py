@@ -72,9 +72,9 @@ def install(patches: Patches) -> None:
 
 
 def _refuse_autocast(patches: Patches) -> None:
-    """``torch.autocast("cuda")`` would have no effect on the host's tensors, and nobody would know."""
+    """On the host's tensors ``torch.autocast("cuda")`` has no effect, and nobody would notice."""
     autocast = torch.amp.autocast_mode.autocast
-    enter = autocast.__enter__
+    enter: Callable[[Any], Any] = autocast.__enter__
 
     def enter_unless_cuda(self: Any) -> Any:
         if self.device == "cuda" and self._enabled:

@@ -1,0 +1,150 @@
+"""Backward passes write in place where the simulation's presence makes PyTorch make copies.
+
+PyTorch takes tensors under a dispatch mode for tensors of unknown classes: the engine then adds
+two gradients into a third (``torch/csrc/autograd/input_buffer.cpp``), and formulas such as that of
+``max`` fill a copy of the zeros that they just made (``areAnyTensorSubclassLike`` in
+``torch/csrc/autograd/FunctionsManual.cpp``). On a GPU both write in place, and the results are the
+same; so these calls are turned back.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+_aten = torch.ops.aten
+_untyped_storage = torch._C.TensorBase.untyped_storage
+_HAS_USE_COUNT = hasattr(torch._C.TensorBase, "_use_count")
+
+
+def _put(first: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> Any:
+    return _aten._index_put_impl_.default(first, indices, values, accumulate, True)
+
+
+IN_PLACE: dict[Any, Any] = {
+    _aten.add.Tensor: _aten.add_.Tensor,
+    _aten.scatter.src: _aten.scatter_.src,
+    _aten.scatter_add.default: _aten.scatter_add_.default,
+    _aten.index_put.default: _put,
+    _aten.index_add.default: _aten.index_add_.default,
+}
+"""Ops that backward passes call out of place under a dispatch mode, and what a GPU runs."""
+
+
+class _FirstSum(TorchDispatchMode):
+    """Counts the references to the first gradient that the engine adds another one to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts = (0, 0, 0)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is _aten.add.Tensor:
+            self.counts = _counts(args)
+        return func(*args, **(kwargs or {}))
+
+
+@functools.cache
+def _unshared_counts() -> tuple[int, int, int]:
+    """Reference counts of a gradient that nobody but the engine holds, as a mode sees it."""
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.ones(1, device="cpu", requires_grad=True)
+        with _FirstSum() as mode:
+            torch.autograd.grad(leaf * leaf, leaf)
+    return mode.counts
+
+
+def _counts(args: tuple[Any, ...]) -> tuple[int, int, int]:
+    first = args[0]
+    return (
+        sys.getrefcount(first),
+        first._use_count() if _HAS_USE_COUNT else 0,
+        torch._C._storage_Use_Count(_untyped_storage(first)._cdata),
+    )
+
+
+class GradientFlow(threading.local):
+    """Which autograd node this thread runs, and which storages were made in it."""
+
+    def __init__(self) -> None:
+        self._unshared = _unshared_counts()
+        self._node: tuple[int, int] | None = None
+        self._made: set[int] = set()
+
+    def enter(self, node: Any) -> None:
+        """An op of a node begins.
+
+        Args:
+            node: of the autograd graph.
+        """
+        key = (id(node), node._sequence_nr())
+        if key != self._node:
+            self._node = key
+            self._made.clear()
+
+    def made(self, storage: int) -> None:
+        """An op of the node made a storage.
+
+        Args:
+            storage: its ``_cdata``.
+        """
+        self._made.add(storage)
+
+    def instead(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
+        """What a GPU runs in a backward pass instead of an op of ``IN_PLACE``.
+
+        Args:
+            node: that runs.
+            op: that is called.
+            args: of the call.
+
+        Returns:
+            the op that writes into the first argument if a GPU does, else the op itself.
+        """
+        if torch.is_grad_enabled() or _counts(args) != self._unshared:
+            return op
+        is_ours = _untyped_storage(args[0])._cdata in self._made
+        if op is _aten.add.Tensor:
+            if not _is_plain_sum(args) or (is_ours and not _joins(node)):
+                return op
+        elif not is_ours:
+            return op
+        return IN_PLACE[op]
+
+
+def _is_plain_sum(args: tuple[Any, ...]) -> bool:
+    """Whether a sum is one of two gradients of one input, and the first can hold it."""
+    if len(args) != 2 or not isinstance(args[1], torch.Tensor):
+        return False
+    first, second = args
+    return first.shape == second.shape and first.dtype == second.dtype and _is_dense(first)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's elements lie side by side, each once, in any order."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True
+
+
+def _joins(node: Any) -> bool:
+    """Whether two results of a node go to the same input of another."""
+    targets = [edge for edge in node.next_functions if edge[0] is not None]
+    return len(set(targets)) < len(targets)

@@ -1,0 +1,184 @@
+"""cuBLAS: its workspaces, and the copies of matrices whose strides it cannot read."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from ..simulated_gpu import Placement, SimulatedGPU
+    from .launch import Launch
+
+_DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
+_LARGE: Final = 4096 * 8 * 1024
+_LARGE_SINCE: Final = frozenset({9, 10, 12})
+"""Major compute capabilities with the larger default, as of PyTorch 2.13."""
+
+_CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
+
+
+def workspace_size(major: int) -> int:
+    """Bytes of one cuBLAS workspace, from CUBLAS_WORKSPACE_CONFIG or by default.
+
+    The rule is that of ``aten/src/ATen/cuda/CublasHandlePool.cpp``: every ``:SIZE:COUNT`` of the
+    variable adds COUNT chunks of SIZE KiB; without any, the GPU's generation decides.
+
+    Args:
+        major: the GPU's compute capability.
+
+    Returns:
+        the size in bytes.
+
+    >>> workspace_size(8), workspace_size(9)
+    (8519680, 33554432)
+    """
+    chunks = _CONFIGURED.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
+    if chunks:
+        return sum(int(size) * 1024 * int(count) for size, count in chunks)
+    return _LARGE if major in _LARGE_SINCE else _DEFAULT
+
+
+class _Handle:
+    """A cuBLAS handle, and the workspace that it has on each stream."""
+
+    def __init__(self) -> None:
+        self.workspaces: dict[int, Placement] = {}
+
+
+class _Window:
+    """The handles that one thread holds: they go back to the pool when it ends."""
+
+    def __init__(self, pool: dict[int, list[_Handle]]) -> None:
+        self._pool = pool
+        self._held: dict[int, _Handle] = {}
+
+    def handle(self, gpu: int) -> _Handle:
+        handle = self._held.get(gpu)
+        if handle is None:
+            free = self._pool.setdefault(gpu, [])
+            handle = self._held[gpu] = free.pop() if free else _Handle()
+        return handle
+
+    def __del__(self) -> None:
+        for gpu, handle in self._held.items():
+            self._pool[gpu].append(handle)
+
+
+class _ThisThread(threading.local):
+    def __init__(self) -> None:
+        self.window: _Window | None = None
+
+
+class Workspaces:
+    """The cuBLAS workspaces of all GPUs: one for each thread and stream, kept once it exists.
+
+    On CUDA the nodes of a backward pass run in a thread of their own for each GPU, so a program
+    that trains has two workspaces.
+    """
+
+    def __init__(self) -> None:
+        self._pool: dict[int, list[_Handle]] = {}
+        self._autograd = _Window(self._pool)
+        self._this_thread = _ThisThread()
+        self._made: list[tuple[dict[int, Placement], int]] = []
+
+    def need(self, gpu: SimulatedGPU, stream: int) -> None:
+        """Make the workspace of this thread and stream, if it does not exist yet.
+
+        Args:
+            gpu: that multiplies matrices.
+            stream: it does so on.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU is full.
+        """
+        workspaces = self._window().handle(gpu.index).workspaces
+        if stream not in workspaces:
+            workspaces[stream] = gpu.allocate(workspace_size(gpu.model.major), stream)
+            self._made.append((workspaces, stream))
+
+    def clear(self) -> None:
+        """Give all workspaces back, as ``torch._C._cuda_clearCublasWorkspaces`` does."""
+        while self._made:
+            workspaces, stream = self._made.pop()
+            placement = workspaces.pop(stream)
+            placement.gpu.release(placement)
+
+    def _window(self) -> _Window:
+        if torch._C._current_autograd_node() is not None:
+            return self._autograd
+        window = self._this_thread.window
+        if window is None:
+            window = self._this_thread.window = _Window(self._pool)
+        return window
+
+
+def batched(launch: Launch) -> None:
+    """``bmm`` and ``baddbmm``: copies of operands that are neither row- nor column-major."""
+    first, second = launch.args[-2:]
+    result = launch.result
+    if result.numel() == 0 or first.shape[2] == 0:
+        return
+    rows, columns, inner = result.shape[1], result.shape[2], first.shape[2]
+    if _is_column_major(result):
+        operands = ((first, rows, inner), (second, inner, columns))
+        is_transposed = False
+    else:
+        operands = ((second, columns, inner), (first, inner, rows))
+        is_transposed = True
+    for matrix, leading, other in operands:
+        if not _batch_is_readable(matrix, is_transposed, leading, other):
+            launch.copy(matrix)
+    launch.need_cublas()
+
+
+def _is_column_major(result: torch.Tensor) -> bool:
+    _, rows, columns = result.shape
+    _, row_stride, column_stride = result.stride()
+    return row_stride == 1 and (columns == 1 or column_stride >= max(1, rows))
+
+
+def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, other: int) -> bool:
+    strides = matrix.stride()
+    fast, slow = (strides[2], strides[1]) if is_transposed else (strides[1], strides[2])
+    if fast == 1 and slow >= max(1, leading):
+        return True
+    if slow == 1 and fast >= max(1, other):
+        return True
+    return matrix.is_contiguous() and 0 not in strides[1:]
+
+
+def matrices(launch: Launch) -> None:
+    """``mm`` and ``addmm``: copies of operands that are neither row- nor column-major."""
+    first, second = launch.args[-2:]
+    if launch.result.numel() == 0 or first.shape[1] == 0:
+        return
+    is_transposed = _is_row_major(launch.result)
+    for matrix in (second, first) if is_transposed else (first, second):
+        if not _is_readable(matrix):
+            launch.copy(matrix)
+    launch.need_cublas()
+
+
+def _is_row_major(result: torch.Tensor) -> bool:
+    return result.is_contiguous()
+
+
+def _is_readable(matrix: torch.Tensor) -> bool:
+    rows, columns = matrix.shape
+    row_stride, column_stride = matrix.stride()
+    if matrix.is_contiguous() or matrix.t().is_contiguous():
+        return True
+    return (row_stride == 1 and column_stride >= max(1, rows)) or (
+        column_stride == 1 and row_stride >= max(1, columns)
+    )
+
+
+def vectors(launch: Launch) -> None:
+    """``mv``, ``addmv``, ``dot`` and their like: the workspace only."""
+    if launch.args[-1].numel():
+        launch.need_cublas()

@@ -1,0 +1,84 @@
+"""One op on a simulated GPU, as the table's entries see it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..machine import Machine
+    from ..simulated_gpu import Placement, SimulatedGPU
+
+
+class Launch:
+    """An op whose results are made, and what its kernels take besides.
+
+    Args:
+        machine: the simulated machine.
+        gpu: that runs the op.
+        args: of the op.
+        kwargs: of the op.
+        result: what the op returns.
+    """
+
+    __slots__ = ("_borrowed", "_stream", "args", "gpu", "kwargs", "machine", "result")
+
+    def __init__(
+        self,
+        machine: Machine,
+        gpu: SimulatedGPU,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        self.machine = machine
+        self.gpu = gpu
+        self.args = args
+        self.kwargs = kwargs
+        self.result = result
+        self._stream = machine.current_stream(gpu.index)
+        self._borrowed: list[Placement] = []
+
+    def argument(self, position: int, name: str, default: Any = None) -> Any:
+        """An argument of the op, however it was given.
+
+        Args:
+            position: among the positional ones.
+            name: in the op's schema.
+            default: of the schema.
+
+        Returns:
+            its value.
+        """
+        if len(self.args) > position:
+            return self.args[position]
+        return self.kwargs.get(name, default)
+
+    def borrow(self, nbytes: int) -> None:
+        """Take memory until the op ends; the last taken goes back first, as C++ scopes end.
+
+        Args:
+            nbytes: bytes requested.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU is full.
+        """
+        self._borrowed.append(self.gpu.allocate(nbytes, self._stream))
+
+    def copy(self, tensor: torch.Tensor) -> None:
+        """Take the memory of a contiguous copy of a tensor until the op ends."""
+        self.borrow(tensor.numel() * tensor.element_size())
+
+    def give_back_last(self) -> None:
+        """Give back what was borrowed last, before the op ends."""
+        self.gpu.release(self._borrowed.pop())
+
+    def end(self) -> None:
+        """Give everything back that was borrowed."""
+        while self._borrowed:
+            self.give_back_last()
+
+    def need_cublas(self) -> None:
+        """Take the cuBLAS workspace of this thread and stream, if it does not exist yet."""
+        self.machine.workspaces.need(self.gpu, self._stream)

@@ -1,0 +1,203 @@
+"""How PyTorch launches a reduction on CUDA, which decides what memory it stages results in.
+
+The rules are those of ``aten/src/ATen/native/cuda/Reduce.cuh`` (``setReduceConfig``) and, for the
+order of dimensions, of ``aten/src/ATen/TensorIterator.cpp``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..gpus import GPU
+
+_WARP: Final = 32
+_VECTOR: Final = 4
+_MIN_VALUES_PER_THREAD: Final = 16
+_MAX_VALUES_PER_THREAD: Final = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A reduction after its dimensions were ordered and joined.
+
+    Args:
+        sizes: of the dimensions, the reduced ones first, the fastest of each kind first.
+        strides: of the input in these dimensions, in elements.
+        reduced: how many dimensions are reduced.
+    """
+
+    sizes: tuple[int, ...]
+    strides: tuple[int, ...]
+    reduced: int
+
+
+def reduction_of(sizes: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> Reduction:
+    """Order and join the dimensions of a reduction as ``TensorIterator`` does.
+
+    Args:
+        sizes: of the input.
+        strides: of the input, in elements.
+        reduced: the dimensions that are reduced, not negative.
+
+    Returns:
+        the reduction.
+    """
+    results = _result_strides(sizes, reduced)
+    order = [dim for dim in reversed(range(len(sizes))) if sizes[dim] != 1]
+    for i in range(1, len(order)):
+        place = i
+        for before in range(i - 1, -1, -1):
+            comparison = _compare(order[before], order[place], sizes, strides, results)
+            if comparison > 0:
+                order[before], order[place] = order[place], order[before]
+                place = before
+            elif comparison < 0:
+                break
+    joined: list[tuple[int, int, int]] = []
+    for dim in order:
+        size, stride, result = sizes[dim], strides[dim], results[dim]
+        if joined and joined[-1][0] * joined[-1][1] == stride:
+            last_size, last_stride, last_result = joined[-1]
+            if last_size * last_result == result:
+                joined[-1] = (last_size * size, last_stride, last_result)
+                continue
+        joined.append((size, stride, result))
+    return Reduction(
+        tuple(size for size, _, _ in joined),
+        tuple(stride for _, stride, _ in joined),
+        sum(result == 0 for _, _, result in joined),
+    )
+
+
+def _result_strides(sizes: Sequence[int], reduced: Sequence[int]) -> list[int]:
+    """Strides of the contiguous result, 0 in reduced dimensions."""
+    strides = [0] * len(sizes)
+    stride = 1
+    for dim in reversed(range(len(sizes))):
+        if dim not in reduced:
+            strides[dim] = stride
+            stride *= sizes[dim]
+    return strides
+
+
+def _compare(
+    left: int, right: int, sizes: Sequence[int], strides: Sequence[int], results: Sequence[int]
+) -> int:
+    """Positive when two dimensions must swap, negative when they must not, else 0."""
+    if (results[left] == 0) != (results[right] == 0):
+        return 1 if results[right] == 0 else -1
+    for one in (results, strides):
+        if one[left] == 0 or one[right] == 0:
+            continue
+        if one[left] != one[right]:
+            return -1 if one[left] < one[right] else 1
+        if sizes[left] > sizes[right]:
+            return 1
+    return 0
+
+
+def staging_of(
+    reduction: Reduction, gpu: GPU, element_size: int, max_threads: int = 512, vector: int = _VECTOR
+) -> tuple[int, int] | None:
+    """What a reduction stages in device memory when it splits each result across blocks.
+
+    Args:
+        reduction: with at least one element.
+        gpu: that it runs on.
+        element_size: bytes of the type that it accumulates in.
+        max_threads: of a block.
+        vector: how many inputs a thread loads at once.
+
+    Returns:
+        bytes of the staging buffer and of the semaphores; None when no result is split.
+    """
+    inputs = _product(reduction.sizes[: reduction.reduced])
+    outputs = _product(reduction.sizes[reduction.reduced :])
+    config = _Config(reduction, inputs, outputs, max_threads, vector)
+    blocks = config.blocks_per_result(gpu)
+    if blocks <= 1:
+        return None
+    size = element_size * outputs * blocks
+    if not config.reduces_across_lanes:
+        size *= config.block_width * config.output_vector
+    return size, 4 * config.grid
+
+
+class _Config:
+    """The block of threads, and what each thread has to do."""
+
+    def __init__(
+        self, reduction: Reduction, inputs: int, outputs: int, max_threads: int, vector: int
+    ) -> None:
+        strides, reduced = reduction.strides, reduction.reduced
+        is_full = reduced == len(strides)
+        self.reduces_across_lanes = is_full or (reduced > 0 and strides[0] < strides[reduced])
+        self.output_vector = 1
+        dim0, dim1 = (inputs, outputs) if self.reduces_across_lanes else (outputs, inputs)
+        if not strides:
+            dim0 = dim1 = 1
+        elif self.reduces_across_lanes:
+            if strides[0] == 1 and dim0 >= 128 and reduced == 1:
+                dim0 //= vector
+        elif strides[reduced] == 1:
+            self.output_vector = _output_vector(reduction)
+            dim0 //= self.output_vector
+        self._set_block(dim0, dim1, max_threads // self.output_vector)
+        self._split(inputs, outputs)
+
+    def _set_block(self, dim0: int, dim1: int, max_threads: int) -> None:
+        width = _last_power_of_2(dim0) if dim0 < max_threads else max_threads
+        height = _last_power_of_2(dim1) if dim1 < max_threads else max_threads
+        self.block_width = min(width, _WARP)
+        self._height = min(height, max_threads // self.block_width)
+        self.block_width = min(width, max_threads // self._height)
+
+    def _split(self, inputs: int, outputs: int) -> None:
+        step_input = self.block_width if self.reduces_across_lanes else 1
+        step_output = 1 if self.reduces_across_lanes else self.block_width
+        values = -(-inputs // step_input)
+        self._splits_across_warps = values >= min(self._height * 16, _MAX_VALUES_PER_THREAD)
+        if self._splits_across_warps:
+            step_input *= self._height
+        else:
+            step_output *= self._height
+        self._values_per_thread = -(-inputs // step_input)
+        self.grid = -(-(outputs // self.output_vector) // step_output)
+
+    def blocks_per_result(self, gpu: GPU) -> int:
+        """Into how many blocks of threads each result is split."""
+        threads = self.block_width * self._height
+        target = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // threads)
+        values = self._values_per_thread
+        if not self._splits_across_warps or values < _MAX_VALUES_PER_THREAD or self.grid > target:
+            return 1
+        return max(
+            min(-(-target // self.grid), -(-values // _MIN_VALUES_PER_THREAD)),
+            -(-values // _MAX_VALUES_PER_THREAD),
+        )
+
+
+def _output_vector(reduction: Reduction) -> int:
+    """How many results a thread makes at once; blocks of memory are aligned for it always."""
+    vector = 4
+    divided = [reduction.sizes[reduction.reduced]]
+    divided += [stride for dim, stride in enumerate(reduction.strides) if dim != reduction.reduced]
+    for number in divided:
+        while number % vector:
+            vector //= 2
+    return vector
+
+
+def _last_power_of_2(number: int) -> int:
+    return 1 << (max(1, number).bit_length() - 1)
+
+
+def _product(sizes: Sequence[int]) -> int:
+    product = 1
+    for size in sizes:
+        product *= size
+    return product

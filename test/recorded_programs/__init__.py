@@ -1,0 +1,1 @@
+"""Programs that were recorded on real GPUs, written anew from what the recordings tell."""
