@@ -10,9 +10,9 @@ import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from ..memory_fields import GROUPS, METRICS, POOLS
 from ..records import DeviceInfo
 from ..storages import StorageTable, storages_of
-from .device import GROUPS, POOLS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,10 +34,7 @@ class CpuDevice:
 
     def __init__(self) -> None:
         self._stats: Stats = {
-            group: {
-                pool: dict.fromkeys(("current", "peak", "allocated", "freed"), 0) for pool in POOLS
-            }
-            for group in GROUPS
+            group: {pool: dict.fromkeys(METRICS, 0) for pool in POOLS} for group in GROUPS
         }
         self._storages: StorageTable[int] = StorageTable(self._free)
         self._thread = _ThreadState()

@@ -13,20 +13,6 @@ Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
 group -> pool -> metric -> bytes or count."""
 
-GROUPS = (
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-)
-POOLS = ("all", "small_pool", "large_pool")
-METRICS = ("current", "peak", "allocated", "freed")
-
 
 class Device(Protocol):
     """Where numbers come from.

@@ -7,28 +7,14 @@ from collections.abc import Iterable
 from itertools import product
 
 from pytorch_memlab.errors import UnknownColumnError, UsageError
+from pytorch_memlab.memory_fields import GROUPS, METRICS, POOLS
 from pytorch_memlab.records import LineEntry
 
 DEFAULT_COLUMNS = ("active_bytes.all.peak", "reserved_bytes.all.peak")
 EXTRA_COLUMNS = ("hits", "delta", "time")
 
-# The groups, pools and metrics of torch.cuda.memory_stats().
-_GROUPS = (
-    "allocation",
-    "segment",
-    "active",
-    "inactive_split",
-    "allocated_bytes",
-    "reserved_bytes",
-    "active_bytes",
-    "inactive_split_bytes",
-    "requested_bytes",
-)
-_POOLS = ("all", "small_pool", "large_pool")
-_METRICS = ("current", "peak", "allocated", "freed")
-
 KNOWN_COLUMNS = frozenset(
-    [".".join(parts) for parts in product(_GROUPS, _POOLS, _METRICS)] + list(EXTRA_COLUMNS)
+    [".".join(parts) for parts in product(GROUPS, POOLS, METRICS)] + list(EXTRA_COLUMNS)
 )
 
 

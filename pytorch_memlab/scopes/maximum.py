@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..devices.device import METRICS
+from ..memory_fields import METRICS
 from .sample import FIELDS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..devices.device import GROUPS, METRICS, POOLS
+from ..memory_fields import GROUPS, METRICS, POOLS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -26,18 +26,6 @@ _SPARSE = (
     "sparse_bsc_tensor",
     "sparse_compressed_tensor",
 )
-_LEGACY_TYPES = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-    "ShortTensor": torch.int16,
-    "CharTensor": torch.int8,
-    "ByteTensor": torch.uint8,
-    "BoolTensor": torch.bool,
-}
 
 _CUDNN_RNN_MODES = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
 """In the order of ``cudnnRNNMode_t``."""
@@ -67,7 +55,7 @@ def install(
     replacements: dict[Callable[..., Any], Callable[..., Any]],
     patches: Patches,
 ) -> None:
-    """Put the replacements, and the legacy tensor types, into ``torch``.
+    """Put the replacements, and what RNNs ask of cuDNN, into ``torch``.
 
     Args:
         machine: the simulated machine.
@@ -76,8 +64,6 @@ def install(
     """
     for original, replacement in replacements.items():
         patches.set(torch, original.__name__, replacement)
-    for name, dtype in _LEGACY_TYPES.items():
-        patches.set(torch.cuda, name, _legacy_type(machine, name, dtype))
     patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.index)
@@ -145,42 +131,6 @@ def _is_data(part: Any, position: int, args: tuple[Any, ...]) -> bool:
     """A list of indices or values; the last of three or four arguments is the size."""
     is_size = len(args) > 2 and position == len(args) - 1
     return isinstance(part, (list, tuple)) and not is_size and not isinstance(part, torch.Size)
-
-
-class _LegacyType(type):
-    """``isinstance(x, torch.cuda.FloatTensor)`` asks for a dtype on a GPU."""
-
-    legacy_name: str
-    dtype: torch.dtype
-    machine: Machine
-
-    def __instancecheck__(cls, instance: object) -> bool:
-        return (
-            isinstance(instance, torch.Tensor)
-            and instance.dtype == cls.dtype
-            and cls.machine.place_of(instance) != HOST
-        )
-
-
-def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
-    def new(cls: Any, *args: Any) -> torch.Tensor:
-        device = machine.gpus[machine.thread.device].device
-        if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
-            return torch.tensor(args[0], dtype=dtype, device=device)
-        sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
-        return torch.empty(tuple(sizes), dtype=dtype, device=device)
-
-    return _LegacyType(
-        name,
-        (),
-        {
-            "__new__": new,
-            "__doc__": f"``torch.cuda.{name}`` on a simulated GPU.",
-            "legacy_name": f"torch.cuda.{name}",
-            "dtype": dtype,
-            "machine": machine,
-        },
-    )
 
 
 def _is_acceptable(tensor: torch.Tensor) -> bool:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from .allocator_settings import AllocatorSettings
     from .gpus import GPU
+    from .shapes import Shapes
+    from .values_read import ValueRead
 
 HOST = -1
 """Index that stands for the host where a device index is expected."""
@@ -39,14 +41,23 @@ class Machine:
         model: which hardware each GPU stands for.
         count: how many there are.
         settings: of their allocators.
+        shapes: runs ops for their shapes only; None: ops compute.
     """
 
-    def __init__(self, model: GPU, count: int, settings: AllocatorSettings) -> None:
+    def __init__(
+        self, model: GPU, count: int, settings: AllocatorSettings, shapes: Shapes | None = None
+    ) -> None:
         self.gpus = [SimulatedGPU(index, model, settings) for index in range(count)]
         self.placements: StorageTable[Placement] = StorageTable(_release)
         self.pinned: StorageTable[bool] = StorageTable(_forget)
         self.thread = ThreadState()
         self.workspaces = Workspaces()
+        self.shapes = shapes
+
+    @property
+    def values_read(self) -> tuple[ValueRead, ...]:
+        """Where the program read values that its tensors do not have; empty if ops compute."""
+        return () if self.shapes is None else self.shapes.reads.all()
 
     def gpu(self, index: int) -> SimulatedGPU:
         """A GPU by its index.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,6 +30,13 @@ _HOST_REFUSES = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
 
+Execute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+def compute(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an op for what it computes."""
+    return op(*args, **kwargs)
+
 
 class PlacementMode(TorchDispatchMode):
     """Labels what ops make, and accounts for it on the simulated GPUs.
@@ -40,11 +48,13 @@ class PlacementMode(TorchDispatchMode):
 
     Args:
         machine: whose labels these are.
+        execute: runs an op, given its arguments and keyword arguments, on the host's tensors.
     """
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, execute: Execute = compute) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
+        self._execute = execute
         self._gradients = GradientFlow()
 
     @classmethod
@@ -78,7 +88,7 @@ class PlacementMode(TorchDispatchMode):
             if traits.may_be_in_place:
                 func = self._gradients.instead(node, func, args)
         try:
-            result = func(*args, **kwargs)
+            result = self._execute(func, args, kwargs)
         except RuntimeError as error:
             self._refuse_beyond_host(index, error)
             raise

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import UsageError
-from . import active, constructors, device_class, generators, storage_methods, threads
+from . import active, constructors, device_class, generators, legacy_types, storage_methods, threads
 from .allocator_settings import AllocatorSettings
 from .calls import CallMode
 from .cuda_calls import CudaCalls
 from .gpus import find_gpu
 from .machine import Machine
 from .patches import Patches
-from .placement import PlacementMode
+from .placement import PlacementMode, compute
+from .shapes import Shapes
 from .tensor_methods import TensorMethods
 
 if TYPE_CHECKING:
@@ -36,6 +37,10 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     Args:
         gpu: a preset's name such as ``"h100"``, or a capacity: ``"24GiB"``, or bytes.
         count: how many GPUs there are.
+        compute: whether ops compute. Without it they return tensors of the right shapes that
+            have no values and cost no memory of the host, so that a model of any size runs in
+            seconds; ``shapes`` has the rule for values that the program reads all the same, and
+            ``values_read`` of the machine says where it read some.
 
     Raises:
         UnknownGPUError: no such preset or size; the message lists them.
@@ -47,19 +52,24 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     40960
     >>> torch.cuda.is_available()
     False
+    >>> with simulate("4TiB", compute=False):
+    ...     weight = torch.empty(2**20, 2**20, device="cuda")
+    ...     torch.cuda.memory_allocated() == 4 * 2**40
+    True
     """
 
-    def __init__(self, gpu: str | int = "h100", count: int = 1) -> None:
+    def __init__(self, gpu: str | int = "h100", count: int = 1, *, compute: bool = True) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UsageError(f"count must be a positive int, not {count!r}")
         self._gpu = gpu
         self._model = find_gpu(gpu)
         self._count = count
+        self._compute = compute
         self._exits: ExitStack | None = None
 
     def _recreate_cm(self) -> Self:
         """A fresh simulation for every call of a decorated function."""
-        return type(self)(self._gpu, self._count)
+        return type(self)(self._gpu, self._count, compute=self._compute)
 
     def __enter__(self) -> Machine:
         """Begin to simulate.
@@ -70,7 +80,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         if self._exits is not None:
             raise UsageError("this simulation is on already: make another to nest one")
         settings = AllocatorSettings.parse(_settings_string())
-        machine = Machine(self._model, self._count, settings)
+        machine = Machine(self._model, self._count, settings, None if self._compute else Shapes())
         with ExitStack() as exits:
             exits.callback(setattr, active, "machine", active.machine)
             active.machine = machine
@@ -94,19 +104,24 @@ def _settings_string() -> str:
 def _installed(machine: Machine) -> Iterator[None]:
     patches = Patches()
     replacements = constructors.make_replacements(machine)
+    shapes = machine.shapes
+    execute = compute if shapes is None else shapes.execute
 
     @contextmanager
     def modes() -> Iterator[None]:
-        with PlacementMode(machine), CallMode(machine, replacements):
+        with PlacementMode(machine, execute), CallMode(machine, replacements):
             yield
 
     with ExitStack() as exits:
         exits.callback(patches.undo)
         constructors.install(machine, replacements, patches)
         generators.install(machine, patches)
+        legacy_types.install(machine, patches)
         device_class.install(patches)
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)
+        if shapes is not None:
+            shapes.install(patches)
         _install_autograd(patches)
         threads.install(modes, patches)
         CudaCalls(machine).install(patches)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import legacy_types
 from .machine import HOST
 from .transfer import move, place_of_device
 
@@ -17,22 +18,6 @@ if TYPE_CHECKING:
 
 _Base = torch._C.TensorBase
 _CPU = torch.device("cpu")
-_LEGACY = {
-    "torch.cuda." + name: dtype
-    for name, dtype in {
-        "FloatTensor": torch.float32,
-        "DoubleTensor": torch.float64,
-        "HalfTensor": torch.float16,
-        "BFloat16Tensor": torch.bfloat16,
-        "LongTensor": torch.int64,
-        "IntTensor": torch.int32,
-        "ShortTensor": torch.int16,
-        "CharTensor": torch.int8,
-        "ByteTensor": torch.uint8,
-        "BoolTensor": torch.bool,
-    }.items()
-}
-_LEGACY_NAMES = {dtype: name for name, dtype in _LEGACY.items()}
 
 
 class TensorMethods:
@@ -130,10 +115,10 @@ class TensorMethods:
             if dtype is None:
                 if machine.place_of(self) == HOST:
                     return _Base.type(self)
-                return _LEGACY_NAMES[self.dtype]
-            name = dtype if isinstance(dtype, str) else getattr(dtype, "legacy_name", None)
-            if name in _LEGACY:
-                return move(machine, self, machine.thread.device, {"dtype": _LEGACY[name]})
+                return legacy_types.name_of(self.dtype)
+            legacy = legacy_types.dtype_of(dtype)
+            if legacy is not None:
+                return move(machine, self, machine.thread.device, {"dtype": legacy})
             if isinstance(dtype, torch.dtype):
                 return _Base.to(self, dtype)
             return _Base.type(move(machine, self, HOST, {}), dtype)

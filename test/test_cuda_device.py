@@ -1,0 +1,138 @@
+"""The real CUDA device's code, on a simulated GPU that it takes for a real one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from pytorch_memlab import LineProfiler, PeakScope, simulate
+from pytorch_memlab.devices import find_devices, get_device
+from pytorch_memlab.devices.cuda import CudaDevice
+from pytorch_memlab.scopes import user_view
+from pytorch_memlab.simulation import active
+
+KIB = 1024
+
+
+@pytest.fixture
+def taken_for_real(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    with simulate("24GiB", count=2) as machine, monkeypatch.context() as patch:
+        patch.setattr(active, "machine", None)
+        yield machine
+        # What a ledger still answers for ends with the program's own reset.
+        for index in range(2):
+            torch.cuda.reset_peak_memory_stats(index)
+        assert user_view._ledgers == {}
+
+
+def block(kib: int, device: str = "cuda") -> torch.Tensor:
+    return torch.empty(kib * KIB, dtype=torch.uint8, device=device)
+
+
+def test_devices_are_those_of_torch(taken_for_real: Any) -> None:
+    assert [device.name for device in find_devices()] == ["cuda:0", "cuda:1"]
+    device = get_device("cuda:1")
+    assert isinstance(device, CudaDevice)
+    assert device.info.description == "Simulated GPU (24.00 GiB)"
+    assert not device.info.simulated
+    assert device.capacity() == 24 * 2**30
+
+
+def test_counters_are_read_once_per_sample_and_reset_only_after_a_change(
+    taken_for_real: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def work() -> None:
+        kept = block(4)
+        size = kept.numel()
+        size += 1
+        del kept
+
+    calls: list[str] = []
+    block(1)
+    with monkeypatch.context() as patch:
+        for name in ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats"):
+            original = getattr(torch._C, name)
+            patch.setattr(
+                torch._C, name, lambda device, n=name, f=original: (calls.append(n), f(device))[1]
+            )
+        with LineProfiler(work, target_gpu=0) as prof:
+            work()
+        counted = list(calls)
+        torch.cuda.reset_peak_memory_stats()
+    rows = prof.display(columns=["active_bytes.all.peak", "delta"]).report.tables[0].rows
+    assert list(rows.values()) == [
+        (0, 0), (4 * KIB, 4 * KIB), (4 * KIB, 0), (4 * KIB, 0), (4 * KIB, -4 * KIB)
+    ]  # fmt: skip
+    # To own the peaks, to open the def row, five line ends, and to give the peaks back.
+    assert counted.count("_cuda_memoryStats") == 8
+    # The block made before, the one made, the one freed.
+    assert counted.count("_cuda_resetPeakMemoryStats") == 3
+
+
+def test_the_programs_peak_stays_true_after_the_last_window(taken_for_real: Any) -> None:
+    before = torch._C._cuda_memoryStats
+    block(64)
+    with PeakScope() as scope:
+        block(8)
+    assert scope.peak == 8 * KIB
+    # The allocator's own peak was reset, and nothing can raise it again: so we answer.
+    assert torch._C._cuda_memoryStats is not before
+    assert torch.cuda.max_memory_allocated() == 64 * KIB
+    kept = block(16)
+    assert torch.cuda.max_memory_allocated() == 64 * KIB
+    with PeakScope() as scope:
+        block(8)
+    assert scope.peak == 24 * KIB
+    assert torch.cuda.max_memory_allocated() == 64 * KIB
+    torch.cuda.reset_peak_memory_stats()
+    assert torch._C._cuda_memoryStats is before
+    assert torch.cuda.max_memory_allocated() == 16 * KIB
+    block(32)
+    assert torch.cuda.max_memory_allocated() == 48 * KIB
+    del kept
+
+
+def test_devices_count_from_their_first_use(taken_for_real: Any) -> None:
+    def work() -> None:
+        zero = block(1, "cuda:0")
+        one = block(2, "cuda:1")
+        del zero, one
+
+    with LineProfiler(work) as prof:
+        work()
+    shown = {
+        table.device.name: [values[0] for values in table.rows.values()]
+        for table in prof.display(columns="active_bytes.all.peak").report.tables
+    }
+    assert shown == {"cuda:0": [0, KIB, KIB, KIB], "cuda:1": [0, 0, 2 * KIB, 2 * KIB]}
+
+
+def test_without_the_private_names_the_public_ones_answer(
+    taken_for_real: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stats, reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
+    block(64)
+    with monkeypatch.context() as patch:
+        patch.delattr(torch._C, "_cuda_memoryStats")
+        patch.delattr(torch._C, "_cuda_resetPeakMemoryStats")
+        for module in (torch.cuda, torch.cuda.memory):
+            patch.setattr(module, "memory_stats_as_nested_dict", lambda device=None: stats(0))
+            patch.setattr(module, "reset_peak_memory_stats", lambda device=None: reset(0))
+        patch.setattr("pytorch_memlab.devices.cuda._memory_stats", stats)
+        patch.setattr("pytorch_memlab.devices.cuda._reset_peaks", reset)
+        with PeakScope() as scope:
+            block(8)
+            assert torch.cuda.max_memory_allocated() == 64 * KIB
+            torch.cuda.reset_peak_memory_stats()
+            assert torch.cuda.max_memory_allocated() == 0
+        assert scope.peak == 8 * KIB
+        torch.cuda.reset_peak_memory_stats()
+
+
+@pytest.mark.skipif(not hasattr(torch._C, "_cuda_getDeviceCount"), reason="a build without CUDA")
+def test_torch_still_has_the_names_that_are_used() -> None:
+    for name in ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_hasPrimaryContext"):
+        assert hasattr(torch._C, name)
