@@ -2,13 +2,56 @@
 
 from __future__ import annotations
 
-from recorded_programs import attention_from_start
+from functools import partial
+
+import pytest
+from recorded_programs import attention_from_start, lm_large, lm_small
 from recorded_programs.streams import load, recorded_events, simulated_events
 
 
-def test_attention_from_the_first_allocation_on():
+def peaks(stats):
+    return tuple(stats[kind]["all"]["peak"] for kind in ("active_bytes", "reserved_bytes"))
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_attention_from_the_first_allocation_on(compute):
     trace = load("attention_from_start")
-    events, stats = simulated_events("a100", attention_from_start.run, trace)
+    events, stats = simulated_events("a100", attention_from_start.run, trace, compute=compute)
     assert events == recorded_events(trace)
     assert len(events) == 62
-    assert stats["active_bytes"]["all"]["peak"] == 3249144832
+    assert peaks(stats) == (3249144832, 3781165056)
+
+
+def test_forward_pass_of_the_small_model():
+    trace = load("lm_small_ctx128_forward")
+    events, stats = simulated_events("a100", lm_small.run, trace, compute=False)
+    assert events == recorded_events(trace)
+    assert peaks(stats) == (560939008, 610271232)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(128, (19498420224, 19667091456)), (512, (43810334720, 44715474944))]
+)
+def test_forward_passes_of_the_large_model(length, expected):
+    trace = load(f"lm2.7b_ctx{length}_forward")
+    program = partial(lm_large.forward, length=length)
+    events, stats = simulated_events("h100", program, trace, compute=False)
+    assert events == recorded_events(trace)
+    assert peaks(stats) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("ctx128_train", (55079000576, 61111009280)),
+        ("ctx128_train_again", (55079000576, 61111009280)),
+        ("ctx256_train", (54961465856, 61025026048)),
+        ("ctx512_train", (55003351552, 62830673920)),
+    ],
+)
+def test_training_steps_of_the_large_model(name, expected):
+    trace = load(f"lm2.7b_{name}")
+    program = partial(lm_large.train, length=int(name[3:6]))
+    events, stats = simulated_events("h100", program, trace, compute=False)
+    assert events == recorded_events(trace)
+    assert peaks(stats) == expected

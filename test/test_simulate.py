@@ -396,6 +396,39 @@ def test_what_is_not_covered_names_itself(gpus: Any) -> None:
         torch.cuda.memory._record_memory_history()
 
 
+def test_what_is_harmless_is_left_alone(gpus: Any) -> None:
+    torch.cuda.profiler.start()
+    torch.cuda.profiler.stop()
+    torch.cuda.nvtx.range_push("range")
+    torch.cuda.nvtx.range_pop()
+    assert isinstance(torch.cuda.current_stream(), torch.Stream)
+    assert torch.Stream("cuda:1").device == CUDA1
+    shared = torch.ones(2, device="cuda")
+    assert torch.from_dlpack(shared).data_ptr() == shared.data_ptr()
+    assert torch.from_dlpack(shared).device == CUDA0
+
+
+def test_compiled_code_runs_eagerly_and_says_so(gpus: Any) -> None:
+    def double(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    with pytest.warns(UserWarning, match=r"torch\.compile runs eagerly under simulation"):
+        assert torch.compile(double) is double
+    with pytest.warns(UserWarning, match=r"torch\.compile runs eagerly under simulation"):
+        assert torch.compile(mode="max-autotune")(double) is double
+    linear = torch.nn.Linear(2, 2).cuda()
+    with pytest.warns(UserWarning, match=r"torch\.compile runs eagerly under simulation"):
+        linear.compile()
+    assert linear(torch.ones(1, 2, device="cuda")).device == CUDA0
+
+
+def test_data_parallel_is_refused(gpus: Any) -> None:
+    linear = torch.nn.Linear(2, 2).cuda()
+    assert not isinstance(linear, torch.nn.DataParallel)
+    with pytest.raises(UnsupportedCUDACallError, match=r"torch\.nn\.DataParallel is not covered"):
+        torch.nn.DataParallel(linear)
+
+
 def test_out_of_memory_in_torchs_own_words() -> None:
     with simulate("1GiB"):
         kept = torch.empty(600 * 2**20, dtype=torch.uint8, device="cuda")

@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_column
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.profiling import Profile
+    from pytorch_memlab.records import Report
+    from pytorch_memlab.simulation.machine import Machine
 
 DEFAULT_GPU = "h100"
 
@@ -74,6 +77,12 @@ class RunCommand:
             f" 24GiB; without it: the machine's own, or {DEFAULT_GPU} where there is none",
         )
         add("--count", type=int, metavar="N", help="simulate so many GPUs; without it: 1")
+        add(
+            "--dry-run",
+            action="store_true",
+            help="simulate shapes only: nothing is computed and no tensor takes memory here, so"
+            " that a model of any size runs in seconds; lines that read values are named",
+        )
         add("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
         add("script", metavar="script.py", help="what to run")
         add("arguments", nargs=argparse.REMAINDER, help="the script's own")
@@ -95,12 +104,14 @@ class RunCommand:
 
         columns = options.columns and checked_columns(options.columns)
         write = writer_to(options.output)
-        _simulate(options.gpu, options.count, process)
+        machine = _simulate(options.gpu, options.count, options.dry_run, process)
         with without_own_frames(process):
             found = _find(options, process)
             main = process.enter_context(found.as_main())
             profile = Profile(found, options.functions or (), columns)
         tables = ExitStack()
+        if machine is not None:
+            write = partial(_write_with_reads, write, machine)
         tables.callback(profile.finish, write, is_asked_for=bool(columns or options.output))
         return partial(_run, found.code, vars(main), profile, tables, process)
 
@@ -125,17 +136,25 @@ def _run(
             profile.take_over()
 
 
-def _simulate(gpu: str | None, count: int | None, process: ExitStack) -> None:
+def _write_with_reads(write: Callable[[Report], None], machine: Machine, report: Report) -> None:
+    """Show a report, and the lines that read values which a dry run does not have."""
+    write(replace(report, notes=report.notes + tuple(map(str, machine.values_read))))
+
+
+def _simulate(
+    gpu: str | None, count: int | None, dry_run: bool, process: ExitStack
+) -> Machine | None:
     import torch
 
     from pytorch_memlab.simulation import simulate
 
     own_gpu = torch.cuda.is_available()
-    if gpu is None and own_gpu:
+    if gpu is None and own_gpu and not dry_run:
         if count is not None:
             raise UsageError("--count is of simulated GPUs, and needs --gpu on a machine with one")
-        return
-    process.enter_context(simulate(gpu or DEFAULT_GPU, 1 if count is None else count))
+        return None
+    number = 1 if count is None else count
+    return process.enter_context(simulate(gpu or DEFAULT_GPU, number, compute=not dry_run))
 
 
 def _find(options: argparse.Namespace, process: ExitStack) -> Program:

@@ -64,6 +64,7 @@ def install(
     """
     for original, replacement in replacements.items():
         patches.set(torch, original.__name__, replacement)
+    patches.set(torch, "from_dlpack", _from_dlpack(machine, vars(torch)["from_dlpack"]))
     patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.index)
@@ -101,6 +102,16 @@ def _holds_simulated(machine: Machine, data: Any) -> bool:
 
 def _on_host(machine: Machine, data: Any) -> Any:
     return move(machine, data, HOST, {}) if _holds_simulated(machine, data) else data
+
+
+def _from_dlpack(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(data: Any, **kwargs: Any) -> Any:
+        if _holds_simulated(machine, data):
+            return data.detach()
+        return original(data, **kwargs)
+
+    return make
 
 
 def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:

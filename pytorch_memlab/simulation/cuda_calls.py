@@ -62,8 +62,16 @@ class DeviceProperties:
         )
 
 
+class _Errors:
+    """CUDA's result codes."""
+
+    success = 0
+
+
 class _Runtime:
     """The part of the CUDA runtime that ``torch.cuda.cudart()`` gives out."""
+
+    cudaError = _Errors  # noqa: N815 - CUDA's own name
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -72,6 +80,14 @@ class _Runtime:
         """Free and total bytes of a GPU."""
         gpu = self._machine.gpu(device)
         return gpu.driver.free_memory(), gpu.driver.total
+
+    def cudaProfilerStart(self) -> int:  # noqa: N802 - CUDA's own name
+        """No profiler listens."""
+        return _Errors.success
+
+    def cudaProfilerStop(self) -> int:  # noqa: N802 - CUDA's own name
+        """No profiler listens."""
+        return _Errors.success
 
     def __getattr__(self, name: str) -> Any:
         return uncovered.refuse(f"torch.cuda.cudart().{name}")
@@ -231,6 +247,7 @@ class CudaCalls:
             "_maybe_exchange_device": calls["_cuda_maybeExchangeDevice"],
             "_get_device_properties": lambda device: _properties(machine.gpu(device)),
             "cudart": lambda: runtime,
+            "_cudart": runtime,
             "default_generators": tuple(make_generator(gpu.index) for gpu in machine.gpus),
             "Stream": SimulatedStream,
             "Event": SimulatedEvent,
@@ -244,8 +261,9 @@ class CudaCalls:
         for name in ("_lazy_init", "is_initialized"):
             patches.set(torch.cuda.memory, name, names[name])
         patches.set(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
-        patches.set(torch.cuda.streams, "Stream", SimulatedStream)
-        patches.set(torch.cuda.streams, "Event", SimulatedEvent)
+        for module in (torch, torch.cuda.streams):
+            patches.set(module, "Stream", SimulatedStream)
+            patches.set(module, "Event", SimulatedEvent)
         patches.set(SimulatedStream, "machine", machine)
 
 

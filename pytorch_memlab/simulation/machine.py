@@ -9,6 +9,7 @@ import torch
 
 from ..storages import StorageTable
 from .kernels import Workspaces
+from .kernels.unmodelled import Unmodelled
 from .simulated_gpu import Placement, SimulatedGPU
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ class Machine:
         self.pinned: StorageTable[bool] = StorageTable(_forget)
         self.thread = ThreadState()
         self.workspaces = Workspaces()
+        self.unmodelled: dict[str, Unmodelled] = {}
         self.shapes = shapes
 
     @property

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import UnsupportedCUDACallError
+from .meta_corrections import CORRECTIONS
 from .op_plans import Plan
 
 _META = torch.device("meta")
@@ -113,6 +114,9 @@ def _ask(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
         raise UnsupportedCUDACallError(
             f"{plan.name} has no shape without values: simulate(compute=True) runs it"
         ) from error
+    correct = CORRECTIONS.get(plan.name)
+    if correct is not None:
+        result = correct(tuple(on_meta), result)
     sizes = None
     if plan.may_resize:
         written = plan.written_in(tuple(on_meta), options)
@@ -129,9 +133,7 @@ class _Twins:
 
     def of(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            twin = torch.empty_strided(
-                value.shape, value.stride(), dtype=value.dtype, device=_META
-            )
+            twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
             self._positions[twin.untyped_storage()._cdata] = len(self._kept)
             self._kept.append(twin)
             return twin
@@ -148,7 +150,7 @@ class _Twins:
                 tuple(value.shape),
                 value.stride(),
                 value.dtype,
-                value.storage_offset(),
+                int(value.storage_offset()),
                 numel,
                 self._positions.get(storage._cdata, -1),
                 numel == (last + 1 if value.numel() else 0),

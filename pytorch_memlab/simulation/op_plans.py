@@ -116,17 +116,15 @@ def _read(op: Any) -> Plan:
         if info is not None and info.is_write:
             marks.update(dict.fromkeys(info.before_set, len(written)))
             written.append((position, argument.name))
-    for position in _SILENT_WRITES.get(name, ()):
-        written.append((position, schema.arguments[position].name))
+    silent = _SILENT_WRITES.get(name, ())
+    written.extend((position, schema.arguments[position].name) for position in silent)
     tensors = [result for result in schema.returns if "Tensor" in str(result.type)]
     aliases = [result.alias_info for result in tensors]
     views = bool(tensors) and all(info is not None and not info.is_write for info in aliases)
     takes_tensors = any("Tensor" in str(argument.type) for argument in schema.arguments)
     return Plan(
         name=name,
-        touches_nothing=(
-            views or name in _RUN_AS_THEY_ARE or torch.Tag.inplace_view in op.tags
-        ),
+        touches_nothing=(views or name in _RUN_AS_THEY_ARE or torch.Tag.inplace_view in op.tags),
         returns_tensors=bool(tensors),
         is_factory=bool(tensors) and not takes_tensors,
         may_resize=any(argument.is_out for argument in schema.arguments),

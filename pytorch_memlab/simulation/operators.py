@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from .kernels import entry_of
 from .kernels.accumulation import IN_PLACE
+from .kernels.unmodelled import takes_nothing
 
 if TYPE_CHECKING:
     from .kernels import Entry
@@ -56,6 +57,7 @@ class Traits:
         is_foreach: the n-th result belongs where the n-th tensor of the first list is.
         host_results: positions of results that stay on the host.
         kernel: what its kernels take besides, None if nothing is known of it.
+        is_modelled: what its kernels take is known, be it nothing.
         may_be_in_place: a backward pass on a GPU may run it in place.
     """
 
@@ -65,6 +67,7 @@ class Traits:
     is_foreach: bool
     host_results: frozenset[int]
     kernel: Entry | None
+    is_modelled: bool
     may_be_in_place: bool
 
 
@@ -89,6 +92,7 @@ def traits_of(op: Any) -> Traits:
 def _read(op: Any) -> Traits:
     schema = op._schema
     name: str = schema.name
+    kernel = entry_of(op)
     writes_out = any(argument.is_out for argument in schema.arguments)
     return Traits(
         makes_tensors=any(
@@ -98,6 +102,7 @@ def _read(op: Any) -> Traits:
         mixes_devices=name in _HOST_ARGUMENTS_ALLOWED,
         is_foreach=name.startswith("aten::_foreach_"),
         host_results=_HOST_RESULTS.get(name, frozenset()),
-        kernel=entry_of(op),
+        kernel=kernel,
+        is_modelled=kernel is not None or takes_nothing(op),
         may_be_in_place=op in IN_PLACE,
     )

@@ -13,13 +13,13 @@ from ..errors import HostMemoryError
 from ..storages import storages_of
 from .kernels import Launch
 from .kernels.accumulation import GradientFlow
+from .kernels.unmodelled import count
 from .machine import HOST
 from .operators import traits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from .kernels import Entry
     from .machine import Machine
     from .operators import Traits
 
@@ -87,6 +87,28 @@ class PlacementMode(TorchDispatchMode):
             self._gradients.enter(node)
             if traits.may_be_in_place:
                 func = self._gradients.instead(node, func, args)
+        if index == HOST or traits.kernel is None:
+            return self._make(func, traits, index, args, kwargs, pin)
+        launch = Launch(self._machine, self._machine.gpus[index], args, kwargs)
+        try:
+            if traits.kernel.prepare is not None:
+                traits.kernel.prepare(launch)
+            launch.result = self._make(func, traits, index, args, kwargs, pin)
+            traits.kernel.take(launch)
+        finally:
+            launch.end()
+        return launch.result
+
+    def _make(
+        self,
+        func: Any,
+        traits: Traits,
+        index: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        pin: bool,
+    ) -> Any:
+        """Run an op, and label what it made."""
         try:
             result = self._execute(func, args, kwargs)
         except RuntimeError as error:
@@ -98,26 +120,11 @@ class PlacementMode(TorchDispatchMode):
             self._machine.thread.last = index
             if traits.makes_tensors:
                 self._label_results(traits, index, args, result)
+                if not traits.is_modelled:
+                    count(self._machine.unmodelled, func, result)
             if traits.may_resize:
                 self._follow(index, args, kwargs)
-            if traits.kernel is not None:
-                self._launch(traits.kernel, index, args, kwargs, result)
         return result
-
-    def _launch(
-        self,
-        kernel: Entry,
-        index: int,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
-        """Let an op's kernels take their own memory, and give it back."""
-        launch = Launch(self._machine, self._machine.gpus[index], args, kwargs, result)
-        try:
-            kernel.take(launch)
-        finally:
-            launch.end()
 
     def _where(
         self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]

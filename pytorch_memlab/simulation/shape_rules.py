@@ -93,7 +93,8 @@ def _all_in_first_bin(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, A
 
 def _packed(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     sequences, lengths, batch_first = args
-    if not shapes.is_readable(lengths):
+    if not shapes.is_known(lengths):
+        shapes.reads.count("aten::_pack_padded_sequence")
         length = sequences.shape[1 if batch_first else 0]
         lengths = torch.full(lengths.shape, length)
     outline = torch.zeros(sequences.shape[:2])
@@ -130,8 +131,8 @@ RULES: dict[str, Rule] = {
 }
 """By the op's name; only its overload that reads values, which takes the tensor first."""
 
-READS_LENGTHS_ONLY = frozenset({"aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward"})
-"""Rules that need values of their last tensors, which mostly are there."""
+COUNTS_ITSELF = frozenset({"aten::_pack_padded_sequence", "aten::_pack_padded_sequence_backward"})
+"""Ops whose rule reads values of one argument only, which mostly are there."""
 
 INDEXING = frozenset(
     {

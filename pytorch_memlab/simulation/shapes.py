@@ -18,7 +18,7 @@ import torch
 from ..storages import StorageTable, storages_of
 from .meta_results import MetaResults, Outcome, TensorSpec
 from .op_plans import Plan, plan_of
-from .shape_rules import INDEXING, READS_LENGTHS_ONLY, RULES, with_indices
+from .shape_rules import COUNTS_ITSELF, INDEXING, RULES, with_indices
 from .sparse_shapes import SPARSE_RULES
 from .untouched_memory import untouched
 from .values_read import ValueReads
@@ -32,9 +32,7 @@ _MOST_INTEGERS = 65_536
 _MOST_OTHERS = 4_096
 _KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
 _untyped_storage = torch._C.TensorBase.untyped_storage
-_INTEGERS = frozenset(
-    {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
-)
+_INTEGERS = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 
 
 class Shapes:
@@ -70,22 +68,21 @@ class Shapes:
         if rule is not None:
             if state == _KNOWN:
                 return func(*args, **kwargs)
-            if plan.name not in READS_LENGTHS_ONLY:
+            if plan.name not in COUNTS_ITSELF:
                 self.reads.count(plan.name)
             return rule(self, args, kwargs)
         if not plan.returns_tensors and not plan.written:
             return func(*args, **kwargs)
-        if state != _ABSENT and all_small:
-            if plan.name in INDEXING and state == _KNOWN:
-                return func(*args, **kwargs)
+        if all_small and (state == _KNOWN or (state == _ASSUMED and plan.name not in INDEXING)):
             try:
                 outcome = self._outcome(plan, func, args, kwargs)
-                if _is_small_outcome(outcome):
-                    return self._compute(plan, func, args, kwargs, state)
             except NotImplementedError:
                 return self._compute(plan, func, args, kwargs, state)
-            except _NotComputable:
-                pass
+            if _is_small_outcome(outcome):
+                try:
+                    return self._compute(plan, func, args, kwargs, state)
+                except _NotComputableError:
+                    pass
         else:
             outcome = self._outcome(plan, func, args, kwargs)
         return self._returned(plan, outcome, tensors, args, kwargs)
@@ -173,9 +170,7 @@ class Shapes:
             all_small = all_small and _is_small(tensor.numel(), tensor.dtype)
         return state, all_small
 
-    def _special(
-        self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
+    def _special(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """An op on sparse tensors, or on those of the meta device, which have no values anyway."""
         rule = SPARSE_RULES.get(plan.name)
         tensors = list(_tensors_in(args, kwargs))
@@ -200,7 +195,7 @@ class Shapes:
             result = func(*args, **kwargs)
         except RuntimeError:
             # Zeros are no matrix to invert, and no number to divide by.
-            raise _NotComputable from None
+            raise _NotComputableError from None
         for tensor in plan.written_in(args, kwargs):
             self.forget_values(tensor)
         for tensor in _tensors_in((result,), {}):
@@ -268,7 +263,7 @@ class Shapes:
         return tensor
 
 
-class _NotComputable(Exception):  # noqa: N818 - nobody sees it
+class _NotComputableError(Exception):
     """An op fails on zeros that stand for values."""
 
 

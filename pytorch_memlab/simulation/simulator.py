@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import UsageError
-from . import active, constructors, device_class, generators, legacy_types, storage_methods, threads
+from . import (
+    active,
+    compiling,
+    constructors,
+    device_class,
+    generators,
+    legacy_types,
+    storage_methods,
+    threads,
+)
 from .allocator_settings import AllocatorSettings
 from .calls import CallMode
 from .cuda_calls import CudaCalls
@@ -117,6 +126,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         constructors.install(machine, replacements, patches)
         generators.install(machine, patches)
         legacy_types.install(machine, patches)
+        compiling.install(patches)
         device_class.install(patches)
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)

@@ -28,6 +28,7 @@ _FUNCTIONS = {
         "graph_pool_handle",
         "list_gpu_processes",
         "memory_usage",
+        "device_memory_used",
         "utilization",
         "temperature",
         "power_draw",
@@ -64,6 +65,7 @@ def install(patches: Patches) -> None:
             patches.set(torch._C, name, _refuse_internal(name))
     patches.set(torch._C, "__getattr__", _missing)
     _refuse_autocast(patches)
+    patches.set(torch.nn.DataParallel, "__init__", refuse("torch.nn.DataParallel"))
     for table in (_CLASSES, _FUNCTIONS):
         for module, names in table.items():
             for name in names:

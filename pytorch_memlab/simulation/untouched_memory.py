@@ -55,4 +55,4 @@ def _mapped(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> t
             f"can't reserve memory: you tried to allocate {nbytes} bytes. {error}"
         ) from None
     storage = torch.frombuffer(region, dtype=torch.uint8).untyped_storage()
-    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(size), tuple(stride))  # type: ignore[call-overload, no-any-return]
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(size), tuple(stride))

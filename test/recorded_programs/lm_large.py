@@ -17,7 +17,8 @@ class Linear(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, inputs, device="cuda"))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.einsum("oi,...i->...o", self.weight, x)
+        # The recorded version of einsum left its result in this order: outputs slowest.
+        return torch.einsum("oi,...i->o...", self.weight, x).movedim(0, -1)
 
 
 class RMSNorm(nn.Module):
@@ -29,24 +30,22 @@ class RMSNorm(nn.Module):
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         root = torch.sqrt(norm**2 / x.shape[-1] + 1e-5)
         scaled = x / root
-        return torch.einsum("...d,d->...d", scaled, self.weight)
+        return self.weight * scaled
 
 
 class Rotation(nn.Module):
     def __init__(self, width: int, length: int) -> None:
         super().__init__()
-        self.cos = torch.ones(length, width // 2, device="cuda")
-        self.sin = torch.ones(length, width // 2, device="cuda")
+        self.cos, self.sin = torch.ones(2, length, width // 2, device="cuda")
 
     def forward(self, x: Tensor, positions: Tensor) -> Tensor:
         cos = self.cos[positions].unsqueeze(1)
         sin = self.sin[positions].unsqueeze(1)
-        even = x[..., ::2]
-        odd = x[..., 1::2]
+        x = x.unflatten(-1, (-1, 2))
         out = torch.empty_like(x)
-        out[..., ::2] = even * cos - odd * sin
-        out[..., 1::2] = even * sin + odd * cos
-        return out
+        out[..., 0] = x[..., 0] * cos - x[..., 1] * sin
+        out[..., 1] = x[..., 0] * sin + x[..., 1] * cos
+        return out.flatten(-2)
 
 
 def softmax(scores: Tensor, dim: int) -> Tensor:
@@ -65,10 +64,10 @@ def attend(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tenso
 
 
 class Attention(nn.Module):
-    def __init__(self, rotation: Rotation) -> None:
+    def __init__(self, length: int) -> None:
         super().__init__()
         self.query, self.key, self.value, self.out = (Linear(WIDTH, WIDTH) for _ in range(4))
-        self.rotation = rotation
+        self.rotation = Rotation(WIDTH // HEADS, length)
 
     def forward(self, x: Tensor) -> Tensor:
         batch, length, _ = x.shape
@@ -98,15 +97,15 @@ class FeedForward(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gate = self.gate(x)
         up = self.up(x)
-        gate = gate * torch.sigmoid(gate)
+        gate = torch.sigmoid(gate) * gate
         return self.down(gate * up)
 
 
 class Block(nn.Module):
-    def __init__(self, rotation: Rotation) -> None:
+    def __init__(self, length: int) -> None:
         super().__init__()
-        self.first_norm, self.second_norm = RMSNorm(WIDTH), RMSNorm(WIDTH)
-        self.attention, self.feed_forward = Attention(rotation), FeedForward()
+        self.first_norm, self.attention = RMSNorm(WIDTH), Attention(length)
+        self.second_norm, self.feed_forward = RMSNorm(WIDTH), FeedForward()
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.first_norm(x)
@@ -121,8 +120,7 @@ class Model(nn.Module):
     def __init__(self, length: int) -> None:
         super().__init__()
         self.embedding = nn.Parameter(torch.empty(VOCABULARY, WIDTH, device="cuda"))
-        rotation = Rotation(WIDTH // HEADS, length)
-        self.blocks = nn.ModuleList(Block(rotation) for _ in range(LAYERS))
+        self.blocks = nn.ModuleList(Block(length) for _ in range(LAYERS))
         self.norm = RMSNorm(WIDTH)
         self.head = Linear(WIDTH, VOCABULARY)
 
@@ -144,9 +142,9 @@ def forward(begin: Callable[[], None], end: Callable[[], None], length: int) -> 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     largest = torch.max(logits, dim=-1, keepdim=True).values
-    shifted = logits - largest
-    sums = torch.sum(torch.exp(shifted), dim=-1)
-    picked = shifted[torch.arange(targets.shape[0]), targets]
+    logits = logits - largest
+    sums = torch.sum(torch.exp(logits), dim=-1)
+    picked = logits[torch.arange(targets.shape[0]), targets]
     losses = torch.log(sums) - picked
     return losses.mean()
 

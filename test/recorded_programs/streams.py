@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.driver import RecordedDriver
+from pytorch_memlab.simulation.kernels.cublas import workspace_size
 
 FOLDER = Path(__file__).parents[3] / "shared" / "ground_truth"
 
@@ -64,9 +66,10 @@ class ObservedAllocator(CachingAllocator):
         return address
 
     def free(self, address: int) -> None:
+        """What was allocated before the recording began is none of its allocator's."""
         if address in self._sizes:
             self.events.append(("free", address, self._sizes.pop(address)))
-        super().free(address)
+            super().free(address)
 
 
 def simulated_events(
@@ -76,29 +79,66 @@ def simulated_events(
 
     Args:
         gpu: the preset to simulate.
-        program: is given a function to call where the recording ends.
-        trace: whose segments the driver hands out.
+        program: is given two functions, to call where the recording begins and where it ends.
+        trace: the segments that exist when it begins, and those that the driver hands out then.
         options: of ``simulate``.
 
     Returns:
         kind, address and size of every allocation and free, and the allocator's counters.
     """
     driver = RecordedDriver()
-    driver.expected.extend(
-        (index, address, size)
-        for index, (kind, address, size, *_) in enumerate(trace["events"])
-        if kind == "segment_alloc"
-    )
     found: list[Any] = []
     with simulate(gpu, **options) as machine:
         simulated = machine.gpus[0]
         allocator = ObservedAllocator(driver, simulated.allocator.settings)
-        simulated.allocator = allocator
 
-        def recorded() -> None:
+        def begin() -> None:
+            use_cublas(recorded_workspaces(trace, workspace_size(simulated.model.major)))
+            simulated.allocator = allocator
+            for segment in trace["initial"]:
+                adopt(allocator, segment)
+            if trace["events"][0][0] == "segment_free":
+                allocator.empty_cache()
+            driver.expected.extend(
+                (index, address, size)
+                for index, (kind, address, size, *_) in enumerate(trace["events"])
+                if kind == "segment_alloc"
+            )
+            allocator.reset_peak_stats()
+
+        def end() -> None:
             found.append((list(allocator.events), allocator.memory_stats()))
 
-        program(recorded)
+        program(begin, end)
     [result] = found
     assert driver.surprises == []
     return result
+
+
+def recorded_workspaces(trace: dict[str, Any], size: int) -> int:
+    """How many cuBLAS workspaces exist when a recording begins."""
+    return sum(
+        allocated and requested == [size]
+        for segment in trace["initial"]
+        for _, _, allocated, *requested in segment["blocks"]
+    )
+
+
+def use_cublas(threads: int) -> None:
+    """Multiply matrices in this thread, and in the backward pass' if two threads are to."""
+    if threads:
+        matrix = torch.ones(2, 2, device="cuda", requires_grad=True)
+        product = matrix @ matrix
+        if threads > 1:
+            product.sum().backward()
+
+
+def adopt(allocator: CachingAllocator, segment: dict[str, Any]) -> None:
+    """Give an allocator a segment as it was when a recording began."""
+    blocks = [
+        (size, requested[0] if allocated else None)
+        for _, size, allocated, *requested in segment["blocks"]
+    ]
+    allocator.adopt_segment(
+        segment["address"], segment["stream"], blocks, is_small=segment["pool"] == "small"
+    )

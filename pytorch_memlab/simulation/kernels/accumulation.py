@@ -22,15 +22,11 @@ _untyped_storage = torch._C.TensorBase.untyped_storage
 _HAS_USE_COUNT = hasattr(torch._C.TensorBase, "_use_count")
 
 
-def _put(first: torch.Tensor, indices: Any, values: torch.Tensor, accumulate: bool = False) -> Any:
-    return _aten._index_put_impl_.default(first, indices, values, accumulate, True)
-
-
 IN_PLACE: dict[Any, Any] = {
     _aten.add.Tensor: _aten.add_.Tensor,
     _aten.scatter.src: _aten.scatter_.src,
     _aten.scatter_add.default: _aten.scatter_add_.default,
-    _aten.index_put.default: _put,
+    _aten.index_put.default: _aten._index_put_impl_.default,
     _aten.index_add.default: _aten.index_add_.default,
 }
 """Ops that backward passes call out of place under a dispatch mode, and what a GPU runs."""
@@ -40,8 +36,8 @@ class _FirstSum(TorchDispatchMode):
     """Counts the references to the first gradient that the engine adds another one to."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.counts = (0, 0, 0)
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -58,9 +54,10 @@ class _FirstSum(TorchDispatchMode):
 @functools.cache
 def _unshared_counts() -> tuple[int, int, int]:
     """Reference counts of a gradient that nobody but the engine holds, as a mode sees it."""
+    mode = _FirstSum()
     with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(1, device="cpu", requires_grad=True)
-        with _FirstSum() as mode:
+        with mode:
             torch.autograd.grad(leaf * leaf, leaf)
     return mode.counts
 
@@ -112,13 +109,15 @@ class GradientFlow(threading.local):
         Returns:
             the op that writes into the first argument if a GPU does, else the op itself.
         """
-        if torch.is_grad_enabled() or _counts(args) != self._unshared:
+        if torch.is_grad_enabled():
+            return op
+        references, uses, shares = _counts(args)
+        if (references, shares) != (self._unshared[0], self._unshared[2]):
             return op
         is_ours = _untyped_storage(args[0])._cdata in self._made
-        if op is _aten.add.Tensor:
-            if not _is_plain_sum(args) or (is_ours and not _joins(node)):
-                return op
-        elif not is_ours:
+        if op is not _aten.add.Tensor:
+            return IN_PLACE[op] if is_ours else op
+        if uses != self._unshared[1] or not _is_plain_sum(args) or (is_ours and not _joins(node)):
             return op
         return IN_PLACE[op]
 

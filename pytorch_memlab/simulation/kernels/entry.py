@@ -27,8 +27,10 @@ class Entry:
         take: borrows, in the kernel's order, what it takes after its results are made.
         source: file of PyTorch's sources that the formula comes from.
         basis: whether a recording of a real GPU confirms it.
+        prepare: borrows what it takes before its results are made, until the op ends.
     """
 
     take: Callable[[Launch], None]
     source: str
     basis: Basis
+    prepare: Callable[[Launch], None] | None = None

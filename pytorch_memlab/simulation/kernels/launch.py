@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 
 class Launch:
-    """An op whose results are made, and what its kernels take besides.
+    """An op that runs, and what its kernels take besides its results.
 
     Args:
         machine: the simulated machine.
         gpu: that runs the op.
         args: of the op.
         kwargs: of the op.
-        result: what the op returns.
+        result: what the op returns, None before it has run.
     """
 
     __slots__ = ("_borrowed", "_stream", "args", "gpu", "kwargs", "machine", "result")
@@ -30,7 +30,7 @@ class Launch:
         gpu: SimulatedGPU,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        result: Any,
+        result: Any = None,
     ) -> None:
         self.machine = machine
         self.gpu = gpu
@@ -55,29 +55,35 @@ class Launch:
             return self.args[position]
         return self.kwargs.get(name, default)
 
-    def borrow(self, nbytes: int) -> None:
+    def borrow(self, nbytes: int) -> Placement:
         """Take memory until the op ends; the last taken goes back first, as C++ scopes end.
 
         Args:
             nbytes: bytes requested.
 
+        Returns:
+            what was taken, to give it back before the op ends.
+
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
-        self._borrowed.append(self.gpu.allocate(nbytes, self._stream))
+        placement = self.gpu.allocate(nbytes, self._stream)
+        self._borrowed.append(placement)
+        return placement
 
     def copy(self, tensor: torch.Tensor) -> None:
         """Take the memory of a contiguous copy of a tensor until the op ends."""
         self.borrow(tensor.numel() * tensor.element_size())
 
-    def give_back_last(self) -> None:
-        """Give back what was borrowed last, before the op ends."""
-        self.gpu.release(self._borrowed.pop())
+    def give_back(self, placement: Placement) -> None:
+        """Give back what was borrowed, before the op ends."""
+        self._borrowed.remove(placement)
+        self.gpu.release(placement)
 
     def end(self) -> None:
         """Give everything back that was borrowed."""
         while self._borrowed:
-            self.give_back_last()
+            self.gpu.release(self._borrowed.pop())
 
     def need_cublas(self) -> None:
         """Take the cuBLAS workspace of this thread and stream, if it does not exist yet."""

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from . import cublas, reductions
+from . import cublas, indexing, reductions
 from .entry import Basis, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from .launch import Launch
+
 _BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
 _REDUCE: Final = "aten/src/ATen/native/cuda/Reduce.cuh"
+
+
+def _nothing(launch: Launch) -> None:
+    """After its results are made, the op takes nothing more."""
+
 
 _bmm = Entry(cublas.batched, _BLAS, Basis.RECORDING)
 _baddbmm = Entry(cublas.batched, _BLAS, Basis.ESTIMATE)
 _mm = Entry(cublas.matrices, _BLAS, Basis.ESTIMATE)
 _mv = Entry(cublas.vectors, _BLAS, Basis.ESTIMATE)
+
+_INDEXING: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
+_index = Entry(_nothing, _INDEXING, Basis.RECORDING, indexing.read)
+_index_put = Entry(_nothing, _INDEXING, Basis.RECORDING, indexing.write)
 
 
 def _reduction(take: Any, basis: Basis = Basis.ESTIMATE) -> Entry:
@@ -33,6 +44,12 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::addmv": _mv,
     "aten::dot": _mv,
     "aten::vdot": _mv,
+    "aten::index.Tensor": _index,
+    "aten::_unsafe_index.Tensor": _index,
+    "aten::index_put": _index_put,
+    "aten::index_put_": _index_put,
+    "aten::_index_put_impl_": _index_put,
+    "aten::_unsafe_index_put": _index_put,
     "aten::sum": _reduction(reductions.sums(None, 1), Basis.RECORDING),
     "aten::sum.dim_IntList": _reduction(reductions.sums(1, 3), Basis.RECORDING),
     "aten::nansum": _reduction(reductions.sums(1, 3)),
