@@ -16,6 +16,9 @@ _INDEX = 8
 _ONE_TILE = 2048
 """Most indices for which a recording shows a sort within one block of threads."""
 
+_UNSORTED = 3072
+"""Most indices for which the gradient of an embedding is summed without sorting them."""
+
 
 def read(launch: Launch) -> None:
     """``index``: indices of the host are copied to the GPU first."""
@@ -51,7 +54,7 @@ def write(launch: Launch) -> None:
         launch.borrow(elements * values.element_size())
     for _sorted_order_and_range in range(3):
         launch.borrow(nbytes)
-    launch.borrow(1 if prod(shape) <= _ONE_TILE else 2 * nbytes)
+    launch.borrow(_sort_bytes(prod(shape), nbytes))
 
 
 def _padded(indices: list[torch.Tensor | None], count: int) -> list[torch.Tensor | None]:
@@ -60,3 +63,26 @@ def _padded(indices: list[torch.Tensor | None], count: int) -> list[torch.Tensor
 
 def _is_on_host(launch: Launch, index: torch.Tensor) -> bool:
     return launch.machine.placements.find(index) is None
+
+
+def embedding_gradient(launch: Launch) -> None:
+    """``embedding_dense_backward``: many indices are sorted, and partial sums kept in float."""
+    gradient, indices = launch.args[:2]
+    count = indices.numel()
+    if count <= _UNSORTED and not launch.argument(4, "scale_grad_by_freq", False):
+        return
+    nbytes = count * indices.element_size()
+    for _order in range(2):
+        launch.borrow(nbytes)
+    scratch = [launch.borrow(nbytes), launch.borrow(_sort_bytes(count, nbytes))]
+    for placement in reversed(scratch):
+        launch.give_back(placement)
+    for _segments in range(4):
+        launch.borrow(nbytes)
+    if gradient.dtype in (torch.float16, torch.bfloat16):
+        launch.borrow(gradient.numel() * 4)
+
+
+def _sort_bytes(count: int, nbytes: int) -> int:
+    """What a radix sort of indices and their order takes: estimated beyond one tile."""
+    return 1 if count <= _ONE_TILE else 2 * nbytes

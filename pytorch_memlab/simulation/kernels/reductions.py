@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,6 +12,7 @@ from .launch_config import reduction_of, staging_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..gpus import GPU
     from .launch import Launch
 
 _INT32_INDEXING = 2**31 - 1
@@ -103,18 +105,31 @@ def _stage(launch: Launch, dim_position: int | None, size: int, vector: int = 4)
     if not 0 < source.numel() <= _INT32_INDEXING:
         return
     dims = None if dim_position is None else launch.argument(dim_position, "dim")
-    reduction = reduction_of(source.shape, source.stride(), _reduced(dims, source.dim()))
+    reduced = _reduced(dims, source.dim())
     threads = 256 if source.dtype == torch.complex128 else 512
-    staging = staging_of(reduction, launch.gpu.model, size, threads, vector)
+    staging = _staging(
+        tuple(source.shape), source.stride(), reduced, launch.gpu.model, (size, threads, vector)
+    )
     if staging is not None:
         buffer, semaphores = staging
         launch.borrow(buffer)
         launch.borrow(semaphores)
 
 
-def _reduced(dims: int | list[int] | None, count: int) -> list[int]:
+@lru_cache(4096)
+def _staging(
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    reduced: tuple[int, ...],
+    gpu: GPU,
+    kernel: tuple[int, int, int],
+) -> tuple[int, int] | None:
+    return staging_of(reduction_of(sizes, strides, reduced), gpu, *kernel)
+
+
+def _reduced(dims: int | list[int] | None, count: int) -> tuple[int, ...]:
     if dims is None or dims == []:
-        return list(range(count))
+        return tuple(range(count))
     if isinstance(dims, int):
         dims = [dims]
-    return [dim % count if count else 0 for dim in dims]
+    return tuple(dim % count if count else 0 for dim in dims)

@@ -50,6 +50,11 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::index_put_": _index_put,
     "aten::_index_put_impl_": _index_put,
     "aten::_unsafe_index_put": _index_put,
+    "aten::embedding_dense_backward": Entry(
+        indexing.embedding_gradient,
+        "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu",
+        Basis.ESTIMATE,
+    ),
     "aten::sum": _reduction(reductions.sums(None, 1), Basis.RECORDING),
     "aten::sum.dim_IntList": _reduction(reductions.sums(1, 3), Basis.RECORDING),
     "aten::nansum": _reduction(reductions.sums(1, 3)),
