@@ -234,6 +234,17 @@ def test_models_of_torch_run(gpus: Any) -> None:
     assert [output.device for output in outputs] == [CUDA0] * 4
 
 
+def test_composite_ops_may_move_arguments_of_the_host(gpus: Any) -> None:
+    scores = torch.randn(5, 2, 4, device="cuda", requires_grad=True)
+    labels = torch.randint(1, 4, (2, 3), device="cuda")
+    lengths = torch.tensor([5, 5]), torch.tensor([3, 2])
+    loss = functional.ctc_loss(scores.log_softmax(2), labels, *lengths)
+    loss.backward()
+    assert loss.device == CUDA0
+    assert scores.grad is not None
+    assert scores.grad.device == CUDA0
+
+
 def test_flattened_rnn_weights_share_one_storage(gpus: Any) -> None:
     lstm = torch.nn.LSTM(64, 64).cuda()
     storages = {weight.untyped_storage().data_ptr() for weight in lstm.parameters()}
@@ -365,6 +376,11 @@ def test_mixing_devices_fails_as_it_would_on_the_card(gpus: Any) -> None:
         torch.cat([here, torch.ones(3, device="cuda:1")])
     with pytest.raises(TypeError, match="can't convert cuda:0 device type tensor to numpy"):
         here.numpy()
+    with pytest.raises(RuntimeError, match="at least two devices, cuda:0 and cpu!"):
+        functional.multi_head_attention_forward(
+            *[torch.ones(2, 1, 4)] * 3, 4, 2, *[torch.ones(12, 4, device="cuda")], None, None, None,
+            False, 0.0, torch.ones(4, 4, device="cuda"), None,
+        )  # fmt: skip
     assert (here + torch.tensor(1.0)).device == CUDA0
     assert here[torch.tensor([0])].device == CUDA0
     here.copy_(torch.zeros(3))

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import HostMemoryError
 from ..storages import storages_of
+from .destinations import Destinations, tensors_in
 from .kernels import Launch
 from .kernels.accumulation import GradientFlow
 from .kernels.unmodelled import count
@@ -18,12 +19,9 @@ from .machine import HOST
 from .operators import traits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .machine import Machine
     from .operators import Traits
 
-_CPU = torch.device("cpu")
 _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
 _HOST_REFUSES = re.compile(r"you tried to allocate (\d+) bytes")
@@ -41,10 +39,7 @@ def compute(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 class PlacementMode(TorchDispatchMode):
     """Labels what ops make, and accounts for it on the simulated GPUs.
 
-    C++ sees tensors of the host only. An op's results live where its labelled arguments live,
-    or where an explicit ``device`` says; memory that a composite op makes inside C++ with the
-    options of its input (which the host's build takes for the host's) lives where the arguments
-    of the call that the program made live.
+    C++ sees tensors of the host only. ``destinations.py`` says where an op's results live.
 
     Args:
         machine: whose labels these are.
@@ -55,6 +50,7 @@ class PlacementMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
         self._execute = execute
+        self._destinations = Destinations(machine)
         self._gradients = GradientFlow()
 
     @classmethod
@@ -81,7 +77,7 @@ class PlacementMode(TorchDispatchMode):
         if func is _IS_PINNED:
             return self._machine.pinned.find(args[0]) is not None
         traits = traits_of(func)
-        index, kwargs, pin = self._where(func, traits, args, kwargs)
+        index, kwargs, pin = self._destinations.of(func, traits, args, kwargs)
         node = None if index == HOST else _current_node()
         if node is not None:
             self._gradients.enter(node)
@@ -125,61 +121,6 @@ class PlacementMode(TorchDispatchMode):
             if traits.may_resize:
                 self._follow(index, args, kwargs)
         return result
-
-    def _where(
-        self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[int, dict[str, Any], bool]:
-        thread = self._machine.thread
-        device = kwargs.get("device")
-        pin = bool(kwargs.get("pin_memory"))
-        if pin:
-            kwargs = {**kwargs, "pin_memory": False}
-        if device is not None and device.type == "cuda":
-            return self._machine.index_of(device), {**kwargs, "device": _CPU}, False
-        if thread.target is not None:
-            return thread.target, kwargs, pin
-        index = self._common_place(func, traits, args, kwargs)
-        if device is not None and device.type == "cpu":
-            index = self._where_a_factory_means(index)
-        return index, kwargs, pin and index == HOST
-
-    def _common_place(
-        self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> int:
-        known = self._machine.placements.known
-        index = HOST
-        on_host = False
-        for tensor in tensors_in(args, kwargs):
-            try:
-                placement = known.get(_untyped_storage(tensor)._cdata)
-            except (NotImplementedError, RuntimeError, ValueError):
-                placement = self._machine.placements.find(tensor)
-            if placement is None:
-                on_host = on_host or tensor.dim() > 0
-            elif index == HOST:
-                index = placement.gpu.index
-            elif index != placement.gpu.index and not (traits.is_foreach or traits.mixes_devices):
-                raise _mixed(func, index, f"cuda:{placement.gpu.index}")
-        if on_host and index != HOST and not traits.mixes_devices:
-            raise _mixed(func, index, "cpu")
-        return index
-
-    def _where_a_factory_means(self, index: int) -> int:
-        """Where ``device=cpu`` means: the host if the program said so, else the call's device."""
-        thread = self._machine.thread
-        if thread.call is None:
-            in_backward = torch._C._current_autograd_node() is not None
-            return thread.last if index == HOST and in_backward else index
-        args, kwargs = thread.call
-        if kwargs.get("device") is not None:
-            return HOST
-        if index != HOST:
-            return index
-        for tensor in tensors_in(args, kwargs):
-            place = self._machine.place_of(tensor)
-            if place != HOST:
-                return place
-        return HOST
 
     def _label_results(
         self, traits: Traits, index: int, args: tuple[Any, ...], result: Any
@@ -249,25 +190,7 @@ class PlacementMode(TorchDispatchMode):
         return pinned
 
 
-def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """All tensors among an op's arguments, those in lists too."""
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, torch.Tensor):
-                    yield item
-
-
 def _handles_dispatch(kind: type) -> bool:
     """Whether a tensor class has a dispatch of its own, which must run first."""
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl
-
-
-def _mixed(func: Any, index: int, other: str) -> RuntimeError:
-    return RuntimeError(
-        "Expected all tensors to be on the same device, but found at least two devices, "
-        f"cuda:{index} and {other}! (when checking arguments of {func._schema.name})"
-    )
