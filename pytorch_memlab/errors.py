@@ -36,5 +36,9 @@ class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError)
     """
 
 
+class UnmodelledOpError(MemlabError):
+    """An op of whose kernels' own memory nothing is known ran under ``simulate(strict=True)``."""
+
+
 class HostMemoryError(MemlabError, MemoryError):
     """This machine cannot hold what the simulated GPU could."""

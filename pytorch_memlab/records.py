@@ -89,3 +89,18 @@ class Report:
     columns: tuple[str, ...]
     tables: tuple[FunctionTable, ...]
     notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnmodelledOp:
+    """An op of whose kernels' own memory a simulation knows nothing.
+
+    Args:
+        name: of the op, without namespace and overload.
+        calls: how many there were.
+        nbytes: bytes of all that it returned.
+    """
+
+    name: str
+    calls: int
+    nbytes: int

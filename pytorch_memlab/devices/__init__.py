@@ -97,7 +97,7 @@ def _simulated(machine: Machine, index: int) -> Device:
 
     gpu = machine.gpus[index]
     if gpu not in _simulated_readers:
-        _simulated_readers[gpu] = SimulatedDevice(gpu)
+        _simulated_readers[gpu] = SimulatedDevice(gpu, machine.unmodelled)
     return _simulated_readers[gpu]
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..records import DeviceInfo
+from ..records import DeviceInfo, UnmodelledOp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +63,10 @@ class AcceleratorDevice:
     def capacity(self) -> int:
         """Bytes that it has."""
         return int(torch.accelerator.get_memory_info(self._index)[1])
+
+    def unmodelled(self) -> list[UnmodelledOp]:
+        """None: it is measured."""
+        return []
 
     def attach(self) -> None:
         """Counters are there anyway."""

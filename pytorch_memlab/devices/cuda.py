@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..records import DeviceInfo
+from ..records import DeviceInfo, UnmodelledOp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +64,10 @@ class CudaDevice:
     def capacity(self) -> int:
         """Bytes on the card."""
         return int(torch.cuda.get_device_properties(self._index).total_memory)
+
+    def unmodelled(self) -> list[UnmodelledOp]:
+        """None: it is measured."""
+        return []
 
     def attach(self) -> None:
         """Counters are there anyway."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..records import DeviceInfo
+    from ..records import DeviceInfo, UnmodelledOp
 
 Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
@@ -45,6 +45,9 @@ class Device(Protocol):
 
     def capacity(self) -> int:
         """Bytes that it has."""
+
+    def unmodelled(self) -> list[UnmodelledOp]:
+        """Ops of which it knows too little to count all that they take; empty on hardware."""
 
     def attach(self) -> None:
         """A reader begins in this thread; what costs the program something starts here."""

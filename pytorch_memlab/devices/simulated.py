@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..records import DeviceInfo
+from ..records import DeviceInfo, UnmodelledOp
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..simulation.kernels.unmodelled import Unmodelled
     from ..simulation.simulated_gpu import SimulatedGPU
     from .device import Stats
 
@@ -18,10 +19,13 @@ class SimulatedDevice:
 
     Args:
         gpu: which.
+        unmodelled: ops without an entry in the kernels' table, by their names with namespace and
+            overload, as the machine counts them over all its GPUs.
     """
 
-    def __init__(self, gpu: SimulatedGPU) -> None:
+    def __init__(self, gpu: SimulatedGPU, unmodelled: dict[str, Unmodelled]) -> None:
         self._gpu = gpu
+        self._unmodelled = unmodelled
         self.name = f"cuda:{gpu.index}"
         self._info = DeviceInfo(self.name, gpu.model.name, simulated=True)
 
@@ -47,6 +51,17 @@ class SimulatedDevice:
     def capacity(self) -> int:
         """Bytes on the card that it stands for."""
         return self._gpu.model.total_memory
+
+    def unmodelled(self) -> list[UnmodelledOp]:
+        """Ops without an entry in the kernels' table, the largest results first."""
+        merged: dict[str, UnmodelledOp] = {}
+        for full, found in self._unmodelled.copy().items():
+            name = full.removeprefix("aten.").partition(".")[0]
+            before = merged.get(name, UnmodelledOp(name, 0, 0))
+            merged[name] = UnmodelledOp(
+                name, before.calls + found.calls, before.nbytes + found.nbytes
+            )
+        return sorted(merged.values(), key=lambda op: (-op.nbytes, op.name))
 
     def attach(self) -> None:
         """Counters are there anyway."""

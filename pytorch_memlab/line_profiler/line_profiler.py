@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices import find_devices
 from ..records import FunctionInfo
+from ..utils import readable_size
 from .columns import DEFAULT_COLUMNS
 from .intervals import FunctionIntervals, Measured
 from .line_records import LineRecords, RecordsDisplay
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from ..records import DeviceInfo
+    from ..records import DeviceInfo, UnmodelledOp
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
+
+_NAMED_OPS = 5
 
 
 class LineProfiler:
@@ -225,7 +228,7 @@ class LineProfiler:
 
     def _notes(self) -> list[str]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        return [note for note in _device_notes(devices) if note]
+        return _device_notes(devices) + _unmodelled_notes(self._raw_line_records.unmodelled())
 
 
 def _device_notes(devices: list[DeviceInfo]) -> list[str]:
@@ -240,6 +243,17 @@ def _device_notes(devices: list[DeviceInfo]) -> list[str]:
             "profiled functions ran"
         )
     return notes
+
+
+def _unmodelled_notes(ops: list[UnmodelledOp]) -> list[str]:
+    if not ops:
+        return []
+    named = ", ".join(
+        f"{op.name} ({op.calls} call{'s' * (op.calls != 1)}, {readable_size(op.nbytes)} of outputs)"
+        for op in ops[:_NAMED_OPS]
+    )
+    others = f" and {len(ops) - _NAMED_OPS} more" if len(ops) > _NAMED_OPS else ""
+    return [f"not modelled: {named}{others}: kernels' own memory of these is not counted"]
 
 
 def _inside(profiler: LineProfiler, func: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..devices import Device
-    from ..records import DeviceInfo
+    from ..records import DeviceInfo, UnmodelledOp
     from ..scopes import Sample
 
 
@@ -23,10 +23,11 @@ class DeviceLine:
         device: where it is measured.
     """
 
-    __slots__ = ("delta", "device", "highest", "quiet")
+    __slots__ = ("delta", "device", "highest", "measured_on", "quiet")
 
-    def __init__(self, device: DeviceInfo) -> None:
-        self.device = device
+    def __init__(self, device: Device) -> None:
+        self.device = device.info
+        self.measured_on = device
         self.highest = HighestInterval()
         self.delta = 0
         self.quiet: Sample | None = None
@@ -60,7 +61,7 @@ class Line:
         """This line on a device."""
         found = self.devices.get(device.name)
         if found is None:
-            found = self.devices[device.name] = DeviceLine(device.info)
+            found = self.devices[device.name] = DeviceLine(device)
         return found
 
     def entries(self, code_id: int, number: int, devices: list[DeviceInfo]) -> Iterator[LineEntry]:
@@ -108,6 +109,12 @@ class LineStore:
             first = find_devices()[0].info
             seen[first.name] = first
         return [seen[name] for name in sorted(seen)]
+
+    def unmodelled(self) -> list[UnmodelledOp]:
+        """Ops whose kernels' own memory is missing in these figures, the largest first."""
+        devices = {one.measured_on for _, _, line in self._lines() for one in line.devices.values()}
+        found = {op for device in devices for op in device.unmodelled()}
+        return sorted(found, key=lambda op: (-op.nbytes, op.name))
 
     def __contains__(self, entry: object) -> bool:
         """Whether a line was recorded just so."""

@@ -54,6 +54,7 @@ class Machine:
         self.thread = ThreadState()
         self.workspaces = Workspaces()
         self.unmodelled: dict[str, Unmodelled] = {}
+        self.strict = False
         self.shapes = shapes
 
     @property

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import HostMemoryError
+from ..errors import HostMemoryError, UnmodelledOpError
 from ..storages import storages_of
 from .destinations import Destinations, tensors_in
 from .kernels import Launch
@@ -117,10 +117,19 @@ class PlacementMode(TorchDispatchMode):
             if traits.makes_tensors:
                 self._label_results(traits, index, args, result)
                 if not traits.is_modelled:
-                    count(self._machine.unmodelled, func, result)
+                    self._unmodelled(func, result)
             if traits.may_resize:
                 self._follow(index, args, kwargs)
         return result
+
+    def _unmodelled(self, func: Any, result: Any) -> None:
+        if self._machine.strict:
+            raise UnmodelledOpError(
+                f"{func} has no entry in the kernels' table: the memory that its CUDA kernels take "
+                "beside its results is not known; simulate without strict=True to count results "
+                "alone"
+            )
+        count(self._machine.unmodelled, func, result)
 
     def _label_results(
         self, traits: Traits, index: int, args: tuple[Any, ...], result: Any

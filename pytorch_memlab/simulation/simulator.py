@@ -11,6 +11,7 @@ import torch
 from ..errors import UsageError
 from . import (
     active,
+    autocast,
     compiling,
     constructors,
     device_class,
@@ -50,10 +51,13 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
             have no values and cost no memory of the host, so that a model of any size runs in
             seconds; ``shapes`` has the rule for values that the program reads all the same, and
             ``values_read`` of the machine says where it read some.
+        strict: whether an op without an entry in the kernels' table is an error. Without it the
+            machine's ``unmodelled`` counts such ops, and the line profiler's notes name them.
 
     Raises:
         UnknownGPUError: no such preset or size; the message lists them.
         UsageError: ``count`` is no positive int, or this one is on already.
+        UnmodelledOpError: with ``strict``, when such an op runs.
 
     >>> with simulate("24GiB"):
     ...     linear = torch.nn.Linear(100, 100).cuda()
@@ -67,18 +71,26 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     True
     """
 
-    def __init__(self, gpu: str | int = "h100", count: int = 1, *, compute: bool = True) -> None:
+    def __init__(
+        self,
+        gpu: str | int = "h100",
+        count: int = 1,
+        *,
+        compute: bool = True,
+        strict: bool = False,
+    ) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UsageError(f"count must be a positive int, not {count!r}")
         self._gpu = gpu
         self._model = find_gpu(gpu)
         self._count = count
         self._compute = compute
+        self._strict = strict
         self._exits: ExitStack | None = None
 
     def _recreate_cm(self) -> Self:
         """A fresh simulation for every call of a decorated function."""
-        return type(self)(self._gpu, self._count, compute=self._compute)
+        return type(self)(self._gpu, self._count, compute=self._compute, strict=self._strict)
 
     def __enter__(self) -> Machine:
         """Begin to simulate.
@@ -90,6 +102,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
             raise UsageError("this simulation is on already: make another to nest one")
         settings = AllocatorSettings.parse(_settings_string())
         machine = Machine(self._model, self._count, settings, None if self._compute else Shapes())
+        machine.strict = self._strict
         with ExitStack() as exits:
             exits.callback(setattr, active, "machine", active.machine)
             active.machine = machine
@@ -118,7 +131,11 @@ def _installed(machine: Machine) -> Iterator[None]:
 
     @contextmanager
     def modes() -> Iterator[None]:
-        with PlacementMode(machine, execute), CallMode(machine, replacements):
+        with (
+            autocast.heard(),
+            PlacementMode(machine, execute),
+            CallMode(machine, replacements),
+        ):
             yield
 
     with ExitStack() as exits:
@@ -127,6 +144,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         generators.install(machine, patches)
         legacy_types.install(machine, patches)
         compiling.install(patches)
+        autocast.install(patches, exits)
         device_class.install(patches)
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)

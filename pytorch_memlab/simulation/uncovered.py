@@ -64,26 +64,21 @@ def install(patches: Patches) -> None:
         if name.startswith(_PREFIXES) and name not in covered:
             patches.set(torch._C, name, _refuse_internal(name))
     patches.set(torch._C, "__getattr__", _missing)
-    _refuse_autocast(patches)
     patches.set(torch.nn.DataParallel, "__init__", refuse("torch.nn.DataParallel"))
-    for table in (_CLASSES, _FUNCTIONS):
-        for module, names in table.items():
-            for name in names:
-                if hasattr(module, name):
-                    patches.set(module, name, refuse(f"torch.cuda.{name}"))
+    for module, names in _CLASSES.items():
+        for name in names:
+            if hasattr(module, name):
+                patches.set(module, name, _refusing_class(getattr(module, name)))
+    for module, names in _FUNCTIONS.items():
+        for name in names:
+            if hasattr(module, name):
+                patches.set(module, name, refuse(f"torch.cuda.{name}"))
 
 
-def _refuse_autocast(patches: Patches) -> None:
-    """On the host's tensors ``torch.autocast("cuda")`` has no effect, and nobody would notice."""
-    autocast = torch.amp.autocast_mode.autocast
-    enter: Callable[[Any], Any] = autocast.__enter__
-
-    def enter_unless_cuda(self: Any) -> Any:
-        if self.device == "cuda" and self._enabled:
-            raise UnsupportedCUDACallError(_message('torch.autocast("cuda")'))
-        return enter(self)
-
-    patches.set(autocast, "__enter__", enter_unless_cuda)
+def _refusing_class(original: type) -> type:
+    """A class that is none of which there are objects; annotations and isinstance still hold."""
+    name = original.__name__
+    return type(name, (original,), {"__new__": refuse(f"torch.cuda.{name}"), "__doc__": None})
 
 
 def _refuse_internal(name: str) -> Callable[..., Any]:

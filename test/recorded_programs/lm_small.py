@@ -19,6 +19,9 @@ class Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return torch.einsum("...i,oi->...o", x, self.weight)
 
+    def weight_first(self, x: Tensor) -> Tensor:
+        return torch.einsum("oi,...i->...o", self.weight, x)
+
 
 class RMSNorm(nn.Module):
     def __init__(self, width: int) -> None:
@@ -91,9 +94,10 @@ class FeedForward(nn.Module):
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        gate = self.gate(x)
-        up = self.up(x)
-        return self.down(silu(gate) * up)
+        gate = self.gate.weight_first(x)
+        up = self.up.weight_first(x)
+        down = self.down.weight_first(silu(gate) * up)
+        return down.to(x.dtype)
 
 
 def silu(x: Tensor) -> Tensor:
