@@ -5,7 +5,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 
-.PHONY: help demo test test-gpu lint bench picture
+.PHONY: help demo test test-gpu lint bench accuracy picture
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make test-gpu  run the tests that need a CUDA GPU"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     run the benchmarks"
+	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the README"
 	@echo "make picture   draw readme-output.png"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -43,6 +44,9 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(PY) -m benchmarks
+
+accuracy: $(INSTALLED)
+	$(PY) -m benchmarks.accuracy
 
 picture: $(INSTALLED)
 	$(PY) scripts/readme_picture.py

@@ -40,6 +40,30 @@ def test_forward_passes_of_the_large_model(length, expected):
     assert peaks(stats) == expected
 
 
+def test_forward_pass_of_the_small_model_in_mixed_precision():
+    trace = load("lm_small_ctx128_forward_bf16")
+    recorded = recorded_events(trace)
+    events, stats = simulated_events("a100", lm_small.run_in_bfloat16, trace, compute=False)
+    # The autocast cache is freed in an order of C++'s hashes of addresses.
+    cached = slice(1788, 1873)
+    assert sorted(events[cached]) == sorted(recorded[cached])
+    assert {kind for kind, _, _ in events[cached]} == {"free"}
+    del events[cached], recorded[cached]
+    assert events == recorded
+    assert peaks(stats) == (815783936, 861929472)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"), [(128, (24024505344, 24245174272)), (512, (39996685312, 40514879488))]
+)
+def test_forward_passes_of_the_large_model_in_mixed_precision(length, expected):
+    trace = load(f"lm2.7b_ctx{length}_forward_bf16")
+    program = partial(lm_large.forward_in_bfloat16, length=length)
+    events, stats = simulated_events("h100", program, trace, compute=False)
+    assert events == recorded_events(trace)
+    assert peaks(stats) == expected
+
+
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -10,13 +10,11 @@ composite one is cast like one that the program calls.
 from __future__ import annotations
 
 import warnings
-import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from . import active
 from .autocast_lists import (
     BANNED,
     FP32,
@@ -24,7 +22,10 @@ from .autocast_lists import (
     FP32_SET_OPT_DTYPE,
     LOWER_PRECISION,
     PROMOTE,
+    RECURRENT,
 )
+from .casts import cache, call_with_casts, is_eligible, is_on_gpu, widest
+from .destinations import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,44 +37,9 @@ _KEY: Final = torch._C.DispatchKey.AutocastCUDA
 _THIS: Final = torch._C.DispatchKeySet(_KEY)
 _WITH_HOST: Final = _THIS.add(torch._C.DispatchKey.AutocastCPU)
 _exclude: Final = torch._C._ExcludeDispatchKeyGuard
-_cast_to = torch.ops.aten.to.dtype
 _get_dtype = torch.get_autocast_dtype
 
 
-class WeightCache:
-    """The casts of weights, kept until the outermost autocast exits."""
-
-    def __init__(self) -> None:
-        self._casts: dict[int, tuple[weakref.ref[torch.Tensor], torch.Tensor]] = {}
-        self._outlived: list[torch.Tensor] = []
-
-    def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A weight's cast, the same one for every use.
-
-        Args:
-            tensor: the weight.
-            dtype: of the cast.
-
-        Returns:
-            the cast.
-        """
-        key = tensor._cdata
-        entry = self._casts.get(key)
-        if entry is not None:
-            if entry[0]() is tensor:
-                return entry[1]
-            self._outlived.append(entry[1])
-        cast: torch.Tensor = _cast_to(tensor, dtype)
-        self._casts[key] = (weakref.ref(tensor), cast)
-        return cast
-
-    def clear(self) -> None:
-        """Let go of all casts."""
-        self._casts.clear()
-        self._outlived.clear()
-
-
-_cache = WeightCache()
 _installed: list[torch.library.Library] = []
 
 
@@ -92,7 +58,7 @@ def install(patches: Patches, exits: ExitStack) -> None:
 
     def clear_both() -> None:
         clear()
-        _cache.clear()
+        cache.clear()
 
     patches.set(torch, "clear_autocast_cache", clear_both)
     exits.callback(_uninstall)
@@ -103,12 +69,14 @@ def install(patches: Patches, exits: ExitStack) -> None:
         for name, make in _policies():
             if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):
                 library.impl(name, make(_overload(name)))
+        for name in RECURRENT:
+            library.impl(name, _lower_precision(_overload(name)))
 
 
 def _uninstall() -> None:
     while _installed:
         _installed.pop()._destroy()
-    _cache.clear()
+    cache.clear()
 
 
 @contextmanager
@@ -142,14 +110,14 @@ def _overload(name: str) -> Any:
 
 def _lower_precision(op: Any) -> Any:
     def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _with_casts(op, _get_dtype("cuda"), args, kwargs)
+        return call_with_casts(op, _get_dtype("cuda"), args, kwargs)
 
     return _kernel(op, cast)
 
 
 def _fp32(op: Any) -> Any:
     def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _with_casts(op, torch.float32, args, kwargs)
+        return call_with_casts(op, torch.float32, args, kwargs)
 
     return _kernel(op, cast)
 
@@ -163,7 +131,7 @@ def _fp32_set_opt_dtype(op: Any) -> Any:
 
     def set_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         given = args[position] if len(args) > position else kwargs.get("dtype")
-        if given is not None or not _is_eligible(args[0]):
+        if given is not None or not is_eligible(args[0]):
             return op(*args, **kwargs)
         if argument.kwarg_only or len(args) <= position:
             return op(*args, **{**kwargs, "dtype": torch.float32})
@@ -173,11 +141,12 @@ def _fp32_set_opt_dtype(op: Any) -> Any:
 
 
 def _fp32_append_dtype(op: Any) -> Any:
-    with_dtype = _overload(FP32_APPEND_DTYPE[op._schema.name.removeprefix("aten::")+"."+op._schema.overload_name])
+    name = op._schema.name.removeprefix("aten::")
+    with_dtype = _overload(FP32_APPEND_DTYPE[f"{name}.{op._schema.overload_name}"])
     defaults = [argument.default_value for argument in op._schema.arguments]
 
     def append(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        dtype = torch.float32 if _is_eligible(args[0]) else args[0].dtype
+        dtype = torch.float32 if is_eligible(args[0]) else args[0].dtype
         return with_dtype(*args, *defaults[len(args) :], **kwargs, dtype=dtype)
 
     return _kernel(op, append)
@@ -185,7 +154,7 @@ def _fp32_append_dtype(op: Any) -> Any:
 
 def _promote(op: Any) -> Any:
     def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return _with_casts(op, _widest(args, kwargs), args, kwargs)
+        return call_with_casts(op, widest(args, kwargs), args, kwargs)
 
     return _kernel(op, cast)
 
@@ -205,82 +174,10 @@ def _banned(op: Any) -> Any:
 def _kernel(op: Any, on_gpu: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
-            if not any(_is_on_gpu(tensor) for tensor in _tensors_in(args, kwargs)):
+            if not any(is_on_gpu(tensor) for tensor in tensors_in(args, kwargs)):
                 with _exclude(_THIS):
                     return op(*args, **kwargs)
             with _exclude(_WITH_HOST):
                 return on_gpu(args, kwargs)
 
     return kernel
-
-
-def _with_casts(op: Any, dtype: torch.dtype, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Cast arguments from the last to the first, and free them from the first on, as gcc does."""
-    values = [*args, *kwargs.values()]
-    made: list[torch.Tensor] = []
-    for position in reversed(range(len(values))):
-        casts: list[torch.Tensor] = []
-        values[position] = _cast(values[position], dtype, casts)
-        made = casts + made
-    del casts
-    named = dict(zip(kwargs, values[len(args) :], strict=True))
-    del values[len(args) :]
-    result = op(*values, **named)
-    del values, named
-    while made:
-        del made[0]
-    return result
-
-
-def _cast(value: Any, dtype: torch.dtype, made: list[torch.Tensor]) -> Any:
-    if isinstance(value, (list, tuple)):
-        return [_cast(one, dtype, made) for one in value]
-    if not isinstance(value, torch.Tensor) or value.dtype == dtype or not _is_eligible(value):
-        return value
-    cast = _cache.cast(value, dtype) if _is_cached(value, dtype) else _cast_to(value, dtype)
-    made.append(cast)
-    return cast
-
-
-def _is_cached(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
-    return (
-        tensor.dtype == torch.float32
-        and tensor.requires_grad
-        and tensor.is_leaf
-        and not tensor._is_view()
-        and dtype == _get_dtype("cuda")
-        and torch.is_autocast_cache_enabled()
-    )
-
-
-def _widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    lower = _get_dtype("cuda")
-    widest = lower
-    for tensor in _tensors_in(args, kwargs):
-        if _is_eligible(tensor):
-            if tensor.dtype not in (torch.float32, lower):
-                raise RuntimeError("Unexpected floating ScalarType in at::autocast::prioritize")
-            if tensor.dtype == torch.float32:
-                widest = torch.float32
-    return widest
-
-
-def _is_eligible(tensor: torch.Tensor) -> bool:
-    return (
-        tensor.is_floating_point() and tensor.dtype != torch.float64 and _is_on_gpu(tensor)
-    )
-
-
-def _is_on_gpu(tensor: torch.Tensor) -> bool:
-    machine = active.machine
-    return machine is not None and machine.placements.find(tensor) is not None
-
-
-def _tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for one in value:
-                if isinstance(one, torch.Tensor):
-                    yield one

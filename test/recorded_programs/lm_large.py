@@ -30,7 +30,8 @@ class RMSNorm(nn.Module):
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         root = torch.sqrt(norm**2 / x.shape[-1] + 1e-5)
         scaled = x / root
-        return self.weight * scaled
+        weighted = torch.einsum("d,...d->...d", self.weight, scaled)
+        return weighted.to(x.dtype)
 
 
 class Rotation(nn.Module):
@@ -138,6 +139,11 @@ def forward(begin: Callable[[], None], end: Callable[[], None], length: int) -> 
     logits = model(tokens)
     end()
     del logits
+
+
+def forward_in_bfloat16(begin: Callable[[], None], end: Callable[[], None], length: int) -> None:
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        forward(begin, end, length)
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

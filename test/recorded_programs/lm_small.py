@@ -146,3 +146,13 @@ def run(begin: Callable[[], None], end: Callable[[], None]) -> None:
     with torch.no_grad():
         model(tokens)
     end()
+
+
+def run_in_bfloat16(begin: Callable[[], None], end: Callable[[], None]) -> None:
+    model = Model()
+    tokens = torch.zeros(BATCH, LENGTH, dtype=torch.int64, device="cuda")
+    begin()
+    with torch.no_grad(), torch.autocast("cuda", dtype=torch.bfloat16):
+        logits = model(tokens)
+    del logits
+    end()

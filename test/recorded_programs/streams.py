@@ -86,6 +86,19 @@ def simulated_events(
     Returns:
         kind, address and size of every allocation and free, and the allocator's counters.
     """
+    events, stats, surprises = simulate_recorded(gpu, program, trace, **options)
+    assert surprises == []
+    return events, stats
+
+
+def simulate_recorded(
+    gpu: str, program: Callable[..., None], trace: dict[str, Any], **options: Any
+) -> tuple[list[tuple[str, int, int]], dict[str, Any], list[str]]:
+    """As ``simulated_events``, for a program that may need other segments than were recorded.
+
+    Returns:
+        what ``simulated_events`` returns, and what the driver was asked otherwise than recorded.
+    """
     driver = RecordedDriver()
     found: list[Any] = []
     with simulate(gpu, **options) as machine:
@@ -110,9 +123,8 @@ def simulated_events(
             found.append((list(allocator.events), allocator.memory_stats()))
 
         program(begin, end)
-    [result] = found
-    assert driver.surprises == []
-    return result
+    [(events, stats)] = found
+    return events, stats, driver.surprises
 
 
 def recorded_workspaces(trace: dict[str, Any], size: int) -> int:

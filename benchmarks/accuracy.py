@@ -1,0 +1,193 @@
+"""Simulation beside recordings of real GPUs: the table in the README."""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
+from pytorch_memlab.simulation.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.driver import RecordedDriver
+from pytorch_memlab.utils import readable_size
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = (ROOT / "test" / "data", ROOT.parent / "shared" / "ground_truth")
+BEGIN, END = "<!-- accuracy -->", "<!-- /accuracy -->"
+HEAD = (
+    "recording",
+    "allocations and frees equal, in order",
+    "peak of active bytes: recorded, simulated",
+    "differs by",
+    "peak of reserved bytes: recorded, simulated",
+    "differs by",
+)
+
+Event = tuple[str, int]
+Peaks = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A recording and its simulation.
+
+    Args:
+        name: of the recording.
+        equal: allocations and frees of the same size, in the same order.
+        total: how many the longer of both has.
+        recorded: peaks of active and of reserved bytes on the GPU.
+        simulated: the same under simulation.
+    """
+
+    name: str
+    equal: int
+    total: int
+    recorded: Peaks
+    simulated: Peaks
+
+    def cells(self) -> list[str]:
+        """The row of the table."""
+        cells = [f"`{self.name}`", f"{self.equal:,} of {self.total:,}"]
+        for recorded, simulated in zip(self.recorded, self.simulated, strict=True):
+            cells.append(f"{readable_size(recorded)}, {readable_size(simulated)}")
+            cells.append(_percent(recorded, simulated))
+        return cells
+
+
+def _percent(recorded: int, simulated: int) -> str:
+    if recorded == simulated:
+        return "0"
+    return f"{100 * (simulated - recorded) / recorded:+.4f} %"
+
+
+def compare(name: str, trace: dict[str, Any]) -> Comparison | None:
+    """Simulate the program of a recording.
+
+    Returns:
+        both beside each other, None if there is no program.
+    """
+    catalogue = importlib.import_module("recorded_programs.catalogue")
+    streams = importlib.import_module("recorded_programs.streams")
+    found = catalogue.program_of(name, trace.get("versions", {}).get("gpu", "h100"))
+    if found is None:
+        return None
+    gpu, program = found
+    events, stats, _ = streams.simulate_recorded(gpu, program, trace, compute=False)
+    ours = [(kind, size) for kind, _, size in events]
+    theirs = [(kind, size) for kind, _, size in streams.recorded_events(trace)]
+    return Comparison(
+        name,
+        equal_in_order(theirs, ours),
+        max(len(theirs), len(ours)),
+        recorded_peaks(trace, streams.adopt),
+        _peaks(stats),
+    )
+
+
+def equal_in_order(one: Sequence[Event], other: Sequence[Event]) -> int:
+    """How many events two streams share in order.
+
+    >>> equal_in_order([("alloc", 1), ("free", 1)], [("alloc", 1), ("alloc", 2), ("free", 1)])
+    2
+    """
+    prefix = _common(one, other)
+    one, other = one[prefix:], other[prefix:]
+    suffix = _common(one[::-1], other[::-1])
+    one, other = one[: len(one) - suffix], other[: len(other) - suffix]
+    blocks = SequenceMatcher(None, one, other, autojunk=False).get_matching_blocks()
+    return prefix + suffix + sum(block.size for block in blocks)
+
+
+def _common(one: Sequence[Event], other: Sequence[Event]) -> int:
+    length = min(len(one), len(other))
+    return next((index for index in range(length) if one[index] != other[index]), length)
+
+
+def recorded_peaks(trace: dict[str, Any], adopt: Any) -> Peaks:
+    """Peaks of active and reserved bytes while a recording is replayed block for block."""
+    driver = RecordedDriver()
+    settings = AllocatorSettings.parse(trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or "")
+    allocator = CachingAllocator(driver, settings, order_by_address=True)
+    for segment in trace["initial"]:
+        adopt(allocator, segment)
+    allocator.reset_peak_stats()
+    frees_segments = False
+    for index, (kind, address, size, *_) in enumerate(trace["events"]):
+        if kind == "segment_free" and not frees_segments:
+            allocator.empty_cache()
+            if index == 0:  # the recorded program's own, before what is simulated begins
+                allocator.reset_peak_stats()
+        elif kind == "segment_alloc":
+            driver.expected.append((index, address, size))
+        elif kind == "alloc":
+            allocator.malloc(size)
+        elif kind == "free":
+            allocator.free(address)
+        frees_segments = kind == "segment_free"
+    return _peaks(allocator.memory_stats())
+
+
+def _peaks(stats: dict[str, Any]) -> Peaks:
+    return stats["active_bytes"]["all"]["peak"], stats["reserved_bytes"]["all"]["peak"]
+
+
+def recordings() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every recording that is here: our own, then those that other people published."""
+    for folder in FOLDERS:
+        for path in sorted(folder.glob("*.json.gz")):
+            with gzip.open(path) as file:
+                yield path.name.removesuffix(".json.gz"), json.load(file)
+
+
+def table(comparisons: Sequence[Comparison], missing: Sequence[str]) -> str:
+    """The table as Markdown, and which recordings it lacks."""
+    lines = [
+        "|" + "|".join(f" {cell} " for cell in row) + "|"
+        for row in (HEAD, *(one.cells() for one in comparisons))
+    ]
+    lines.insert(1, "|" + "---|" * len(HEAD))
+    if missing:
+        names = ", ".join(f"`{name}`" for name in missing)
+        lines += ["", f"Recordings whose programs are not written yet: {names}."]
+    return "\n".join(lines)
+
+
+def write(text: str, readme: Path) -> None:
+    """Put the table between its marks.
+
+    Raises:
+        ValueError: the marks are not there, once each.
+    """
+    page = readme.read_text(encoding="utf-8")
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ValueError(f"{readme.name} needs the marks {BEGIN} and {END}, once each")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def main() -> str | None:
+    """Compare, print, and write the README's table; one line if there is no recording."""
+    sys.path.insert(0, str(ROOT / "test"))
+    comparisons, missing = [], []
+    for name, trace in recordings():
+        comparison = compare(name, trace)
+        if comparison is None:
+            missing.append(name)
+        else:
+            comparisons.append(comparison)
+            print(*comparison.cells(), sep="  ", flush=True)
+    if not comparisons:
+        return "no recordings here: neither test/data nor shared/ground_truth beside the repository"
+    write(table(comparisons, missing), ROOT / "README.md")
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
