@@ -178,9 +178,9 @@ def test_copies_of_a_model_cost_no_memory_of_the_host(machine):
 
 
 def test_wrong_shapes_fail_without_arithmetic_too(machine):
-    with pytest.raises(RuntimeError, match="mat1 and mat2|same reduction dim"):
+    with pytest.raises(RuntimeError, match=r"mat1 and mat2|same reduction dim"):
         torch.randn(100, 200, device="cuda") @ torch.randn(100, 200, device="cuda")
-    with pytest.raises(RuntimeError, match="size|broadcast"):
+    with pytest.raises(RuntimeError, match=r"size|broadcast"):
         torch.zeros(10_000, device="cuda").add_(torch.zeros(9_999, device="cuda"))
 
 

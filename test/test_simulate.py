@@ -402,7 +402,7 @@ def test_what_is_not_covered_names_itself(gpus: Any) -> None:
     with pytest.raises(UnsupportedCUDACallError, match=r"torch\.cuda\.CUDAGraph is not covered"):
         torch.cuda.CUDAGraph()
     assert torch.cuda.CUDAGraph | None
-    assert not isinstance(3, torch.cuda.MemPool)
+    assert not isinstance(3, torch.cuda.CUDAGraph)
     with pytest.raises(UnsupportedCUDACallError, match=r"_record_memory_history is not covered"):
         torch.cuda.memory._record_memory_history()
 

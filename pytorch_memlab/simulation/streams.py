@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
+from abc import ABCMeta
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -146,3 +147,15 @@ class SimulatedEvent:
         if self._recorded is None or end_event._recorded is None:
             raise ValueError("both events must be recorded before their time is taken")
         return (end_event._recorded - self._recorded) * 1e3
+
+
+def _register_with_older_torch() -> None:
+    """Before torch.Stream was a class of C++, torch asked its streams to be of an abstract one."""
+    bases = getattr(torch, "_streambase", None)
+    for name, kind in (("_StreamBase", SimulatedStream), ("_EventBase", SimulatedEvent)):
+        base = getattr(bases, name, None)
+        if isinstance(base, ABCMeta):
+            base.register(kind)
+
+
+_register_with_older_torch()
