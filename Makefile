@@ -4,18 +4,23 @@ PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
+PROGRAMS := .venv-programs
+PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 
-.PHONY: help demo test test-gpu lint bench accuracy picture
+.PHONY: help demo test test-gpu programs lint bench accuracy picture
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo      profile examples/quickstart.py, on a simulated GPU where there is no other"
 	@echo "make test      run the tests"
 	@echo "make test-gpu  run the tests that need a CUDA GPU"
+	@echo "make programs  run models of transformers, its Trainer and accelerate, simulated"
+	@echo "make test-ipython8  run the notebook's tests with IPython 8"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     run the benchmarks"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the README"
 	@echo "make picture   draw readme-output.png"
+	@echo "make notebook  run demo.ipynb, and keep its outputs"
 
 $(INSTALLED): pyproject.toml constraints.txt
 	@version=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2] + " new" * (sys.version_info >= (3, 10)))' 2>&1); \
@@ -37,6 +42,22 @@ test: $(INSTALLED)
 test-gpu: $(INSTALLED)
 	$(PY) -m pytest -m gpu test/gpu
 
+# The first environment's packages, and those of the extra `examples` on top of them.
+$(PROGRAMS_INSTALLED): $(INSTALLED)
+	$(PY) -m venv $(PROGRAMS)
+	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
+	$(PY) -c "$$packages" > "$$($(PROGRAMS)/bin/python -c "$$packages")/first_environment.pth"
+	$(PROGRAMS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[examples]'
+	@touch $@
+
+programs: $(PROGRAMS_INSTALLED)
+	$(PROGRAMS)/bin/python -m pytest test/test_transformers.py
+
+# PYTHONPATH goes before site-packages, and reaches the kernels that tests start.
+test-ipython8: $(INSTALLED)
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade --target build/ipython8 'ipython>=8.18,<9'
+	PYTHONPATH=build/ipython8 $(PY) -m pytest test/notebook
+
 lint: $(INSTALLED)
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
@@ -50,3 +71,6 @@ accuracy: $(INSTALLED)
 
 picture: $(INSTALLED)
 	$(PY) scripts/readme_picture.py
+
+notebook: $(INSTALLED)
+	$(PY) scripts/run_notebook.py

@@ -7,9 +7,11 @@ NAMES = (
     "line_event",
     "unregistered_call",
     "display_time",
+    "reporter",
     "import_time",
     "simulate_step",
     "gpu_line_event",
+    "courtesy",
 )
 
 failed = [

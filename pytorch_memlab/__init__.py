@@ -7,6 +7,21 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .courtesy import Courtesy
+    from .gpu_mem import (
+        GPUMemory,
+        b2mb,
+        gpu_mem_allocate_mbs,
+        gpu_mem_get,
+        gpu_mem_get_all,
+        gpu_mem_get_free,
+        gpu_mem_get_free_no_cache,
+        gpu_mem_get_used,
+        gpu_mem_get_used_fast,
+        gpu_mem_get_used_no_cache,
+        gpu_mem_leave_free_mbs,
+        gpu_with_max_free_mem,
+        preload_pytorch,
+    )
     from .line_profiler.line_profiler import LineProfiler
     from .line_profiler.profile import (
         clear_global_line_profiler,
@@ -16,35 +31,116 @@ if TYPE_CHECKING:
         set_target_gpu,
     )
     from .mem_reporter import MemReporter
-    from .scopes import PeakScope
+    from .mem_trace import (
+        GPUMemTrace,
+        gpu_mem_trace,
+    )
+    from .notebook.cell_logger import IPyGPULogger
+    from .notebook.experiments import (
+        IPyExperiments,
+        IPyExperimentsCPU,
+        IPyExperimentsPytorch,
+    )
+    from .notebook.memory_usage import (
+        start_watching_memory,
+        stop_watching_memory,
+    )
+    from .notebook.traceback_cleaning import (
+        get_ref_free_exc_info,
+        gpu_mem_restore,
+        gpu_mem_restore_ctx,
+        ipython_tb_clear_frames,
+        ipython_tb_clear_frames_ctx,
+        is_in_ipython,
+    )
+    from .scopes import (
+        HostScope,
+        PeakScope,
+    )
     from .simulation.simulator import simulate
 
 __version__ = "1.0.0.dev0"
 
 _HOMES = {
     "Courtesy": "courtesy",
+    "GPUMemTrace": "mem_trace",
+    "GPUMemory": "gpu_mem",
+    "HostScope": "scopes",
+    "IPyExperiments": "notebook.experiments",
+    "IPyExperimentsCPU": "notebook.experiments",
+    "IPyExperimentsPytorch": "notebook.experiments",
+    "IPyGPULogger": "notebook.cell_logger",
     "LineProfiler": "line_profiler.line_profiler",
     "MemReporter": "mem_reporter",
     "PeakScope": "scopes",
+    "b2mb": "gpu_mem",
     "clear_global_line_profiler": "line_profiler.profile",
     "display": "line_profiler.profile",
+    "get_ref_free_exc_info": "notebook.traceback_cleaning",
+    "gpu_mem_allocate_mbs": "gpu_mem",
+    "gpu_mem_get": "gpu_mem",
+    "gpu_mem_get_all": "gpu_mem",
+    "gpu_mem_get_free": "gpu_mem",
+    "gpu_mem_get_free_no_cache": "gpu_mem",
+    "gpu_mem_get_used": "gpu_mem",
+    "gpu_mem_get_used_fast": "gpu_mem",
+    "gpu_mem_get_used_no_cache": "gpu_mem",
+    "gpu_mem_leave_free_mbs": "gpu_mem",
+    "gpu_mem_restore": "notebook.traceback_cleaning",
+    "gpu_mem_restore_ctx": "notebook.traceback_cleaning",
+    "gpu_mem_trace": "mem_trace",
+    "gpu_with_max_free_mem": "gpu_mem",
+    "ipython_tb_clear_frames": "notebook.traceback_cleaning",
+    "ipython_tb_clear_frames_ctx": "notebook.traceback_cleaning",
+    "is_in_ipython": "notebook.traceback_cleaning",
+    "preload_pytorch": "gpu_mem",
     "profile": "line_profiler.profile",
     "profile_every": "line_profiler.profile",
     "set_target_gpu": "line_profiler.profile",
     "simulate": "simulation.simulator",
+    "start_watching_memory": "notebook.memory_usage",
+    "stop_watching_memory": "notebook.memory_usage",
 }
 
 __all__ = [
     "Courtesy",
+    "GPUMemTrace",
+    "GPUMemory",
+    "HostScope",
+    "IPyExperiments",
+    "IPyExperimentsCPU",
+    "IPyExperimentsPytorch",
+    "IPyGPULogger",
     "LineProfiler",
     "MemReporter",
     "PeakScope",
+    "b2mb",
     "clear_global_line_profiler",
     "display",
+    "get_ref_free_exc_info",
+    "gpu_mem_allocate_mbs",
+    "gpu_mem_get",
+    "gpu_mem_get_all",
+    "gpu_mem_get_free",
+    "gpu_mem_get_free_no_cache",
+    "gpu_mem_get_used",
+    "gpu_mem_get_used_fast",
+    "gpu_mem_get_used_no_cache",
+    "gpu_mem_leave_free_mbs",
+    "gpu_mem_restore",
+    "gpu_mem_restore_ctx",
+    "gpu_mem_trace",
+    "gpu_with_max_free_mem",
+    "ipython_tb_clear_frames",
+    "ipython_tb_clear_frames_ctx",
+    "is_in_ipython",
+    "preload_pytorch",
     "profile",
     "profile_every",
     "set_target_gpu",
     "simulate",
+    "start_watching_memory",
+    "stop_watching_memory",
 ]
 
 
@@ -55,6 +151,28 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
     return value
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """What ``%load_ext pytorch_memlab`` does: register the magics, and say nothing.
+
+    Args:
+        shell: the IPython shell.
+    """
+    from .notebook.magics import MemlabMagics
+
+    shell.register_magics(MemlabMagics)
+
+
+def unload_ipython_extension(shell: Any) -> None:  # noqa: ARG001 - IPython gives it
+    """What ``%unload_ext pytorch_memlab`` does: end what the magics have begun.
+
+    Args:
+        shell: the IPython shell.
+    """
+    from .notebook.magics import end_everything
+
+    end_everything()
 
 
 def __dir__() -> list[str]:

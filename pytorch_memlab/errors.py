@@ -8,6 +8,10 @@ class MemlabError(Exception):
 class UsageError(MemlabError, ValueError):
     """An argument that cannot be used; the message names what would have been right."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback: the mistake is the caller's, in one line."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class NotAFunctionError(UsageError, TypeError):
     """Something that has no Python source lines was given to be profiled."""
@@ -42,3 +46,7 @@ class UnmodelledOpError(MemlabError):
 
 class HostMemoryError(MemlabError, MemoryError):
     """This machine cannot hold what the simulated GPU could."""
+
+
+class ContextReleaseError(MemlabError):
+    """CUDA's context could not be given back, or not be taken again; the message says why."""

@@ -3,28 +3,45 @@
 from __future__ import annotations
 
 import gc
-from typing import TypeAlias
+import os
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from types import FrameType
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import torch
-from torch.utils.weak import TensorWeakRef
 
-from .errors import MemlabError, UsageError
+from .errors import UsageError
+from .reporter.categories import Categories
+from .reporter.collection import Collection, collector_paused
+from .reporter.differences import Difference, diff
+from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames
-from .reporter.rows import TensorRow, rows_of
-from .reporter.text import LEN, SHARES, header, section
-from .tensors.living import living
+from .reporter.output import printed_to
+from .reporter.reconciliation import description_of, reconciled, with_birth_lines
+from .reporter.records import Reconciliation
+from .reporter.rows import Rows, rows_of
+from .reporter.snapshot import MemorySnapshot, check_arrangement, means
+from .reporter.stats import TensorStat, arranged, stat_of
+from .reporter.text import LEN, header, section
+from .reporter.variables import names_of_attributes, names_of_variables
+from .tensors.lines import recorded_lines
 
-__all__ = ["LEN", "MemReporter"]
+if TYPE_CHECKING:
+    import pandas as pd
 
-TensorStat: TypeAlias = tuple[str, tuple[object, ...], int, int]
+__all__ = ["LEN", "MemReporter", "diff"]
+
+T = TypeVar("T")
 
 
 class MemReporter:
     """Lists the tensors of this process, and the memory that each holds.
 
-    It looks at storages, not at tensors: memory that several tensors share counts once, as bytes
-    rounded up to the 512 that PyTorch's CUDA allocator deals in. Nothing here keeps a tensor, a
-    model or an optimizer alive, and a report allocates nothing on any device.
+    It looks at storages, not at tensors: memory that several tensors share counts once. Nothing
+    here keeps a tensor, a model or an optimizer alive, and a report allocates nothing on any
+    device.
 
     Args:
         model: gives names to its parameters and buffers.
@@ -39,8 +56,9 @@ class MemReporter:
         self.pre_collect = pre_collect
         self.device_tensor_stat: dict[torch.device, list[TensorStat]] = {}
         self._names = TensorNames()
-        self._tensors: list[TensorWeakRef] = []
+        self._collection = Collection()
         self._graphs: frozenset[torch.device] = frozenset()
+        self._reconciliations: dict[torch.device, Reconciliation] = {}
         if model is not None:
             _require(torch.nn.Module, "model", model)
             self._names.add_model(model)
@@ -60,31 +78,27 @@ class MemReporter:
         self._names.add_optimizer(optimizer)
 
     def collect_tensor(self) -> None:
-        """Find the tensors and optimizers that are alive."""
+        """Find the tensors, modules and optimizers that are alive."""
         if self.pre_collect:
             gc.collect()
-        self._tensors = []
-        for found in living(torch.Tensor, torch.optim.Optimizer):
-            if issubclass(type(found), torch.optim.Optimizer):
-                self._names.add_optimizer(found)
-            else:
-                self._tensors.append(TensorWeakRef(found))
+        with collector_paused():
+            for optimizer in self._collection.fill():
+                self._names.add_optimizer(optimizer)
 
     def get_stats(self) -> None:
         """Describe the collected tensors in ``device_tensor_stat``, and forget them.
 
         For each device there is a list of tuples: name (with ``(->other)`` if the row ``other``
-        counts the storage), size, number of elements, bytes.
+        counts the storage), size, number of elements, bytes rounded up to the 512 that PyTorch's
+        CUDA allocator deals in. Tensors that neither a model nor an optimizer knows have
+        numbers for names; ``snapshot`` knows their variables.
         """
-        rows = rows_of(self._take_collected(), self._names)
+        rows = self._rows(lambda _: {})
         self._graphs = rows.graphs
+        self._reconciliations = {each.device: each for each in reconciled(rows)}
         self.device_tensor_stat.clear()
-        for row in rows.tensors:
-            self.device_tensor_stat.setdefault(row.device, []).append(_stat(row))
-
-    def _take_collected(self) -> list[torch.Tensor]:
-        collected, self._tensors = self._tensors, []
-        return [tensor for found in collected if (tensor := found()) is not None]
+        for row in with_birth_lines(rows):
+            self.device_tensor_stat.setdefault(row.device, []).append(stat_of(row))
 
     def print_stats(self, verbose: bool = False, target_device: torch.device | None = None) -> None:
         """Print what ``get_stats`` found.
@@ -97,51 +111,161 @@ class MemReporter:
         stats = {
             device: rows
             for device, rows in self.device_tensor_stat.items()
-            if target_device is None or _means(target_device, device)
+            if target_device is None or means(target_device, device)
         }
-        if target_device is not None:
-            stats = stats or {target_device: []}
+        if target_device is not None and not stats:
+            counted = [each for each in self._reconciliations if means(target_device, each)]
+            stats = {device: [] for device in counted or [target_device]}
         print(header())
         for device, rows in stats.items():
-            graph = device in self._graphs
-            for line in section(device, rows, verbose, _allocated(device), graph):
+            record = self._reconciliations.get(device)
+            for line in section(device, rows, verbose, record, device in self._graphs):
                 print(line)
 
-    def report(self, verbose: bool = False, device: torch.device | str | None = None) -> None:
+    def report(
+        self,
+        verbose: bool = False,
+        device: torch.device | str | int | None = None,
+        *,
+        details: bool = False,
+        sort_by: str | None = None,
+        min_size: int = 0,
+        file: str | os.PathLike[str] | IO[str] | None = None,
+    ) -> None:
         """Print the tensors that are alive now.
 
         Args:
             verbose: show which tensors share their storage with which: ``bias(->weight)``.
             device: report this device only; None for all devices.
+            details: print ``snapshot()`` instead: names of variables, categories with their sums,
+                and a reconciliation with the allocator and the driver.
+            sort_by: ``size`` or ``numel`` (largest first) or ``name``; None for the order of the
+                model, then by age.
+            min_size: put rows of fewer bytes together.
+            file: a path to write to, or an open text file; None for the standard output.
+
+        Raises:
+            UsageError: there is no such order, size or device.
         """
+        check_arrangement(sort_by, min_size)
+        target = _device(device)
+        with printed_to(file):
+            if details:
+                snapshot = self._snapshot(_caller()).on(target)
+                print(snapshot.arranged(sort_by, min_size))
+                return
+            self.collect_tensor()
+            self.get_stats()
+            for known, stats in self.device_tensor_stat.items():
+                self.device_tensor_stat[known] = arranged(stats, sort_by, min_size)
+            self.print_stats(verbose, target_device=target)
+
+    def snapshot(self) -> MemorySnapshot:
+        """What holds the memory now, as plain data that keeps nothing alive.
+
+        Tensors that neither a model nor an optimizer knows are named after the variables that
+        lead to them: of the calling functions, then globals of modules. ``print`` gives it as
+        text, a notebook shows it as HTML, ``diff`` compares two.
+
+        Returns:
+            rows, categories, and where every byte of each device went.
+        """
+        return self._snapshot(_caller())
+
+    @staticmethod
+    def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
+        """What came, what went, what grew or shrank between two snapshots, by name.
+
+        Args:
+            before: the earlier one.
+            after: the later one, of the same reporter.
+
+        Returns:
+            the changes; ``print`` gives them as text.
+
+        Raises:
+            UsageError: an argument is no snapshot.
+        """
+        _require(MemorySnapshot, "before", before)
+        _require(MemorySnapshot, "after", after)
+        return diff(before, after)
+
+    def leaks(self, iterations: int | Iterable[T]) -> LeakWatch[T]:
+        """Watch a loop for names whose memory grows with every iteration.
+
+        Args:
+            iterations: what the loop goes over, such as a data loader, or a number of iterations.
+
+        Returns:
+            an iterable in its place. After three iterations or more, ``print`` says what grew,
+            and ``growing`` holds it as data.
+
+        Raises:
+            UsageError: there is nothing to go over.
+        """
+        items: Any = range(iterations) if isinstance(iterations, int) else iterations
+        if not isinstance(items, Iterable):
+            kind = type(iterations).__name__
+            raise UsageError(f"iterations must be a number or an iterable, not a {kind}")
+        return LeakWatch(items, lambda: self._snapshot(_caller()))
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """The tensors that are alive now, one row each.
+
+        Returns:
+            columns ``device, name, category, size, numel, dtype, bytes, memory, shares, saved_by,
+            file, line``; ``bytes`` as they were asked for, ``memory`` rounded up to 512.
+        """
+        return self._snapshot(_caller()).to_dataframe()
+
+    @staticmethod
+    def record_lines() -> AbstractContextManager[None]:
+        """Note which line makes each node of autograd, for ``saved by MulBackward0 (train.py:41)``.
+
+        Without this, lines are known of graphs made under anomaly mode, and on a real GPU while
+        ``torch.cuda.memory._record_memory_history`` is on. It holds for this thread, takes some
+        10 µs for each op that makes a node, and keeps nothing alive: the note is in the node.
+
+        Returns:
+            a context manager.
+        """
+        return recorded_lines()
+
+    def _repr_html_(self) -> str:
+        return self._snapshot(_caller())._repr_html_()
+
+    def _snapshot(self, frame: FrameType | None) -> MemorySnapshot:
         self.collect_tensor()
-        self.get_stats()
-        target = None if device is None else torch.device(device)
-        self.print_stats(verbose, target_device=target)
+        rows = self._rows(lambda wanted: names_of_variables(frame, wanted))
+        records = tuple(reconciled(rows))
+        descriptions = tuple((str(each.device), description_of(each.device)) for each in records)
+        return MemorySnapshot(with_birth_lines(rows), records, descriptions)
+
+    def _rows(self, variables: Callable[[set[int]], dict[int, str]]) -> Rows:
+        """The rows of what was collected, which is forgotten then."""
+        with collector_paused():
+            living = self._collection.take()
+            wanted = set(map(id, living.tensors))
+            names = {**variables(wanted), **names_of_attributes(self._names.models(), wanted)}
+            categories = Categories(living.modules, self._names.optimizers())
+            return rows_of(living, self._names.now(names), categories)
 
 
 def _require(kind: type, name: str, value: object) -> None:
     if not isinstance(value, kind):
-        raise UsageError(f"{name} must be a torch {kind.__name__}, not a {type(value).__name__}")
+        owner = "torch " if kind.__module__.startswith("torch") else ""
+        raise UsageError(f"{name} must be a {owner}{kind.__name__}, not a {type(value).__name__}")
 
 
-def _stat(row: TensorRow) -> TensorStat:
-    name = row.name if row.shares is None else f"{row.name}{SHARES}{row.shares})"
-    return name, row.size, row.numel, row.memory
-
-
-def _means(target: torch.device, device: torch.device) -> bool:
-    return target.type == device.type and target.index in (None, device.index)
-
-
-def _allocated(device: torch.device) -> int | None:
-    """Bytes that the device's allocator counts as allocated, None if it has no counters."""
-    if device.type in ("cpu", "meta"):
+def _device(spec: torch.device | str | int | None) -> torch.device | None:
+    if spec is None:
         return None
-    from .devices import get_device
-
     try:
-        stats = get_device(device).stats()
-    except (MemlabError, RuntimeError):
-        return None
-    return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0
+        return torch.device("cuda", spec) if isinstance(spec, int) else torch.device(spec)
+    except (RuntimeError, TypeError) as error:
+        raise UsageError(f"no device {spec!r}: {str(error).splitlines()[0]}") from None
+
+
+def _caller() -> FrameType | None:
+    """The frame from which this module was called."""
+    return sys._getframe(2)

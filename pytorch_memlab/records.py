@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,62 @@ class FunctionInfo:
     source: tuple[str, ...] | None
 
 
+class GapKind(Enum):
+    """What a simulation did not know.
+
+    ``UNMODELLED``: what an op's kernels take besides its results. ``ESTIMATED``: whether what was
+    counted for them is right. ``ASSUMED``: a value that the program read.
+    """
+
+    UNMODELLED = "unmodelled"
+    ESTIMATED = "estimated"
+    ASSUMED = "assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that a simulation did without knowing all of it.
+
+    Args:
+        kind: what was not known.
+        name: of the op, without its overload, or of the call that read.
+        calls: how often.
+        nbytes: bytes that an unmodelled op returned, bytes that an estimated one took besides its
+            results, 0 of a read; over all calls.
+        assumption: of a read: what was taken in place of values.
+        place: of a read: ``file:line`` of the innermost line of the program.
+    """
+
+    kind: GapKind
+    name: str
+    calls: int
+    nbytes: int = 0
+    assumption: str = ""
+    place: str = ""
+
+    @property
+    def subject(self) -> tuple[GapKind, str, str, str]:
+        """All but the numbers: what tells two gaps apart."""
+        return self.kind, self.name, self.assumption, self.place
+
+    def __add__(self, other: Gap) -> Gap:
+        """Both together, of one subject."""
+        return replace(self, calls=self.calls + other.calls, nbytes=self.nbytes + other.nbytes)
+
+    def since(self, before: Gap) -> Gap:
+        """What came to it since it was ``before``."""
+        return replace(self, calls=self.calls - before.calls, nbytes=self.nbytes - before.nbytes)
+
+
+def joined(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
+    """Gaps of one subject added up, in the order in which the subjects first come."""
+    sums: dict[tuple[GapKind, str, str, str], Gap] = {}
+    for gap in gaps:
+        known = sums.get(gap.subject)
+        sums[gap.subject] = gap if known is None else known + gap
+    return tuple(sums.values())
+
+
 @dataclass(frozen=True, slots=True)
 class LineEntry:
     """One line of one function on one device, over all its hits.
@@ -50,6 +107,7 @@ class LineEntry:
         time: seconds spent in the line, calls included.
         delta: bytes allocated when the line ended less those when it began, summed over hits.
         stats: ``group.pool.metric`` -> the maximum over the hits, in bytes or counts.
+        gaps: what a simulation did in the line without knowing all of it, calls included.
     """
 
     code_id: int
@@ -59,6 +117,7 @@ class LineEntry:
     time: float
     delta: int
     stats: Mapping[str, int]
+    gaps: tuple[Gap, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +128,14 @@ class FunctionTable:
         function: what was profiled.
         device: where it was measured.
         rows: line number -> values in the order of ``Report.columns``, None where not measured.
+        gaps: line number -> what a simulation did there without knowing all of it; only lines
+            that have any.
     """
 
     function: FunctionInfo
     device: DeviceInfo
     rows: Mapping[int, tuple[int | float | None, ...]]
+    gaps: Mapping[int, tuple[Gap, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +151,3 @@ class Report:
     columns: tuple[str, ...]
     tables: tuple[FunctionTable, ...]
     notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class UnmodelledOp:
-    """An op of whose kernels' own memory a simulation knows nothing.
-
-    Args:
-        name: of the op, without namespace and overload.
-        calls: how many there were.
-        nbytes: bytes of all that it returned.
-    """
-
-    name: str
-    calls: int
-    nbytes: int

@@ -1,26 +1,22 @@
-"""Make readme-output.png: the quickstart's tables as a notebook shows them.
+"""Make readme-output.png: a screenshot of the line profiler's table in demo.ipynb.
 
-Needs Chromium; the GPU is simulated, so that every machine makes the same picture.
+Needs Chromium. The picture is drawn from the very HTML that the executed notebook keeps; `make
+notebook` executes it on a simulated GPU, so that every machine makes the same picture.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
-import runpy
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytorch_memlab import LineProfiler
-from pytorch_memlab.records import Report
-from pytorch_memlab.render import html
-from pytorch_memlab.simulation import simulate
-
 ROOT = Path(__file__).resolve().parent.parent
-QUICKSTART = ROOT / "examples" / "quickstart.py"
+NOTEBOOK = ROOT / "demo.ipynb"
 PICTURE = ROOT / "readme-output.png"
 SCALE = 2
 
@@ -43,11 +39,27 @@ document.body.dataset.size = [block.offsetWidth, block.offsetHeight].map(Math.ce
 </body>"""
 
 
-def quickstart_report() -> Report:
-    """What the quickstart's two functions take on a simulated H100."""
-    with simulate("h100"):
-        profiler: LineProfiler = runpy.run_path(str(QUICKSTART))["prof"]
-        return profiler.display().report
+def first_table(notebook: Path) -> str:
+    """The HTML of the first output of an executed notebook that has any.
+
+    Args:
+        notebook: an ``.ipynb`` file.
+
+    Returns:
+        a page of that output alone.
+
+    Raises:
+        LookupError: no output has HTML; the notebook was not executed.
+    """
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    for output in (one for cell in cells for one in cell.get("outputs", ())):
+        html = "".join(output.get("data", {}).get("text/html", ()))
+        if html:
+            return (
+                '<!DOCTYPE html><html><head><meta charset="utf-8"></head>'
+                f"<body><div>{html}</div></body></html>"
+            )
+    raise LookupError(f"{notebook.name} has no output with HTML: run it with `make notebook`")
 
 
 def screenshot(page: str, picture: Path) -> None:
@@ -78,10 +90,10 @@ def screenshot(page: str, picture: Path) -> None:
 
 
 def main() -> None:
-    """Profile the quickstart and take the picture."""
+    """Take the picture."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("picture", nargs="?", type=Path, default=PICTURE, help="the PNG to write")
-    screenshot(html.render(quickstart_report()), parser.parse_args().picture)
+    screenshot(first_table(NOTEBOOK), parser.parse_args().picture)
 
 
 def _browse(page: Path, options: Sequence[str]) -> str:

@@ -1,7 +1,7 @@
 """The seed's sample as plain data, for the tests of records and renderers."""
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import DeviceInfo, FunctionInfo, LineEntry, Report
+from pytorch_memlab.records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry, Report
 
 CUDA0 = DeviceInfo("cuda:0", "NVIDIA H100 80GB HBM3", simulated=True)
 CUDA1 = DeviceInfo("cuda:1", "NVIDIA H100 80GB HBM3", simulated=True)
@@ -56,10 +56,11 @@ def entry(
     hits: int = 1,
     time: float = 0.001,
     delta: int = 0,
+    gaps: tuple[Gap, ...] = (),
 ) -> LineEntry:
     """A line with the two statistics of the default columns."""
     stats = {"active_bytes.all.peak": active, "reserved_bytes.all.peak": reserved}
-    return LineEntry(code_id, line, device, hits, time, delta, stats)
+    return LineEntry(code_id, line, device, hits, time, delta, stats, gaps)
 
 
 SEED_ENTRIES = (
@@ -80,3 +81,52 @@ def seed_records(*notes: str) -> LineRecords:
 def seed_report(*notes: str) -> Report:
     """The report of the seed's sample."""
     return seed_records(*notes).display().report
+
+
+QR = Gap(GapKind.UNMODELLED, "linalg_qr", 2, KIB)
+MEAN = Gap(GapKind.ESTIMATED, "mean", 1, 3 * MIB)
+ITEM = Gap(GapKind.ASSUMED, "Tensor.item", 2, assumption="taken as zero", place="sample.py:5")
+
+
+def marked_report(*notes: str) -> Report:
+    """The report of the seed's sample, had a simulation not known all of three lines of it."""
+    entries = (
+        entry(1, 7, 0, 0),
+        entry(1, 8, 40 * KIB, delta=40 * KIB, gaps=(MEAN,)),
+        entry(1, 9, 80 * KIB, delta=40 * KIB),
+        entry(1, 10, 120 * KIB, gaps=(MEAN, QR, ITEM)),
+        entry(2, 4, 80 * KIB),
+        entry(2, 5, 120 * KIB, gaps=(ITEM,)),
+    )
+    return LineRecords(entries, {1: OUTER, 2: INNER}, notes).display().report
+
+
+MARKED_TEXT = """\
+## outer
+
+active_bytes reserved_bytes line  code
+         all            all
+        peak           peak
+       0.00B          0.00B    7  def outer():
+      40.00K          2.00M    8~     linear = torch.nn.Linear(100, 100).cuda()
+      80.00K          2.00M    9      linear2 = torch.nn.Linear(100, 100).cuda()
+     120.00K          2.00M   10?     inner()
+
+line 8: estimated: mean (1 call, 3.00M taken besides its results)
+line 10: not modelled: linalg_qr (2 calls, 1.00K of outputs)
+line 10: estimated: mean (1 call, 3.00M taken besides its results)
+line 10: read values that shapes alone do not have: Tensor.item (2 times, taken as zero): what \
+follows rests on that
+
+
+## inner
+
+active_bytes reserved_bytes line  code
+         all            all
+        peak           peak
+      80.00K          2.00M    4  def inner():
+     120.00K          2.00M    5?     torch.nn.Linear(100, 100).cuda()
+
+line 5: read values that shapes alone do not have: Tensor.item (2 times, taken as zero): what \
+follows rests on that
+"""

@@ -78,16 +78,14 @@ def convolutions():
 
 
 def recurrent():
-    # oneDNN's workspace is of a size that only its kernel knows, and CUDA has none of it.
-    with torch.backends.mkldnn.flags(enabled=False):
-        lstm = nn.LSTM(32, 64, 2, batch_first=True, bidirectional=True, dropout=0.1).cuda()
-        x = torch.randn(4, 9, 32, device="cuda", requires_grad=True)
-        lstm(x)[0].sum().backward()
-        lengths = torch.tensor([9, 7, 4, 1])
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
-        padded, _ = nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
-        padded.sum().backward()
-        nn.GRU(32, 64).cuda()(x)[0].sum().backward()
+    lstm = nn.LSTM(32, 64, 2, batch_first=True, bidirectional=True, dropout=0.1).cuda()
+    x = torch.randn(4, 9, 32, device="cuda", requires_grad=True)
+    lstm(x)[0].sum().backward()
+    lengths = torch.tensor([9, 7, 4, 1])
+    packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True)
+    padded, _ = nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+    padded.sum().backward()
+    nn.GRU(32, 64).cuda()(x)[0].sum().backward()
 
 
 def checkpointed():

@@ -13,8 +13,8 @@ RESERVED = BASE + 2**43
 class SpyDriver(SimulatedDriver):
     """Notes what is asked of it, in MB."""
 
-    def __init__(self, total, other_use=0):
-        super().__init__(total, other_use)
+    def __init__(self, total, context=0):
+        super().__init__(total, context)
         self.calls = []
         self.sizes = {}
 
@@ -484,7 +484,7 @@ ADVICE = (
 
 
 def test_the_text_is_pytorchs():
-    driver = SimulatedDriver(24 * 1024 * MB, other_use=300 * MB)
+    driver = SimulatedDriver(24 * 1024 * MB, context=300 * MB)
     made = CachingAllocator(driver, device=1)
     made.malloc(20 * 2**30)
     made.malloc(3 * MB)

@@ -11,6 +11,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+import torch
 
 from pytorch_memlab.cli.main import main
 
@@ -317,6 +318,60 @@ def test_output_file_stays_where_it_was_asked_for(script, tmp_path):
     main(["run", "-o", "out.txt", name])
 
     assert (tmp_path / "out.txt").read_text().startswith("## f\n")
+
+
+UNMODELLED = """\
+import torch
+
+library = torch.library.Library("strict", "DEF")
+library.define("mystery(Tensor x) -> Tensor")
+library.impl("mystery", torch.clone, "CPU")
+
+def work():
+    x = torch.ones(256, device="cuda")
+    return torch.ops.strict.mystery.default(x)
+
+work()
+"""
+
+
+def test_strict_lets_the_script_fail_where_the_simulation_knows_too_little(script):
+    name = script(UNMODELLED)
+    done = command("--gpu", "24GiB", "--strict", "-c", "hits", name)
+
+    assert done.returncode == 1
+    assert done.stdout == (
+        "## work\n"
+        "\n"
+        "hits line  code\n"
+        "\n"
+        "\n"
+        "   1    7  def work():\n"
+        '   1    8      x = torch.ones(256, device="cuda")\n'
+        "   1    9      return torch.ops.strict.mystery.default(x)\n"
+        "\n"
+        "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)\n"
+    )
+    frames = [line.strip() for line in done.stderr.splitlines() if line.startswith("  File ")]
+    assert frames == [
+        f'File "{os.path.abspath(name)}", line 11, in <module>',
+        f'File "{os.path.abspath(name)}", line 9, in work',
+    ]
+    assert done.stderr.splitlines()[-1] == (
+        "pytorch_memlab.errors.UnmodelledOpError: strict.mystery.default has no entry in the "
+        "kernels' table: the memory that its CUDA kernels take beside its results is not known; "
+        "without strict=True (--strict) its results alone are counted"
+    )
+    assert "Traceback" not in command("--gpu", "24GiB", name).stderr
+
+
+@pytest.mark.parametrize("option", ["--strict", "--dry-run"])
+def test_a_gpu_is_simulated_for_these_beside_a_real_one(option, script, capsys, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+
+    main(["run", option, script("import torch\nprint(torch.cuda.get_device_name())\n")])
+
+    assert capsys.readouterr().out.startswith("NVIDIA H100 80GB HBM3\n")
 
 
 # What is wrong is said in one line, before anything runs

@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import gc
+import signal
+import sys
+import types
+import warnings
 import weakref
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
-import torch._dynamo  # optimizers import it, and it wraps torch.manual_seed
+from courtesy_programs import PROGRAMS, run
 
-from pytorch_memlab import courtesy
-from pytorch_memlab.courtesy import Courtesy
-from pytorch_memlab.errors import MemlabError
+import pytorch_memlab
+from pytorch_memlab.courtesy import Courtesy, copies, host_blocks, lending
+from pytorch_memlab.errors import MemlabError, UnknownDeviceError, UsageError
 from pytorch_memlab.mem_reporter import MemReporter
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.tensors import moves
+from pytorch_memlab.tensors.living import living
 
 
 @pytest.fixture(autouse=True)
 def gpu(request):
+    gc.collect()
+    gc.freeze()  # what was there before need not be searched every time
     with simulate(getattr(request, "param", "24GiB"), count=2):
         yield
+    gc.unfreeze()
 
 
 def allocated(device: int = 0) -> int:
@@ -79,6 +91,77 @@ def test_exact_bits_of_values_that_are_no_numbers():
     assert torch.equal(tensor.view(torch.int32).cpu(), bits)
 
 
+class Witness:
+    """Lends and restores at every stop of a program, and compares all tensors of the GPU."""
+
+    def __init__(self):
+        self.stops = 0
+
+    def __call__(self):
+        lender = Courtesy()
+        before = everything_on_gpu()
+        taken = allocated()
+        torch.cuda.reset_peak_memory_stats()
+        lender.yield_memory()
+        assert allocated() == 0
+        lender.restore()
+        assert everything_on_gpu() == before
+        assert torch.cuda.max_memory_allocated() <= taken  # nothing besides the tensors
+        self.stops += 1
+
+
+def everything_on_gpu() -> list[tuple]:
+    """Which tensors there are, how they look at their memory, who shares it, and all bits."""
+    tensors = [tensor for tensor in living(torch.Tensor) if tensor.is_cuda]
+    first = {tensor.untyped_storage()._cdata: id(tensor) for tensor in sorted(tensors, key=id)}
+    with torch.no_grad():
+        return sorted(
+            (
+                id(tensor),
+                str(tensor.device),
+                tensor.size(),
+                tensor.stride(),
+                tensor.storage_offset(),
+                0 if tensor.is_inference() else tensor._version,
+                first[tensor.untyped_storage()._cdata],
+                bits_of(tensor.untyped_storage()),
+            )
+            for tensor in tensors
+        )
+
+
+def bits_of(storage: torch.UntypedStorage) -> bytes:
+    return torch.empty(0, dtype=torch.uint8).set_(storage.cpu()).numpy().tobytes()
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_training_goes_on_as_if_nothing_had_happened(program):
+    undisturbed = run(program, lambda: None)
+    gc.collect()
+    witness = Witness()
+
+    assert run(program, witness) == undisturbed
+    assert witness.stops >= 12
+    assert undisturbed[0] != undisturbed[1]
+
+
+def test_a_stop_inside_backward():
+    def work(stop):
+        weight = on_gpu(4, 4).requires_grad_()
+        hidden = weight.sin()
+        hidden.register_hook(lambda gradient: stop())
+        (hidden * hidden).sum().backward()
+        return weight.grad.tolist()
+
+    def stop():
+        with Courtesy(), warnings.catch_warnings():
+            pass
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the engine's own gradients stay on the GPU
+        assert work(stop) == work(lambda: None)
+
+
 def make_trainer(kind: type[torch.optim.Optimizer]):
     torch.manual_seed(7)
     model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
@@ -86,41 +169,6 @@ def make_trainer(kind: type[torch.optim.Optimizer]):
     model.register_parameter("unused", torch.nn.Parameter(torch.zeros(3)))
     model.cuda()
     return model, kind(model.parameters(), lr=0.1)
-
-
-def train(kind: type[torch.optim.Optimizer], lend_at: str) -> list[float]:
-    model, optimizer = make_trainer(kind)
-    losses = []
-    lender = Courtesy()
-
-    def point(name: str) -> None:
-        if name == lend_at:
-            lender.yield_memory()
-            assert allocated() == 0
-            lender.restore()
-
-    for step in range(3):
-        inp = torch.full((4, 8), float(step), device="cuda")
-        point("before forward")
-        loss = model(inp).square().mean()
-        point("between forward and backward")
-        loss.backward()
-        point("before step")
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.SGD])
-@pytest.mark.parametrize(
-    "lend_at", ["before forward", "between forward and backward", "before step"]
-)
-def test_training_goes_on_as_if_nothing_had_happened(kind, lend_at):
-    undisturbed = train(kind, "never")
-
-    assert train(kind, lend_at) == undisturbed
-    assert undisturbed[0] > undisturbed[-1] or undisturbed[0] != undisturbed[1]
 
 
 def test_model_gradients_and_optimizer_state_are_cpu_tensors_meanwhile():
@@ -238,18 +286,12 @@ def test_an_exception_inside_restores():
 
 def test_too_little_host_memory_moves_nothing(monkeypatch):
     tensors = [on_gpu(256), on_gpu(256)]
-    copies = []
-
-    def copy_one(storage):
-        if copies:
-            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-        copies.append(storage.cpu())
-        return copies[0]
-
-    monkeypatch.setattr(courtesy, "copy_to_host", copy_one)
+    monkeypatch.setattr(host_blocks, "free_host_memory", lambda: 2000)
     lender = Courtesy()
     with pytest.raises(
-        MemlabError, match=r"^no room for 2\.00K in host memory; nothing was moved$"
+        MemlabError,
+        match=r"^no room for 2\.00K in host memory: with the rounding of pinned memory 2\.00K are "
+        r"needed, 1\.95K are free; nothing was moved$",
     ):
         lender.yield_memory()
 
@@ -259,22 +301,56 @@ def test_too_little_host_memory_moves_nothing(monkeypatch):
         lender.restore()
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_an_interrupt_half_way_moves_everything_back(monkeypatch, when):
+def test_a_host_that_breaks_its_word_moves_nothing(monkeypatch):
+    tensor = on_gpu(256)
+
+    def refuse(*_args, **_options):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+
+    monkeypatch.setattr(host_blocks, "_pinned", refuse)
+    monkeypatch.setattr(host_blocks, "_unpinned", refuse)
+    with pytest.raises(
+        MemlabError, match=r"^no room for 1\.00K in host memory; nothing was moved$"
+    ):
+        Courtesy().yield_memory()
+    monkeypatch.undo()
+
+    assert str(tensor.device) == "cuda:0"
+    assert torch.equal(tensor.cpu(), torch.arange(256.0))
+
+
+def test_without_pinned_memory_it_lends_all_the_same(monkeypatch):
+    tensor = on_gpu(256)
+
+    def refuse(size):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(host_blocks, "_pinned", refuse)
+    lender = Courtesy()
+    with pytest.warns(UserWarning, match="gives no pinned memory"):
+        lender.yield_memory()
+    assert not tensor.untyped_storage().is_pinned()
+    lender.restore()
+
+    assert torch.equal(tensor.cpu(), torch.arange(256.0))
+
+
+@pytest.mark.parametrize("part", ["take_away", "point"])
+def test_an_error_half_way_moves_everything_back(monkeypatch, part):
     tensors = [on_gpu(256), on_gpu(300)]
     view = tensors[1][5:]
+    owner = {"take_away": lending, "point": moves}[part]
+    original = getattr(owner, part)
     calls = []
-    take_away = courtesy.take_away
 
-    def interrupted(*args):
+    def broken(*args):
         calls.append(args)
-        if when == "after" or len(calls) == 1:
-            take_away(*args)
         if len(calls) == 2:
-            raise KeyboardInterrupt
+            raise RuntimeError("a subclass that refuses")
+        original(*args)
 
-    monkeypatch.setattr(courtesy, "take_away", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    monkeypatch.setattr(owner, part, broken)
+    with pytest.raises(RuntimeError, match="a subclass that refuses"):
         Courtesy().yield_memory()
     calls.clear()
 
@@ -282,6 +358,102 @@ def test_an_interrupt_half_way_moves_everything_back(monkeypatch, when):
     assert torch.equal(tensors[0].cpu(), torch.arange(256.0))
     assert torch.equal(view.cpu(), torch.arange(5.0, 300.0))
     assert view.untyped_storage()._cdata == tensors[1].untyped_storage()._cdata
+
+
+OUR_FILES = tuple(
+    str(Path(pytorch_memlab.__file__).parent / room) for room in ("courtesy", "tensors")
+)
+
+
+class ControlC:
+    """Ctrl-C when a certain line of the courtesy's own code is reached."""
+
+    def __init__(self, after: int):
+        self.left = after
+
+    def __call__(self, frame, event, arg):
+        if not frame.f_code.co_filename.startswith(OUR_FILES):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return self
+
+
+def lend_interrupted(after: int) -> int:
+    """How often lines were left when all was lent and back; at least 0 without an interrupt."""
+    tensors = [on_gpu(300), on_gpu(70, 2).t(), on_gpu(5)]
+    out = (tensors[2].requires_grad_() * on_gpu(5)).sum()
+    expected = [tensor.tolist() for tensor in tensors]
+    lender = Courtesy()
+    control = ControlC(after)
+    before = sys.gettrace()
+    try:
+        sys.settrace(control)
+        lender.yield_memory()
+        lender.restore()
+    except KeyboardInterrupt:
+        sys.settrace(before)
+        with contextlib.suppress(MemlabError):  # nothing to restore
+            lender.restore()
+    finally:
+        sys.settrace(before)
+    assert [str(tensor.device) for tensor in tensors] == ["cuda:0"] * 3
+    assert [tensor.tolist() for tensor in tensors] == expected
+    out.backward()
+    assert tensors[2].grad.tolist() == list(range(5))
+    gc.collect()  # frames of the interrupt
+    assert allocated() == 1536 + 1024 + 3 * 512  # the last ones: an operand, its gradient, out
+    return control.left
+
+
+def test_ctrl_c_at_any_moment_loses_nothing(monkeypatch):
+    monkeypatch.setattr(copies, "CHUNK", 1000)
+    lines = 10**6 - lend_interrupted(10**6)
+    reached = [lend_interrupted(after) for after in range(1, lines, lines // 60)]
+
+    assert len(reached) >= 60
+    assert max(reached) <= 0
+
+
+@pytest.mark.parametrize("chunk", [1000, 2**12, 2**20])
+def test_any_sizes_travel_in_chunks(monkeypatch, chunk):
+    monkeypatch.setattr(copies, "CHUNK", chunk)
+    tensors = [
+        torch.arange(size, dtype=torch.int32, device="cuda") for size in (1, 999, 250, 1024, 70_000)
+    ]
+    arrived = []
+
+    @contextlib.contextmanager
+    def watched(what, total):
+        yield types.SimpleNamespace(arrived=arrived.append)
+
+    monkeypatch.setattr(lending, "progress_bar", watched)
+    with Courtesy():
+        assert all(tensor.device.type == "cpu" for tensor in tensors)
+        assert all(each == tensor[each] for tensor in tensors for each in (0, len(tensor) - 1))
+
+    total = sum(tensor.nbytes for tensor in tensors)
+    assert arrived[-1] == total
+    assert arrived == sorted(arrived)
+    assert len(arrived) >= total // chunk
+    assert [tensor.sum().item() for tensor in tensors] == [
+        n * (n - 1) // 2 for n in map(len, tensors)
+    ]
+
+
+def test_lent_tensors_lie_in_few_pinned_blocks():
+    tensors = [torch.full((size,), float(size), device="cuda") for size in range(1, 200)]
+    with Courtesy():
+        storages = sorted(tensor.data_ptr() for tensor in tensors)
+        gaps = [after - before for before, after in pairwise(storages)]
+        assert sum(gap > 2**20 for gap in gaps) <= 2
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in tensors)
+        tensors[3][0] = 99
+        assert [tensor[-1].item() for tensor in tensors[:4]] == [1, 2, 3, 4]
+
+    assert tensors[3].tolist() == [99, 4, 4, 4]
 
 
 @pytest.mark.parametrize("gpu", ["64MiB"], indirect=True)
@@ -329,7 +501,6 @@ def test_a_report_meanwhile_shows_the_cpu(capsys):
         on_cpu = capsys.readouterr().out
     reporter.report(device=torch.device("cuda:0"))
 
-    assert "The allocated memory on cuda:0: 0.00B" in text
     assert "weight" not in text
     assert "weight                                          (1024, 1024)     4.00M\n" in on_cpu
     assert "The allocated memory on cuda:0: 4.00M" in capsys.readouterr().out
@@ -342,3 +513,164 @@ def test_without_any_gpu_tensor_nothing_happens():
         gc.collect()
 
     assert torch.equal(host, expected)
+
+
+def test_one_gpu_alone():
+    here, there = on_gpu(3), torch.ones(5, device="cuda:1")
+    lender = Courtesy()
+    lender.yield_memory(device=1)
+
+    assert (str(here.device), str(there.device)) == ("cuda:0", "cpu")
+    assert (allocated(0), allocated(1)) == (512, 0)
+    lender.yield_memory("cuda:0")
+    assert allocated() == 0
+    lender.restore()
+    assert (str(here.device), str(there.device)) == ("cuda:0", "cuda:1")
+    with pytest.raises(UnknownDeviceError, match=r"cuda:0, cuda:1"):
+        lender.yield_memory(device=2)
+    with pytest.raises(UsageError, match=r"lends CUDA GPUs, and 'cpu' is none"):
+        lender.yield_memory(device="cpu")
+
+
+@pytest.mark.parametrize("place", ["cuda:1", "cpu"])
+def test_restored_elsewhere(place):
+    model, optimizer = make_trainer(torch.optim.Adam)
+    inp = on_gpu(4, 16)[:, ::2]
+    view_of_nobody = on_gpu(8).view(2, 4)
+    model(inp).sum().backward()
+    optimizer.step()
+    state = [value for each in optimizer.state.values() for value in each.values()]
+    everything = [*model.parameters(), *state, inp, view_of_nobody]
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    expected = [tensor.tolist() for tensor in everything]
+    lender = Courtesy()
+    lender.yield_memory()
+    with pytest.raises(UnknownDeviceError):
+        lender.restore("cuda:7")
+    lender.restore(place)
+
+    on_cpu = [value for value in state if value.dim() == 0]  # Adam's steps always were there
+    moved = [tensor for tensor in everything if all(tensor is not each for each in on_cpu)]
+    assert {str(tensor.device) for tensor in (*moved, *gradients)} == {place}
+    assert [tensor.tolist() for tensor in everything] == expected
+    assert allocated(0) == 0
+    assert inp.stride() == (16, 2)
+    optimizer.zero_grad()
+    model(inp).sum().backward()
+    optimizer.step()
+    with pytest.raises(MemlabError, match="nothing to restore"):
+        lender.restore()
+
+
+@pytest.mark.parametrize("place", ["cuda:1", "cpu"])
+def test_a_living_graph_cannot_be_restored_elsewhere(place):
+    weight = on_gpu(4).requires_grad_()
+    loss = (weight * weight).sum()
+    other = on_gpu(3)
+    lender = Courtesy()
+    lender.yield_memory()
+    with pytest.raises(MemlabError, match=r"^\d tensors? cannot change device: a graph of"):
+        lender.restore(place)
+
+    assert other.device.type == "cpu"
+    del loss
+    lender.restore(place)
+    assert {str(weight.device), str(other.device)} == {place}
+    assert weight.tolist() == [0, 1, 2, 3]
+    weight.sum().backward()
+    assert weight.grad.tolist() == [1] * 4
+
+
+def test_a_step_may_be_restored_where_it_was_after_elsewhere_was_refused():
+    weight = on_gpu(4).requires_grad_()
+    loss = (weight * weight).sum()
+    lender = Courtesy()
+    lender.yield_memory()
+    with pytest.raises(MemlabError, match="cannot change device"):
+        lender.restore("cuda:1")
+    lender.restore()
+
+    loss.backward()
+    assert weight.grad.tolist() == [0, 2, 4, 6]
+
+
+def test_what_a_gradient_edge_alone_keeps():
+    weight = on_gpu(1000).requires_grad_()
+    out = weight.exp()
+    edge = torch.autograd.graph.get_gradient_edge(out)
+    expected = out.tolist()
+    del out
+    with Courtesy():
+        assert allocated() == 0
+    torch.autograd.backward(edge, grad_tensors=torch.ones(1000, device="cuda"))
+
+    assert weight.grad.tolist() == expected
+
+
+def test_what_nobody_shows_stays_and_is_named():
+    hidden = on_gpu(1000)
+    gc.collect()
+    gc.freeze()
+    try:
+        lender = Courtesy()
+        with pytest.warns(UserWarning, match=r"^4\.00K stay on cuda:0: neither Python's objects"):
+            lender.yield_memory()
+        lender.restore()
+    finally:
+        gc.unfreeze()
+
+    assert str(hidden.device) == "cuda:0"
+    assert torch.equal(hidden.cpu(), torch.arange(1000.0))
+
+
+def test_a_captured_graph_is_refused(monkeypatch):
+    class CUDAGraph:
+        pass
+
+    tensor = on_gpu(3)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", CUDAGraph)
+    graph = CUDAGraph()
+    with pytest.raises(MemlabError, match=r"^1 captured CUDA graph would go on with the addresses"):
+        Courtesy().yield_memory()
+
+    assert str(tensor.device) == "cuda:0"
+    del graph
+    with Courtesy():
+        assert tensor.device.type == "cpu"
+
+
+def test_a_stream_of_ones_own_does_not_get_the_memory():
+    tensor = on_gpu(1000)
+    with torch.cuda.stream(torch.cuda.Stream()), Courtesy():
+        pass
+
+    (segment,) = torch.cuda.memory_snapshot()
+    assert segment["stream"] == 0
+    assert torch.equal(tensor.cpu(), torch.arange(1000.0))
+
+
+def test_a_default_device_and_a_subclass_do_not_matter():
+    class Named(torch.Tensor):
+        pass
+
+    tensor = on_gpu(4).as_subclass(Named)
+    with torch.device("cuda"), Courtesy():
+        assert tensor.device.type == "cpu"
+
+    assert type(tensor) is Named
+    assert tensor.tolist() == [0, 1, 2, 3]
+
+
+def test_shapes_alone_are_lent_too():
+    with simulate("24GiB", compute=False):
+        model = torch.nn.Linear(1024, 1024).cuda()
+        count = torch.tensor([3, 4]).cuda()
+        before = allocated()
+        lender = Courtesy()
+        lender.yield_memory()
+        assert allocated() == 0
+        lender.restore()
+
+        assert allocated() == before
+        assert str(model.weight.device) == "cuda:0"
+        assert count.tolist() == [3, 4]

@@ -1,10 +1,12 @@
 """Presets, spellings and sizes of simulated GPUs."""
 
 import dataclasses
+import statistics
 
 import pytest
 
 from pytorch_memlab.errors import UnknownGPUError
+from pytorch_memlab.simulation.contexts import CONTEXT_MIB
 from pytorch_memlab.simulation.gpus import GPU, PRESETS, find_gpu
 
 KIB, MIB, GIB = 1024, 1024**2, 1024**3
@@ -78,6 +80,32 @@ def test_bytes_agree_with_the_mbytes_printed_beside_them(short_name, mbytes):
 )
 def test_capacity_reads_as_in_the_issues_that_gpus_py_names(short_name, gib):
     assert f"{PRESETS[short_name].total_memory / GIB:.2f}" == gib
+
+
+# short name: GiB of the process, GiB allocated, MiB reserved besides, by contexts.py's messages
+MESSAGES = {
+    "t4": [(14.52, 14.06, 330.42), (4.11, 3.72, 264.21), (11.32, 8.40, 2.80 * KIB)],
+    "v100": [(14.83, 14.01, 472.05)],
+    "v100-32gb": [(18.00, 17.61, 13.91)],
+    "a10g": [(21.91, 21.69, 1.55)],
+    "l4": [(20.78, 18.66, 1.89 * KIB)],
+    "l40s": [(44.29, 43.88, 582 / KIB), (11.13, 10.25, 394.50), (44.40, 43.94, 41.95)],
+    "rtx3090": [(20.50, 20.02, 187.61)],
+    "rtx4090": [(14.56, 13.86, 213.20), (22.80, 22.10, 222.14), (22.69, 21.72, 520.54)],
+    "rtx5090": [(31.34, 30.74, 19.41), (26.89, 25.95, 343.86)],
+    "a100": [(9.25, 8.27, 500.38), (16.54, 15.94, 205.65), (14.25, 12.87, 912.01)],
+    "a100-40gb": [(9.25, 8.27, 500.38), (16.54, 15.94, 205.65), (14.25, 12.87, 912.01)],
+    "h100": [(39.75, 39.13, 35.42), (79.13, 77.91, 648.28), (91.91, 86.10, 5.15 * KIB)],
+    "h200": [(12.62, 12.10, 7.55)],
+    "b200": [(168.34, 167.64, 4.62)],
+}
+
+
+@pytest.mark.parametrize("short_name", PRESETS)
+def test_contexts_are_the_medians_of_messages(short_name):
+    contexts = [(used - taken) * KIB - rest for used, taken, rest in MESSAGES[short_name]]
+    assert round(statistics.median(contexts)) == CONTEXT_MIB[short_name]
+    assert PRESETS[short_name].context == CONTEXT_MIB[short_name] * MIB
 
 
 def test_a_gpu_cannot_be_changed():

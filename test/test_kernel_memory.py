@@ -161,21 +161,6 @@ def test_an_accumulating_index_put_sorts_its_indices(a100):
     assert peak_beyond_results(lambda: target[host]) == 512 * 8
 
 
-@pytest.mark.parametrize(
-    ("count", "dtype", "taken"),
-    [
-        (3072, torch.float16, 0),
-        (4096, torch.float32, 6 * 4096 * 8),
-        (4096, torch.float16, 6 * 4096 * 8 + 4096 * 64 * 4),
-    ],
-)
-def test_the_gradient_of_an_embedding_sorts_many_indices(count, dtype, taken, a100):
-    indices = torch.zeros(count, dtype=torch.int64, device="cuda")
-    gradient = torch.ones(count, 64, dtype=dtype, device="cuda")
-    backward = torch.ops.aten.embedding_dense_backward
-    assert peak_beyond_results(lambda: backward(gradient, indices, 100, -1, False)) == taken
-
-
 def test_ops_without_an_entry_are_counted(a100):
     tensor = torch.randn(8, 8, device="cuda")
     _ = (tensor @ tensor).relu().sum() + tensor.view(-1)[0].clone()

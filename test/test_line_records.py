@@ -11,9 +11,12 @@ from sample_reports import (
     CUDA0,
     CUDA1,
     INNER,
+    ITEM,
     KIB,
+    MEAN,
     MIB,
     OUTER,
+    QR,
     SEED_ENTRIES,
     SEED_TEXT,
     entry,
@@ -172,6 +175,13 @@ def test_tidy_frame_keeps_ints_beside_gaps() -> None:
     frame = LineRecords(entries, {1: OUTER}).to_dataframe()
     assert frame["active_bytes.all.peak"].iloc[0] == 2**60 + 1
     assert frame["active_bytes.all.peak"].isna().tolist() == [False, True]
+
+
+def test_tidy_frame_has_what_a_simulation_did_not_know() -> None:
+    gaps = (QR, QR, MEAN, ITEM)
+    frame = LineRecords([entry(1, 8, 0, gaps=gaps), entry(1, 9, 0)], {1: OUTER}).to_dataframe()
+    assert list(frame.columns[-3:]) == ["unmodelled", "estimated", "assumed"]
+    assert frame.iloc[:, -3:].to_numpy().tolist() == [[2 * KIB, 3 * MIB, 2], [0, 0, 0]]
 
 
 def test_tidy_frame_of_nothing_has_its_columns() -> None:

@@ -61,8 +61,13 @@ The allocated memory on cuda:0: 10.01M
 def gpu(monkeypatch):
     # The samples are older than cuBLAS' workspaces in the allocator.
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":0:0")
-    with simulate("24GiB"):
-        yield CUDA
+    gc.collect()
+    gc.disable()  # a collection may turn the order of tensors round that one list holds
+    try:
+        with simulate("24GiB"):
+            yield CUDA
+    finally:
+        gc.enable()
 
 
 def report_of(reporter: MemReporter, device: object = CUDA, verbose: bool = False) -> str:
@@ -470,13 +475,9 @@ def test_pre_collect_drops_garbage_first(gpu):
         cycle = [torch.ones(2, device="cuda")]
         cycle.append(cycle)
 
-    gc.disable()
-    try:
-        make_garbage()
-        assert names_of(MemReporter()) == ["Tensor0"]
-        assert names_of(MemReporter(pre_collect=True)) == []
-    finally:
-        gc.enable()
+    make_garbage()
+    assert names_of(MemReporter()) == ["Tensor0"]
+    assert names_of(MemReporter(pre_collect=True)) == []
 
 
 # Tensors of every kind
@@ -544,6 +545,13 @@ def nested() -> torch.Tensor:
         return torch.nested.nested_tensor([torch.ones(20, 30), torch.ones(40, 30)])
 
 
+def quantized_per_channel() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scales, zeros = torch.ones(40), torch.zeros(40, dtype=torch.int64)
+        return torch.quantize_per_channel(torch.ones(40, 50), scales, zeros, 0, torch.qint8)
+
+
 def emptied() -> torch.Tensor:
     tensor = torch.ones(1000)
     tensor.untyped_storage().resize_(0)
@@ -574,6 +582,58 @@ def test_odd_tensors(make, size, memory):
     found = list(sizes_on(CPU, make).values())
 
     assert [(str(shape), used) for shape, used in found] == [(size, memory)]
+
+
+def test_scales_of_channels_have_rows():
+    found = sizes_on(CPU, quantized_per_channel)
+
+    assert {name: found[name] for name in ("", ".scales", ".zero_points")} == {
+        "": ((40, 50), 2048),
+        ".scales": ((40,), 512),
+        ".zero_points": ((40,), 512),
+    }
+
+
+def sub_byte_types() -> list[torch.dtype]:
+    names = ("uint1", "uint4", "int4", "float4_e2m1fn_x2")  # not all of them in torch 2.4
+    return [getattr(torch, name) for name in names if hasattr(torch, name)]
+
+
+@pytest.mark.parametrize("dtype", sub_byte_types(), ids=str)
+def test_types_of_less_than_a_byte(dtype):
+    packed = torch.ones(700, dtype=torch.uint8)
+
+    assert list(sizes_on(CPU, lambda: packed.clone().view(dtype)).values()) == [((700,), 1024)]
+
+
+def test_distributed_tensors():
+    from torch.distributed import HashStore, destroy_process_group, init_process_group
+
+    tensor = pytest.importorskip("torch.distributed.tensor")  # of its own since torch 2.5
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        mesh = tensor.DeviceMesh("cpu", [0])
+        made = sizes_on(
+            CPU, lambda: tensor.distribute_tensor(torch.ones(300, 4), mesh, [tensor.Shard(0)])
+        )
+    finally:
+        destroy_process_group()
+
+    assert made == {".local_tensor": ((300, 4), 5120)}
+
+
+def test_inside_functionalize_and_jvp():
+    sizes: list[str] = []
+
+    def look(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.extend(str(size) for _, size, *_ in stats_of(MemReporter())[CPU])
+        return tensor * 2
+
+    torch.func.functionalize(look)(torch.ones(19, 3))
+    torch.func.jvp(look, (torch.ones(23, 3),), (torch.ones(23, 3),))
+
+    assert "(19, 3)" in sizes
+    assert "(23, 3)" in sizes
 
 
 def test_meta_and_fake_tensors_are_listed_apart_and_hold_nothing():
@@ -639,15 +699,27 @@ def test_odd_objects_are_no_tensors_and_do_no_harm(gpu):
     class Pretender:
         __class__ = torch.Tensor
 
+    class Unhashable(type):
+        def __hash__(cls):
+            raise RuntimeError("not to be hashed")
+
+        def __eq__(cls, other):
+            raise RuntimeError("not to be compared")
+
+    class OfUnhashable(metaclass=Unhashable):
+        def __init__(self):
+            self.own = []
+
     class Referent:
         pass
 
     referent = Referent()
-    odd = [Hostile(), Pretender(), weakref.proxy(referent)]
+    odd = [Hostile(), Pretender(), weakref.proxy(referent), OfUnhashable()]
     del referent
 
     assert names_of(MemReporter()) == []
-    assert len(odd) == 3
+    assert MemReporter().snapshot().on(CUDA).rows == ()
+    assert len(odd) == 4
 
 
 def test_a_tensor_that_refuses_everything_does_not_end_the_report(gpu, monkeypatch):

@@ -1,11 +1,12 @@
 """HTML of a report, read back with the standard library's parser."""
 
+import re
 from html.parser import HTMLParser
 
-from sample_reports import CUDA0, KIB, OUTER, entry, seed_records, seed_report
+from sample_reports import CUDA0, KIB, OUTER, entry, marked_report, seed_records, seed_report
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
+from pytorch_memlab.records import FunctionInfo, FunctionTable, Gap, GapKind, Report
 from pytorch_memlab.render import html
 
 
@@ -98,6 +99,49 @@ def test_text_from_outside_is_escaped() -> None:
     assert cells.texts["td"] == ["1", "1", f'x = "{attack}"']
     assert cells.texts["h3"] == cells.texts["p"] == [attack]
     assert cells.texts["title"] == [f"Line profile of {attack}"]
+
+
+MARK = (
+    '<span style="display:inline-block;width:0;text-align:left;font-weight:600;color:#9a3b00;'
+    'cursor:help" title="{}">{}</span>'
+)
+NOTE = '\n<p style="color:#57606a;margin:4px 0 0">{}</p>'
+MEAN = "estimated: mean (1 call, 3.00M taken besides its results)"
+QR = "not modelled: linalg_qr (2 calls, 1.00K of outputs)"
+READ = (
+    "read values that shapes alone do not have: Tensor.item (2 times, taken as zero): what follows "
+    "rests on that"
+)
+
+
+def without_ids(markup: str) -> str:
+    return re.sub("T_[0-9a-f]{10}_", "T_", markup)
+
+
+def test_marks_and_notes_are_all_that_a_marked_table_has_more() -> None:
+    expected = without_ids(html.fragment(seed_report("simulated GPU: L4")))
+    outer, rest = expected.split("</table>", 1)
+    inner, end = rest.split("</table>")
+    outer = outer.replace(">8</td>", f">8{MARK.format(MEAN, '~')}</td>")
+    title = f"{QR}\n{MEAN}\n{READ}"
+    outer = outer.replace(">10</td>", f">10{MARK.format(title, '?')}</td>")
+    inner = inner.replace(">5</td>", f">5{MARK.format(READ, '?')}</td>")
+    notes = [f"line 8: {MEAN}", *(f"line 10: {note}" for note in (QR, MEAN, READ))]
+    expected = (
+        f"{outer}</table>\n{''.join(NOTE.format(note) for note in notes)}"
+        f"{inner.removeprefix(chr(10))}</table>\n{NOTE.format(f'line 5: {READ}')}"
+        f"{end.removeprefix(chr(10))}"
+    )
+    assert without_ids(html.fragment(marked_report("simulated GPU: L4"))) == expected
+
+
+def test_names_of_ops_are_escaped() -> None:
+    gap = Gap(GapKind.UNMODELLED, '"><script>', 1, 0)
+    page = html.render(LineRecords([entry(1, 8, 0, gaps=(gap,))], {1: OUTER}).display().report)
+    assert "<script" not in page
+    assert parsed(page).texts["p"] == [
+        'line 8: not modelled: "><script> (1 call, 0.00B of outputs)'
+    ]
 
 
 def test_page_loads_nothing() -> None:

@@ -3,7 +3,7 @@
 import json as stdlib_json
 
 import pytest
-from sample_reports import CUDA1, SEED_ENTRIES, entry, seed_report
+from sample_reports import CUDA1, SEED_ENTRIES, entry, marked_report, seed_report
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
@@ -48,6 +48,55 @@ def test_saved_profile_loads_as_it_was() -> None:
     loaded = json.load(json.render(report))
     assert loaded == report
     assert loaded.tables[1].rows[8] == (2**60 + 1, 0.30000000000000004, -512, None)
+
+
+def test_what_a_simulation_did_not_know_is_saved_with_its_line() -> None:
+    report = marked_report("simulated GPU: L4")
+    saved = stdlib_json.loads(json.render(report))
+    assert [table["gaps"] for table in saved["tables"]] == [
+        {
+            "8": [named("estimated", "mean", 1, 3 << 20)],
+            "10": [
+                named("estimated", "mean", 1, 3 << 20),
+                named("unmodelled", "linalg_qr", 2, 1024),
+                named("assumed", "Tensor.item", 2, 0, "taken as zero", "sample.py:5"),
+            ],
+        },
+        {"5": [named("assumed", "Tensor.item", 2, 0, "taken as zero", "sample.py:5")]},
+    ]
+    for table in saved["tables"]:
+        del table["gaps"]
+    assert saved == stdlib_json.loads(json.render(seed_report("simulated GPU: L4")))
+    assert json.load(json.render(report)) == report
+
+
+def named(
+    kind: str, name: str, calls: int, nbytes: int, assumption: str = "", place: str = ""
+) -> dict[str, object]:
+    return {
+        "kind": kind,
+        "name": name,
+        "calls": calls,
+        "nbytes": nbytes,
+        "assumption": assumption,
+        "place": place,
+    }
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ('"kind": "assumed"', '"kind": "guessed"'),
+        ('"calls": 2', '"calls": "2"'),
+        ('"place": "sample.py:5"', '"line": "sample.py:5"'),
+        ('"gaps": {', '"gaps": 3, "rest": {'),
+    ],
+)
+def test_damaged_gaps_are_refused(old: str, new: str) -> None:
+    saved = json.render(marked_report())
+    assert old in saved
+    with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
+        json.load(saved.replace(old, new, 1))
 
 
 def test_report_without_tables_loads() -> None:

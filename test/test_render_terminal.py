@@ -4,7 +4,7 @@ import io
 import re
 
 import pytest
-from sample_reports import OUTER, SEED_TEXT, entry, seed_report
+from sample_reports import MARKED_TEXT, OUTER, QR, SEED_TEXT, entry, marked_report, seed_report
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
 from pytorch_memlab.records import FunctionInfo, Report
@@ -52,6 +52,19 @@ def test_seed_tables_fit_in_80_columns() -> None:
     output = terminal.render(seed_report("simulated GPU: L4"), width=80)
     assert plain(output) == SEED_TEXT + "\nsimulated GPU: L4\n"
     assert "\x1b[" in output
+
+
+def test_marks_and_their_notes_fit_in_80_columns() -> None:
+    output = terminal.render(marked_report(), width=80)
+    folded = MARKED_TEXT.replace("taken as zero): what ", "taken\nas zero): what ")
+    assert plain(output) == folded
+    assert "\x1b[1;33m~\x1b[0m" in output
+
+
+def test_marks_stand_in_every_piece_of_a_table() -> None:
+    columns = ["active_bytes.all.peak", "inactive_split_bytes.all.peak", "hits"]
+    report = LineRecords([entry(1, 9, 512, gaps=(QR,))], {1: OUTER}).display(columns=columns)
+    assert plain(terminal.render(report.report, width=60)).count("   9? ") == 2
 
 
 def test_code_is_cut_at_80_columns() -> None:

@@ -8,15 +8,19 @@ from sample_reports import (
     CUDA1,
     INNER,
     KIB,
+    MARKED_TEXT,
+    MEAN,
     OUTER,
+    QR,
     SEED_TEXT,
     entry,
+    marked_report,
     seed_report,
 )
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import FunctionInfo, LineEntry, Report
+from pytorch_memlab.records import FunctionInfo, Gap, GapKind, LineEntry, Report
 from pytorch_memlab.render import renderer_for, text
 
 
@@ -28,6 +32,78 @@ def test_notes_come_below_the_tables() -> None:
     assert text.render(seed_report("simulated GPU: L4", "second")) == (
         SEED_TEXT + "\nsimulated GPU: L4\nsecond\n"
     )
+
+
+def test_lines_of_which_a_simulation_did_not_know_all_are_marked() -> None:
+    assert text.render(marked_report()) == MARKED_TEXT
+    assert text.render(marked_report("simulated GPU: L4")) == (
+        MARKED_TEXT + "\nsimulated GPU: L4\n"
+    )
+
+
+def test_a_mark_needs_no_source_and_no_certain_column() -> None:
+    function = FunctionInfo("f", "<stdin>", 1, None)
+    report = LineRecords([entry(1, 2, 0, gaps=(QR,)), entry(1, 1, 0)], {1: function})
+    assert (
+        text.render(report.display(columns="hits").report)
+        == """\
+## f
+
+hits line  code
+
+
+   1    1
+   1    2?
+
+line 2: not modelled: linalg_qr (2 calls, 1.00K of outputs)
+"""
+    )
+
+
+def test_a_line_names_three_ops_of_a_kind_the_largest_first() -> None:
+    ops = [Gap(GapKind.UNMODELLED, f"op{size}", 1, size) for size in (1, 5, 3, 2, 4)]
+    report = LineRecords([entry(1, 8, 0, gaps=tuple(ops))], {1: OUTER}).display().report
+    assert text.render(report).splitlines()[-1] == (
+        "line 8: not modelled: op5 (1 call, 5.00B of outputs), op4 (1 call, 4.00B of outputs), "
+        "op3 (1 call, 3.00B of outputs) and 2 more"
+    )
+
+
+def test_reads_of_one_call_in_several_places_are_one_in_the_line() -> None:
+    reads = [
+        Gap(GapKind.ASSUMED, "nonzero", count, 0, "every element taken as true", f"a.py:{count}")
+        for count in (1, 2)
+    ]
+    report = LineRecords([entry(1, 8, 0, gaps=tuple(reads))], {1: OUTER}).display().report
+    assert text.render(report).splitlines()[-1] == (
+        "line 8: read values that shapes alone do not have: nonzero (3 times, every element taken "
+        "as true): what follows rests on that"
+    )
+
+
+def test_an_estimate_without_bytes_says_that_nobody_knows() -> None:
+    gap = Gap(GapKind.ESTIMATED, "convolution", 2)
+    report = LineRecords([entry(1, 8, 0, gaps=(gap,))], {1: OUTER}).display().report
+    assert text.render(report).splitlines()[-1] == (
+        "line 8: estimated: convolution (2 calls, an unknown size taken besides its results)"
+    )
+
+
+def test_ten_lines_have_notes_estimates_last() -> None:
+    function = FunctionInfo("f", "f.py", 1, ("",) * 14)
+    entries = [entry(1, line, 0, gaps=(MEAN if line < 12 else QR,)) for line in range(1, 14)]
+    report = LineRecords(entries, {1: function}).display(columns="hits").report
+    shown = text.render(report)
+    table = shown.splitlines()[5:19]
+    assert table == [
+        *(f"   1 {line:4}{'~' if line < 12 else '?'}" for line in range(1, 14)),
+        "       14",
+    ]
+    notes = shown.split("\n\n")[-1].splitlines()
+    assert [note.partition(":")[0] for note in notes] == [
+        *(f"line {line}" for line in (1, 2, 3, 4, 5, 6, 7, 8, 12, 13)),
+        "and 3 more lines marked above",
+    ]
 
 
 def test_columns_of_every_kind() -> None:

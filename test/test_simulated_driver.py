@@ -15,7 +15,7 @@ def test_the_lowest_addresses_come_first_and_again():
 
 
 def test_memory_is_taken_by_pages():
-    driver = SimulatedDriver(10 * MB, other_use=3 * MB)
+    driver = SimulatedDriver(10 * MB, context=3 * MB)
     assert driver.malloc(5) is not None
     assert driver.free_memory() == 5 * MB
     assert driver.process_memory == 5 * MB
@@ -24,7 +24,7 @@ def test_memory_is_taken_by_pages():
 
 
 def test_a_card_filled_by_others_has_nothing_free():
-    driver = SimulatedDriver(10 * MB, other_use=20 * MB)
+    driver = SimulatedDriver(10 * MB, context=20 * MB)
     assert driver.free_memory() == 0
     assert driver.malloc(1) is None
 

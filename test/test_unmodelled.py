@@ -1,36 +1,332 @@
-"""Ops without an entry in the kernels' table are named, and an error where one asks for that."""
+"""What a simulation does not know is named: at the line where it happened, and below all tables."""
 
 from __future__ import annotations
+
+import json
+import threading
+from dataclasses import replace
 
 import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
+from pytorch_memlab.records import Gap, GapKind
+from pytorch_memlab.render.gaps import summary
+from pytorch_memlab.simulation import operators
+from pytorch_memlab.simulation.kernels import Basis, Entry
+
+KIB, MIB = 1024, 1024**2
 
 GPU_NOTE = "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)"
 
-QR = "linalg_qr (2 calls, 1.00K of outputs)"
+QR = "not modelled: linalg_qr (2 calls, 1.00K of outputs)"
 EIGH = "_linalg_eigh (1 call, 288.00B of outputs)"
 
+_library = torch.library.Library("gaps", "DEF")
+for _name in ("mystery", "guess", "exact", "idle"):
+    _library.define(f"{_name}(Tensor x) -> Tensor")
+    _library.impl(_name, torch.clone, "CPU")
+    _library.impl(_name, torch.empty_like, "Meta")
 
-def notes_of(work, **options):
-    with simulate("24GiB", **options), LineProfiler(work) as profiler:
-        work()
-    return profiler.display().report.notes
+mystery, guess, exact, idle = (
+    getattr(torch.ops.gaps, name) for name in ("mystery", "guess", "exact", "idle")
+)
+
+
+def borrows(*sizes):
+    def take(launch):
+        for nbytes in sizes:
+            launch.give_back(launch.borrow(nbytes))
+
+    return take
+
+
+@pytest.fixture(autouse=True)
+def entries(monkeypatch):
+    """``guess`` takes memory by an estimate, ``exact`` by a formula, ``idle`` needs no estimate."""
+    for op, take, basis in (
+        (guess, borrows(MIB, 2 * MIB), Basis.ESTIMATE),
+        (exact, borrows(MIB), Basis.RECORDING),
+        (idle, borrows(), Basis.ESTIMATE),
+    ):
+        traits = operators.traits_of(op.default)
+        known = replace(traits, kernel=Entry(take, "", basis), is_modelled=True)
+        monkeypatch.setitem(operators._known, op.default, known)
+
+
+def profiled(*functions, **options):
+    """The records of functions, of which the first one runs."""
+    with simulate("24GiB", **options), LineProfiler(*functions) as profiler:
+        functions[0]()
+    return profiler.records()
+
+
+def gaps_of(records, function, device="cuda:0"):
+    """Lines of a function, counted from its ``def``, with what was not known of them."""
+    first = function.__code__.co_firstlineno
+    [table] = [
+        table for table in records.display(function).report.tables if table.device.name == device
+    ]
+    return {line - first: gaps for line, gaps in table.gaps.items()}
+
+
+def unmodelled(calls, nbytes, name="gaps::mystery"):
+    return Gap(GapKind.UNMODELLED, name, calls, nbytes)
+
+
+def estimated(calls, nbytes):
+    return Gap(GapKind.ESTIMATED, "gaps::guess", calls, nbytes)
+
+
+# At the line
+
+
+SCRIPT = """\
+import torch
+
+op = torch.ops.gaps
+
+
+def inner(x):
+    return op.mystery(op.mystery(x))
+
+
+def work():
+    x = torch.zeros(1024, device="cuda")
+    y = op.exact(op.idle(x))
+    inner(x)
+    op.guess(x)
+    y = inner(op.guess(x))
+    return y
+
+
+op.mystery(torch.zeros(512, device="cuda"))
+work()
+"""
+
+TABLES = """\
+## inner
+
+active_bytes reserved_bytes line  code
+         all            all
+        peak           peak
+      12.00K         22.00M    6  def inner(x):
+      20.00K         22.00M    7?     return op.mystery(op.mystery(x))
+
+line 7: not modelled: gaps::mystery (4 calls, 16.00K of outputs)
+
+
+## work
+
+active_bytes reserved_bytes line  code
+         all            all
+        peak           peak
+       0.00B          2.00M   10  def work():
+       4.00K          2.00M   11      x = torch.zeros(1024, device="cuda")
+       1.01M          2.00M   12      y = op.exact(op.idle(x))
+      16.00K          2.00M   13?     inner(x)
+       2.01M         22.00M   14~     op.guess(x)
+       2.01M         22.00M   15?     y = inner(op.guess(x))
+       8.00K         22.00M   16      return y
+
+line 13: not modelled: gaps::mystery (2 calls, 8.00K of outputs)
+line 14: estimated: gaps::guess (1 call, 3.00M taken besides its results)
+line 15: not modelled: gaps::mystery (2 calls, 8.00K of outputs)
+line 15: estimated: gaps::guess (1 call, 3.00M taken besides its results)
+
+simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
+not modelled: gaps::mystery (5 calls, 18.00K of outputs): kernels' own memory of these is \
+not counted
+estimated: gaps::guess (2 calls, 6.00M taken besides its results): no recording confirms these
+"""
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "script.py").write_text(SCRIPT)
+    return "script.py"
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_whole_tables(options, script, capsys):
+    main(["run", "--gpu", "24GiB", *options, script])
+    assert capsys.readouterr().out == TABLES
+
+
+def test_a_saved_profile_has_them(script, tmp_path):
+    main(["run", "--gpu", "24GiB", "-o", "out.json", script])
+    inner, work = json.loads((tmp_path / "out.json").read_text())["tables"]
+    found = {
+        line: [(gap["kind"], gap["name"], gap["calls"], gap["nbytes"]) for gap in gaps]
+        for line, gaps in (inner["gaps"] | work["gaps"]).items()
+    }
+    assert found == {
+        "7": [("unmodelled", "gaps::mystery", 4, 16 * KIB)],
+        "13": [("unmodelled", "gaps::mystery", 2, 8 * KIB)],
+        "14": [("estimated", "gaps::guess", 1, 3 * MIB)],
+        "15": [
+            ("unmodelled", "gaps::mystery", 2, 8 * KIB),
+            ("estimated", "gaps::guess", 1, 3 * MIB),
+        ],
+    }
+
+
+def test_lines_that_end_before_or_begin_after_the_op_have_none():
+    def work():
+        x = torch.zeros(256, device="cuda")
+        for _ in range(3):
+            y = exact(x)
+            y = mystery(x)
+            del y
+        return x
+
+    assert gaps_of(profiled(work), work) == {4: (unmodelled(3, 3 * KIB),)}
+
+
+def test_a_line_of_a_recursive_function_counts_the_calls_below_it_as_it_counts_memory():
+    def work(depth=2):
+        x = mystery(torch.zeros(256, device="cuda"))
+        if depth > 1:
+            work(depth - 1)
+        return x
+
+    assert gaps_of(profiled(work), work) == {
+        1: (unmodelled(2, 2 * KIB),),
+        3: (unmodelled(1, KIB),),
+    }
+
+
+def test_a_generator_does_not_count_what_others_do_while_it_waits():
+    def numbers():
+        x = torch.zeros(256, device="cuda")
+        yield x
+        yield mystery(x)
+
+    def work():
+        for x in numbers():
+            mystery(x)
+
+    records = profiled(work, numbers)
+    assert gaps_of(records, numbers) == {3: (unmodelled(1, KIB),)}
+    assert gaps_of(records, work) == {1: (unmodelled(1, KIB),), 2: (unmodelled(2, 2 * KIB),)}
+
+
+def test_a_backward_pass_counts_at_the_line_that_runs_it():
+    class Op(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return exact(x)
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return mystery(gradient)
+
+    def work():
+        x = torch.zeros(256, device="cuda", requires_grad=True)
+        y = Op.apply(x)
+        y.backward(torch.ones_like(y))
+
+    assert gaps_of(profiled(work), work) == {3: (unmodelled(1, KIB),)}
+
+
+def test_each_gpu_has_its_own():
+    def work():
+        x = torch.zeros(256, device="cuda:0")
+        y = torch.zeros(512, device="cuda:1")
+        return mystery(y), guess(x)
+
+    records = profiled(work, count=2)
+    assert gaps_of(records, work, "cuda:0") == {3: (estimated(1, 3 * MIB),)}
+    assert gaps_of(records, work, "cuda:1") == {3: (unmodelled(1, 2 * KIB),)}
+    assert records.display().report.notes[1:] == tuple(
+        summary([unmodelled(1, 2 * KIB), estimated(1, 3 * MIB)])
+    )
+
+
+def test_overloads_are_one_op_and_every_result_counts():
+    square = torch.zeros(16, 16)
+
+    def work():
+        matrix = square.cuda()
+        q, r = torch.linalg.qr(matrix)
+        torch.linalg.qr(matrix, out=(torch.empty_like(q), torch.empty_like(r)))
+
+    [(gap,), *_] = gaps_of(profiled(work), work).values()
+    assert gap == unmodelled(1, 2 * KIB, "linalg_qr")
+
+
+def test_a_line_under_several_simulations_adds_up():
+    def work():
+        return mystery(torch.zeros(256, device="cuda"))
+
+    with LineProfiler(work) as profiler:
+        for _ in range(3):
+            with simulate("24GiB"):
+                work()
+    records = profiler.records()
+    assert gaps_of(records, work) == {1: (unmodelled(3, 3 * KIB),)}
+    assert records.display().report.notes == (GPU_NOTE, *summary([unmodelled(3, 3 * KIB)]))
+
+
+def test_records_grow_with_ops_and_not_with_calls():
+    def work():
+        x = torch.zeros(1, device="cuda")
+        for _ in range(200):
+            mystery(x)
+
+    records = profiled(work)
+    [line] = [one for one in records._raw_line_records if one.line - 1 == first_line(work) + 2]
+    assert line.gaps == (unmodelled(200, 800),)
+
+
+def first_line(function):
+    return function.__code__.co_firstlineno
+
+
+def test_threads_lose_no_count():
+    with simulate("24GiB") as machine:
+        x = torch.zeros(1, device="cuda")
+
+        def work():
+            for _ in range(50):
+                mystery(x)
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert machine.unmodelled["gaps.mystery.default"].calls == 200
+
+
+# Below all tables
+
+
+def test_ops_outside_every_profiled_line_are_in_the_summary_alone():
+    def work():
+        return torch.zeros(256, device="cuda")
+
+    with simulate("24GiB"), LineProfiler(work) as profiler:
+        mystery(work())
+    report = profiler.display().report
+    assert report.tables[0].gaps == {}
+    assert report.notes == (GPU_NOTE, *summary([unmodelled(1, KIB)]))
 
 
 @pytest.mark.parametrize("compute", [True, False])
-def test_ops_without_an_entry_are_named_largest_first(compute):
+def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
     def work():
         square = torch.zeros(8, 8, device="cuda")
         torch.linalg.qr(square)
         torch.linalg.qr(square)
         torch.linalg.eigvalsh(square)
 
-    assert notes_of(work, compute=compute) == (
+    assert profiled(work, compute=compute).display().report.notes == (
         GPU_NOTE,
-        f"not modelled: {QR}, {EIGH}: kernels' own memory of these is not counted",
+        f"{QR}, {EIGH}: kernels' own memory of these is not counted",
     )
 
 
@@ -39,15 +335,13 @@ def test_copies_and_elementwise_ops_need_no_entry():
         x = torch.randn(64, 64).cuda()
         (x.relu() + 1).mul_(2).clone().cpu()
 
-    assert notes_of(work) == (GPU_NOTE,)
+    report = profiled(work).display().report
+    assert report.notes == (GPU_NOTE,)
+    assert report.tables[0].gaps == {}
 
 
 def test_more_than_five_are_counted():
-    from pytorch_memlab.line_profiler.line_profiler import _unmodelled_notes
-    from pytorch_memlab.records import UnmodelledOp
-
-    ops = [UnmodelledOp(f"op{n}", n, 1024 * n) for n in (7, 6, 5, 4, 3, 2, 1)]
-    [note] = _unmodelled_notes(ops)
+    [note] = summary([unmodelled(n, 1024 * n, f"op{n}") for n in (1, 2, 3, 4, 5, 6, 7)])
     assert note == (
         "not modelled: op7 (7 calls, 7.00K of outputs), op6 (6 calls, 6.00K of outputs), "
         "op5 (5 calls, 5.00K of outputs), op4 (4 calls, 4.00K of outputs), "
@@ -55,21 +349,34 @@ def test_more_than_five_are_counted():
     )
 
 
+def test_a_cleared_profiler_forgets_them():
+    def work():
+        return mystery(torch.zeros(256, device="cuda"))
+
+    with simulate("24GiB"), LineProfiler(work) as profiler:
+        work()
+    profiler.clear()
+    assert not any("not modelled" in note for note in profiler.display().report.notes)
+
+
+# As an error
+
+
 @pytest.mark.parametrize("compute", [True, False])
 def test_strict_makes_the_first_of_them_an_error(compute):
     with simulate("24GiB", compute=compute, strict=True) as machine:
-        square = torch.zeros(8, 8, device="cuda")
-        _ = (square @ square).relu().sum()
-        with pytest.raises(UnmodelledOpError, match=r"^aten\.linalg_qr\.default has no entry"):
-            torch.linalg.qr(square)
+        x = torch.zeros(8, 8, device="cuda")
+        guess(exact(x).relu())
+        with pytest.raises(UnmodelledOpError, match=r"^gaps\.mystery\.default has no entry"):
+            mystery(x)
         assert machine.unmodelled == {}
-        torch.linalg.qr(square.cpu())
+        mystery(x.cpu())
 
 
 def test_a_decorated_function_is_as_strict():
     @simulate("24GiB", strict=True)
     def work():
-        torch.linalg.qr(torch.zeros(8, 8, device="cuda"))
+        mystery(torch.zeros(8, 8, device="cuda"))
 
     for _ in range(2):
         with pytest.raises(UnmodelledOpError):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import Report
-from pytorch_memlab.render import renderer_for, terminal
+from pytorch_memlab.render import terminal
+from pytorch_memlab.render.to_file import file_writer
 
 
 def writer_to(path: str | None) -> Callable[[Report], None]:
@@ -19,20 +17,17 @@ def writer_to(path: str | None) -> Callable[[Report], None]:
         path: a file ending in ``.txt``, ``.html`` or ``.json``, None for standard output.
 
     Returns:
-        A function of the report. The path stays what it was if the program changes its folder.
+        A function of the report.
 
     Raises:
         UsageError: another ending, or no file can be written there.
     """
     if path is None:
         return _to_terminal
-    render = renderer_for(path)
-    file = Path(path).absolute()
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise UsageError(f"cannot write {path}: no such folder, or no right to write there")
+    to_file = file_writer(path)
 
     def write(report: Report) -> None:
-        file.write_text(render(report), encoding="utf-8")
+        to_file(report)
         print(f"memory profile written to {path}", file=sys.stderr)
 
     return write

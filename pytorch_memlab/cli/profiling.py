@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from typing import Any
 
 from pytorch_memlab.cli.program import Program
-from pytorch_memlab.cli.targets import Definition, all_functions, named_functions, source_lines
+from pytorch_memlab.cli.targets import all_functions, named_functions, source_lines
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
+from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, take_over_printing

@@ -6,7 +6,6 @@ import argparse
 import os
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -20,8 +19,6 @@ from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_column
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.profiling import Profile
-    from pytorch_memlab.records import Report
-    from pytorch_memlab.simulation.machine import Machine
 
 DEFAULT_GPU = "h100"
 
@@ -31,7 +28,11 @@ class RunCommand:
 
     The script runs unmodified, with its own arguments and exit code. Profiled are its functions
     decorated with @profile and those named with -f; where there are none of either, all functions
-    that it defines. On a machine without a CUDA GPU, one is simulated.
+    that it defines. On a machine without a CUDA GPU, one is simulated; --gpu, --dry-run and
+    --strict simulate one also where there is a real one.
+
+    Behind a line's number, ? says that a simulation did not know all of what it did there, ~ that
+    it counted estimates; the lines below the table say of what.
 
     For example:
 
@@ -78,10 +79,27 @@ class RunCommand:
         )
         add("--count", type=int, metavar="N", help="simulate so many GPUs; without it: 1")
         add(
+            "--context",
+            metavar="SIZE",
+            help="let CUDA's context take so much of each simulated GPU, such as 450MiB; without"
+            " it: an estimate of ours for a GPU that is named, nothing of one that is but a size",
+        )
+        add(
+            "--others",
+            metavar="SIZE",
+            help="let other processes hold so much of each simulated GPU; without it: nothing",
+        )
+        add(
             "--dry-run",
             action="store_true",
             help="simulate shapes only: nothing is computed and no tensor takes memory here, so"
-            " that a model of any size runs in seconds; lines that read values are named",
+            " that a model of any size runs in seconds; lines that read values are marked",
+        )
+        add(
+            "--strict",
+            action="store_true",
+            help="simulate, and let the script fail at the first op of whose CUDA kernels' own"
+            " memory nothing is known; without it: lines with such ops are marked",
         )
         add("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
         add("script", metavar="script.py", help="what to run")
@@ -104,14 +122,12 @@ class RunCommand:
 
         columns = options.columns and checked_columns(options.columns)
         write = writer_to(options.output)
-        machine = _simulate(options.gpu, options.count, options.dry_run, process)
+        _simulate(options, process)
         with without_own_frames(process):
             found = _find(options, process)
             main = process.enter_context(found.as_main())
             profile = Profile(found, options.functions or (), columns)
         tables = ExitStack()
-        if machine is not None:
-            write = partial(_write_with_reads, write, machine)
         tables.callback(profile.finish, write, is_asked_for=bool(columns or options.output))
         return partial(_run, found.code, vars(main), profile, tables, process)
 
@@ -136,25 +152,30 @@ def _run(
             profile.take_over()
 
 
-def _write_with_reads(write: Callable[[Report], None], machine: Machine, report: Report) -> None:
-    """Show a report, and the lines that read values which a dry run does not have."""
-    write(replace(report, notes=report.notes + tuple(map(str, machine.values_read))))
-
-
-def _simulate(
-    gpu: str | None, count: int | None, dry_run: bool, process: ExitStack
-) -> Machine | None:
+def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
+    """Simulate GPUs where an option asks for that, and where there is none."""
     import torch
 
     from pytorch_memlab.simulation import simulate
 
-    own_gpu = torch.cuda.is_available()
-    if gpu is None and own_gpu and not dry_run:
-        if count is not None:
-            raise UsageError("--count is of simulated GPUs, and needs --gpu on a machine with one")
-        return None
-    number = 1 if count is None else count
-    return process.enter_context(simulate(gpu or DEFAULT_GPU, number, compute=not dry_run))
+    is_asked_for = options.gpu is not None or options.dry_run or options.strict
+    if not is_asked_for and torch.cuda.is_available():
+        for name in ("count", "context", "others"):
+            if getattr(options, name) is not None:
+                raise UsageError(
+                    f"--{name} is of simulated GPUs, and needs --gpu on a machine with one"
+                )
+        return
+    process.enter_context(
+        simulate(
+            options.gpu or DEFAULT_GPU,
+            1 if options.count is None else options.count,
+            compute=not options.dry_run,
+            strict=options.strict,
+            context=options.context,
+            others=options.others or 0,
+        )
+    )
 
 
 def _find(options: argparse.Namespace, process: ExitStack) -> Program:

@@ -8,46 +8,16 @@ from __future__ import annotations
 
 import ast
 import difflib
-import inspect
 import pkgutil
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from importlib.util import resolve_name
 from types import CodeType
 
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.line_profiler.definitions import Definition, definitions, lines_of
 
 TOP_LEVEL = "<module>"
-
-
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """A function as the program defines it.
-
-    Args:
-        qual_name: its ``__qualname__``.
-        code: its code object.
-    """
-
-    qual_name: str
-    code: CodeType
-
-
-def definitions(code: CodeType) -> list[Definition]:
-    r"""Every ``def`` of a program, those in classes and in other functions included.
-
-    Args:
-        code: of the program's top level.
-
-    Returns:
-        In the order of the source. Lambdas and comprehensions belong to the line they are in.
-
-    >>> code = compile("class A:\n def f(self): pass\ndef g(): return lambda: 0", "x", "exec")
-    >>> [definition.qual_name for definition in definitions(code)]
-    ['A.f', 'g']
-    """
-    return list(_definitions(code, ""))
 
 
 def all_functions(program: Program) -> list[Definition]:
@@ -63,9 +33,7 @@ def source_lines(program: Program, code: CodeType) -> list[str] | None:
     """
     if program.source is None:
         return None
-    lines = program.source.splitlines(keepends=True)[code.co_firstlineno - 1 :]
-    block = lines if code is program.code else inspect.getblock(lines)
-    return [line.rstrip("\n") for line in block]
+    return program.source.splitlines() if code is program.code else lines_of(code, program.source)
 
 
 def named_functions(program: Program, names: Iterable[str]) -> list[Definition | object]:
@@ -89,21 +57,6 @@ def named_functions(program: Program, names: Iterable[str]) -> list[Definition |
     for name in names:
         found += _own(program, own, name) or [_imported(program, own, name)]
     return found
-
-
-def _definitions(code: CodeType, prefix: str) -> Iterator[Definition]:
-    for constant in code.co_consts:
-        if not isinstance(constant, CodeType):
-            continue
-        if constant.co_name.startswith("<generic parameters of"):
-            yield from _definitions(constant, prefix)
-        elif constant.co_name.isidentifier() and constant.co_name != "__annotate__":
-            qual_name = prefix + constant.co_name
-            is_function = bool(constant.co_flags & inspect.CO_NEWLOCALS)
-            if is_function:
-                yield Definition(qual_name, constant)
-            inner = f"{qual_name}.<locals>." if is_function else f"{qual_name}."
-            yield from _definitions(constant, inner)
 
 
 def _top_level(program: Program) -> Definition:

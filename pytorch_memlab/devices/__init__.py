@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import weakref
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,15 +10,20 @@ import torch
 from ..errors import UnknownDeviceError
 from ..simulation import active
 from . import accelerator, cuda
-from .device import Device, Stats
+from .device import NO_GAPS, Device, Gaps, Stats
 
 if TYPE_CHECKING:
     from ..simulation.machine import Machine
-    from ..simulation.simulated_gpu import SimulatedGPU
 
-_simulated_readers: weakref.WeakKeyDictionary[SimulatedGPU, Device] = weakref.WeakKeyDictionary()
-
-__all__ = ["Device", "Stats", "find_devices", "get_device", "simulated_machine"]
+__all__ = [
+    "NO_GAPS",
+    "Device",
+    "Gaps",
+    "Stats",
+    "find_devices",
+    "get_device",
+    "simulated_machine",
+]
 
 
 def find_devices() -> list[Device]:
@@ -94,11 +98,14 @@ def simulated_machine() -> Machine | None:
 
 def _simulated(machine: Machine, index: int) -> Device:
     from .simulated import SimulatedDevice
+    from .simulated_gaps import SimulatedGaps
 
     gpu = machine.gpus[index]
-    if gpu not in _simulated_readers:
-        _simulated_readers[gpu] = SimulatedDevice(gpu, machine.unmodelled)
-    return _simulated_readers[gpu]
+    if gpu.reader is None:
+        reads = None if machine.shapes is None else machine.shapes.reads
+        gpu.reader = SimulatedDevice(gpu, SimulatedGaps(machine.gaps[index], reads))
+    reader: Device = gpu.reader
+    return reader
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..records import DeviceInfo, UnmodelledOp
+from ..records import DeviceInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +30,8 @@ class AcceleratorDevice:
         kind: its type, such as ``xpu``.
         index: as in ``xpu:index``.
     """
+
+    gaps = None
 
     def __init__(self, kind: str, index: int) -> None:
         self._kind = kind
@@ -63,10 +65,6 @@ class AcceleratorDevice:
     def capacity(self) -> int:
         """Bytes that it has."""
         return int(torch.accelerator.get_memory_info(self._index)[1])
-
-    def unmodelled(self) -> list[UnmodelledOp]:
-        """None: it is measured."""
-        return []
 
     def attach(self) -> None:
         """Counters are there anyway."""

@@ -11,7 +11,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from ..memory_fields import GROUPS, METRICS, POOLS
-from ..records import DeviceInfo, UnmodelledOp
+from ..records import DeviceInfo
 from ..storages import StorageTable, storages_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ class CpuDevice:
     """
 
     name = "cpu"
+    gaps = None
 
     def __init__(self) -> None:
         self._stats: Stats = {
@@ -64,10 +65,6 @@ class CpuDevice:
     def capacity(self) -> int:
         """Bytes of the host's memory."""
         return int(psutil.virtual_memory().total)
-
-    def unmodelled(self) -> list[UnmodelledOp]:
-        """None: it is measured."""
-        return []
 
     def attach(self) -> None:
         """Follow the storages that this thread makes, until as many ``detach`` as ``attach``."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..records import DeviceInfo, UnmodelledOp
+from ..records import DeviceInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,6 +38,8 @@ class CudaDevice:
         index: as in ``cuda:index``.
     """
 
+    gaps = None
+
     def __init__(self, index: int) -> None:
         self._index = index
         self.name = f"cuda:{index}"
@@ -64,10 +66,6 @@ class CudaDevice:
     def capacity(self) -> int:
         """Bytes on the card."""
         return int(torch.cuda.get_device_properties(self._index).total_memory)
-
-    def unmodelled(self) -> list[UnmodelledOp]:
-        """None: it is measured."""
-        return []
 
     def attach(self) -> None:
         """Counters are there anyway."""

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
+from ..records import Gap
 
-    from ..records import DeviceInfo, UnmodelledOp
+if TYPE_CHECKING:
+    from ..records import DeviceInfo
 
 Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
 group -> pool -> metric -> bytes or count."""
+
+Gaps = Mapping[Hashable, Gap]
+"""What a device did so far without knowing all of it; each entry only grows. Two devices that share
+an entry, as those of one machine do, have it under the same key."""
+
+NO_GAPS: Gaps = {}
 
 
 class Device(Protocol):
@@ -46,8 +53,12 @@ class Device(Protocol):
     def capacity(self) -> int:
         """Bytes that it has."""
 
-    def unmodelled(self) -> list[UnmodelledOp]:
-        """Ops of which it knows too little to count all that they take; empty on hardware."""
+    @property
+    def gaps(self) -> Callable[[], Gaps] | None:
+        """Tells what it did so far without knowing all of it; None on hardware, which measures.
+
+        It gives the very same object until there is more to tell.
+        """
 
     def attach(self) -> None:
         """A reader begins in this thread; what costs the program something starts here."""

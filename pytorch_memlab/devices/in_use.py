@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..simulation import active
-from . import cuda, find_devices
+from . import NO_GAPS, cuda, find_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from . import Device
+    from . import Device, Gaps
 
 
 class DevicesInUse:
@@ -25,6 +25,8 @@ class DevicesInUse:
         self._waiting: list[tuple[Callable[[], bool], Device]] = []
         self.newcomers: set[Device] = set()
         """Those that came into use after the first question about them."""
+        self.seen: dict[Device, None] = {}
+        """All that were ever in use, in that order."""
 
     def now(self) -> tuple[Device, ...]:
         """The devices in use.
@@ -40,6 +42,12 @@ class DevicesInUse:
             self.newcomers.update(self._admit())
         return self._devices
 
+    def gaps_before_use(self) -> Gaps:
+        """What the devices that are not in use did without knowing all of it: reads of values."""
+        for _, device in self._waiting:
+            return NO_GAPS if device.gaps is None else device.gaps()
+        return NO_GAPS
+
     def _ask_anew(self, machine: object) -> None:
         self._asked = True
         self._machine = machine
@@ -52,6 +60,7 @@ class DevicesInUse:
         came = [device for is_used, device in self._waiting if is_used()]
         if came:
             self._devices += tuple(came)
+            self.seen.update(dict.fromkeys(came))
             self._waiting = [pair for pair in self._waiting if pair[1] not in came]
         return came
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..records import DeviceInfo, UnmodelledOp
+from ..records import DeviceInfo
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..simulation.kernels.unmodelled import Unmodelled
     from ..simulation.simulated_gpu import SimulatedGPU
     from .device import Stats
+    from .simulated_gaps import SimulatedGaps
 
 
 class SimulatedDevice:
@@ -19,13 +19,12 @@ class SimulatedDevice:
 
     Args:
         gpu: which.
-        unmodelled: ops without an entry in the kernels' table, by their names with namespace and
-            overload, as the machine counts them over all its GPUs.
+        gaps: what it did without knowing all of it.
     """
 
-    def __init__(self, gpu: SimulatedGPU, unmodelled: dict[str, Unmodelled]) -> None:
+    def __init__(self, gpu: SimulatedGPU, gaps: SimulatedGaps) -> None:
         self._gpu = gpu
-        self._unmodelled = unmodelled
+        self.gaps = gaps.now
         self.name = f"cuda:{gpu.index}"
         self._info = DeviceInfo(self.name, gpu.model.name, simulated=True)
 
@@ -51,17 +50,6 @@ class SimulatedDevice:
     def capacity(self) -> int:
         """Bytes on the card that it stands for."""
         return self._gpu.model.total_memory
-
-    def unmodelled(self) -> list[UnmodelledOp]:
-        """Ops without an entry in the kernels' table, the largest results first."""
-        merged: dict[str, UnmodelledOp] = {}
-        for full, found in self._unmodelled.copy().items():
-            name = full.removeprefix("aten.").partition(".")[0]
-            before = merged.get(name, UnmodelledOp(name, 0, 0))
-            merged[name] = UnmodelledOp(
-                name, before.calls + found.calls, before.nbytes + found.nbytes
-            )
-        return sorted(merged.values(), key=lambda op: (-op.nbytes, op.name))
 
     def attach(self) -> None:
         """Counters are there anyway."""

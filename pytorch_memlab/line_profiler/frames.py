@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.records import FunctionInfo, LineEntry, Report
+from pytorch_memlab.records import FunctionInfo, GapKind, LineEntry, Report
 from pytorch_memlab.render.cells import column_parts
 
 if TYPE_CHECKING:
@@ -36,7 +36,10 @@ def tidy_frame(
 
     Returns:
         Columns ``device, function, file, line, code, hits, time`` (seconds), ``delta`` (bytes),
-        then every statistic under its dotted name, as ints in bytes or counts.
+        then every statistic under its dotted name, as ints in bytes or counts. Where a simulation
+        did not know all, at the end ``unmodelled`` (bytes that ops without an entry in the
+        kernels' table returned), ``estimated`` (bytes that were counted for ops by estimates) and
+        ``assumed`` (reads of values that shapes alone do not have).
     """
     import pandas as pd
 
@@ -60,7 +63,24 @@ def tidy_frame(
         {name: _int_array([statistic(entry, name) for entry in entries]) for name in names},
         index=frame.index,
     )
-    return pd.concat([frame, statistics], axis=1)
+    unknown = pd.DataFrame(_gap_columns(entries), index=frame.index)
+    return pd.concat([frame, statistics, unknown], axis=1)
+
+
+def _gap_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]:
+    if not any(entry.gaps for entry in entries):
+        return {}
+    return {
+        kind.value: [
+            sum(
+                gap.calls if kind is GapKind.ASSUMED else gap.nbytes
+                for gap in entry.gaps
+                if gap.kind is kind
+            )
+            for entry in entries
+        ]
+        for kind in GapKind
+    }
 
 
 def line_frame(report: Report) -> pd.DataFrame:

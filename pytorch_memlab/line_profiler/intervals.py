@@ -5,19 +5,20 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..devices import get_device
+from ..devices import NO_GAPS, find_devices, get_device
 from ..devices.in_use import DevicesInUse
-from ..scopes import ZERO, ledger_of
+from ..records import Gap, joined
+from ..scopes import ZERO, Sample, ledger_of
 from .line_store import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from types import CodeType
 
     import torch
 
-    from ..devices import Device
-    from ..scopes import Sample, Window
+    from ..devices import Device, Gaps
+    from ..scopes import Window
     from .line_store import LineStore
 
 
@@ -33,6 +34,7 @@ class Measured:
 
     def __init__(self, target: int | str | torch.device | None) -> None:
         self._in_use = DevicesInUse()
+        self._chosen: dict[Device, None] = {}
         self.is_narrowed = False
         self.aim(target)
 
@@ -50,12 +52,33 @@ class Measured:
             self.now = self._in_use.now
         else:
             chosen = (get_device(target),)
+            self._chosen[chosen[0]] = None
             self.now = lambda: chosen
 
     @property
     def newcomers(self) -> set[Device]:
         """Devices that came into use while somebody asked; of a chosen one that does not matter."""
         return set() if self.is_narrowed else self._in_use.newcomers
+
+    def gaps_before_use(self) -> Gaps:
+        """What was done without knowing all of it while no device is in use."""
+        return NO_GAPS if self.is_narrowed else self._in_use.gaps_before_use()
+
+    def gaps(self) -> tuple[Gap, ...]:
+        """What all devices that were ever measured did without knowing all of it.
+
+        Their totals, whatever was profiled of it; those of the first device if none was in use.
+        """
+        devices = {**self._in_use.seen, **self._chosen} or dict.fromkeys(find_devices()[:1])
+        together: dict[Hashable, Gap] = {}
+        for device in devices:
+            together.update({} if device.gaps is None else device.gaps())
+        return joined(together.values())
+
+    def forget(self) -> None:
+        """Forget the devices that were measured so far."""
+        self._in_use.seen.clear()
+        self._chosen.clear()
 
 
 class FunctionIntervals:
@@ -105,7 +128,7 @@ class FrameIntervals:
         measured: the devices.
     """
 
-    __slots__ = ("_began", "_devices", "_line", "_lines", "_measured", "_open")
+    __slots__ = ("_began", "_devices", "_gaps", "_line", "_lines", "_measured", "_open")
 
     def __init__(self, lines: dict[int, Line], measured: Measured) -> None:
         self._lines = lines
@@ -114,6 +137,7 @@ class FrameIntervals:
         self._open: list[_OpenInterval] = []
         self._line: Line | None = None
         self._began = 0.0
+        self._gaps = NO_GAPS
 
     def line(self, number: int) -> None:
         """The frame arrived at a line."""
@@ -127,6 +151,8 @@ class FrameIntervals:
                 current.on_every_device = True
             if measured.now() is not self._devices:
                 self._change_devices()
+            if not self._open:
+                self._end_before_use(current)
             for interval in self._open:
                 start = interval.start
                 end = interval.start = interval.ledger.lap(interval.window)
@@ -149,6 +175,8 @@ class FrameIntervals:
         self.leave()
         self._devices = self._measured.now()
         self._open = [_begin(device) for device in self._devices]
+        if not self._open:
+            self._gaps = self._measured.gaps_before_use()
         self._line = self._lines.setdefault(number, Line())
         self._began = perf_counter()
 
@@ -167,15 +195,25 @@ class FrameIntervals:
         current.on_every_device = current.on_every_device or not self._measured.is_narrowed
         if self._measured.now() is not self._devices:
             self._change_devices()
+        if not self._open:
+            self._end_before_use(current)
         # Windows close as they opened, the last one first: that is what costs least.
         while self._open:
             interval = self._open.pop()
             current.on(interval.device).add(interval.start, interval.window.close())
         self._devices = ()
 
+    def _end_before_use(self, line: Line) -> None:
+        """An interval ends in which no device was in use: of reads of values a line says so too."""
+        gaps = self._measured.gaps_before_use()
+        if gaps is not self._gaps:
+            line.gaps_before_use.add(self._gaps, gaps)
+            self._gaps = gaps
+
     def _change_devices(self) -> None:
         """Devices came into use, or another is the target, since the interval began."""
         devices = self._measured.now()
+        gaps = self._open[0].start.gaps if self._open else self._gaps
         for interval in [one for one in self._open if one.device not in devices]:
             interval.window.close()
             self._open.remove(interval)
@@ -183,8 +221,8 @@ class FrameIntervals:
         newcomers = self._measured.newcomers
         for device in devices:
             if device not in known:
-                begin = _begin_from_first_use if device in newcomers else _begin
-                self._open.append(begin(device))
+                came = device in newcomers
+                self._open.append(_begin_from_first_use(device, gaps) if came else _begin(device))
         self._devices = devices
 
 
@@ -193,5 +231,6 @@ def _begin(device: Device) -> _OpenInterval:
     return _OpenInterval(device, window, start)
 
 
-def _begin_from_first_use(device: Device) -> _OpenInterval:
-    return _OpenInterval(device, ledger_of(device).open_from_first_use(), ZERO)
+def _begin_from_first_use(device: Device, gaps: Gaps) -> _OpenInterval:
+    start = Sample(ZERO.values, ZERO.allocated, gaps)
+    return _OpenInterval(device, ledger_of(device).open_from_first_use(), start)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices import find_devices
 from ..records import FunctionInfo
-from ..utils import readable_size
+from ..render import gaps
 from .columns import DEFAULT_COLUMNS
 from .intervals import FunctionIntervals, Measured
 from .line_records import LineRecords, RecordsDisplay
@@ -25,11 +25,9 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from ..records import DeviceInfo, UnmodelledOp
+    from ..records import DeviceInfo
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
-
-_NAMED_OPS = 5
 
 
 class LineProfiler:
@@ -124,6 +122,7 @@ class LineProfiler:
         if was_on:
             current_tracer().unwatch(self._listener)
         self._raw_line_records.clear()
+        self._measured.forget()
         self._code_infos.clear()
         self._codes.clear()
         if was_on:
@@ -228,7 +227,7 @@ class LineProfiler:
 
     def _notes(self) -> list[str]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        return _device_notes(devices) + _unmodelled_notes(self._raw_line_records.unmodelled())
+        return _device_notes(devices) + gaps.summary(self._measured.gaps())
 
 
 def _device_notes(devices: list[DeviceInfo]) -> list[str]:
@@ -243,17 +242,6 @@ def _device_notes(devices: list[DeviceInfo]) -> list[str]:
             "profiled functions ran"
         )
     return notes
-
-
-def _unmodelled_notes(ops: list[UnmodelledOp]) -> list[str]:
-    if not ops:
-        return []
-    named = ", ".join(
-        f"{op.name} ({op.calls} call{'s' * (op.calls != 1)}, {readable_size(op.nbytes)} of outputs)"
-        for op in ops[:_NAMED_OPS]
-    )
-    others = f" and {len(ops) - _NAMED_OPS} more" if len(ops) > _NAMED_OPS else ""
-    return [f"not modelled: {named}{others}: kernels' own memory of these is not counted"]
 
 
 def _inside(profiler: LineProfiler, func: Callable[..., Any]) -> Callable[..., Any]:

@@ -73,7 +73,9 @@ class LineRecords:
 
         Returns:
             Columns ``device, function, file, line, code, hits, time, delta``, then every
-            statistic under its dotted name, such as ``active_bytes.all.peak``.
+            statistic under its dotted name, such as ``active_bytes.all.peak``. Where a simulation
+            did not know all of it, ``unmodelled`` and ``estimated`` (bytes) and ``assumed`` (reads)
+            at the end.
         """
         entries = tuple(self._raw_line_records)
         order = {code_id: place for place, code_id in enumerate(dict(self._code_infos))}
@@ -114,16 +116,25 @@ def _tables(
     entries: Iterable[LineEntry], infos: Mapping[int, FunctionInfo], columns: Sequence[str]
 ) -> tuple[FunctionTable, ...]:
     """One table per function, in the order of ``infos``, and device, in the order of its name."""
-    rows: dict[tuple[int, DeviceInfo], dict[int, tuple[int | float | None, ...]]] = {}
+    lines: dict[tuple[int, DeviceInfo], dict[int, LineEntry]] = {}
     for entry in entries:
         if entry.code_id in infos:
-            values = tuple(_value(entry, column) for column in columns)
-            rows.setdefault((entry.code_id, entry.device), {})[entry.line] = values
+            lines.setdefault((entry.code_id, entry.device), {})[entry.line] = entry
     order = {code_id: place for place, code_id in enumerate(infos)}
     return tuple(
-        FunctionTable(infos[code_id], device, dict(sorted(rows[code_id, device].items())))
-        for code_id, device in sorted(rows, key=lambda key: (order[key[0]], _device_order(key[1])))
+        _table(infos[code_id], device, dict(sorted(lines[code_id, device].items())), columns)
+        for code_id, device in sorted(lines, key=lambda key: (order[key[0]], _device_order(key[1])))
     )
+
+
+def _table(
+    function: FunctionInfo, device: DeviceInfo, lines: dict[int, LineEntry], columns: Sequence[str]
+) -> FunctionTable:
+    rows = {
+        line: tuple(_value(entry, column) for column in columns) for line, entry in lines.items()
+    }
+    gaps = {line: entry.gaps for line, entry in lines.items() if entry.gaps}
+    return FunctionTable(function, device, rows, gaps)
 
 
 def _value(entry: LineEntry, column: str) -> int | float | None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..devices import find_devices
-from ..records import LineEntry
+from ..records import LineEntry, joined
 from ..scopes import FIELDS, HighestInterval
+from .line_gaps import LineGaps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..devices import Device
-    from ..records import DeviceInfo, UnmodelledOp
+    from ..records import DeviceInfo
     from ..scopes import Sample
 
 
@@ -23,13 +24,13 @@ class DeviceLine:
         device: where it is measured.
     """
 
-    __slots__ = ("delta", "device", "highest", "measured_on", "quiet")
+    __slots__ = ("delta", "device", "gaps", "highest", "quiet")
 
     def __init__(self, device: Device) -> None:
         self.device = device.info
-        self.measured_on = device
         self.highest = HighestInterval()
         self.delta = 0
+        self.gaps = LineGaps()
         self.quiet: Sample | None = None
 
     def add(self, start: Sample, end: Sample) -> None:
@@ -44,17 +45,20 @@ class DeviceLine:
         self.highest.add(start, end)
         self.delta += end.allocated - start.allocated
         self.quiet = end
+        if end.gaps is not start.gaps:
+            self.gaps.add(start.gaps, end.gaps)
 
 
 class Line:
     """One line of a function, over all its hits."""
 
-    __slots__ = ("devices", "hits", "on_every_device", "time")
+    __slots__ = ("devices", "gaps_before_use", "hits", "on_every_device", "time")
 
     def __init__(self) -> None:
         self.hits = 0
         self.time = 0.0
         self.on_every_device = False
+        self.gaps_before_use = LineGaps()
         self.devices: dict[str, DeviceLine] = {}
 
     def on(self, device: Device) -> DeviceLine:
@@ -72,13 +76,15 @@ class Line:
             number: its number in the file.
             devices: all devices of the record; where this line found one unused, it used 0 B.
         """
+        before = self.gaps_before_use.all()
         for device in devices:
             one = self.devices.get(device.name)
+            key = (code_id, number, device, self.hits, self.time)
             if one is not None:
                 stats = dict(zip(FIELDS, one.highest.row().tolist(), strict=True))
-                yield LineEntry(code_id, number, device, self.hits, self.time, one.delta, stats)
+                yield LineEntry(*key, one.delta, stats, joined((*before, *one.gaps.all())))
             elif self.on_every_device:
-                yield LineEntry(code_id, number, device, self.hits, self.time, 0, {})
+                yield LineEntry(*key, 0, {}, before)
 
 
 class LineStore:
@@ -109,12 +115,6 @@ class LineStore:
             first = find_devices()[0].info
             seen[first.name] = first
         return [seen[name] for name in sorted(seen)]
-
-    def unmodelled(self) -> list[UnmodelledOp]:
-        """Ops whose kernels' own memory is missing in these figures, the largest first."""
-        devices = {one.measured_on for _, _, line in self._lines() for one in line.devices.values()}
-        found = {op for device in devices for op in device.unmodelled()}
-        return sorted(found, key=lambda op: (-op.nbytes, op.name))
 
     def __contains__(self, entry: object) -> bool:
         """Whether a line was recorded just so."""

@@ -19,6 +19,7 @@ from pytorch_memlab.render.cells import (
     no_data,
     source_lines,
 )
+from pytorch_memlab.render.gaps import line_notes, mark, table_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,6 +71,10 @@ _TABLE_STYLES: list[CSSDict] = [
 
 _HEADING = "font:600 14px/1.4 monospace;color:#1f2328;margin:12px 0 6px"
 _NOTE = "color:#1f2328;margin:10px 0 0"
+_LINE_NOTE = "color:#57606a;margin:4px 0 0"
+
+# Without a width the digits stay where they are in unmarked rows.
+_MARK = "display:inline-block;width:0;text-align:left;font-weight:600;color:#9a3b00;cursor:help"
 
 _BLOCK = (
     "background:#ffffff;color:#1f2328;color-scheme:light;"
@@ -132,6 +137,7 @@ def _tables(report: Report) -> list[str]:
     return [
         f'<h3 style="{_HEADING}">{escape(heading)}</h3>\n'
         + _table(table, report.columns, ranges, f"{digest}_{place}")
+        + "".join(f'\n<p style="{_LINE_NOTE}">{escape(note)}</p>' for note in table_notes(table))
         for place, (heading, table) in enumerate(zip(headings(report), report.tables, strict=True))
     ]
 
@@ -142,6 +148,7 @@ def _table(
     style = _frame(table, columns).style.set_uuid(uuid).hide(axis="index")
     style = style.set_table_styles(_table_styles(len(columns)))
     style = style.format({column_parts(column): partial(_cell, column) for column in columns})
+    style = style.format(partial(_line, table), subset=[column_parts("line")])
     style = style.format(escape="html", subset=[column_parts("code")])
     for number, (column, (least, largest)) in enumerate(zip(columns, ranges, strict=True)):
         if least == largest == 0:
@@ -176,6 +183,14 @@ def _cell(column: str, value: float) -> str:
     if isnan(value):
         return ""
     return cell(column, value if column == "time" else int(value))
+
+
+def _line(table: FunctionTable, line: int) -> str:
+    gaps = table.gaps.get(line, ())
+    if not gaps:
+        return str(line)
+    said = escape("\n".join(line_notes(gaps)))
+    return f'{line}<span style="{_MARK}" title="{said}">{mark(gaps)}</span>'
 
 
 def _table_styles(columns: int) -> list[CSSDict]:

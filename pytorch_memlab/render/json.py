@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TypeVar
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, Report
+from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, Gap, GapKind, Report
 
 FORMAT = 1
 
@@ -22,7 +22,8 @@ def render(report: Report) -> str:
 
     Returns:
         An object with ``format`` (the version of this layout), ``columns``, ``tables`` and
-        ``notes``; sizes are ints in bytes, times are in seconds.
+        ``notes``; sizes are ints in bytes, times are in seconds. A table of which a simulation
+        did not know all has ``gaps`` besides its ``rows``.
     """
     data = {
         "format": FORMAT,
@@ -59,11 +60,17 @@ def load(text: str) -> Report:
 
 
 def _table_data(table: FunctionTable) -> dict[str, object]:
-    return {
+    data: dict[str, object] = {
         "function": asdict(table.function),
         "device": asdict(table.device),
         "rows": {str(line): values for line, values in table.rows.items()},
     }
+    if table.gaps:
+        data["gaps"] = {
+            str(line): [{**asdict(gap), "kind": gap.kind.value} for gap in gaps]
+            for line, gaps in table.gaps.items()
+        }
+    return data
 
 
 def _report(data: dict[str, object]) -> Report:
@@ -88,6 +95,21 @@ def _table(data: dict[str, object], width: int) -> FunctionTable:
             _of(bool, device["simulated"]),
         ),
         {int(line): _values(values, width) for line, values in rows.items()},
+        {
+            int(line): tuple(_gap(_of(dict, gap)) for gap in _of(list, gaps))
+            for line, gaps in _of(dict, data.get("gaps", {})).items()
+        },
+    )
+
+
+def _gap(data: dict[str, object]) -> Gap:
+    return Gap(
+        GapKind(data["kind"]),
+        _of(str, data["name"]),
+        _of(int, data["calls"]),
+        _of(int, data["nbytes"]),
+        _of(str, data["assumption"]),
+        _of(str, data["place"]),
     )
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 from pytorch_memlab.records import FunctionTable, Report
 from pytorch_memlab.render import text
 from pytorch_memlab.render.cells import column_ranges, headings, source_lines
+from pytorch_memlab.render.gaps import table_notes
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,9 +71,14 @@ def _print(report: Report, console: Console) -> None:
             console.print()
             for row in rows:
                 console.print(row, no_wrap=True, overflow="ellipsis")
-    if report.notes:
+        _print_notes(table_notes(table), console)
+    _print_notes(report.notes, console)
+
+
+def _print_notes(notes: Sequence[str], console: Console) -> None:
+    if notes:
         console.print()
-    for note in report.notes:
+    for note in notes:
         console.print(note, markup=False, highlight=False)
 
 
@@ -82,10 +88,13 @@ def _pieces(
     """The table, split by its columns into pieces that leave room for the code."""
     *values, lines = text.value_columns(table, columns)
     code = _code(table)
+    marks = text.line_marks(table)
     room = width - len(lines[0]) - 2 - _LEAST_CODE_WIDTH
     for places in _fitting([len(column[0]) + 1 for column in values], room):
         styled = [(values[place], _styles(table, place, maxima[place])) for place in places]
-        yield [_row(number, styled, lines, code) for number in range(len(lines))]
+        rows = [_row(number, styled, lines, marks, code) for number in range(len(lines))]
+        # Heads of one part, such as hits, need no second and third row.
+        yield [rows[0], *(row for row in rows[1:_HEAD_ROWS] if row.plain), *rows[_HEAD_ROWS:]]
 
 
 def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
@@ -114,6 +123,7 @@ def _row(
     number: int,
     columns: Sequence[tuple[Sequence[str], Sequence[str]]],
     lines: Sequence[str],
+    marks: Sequence[str],
     code: Sequence[Text],
 ) -> Text:
     from rich.text import Text
@@ -123,7 +133,8 @@ def _row(
     for cells, styles in columns:
         row.append(f"{cells[number]} ", "dim" if head else styles[number - _HEAD_ROWS])
     row.append(lines[number], "dim" if head else "cyan")
-    row.append("  ")
+    row.append(marks[number] or " ", "bold yellow")
+    row.append(" ")
     row.append(code[number])
     row.rstrip()
     return row

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from pytorch_memlab.records import FunctionTable, Report
 from pytorch_memlab.render.cells import cell, column_parts, headings, no_data, source_lines
+from pytorch_memlab.render.gaps import mark, table_notes
 
 
 def render(report: Report) -> str:
-    """The tables, then the notes.
+    """The tables, each with what a simulation did not know of its lines, then the notes.
 
     Args:
         report: what was measured.
@@ -20,7 +21,7 @@ def render(report: Report) -> str:
     if not report.tables:
         return "\n".join(no_data(report)) + "\n"
     tables = "\n\n\n".join(
-        "\n".join([f"## {heading}", "", *_table(table, report.columns)])
+        "\n".join([f"## {heading}", "", *_table(table, report.columns), *_below(table)])
         for heading, table in zip(headings(report), report.tables, strict=True)
     )
     notes = "".join(f"\n{note}" for note in report.notes)
@@ -50,7 +51,26 @@ def value_columns(table: FunctionTable, columns: Sequence[str]) -> list[list[str
 def _table(table: FunctionTable, columns: Sequence[str]) -> list[str]:
     code = ["code", "", "", *source_lines(table).values()]
     rows = zip(*value_columns(table, columns), strict=True)
-    return [f"{' '.join(row)}  {text}".rstrip() for row, text in zip(rows, code, strict=True)]
+    lines = [
+        f"{' '.join(row)}{sign or ' '} {text}".rstrip()
+        for row, sign, text in zip(rows, line_marks(table), code, strict=True)
+    ]
+    # Heads of one part, such as hits, need no second and third row.
+    return [lines[0], *filter(None, lines[1:3]), *lines[3:]]
+
+
+def line_marks(table: FunctionTable) -> list[str]:
+    """What stands behind the numbers of the lines: three head cells and one for each line.
+
+    Args:
+        table: the lines.
+    """
+    return ["", "", "", *(mark(table.gaps.get(line, ())) for line in source_lines(table))]
+
+
+def _below(table: FunctionTable) -> list[str]:
+    notes = table_notes(table)
+    return ["", *notes] if notes else []
 
 
 def _right_aligned(texts: Sequence[str]) -> list[str]:

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
+
+from .records import BUFFERS, OPTIMIZER_STATE, PARAMETERS
+
+_DEEPEST = 8
+
+
+class Named(NamedTuple):
+    """A tensor with a name, and the category that follows from where it was found."""
+
+    tensor: torch.Tensor
+    name: str
+    category: str
 
 
 class TensorNames:
@@ -18,20 +30,19 @@ class TensorNames:
     """
 
     def __init__(self) -> None:
-        self._names: Any = WeakTensorKeyDictionary()
+        self._remembered: Any = WeakTensorKeyDictionary()
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._count = 0
 
     def add_model(self, model: torch.nn.Module) -> None:
-        """Name the parameters and buffers of a model.
+        """Name the tensors of a model.
 
         Args:
             model: may change later.
         """
         self._models.append(weakref.ref(model))
-        for _ in self._name_model(model):
-            pass
+        self.now()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
         """Name the state of an optimizer, such as ``Adam.weight.exp_avg``.
@@ -43,61 +54,128 @@ class TensorNames:
         if all(known() is not optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
 
-    def known(self) -> list[torch.Tensor]:
-        """Every tensor of the models and optimizers, in their order, named."""
-        tensors = {
-            id(tensor): tensor
-            for model in _alive(self._models)
-            for tensor in self._name_model(model)
-        }
-        for optimizer in _alive(self._optimizers):
-            for name, tensor in self._state_of(optimizer):
-                if id(tensor) not in tensors:
-                    tensors[id(tensor)] = tensor
-                    self._names[tensor] = name
-        return list(tensors.values())
+    def now(self, variables: Mapping[int, str] | None = None) -> NamesNow:
+        """The names at this moment.
+
+        Args:
+            variables: ``id`` of living tensors -> name of a variable.
+        """
+        return NamesNow(self, variables or {})
+
+    def models(self) -> list[torch.nn.Module]:
+        """Models that are alive."""
+        return _alive(self._models)
+
+    def optimizers(self) -> list[torch.optim.Optimizer]:
+        """Optimizers that are alive."""
+        return _alive(self._optimizers)
+
+    def remember(self, tensor: torch.Tensor, name: str) -> None:
+        """Call a tensor by this name, also when its model is gone."""
+        self._remembered[tensor] = name
+
+    def numbered(self, tensor: torch.Tensor) -> str:
+        """The name that a tensor had before; without one it gets its class and the next number."""
+        name: str | None = self._remembered.get(tensor)
+        if name is None:
+            name = f"{type(tensor).__name__}{self._count}"
+            self._remembered[tensor] = name
+            self._count += 1
+        return name
+
+
+class NamesNow:
+    """The names at one moment: while it lives, so do the named tensors.
+
+    Args:
+        names: what was known before.
+        variables: ``id`` of living tensors -> name of a variable.
+    """
+
+    def __init__(self, names: TensorNames, variables: Mapping[int, str]) -> None:
+        self._names = names
+        self._variables = variables
+        self._known: dict[int, Named] = {}
+        for model in names.models():
+            for named in tensors_of_model(model):
+                self._add(named)
+        for optimizer in names.optimizers():
+            for named in self._state_of(optimizer):
+                self._add(named)
+
+    def known(self) -> list[Named]:
+        """Every tensor of the models and optimizers, in their order."""
+        return list(self._known.values())
+
+    def is_variable(self, tensor: torch.Tensor) -> bool:
+        """Whether a variable of the program leads to a tensor."""
+        return id(tensor) in self._variables
 
     def of(self, tensor: torch.Tensor) -> str:
-        """The name of a tensor.
+        """The best name of a tensor.
 
         Args:
             tensor: one without a name gets its class and the next number, and keeps it.
         """
-        name: str | None = self._names.get(tensor)
-        if name is None:
-            name = f"{type(tensor).__name__}{self._count}"
-            self._names[tensor] = name
-            self._count += 1
-        return name
+        key = id(tensor)
+        if key in self._known:
+            return self._known[key].name
+        return self._variables.get(key) or self._names.numbered(tensor)
 
-    def _name_model(self, model: torch.nn.Module) -> Iterator[torch.Tensor]:
-        for named in (model.named_parameters, model.named_buffers):
-            for name, tensor in named():
-                self._names[tensor] = name
-                yield tensor
+    def _add(self, named: Named) -> None:
+        if id(named.tensor) not in self._known:
+            self._known[id(named.tensor)] = named
+            self._names.remember(named.tensor, named.name)
 
-    def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, torch.Tensor]]:
+    def _state_of(self, optimizer: torch.optim.Optimizer) -> Iterator[Named]:
         kind = type(optimizer).__name__
-        try:
-            states = list(optimizer.state.items())
-        except Exception:  # a class of optimizers that has no state, or not of this shape
-            return
-        for parameter, state in states:
-            for path, tensor in _tensors_in(state):
+        for parameter, state in states_of(optimizer):
+            for path, tensor in tensors_in(state):
                 owner = self.of(parameter) if isinstance(parameter, torch.Tensor) else parameter
-                yield f"{kind}.{owner}{path}", tensor
+                yield Named(tensor, f"{kind}.{owner}{path}", OPTIMIZER_STATE)
+
+
+def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
+    """The parameters of a model, then its buffers.
+
+    Args:
+        model: whose modules to visit.
+    """
+    for name, parameter in model.named_parameters():
+        yield Named(parameter, name, PARAMETERS)
+    for name, buffer in model.named_buffers():
+        yield Named(buffer, name, BUFFERS)
+
+
+def states_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, Any]]:
+    """What an optimizer keeps for each parameter.
+
+    Args:
+        optimizer: of any class.
+
+    Returns:
+        pairs of parameter and state; none for a class that has no state, or not of this shape.
+    """
+    try:
+        return list(optimizer.state.items())
+    except Exception:
+        return []
+
+
+def tensors_in(state: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in nested dicts, lists and tuples, each with its path: ``.exp_avg``, ``.0``."""
+    kind = type(state)
+    if issubclass(kind, torch.Tensor):
+        yield path, state  # type: ignore[misc]
+    elif depth == _DEEPEST:
+        return
+    elif issubclass(kind, Mapping):
+        for key, value in state.items():  # type: ignore[attr-defined]
+            yield from tensors_in(value, f"{path}.{key}", depth + 1)
+    elif issubclass(kind, (list, tuple)):
+        for index, value in enumerate(state):  # type: ignore[arg-type]
+            yield from tensors_in(value, f"{path}.{index}", depth + 1)
 
 
 def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
     return [item for reference in references if (item := reference()) is not None]
-
-
-def _tensors_in(state: object, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
-    if isinstance(state, torch.Tensor):
-        yield path, state
-    elif isinstance(state, Mapping):
-        for key, value in state.items():
-            yield from _tensors_in(value, f"{path}.{key}")
-    elif isinstance(state, (list, tuple)):
-        for index, value in enumerate(state):
-            yield from _tensors_in(value, f"{path}.{index}")

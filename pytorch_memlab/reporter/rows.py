@@ -4,38 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 
 from ..tensors.held import not_held
+from ..tensors.lines import SourceLine, line_of
 from ..tensors.living import gradient_of
-from ..tensors.memory import META, Piece, StorageKey, SymbolicSize, parts_of, pieces_of
-from ..tensors.saved import LEAF, saved_for_backward
-from .names import TensorNames
+from ..tensors.memory import META, Piece, StorageKey, parts_of, pieces_of
+from ..tensors.saved import LEAF, grad_fn, held_by_graphs, name_of
+from .categories import Categories
+from .names import NamesNow
+from .records import ALLOCATION_UNIT, GRADIENTS, OTHERS, SAVED, TensorRow
 
-ALLOCATION_UNIT = 512
-"""Bytes: the CUDA caching allocator rounds every request up to a multiple of this."""
-
-
-@dataclass(frozen=True, slots=True)
-class TensorRow:
-    """One row of a report.
-
-    Args:
-        name: what the tensor is called.
-        device: where its memory is.
-        size: length of each dimension, ``(1,)`` for a scalar.
-        numel: number of elements.
-        memory: bytes, a multiple of 512; 0 for a row whose storage an earlier row counts.
-        shares: name of that earlier row, else None.
-    """
-
-    name: str
-    device: torch.device
-    size: tuple[int | SymbolicSize, ...]
-    numel: int
-    memory: int
-    shares: str | None = None
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,76 +26,165 @@ class Rows:
 
     Args:
         tensors: devices in the order of the report, rows in theirs.
+        storages: what each row that counts a storage counts, None for the other rows.
         graphs: devices on which autograd still keeps tensors for backward.
     """
 
     tensors: tuple[TensorRow, ...]
+    storages: tuple[Piece | None, ...]
     graphs: frozenset[torch.device]
 
 
-def rows_of(tensors: list[torch.Tensor], names: TensorNames) -> Rows:
-    """Describe living tensors, and those that autograd keeps for them.
-
-    Parameters come first, each with its gradient, in the order of the model; then buffers,
-    optimizer state, the other tensors by age, and last what only autograd or other C++ holds. A
-    shared storage counts for the first of its rows.
+class Living(NamedTuple):
+    """What was found alive.
 
     Args:
         tensors: those that Python knows, oldest first.
-        names: what they are called; tensors without a name get one.
+        modules: all of them.
+        nodes: nodes of autograd that are written in Python.
+    """
+
+    tensors: list[torch.Tensor]
+    modules: list[torch.nn.Module]
+    nodes: list[Any]
+
+
+class _Saver(NamedTuple):
+    node: str
+    line: SourceLine | None
+
+
+def rows_of(living: Living, names: NamesNow, categories: Categories) -> Rows:
+    """Describe living tensors, and those that autograd keeps for them.
+
+    Parameters come first, each with its gradient, in the order of the model; then buffers,
+    optimizer state, variables, the other tensors by age, and last what only autograd or other
+    C++ holds. A shared storage counts for the first of its rows.
+
+    Args:
+        living: what to describe.
+        names: what the tensors are called; tensors without a name get one.
+        categories: what they are.
 
     Returns:
         the rows: GPUs first, meta and fake tensors (which hold nothing) last.
     """
+    tensors = living.tensors
     unheld = not_held(tensors)
     visible = [tensor for tensor in tensors if id(tensor) not in unheld]
+    variables = [tensor for tensor in visible if names.is_variable(tensor)]
+    variables.sort(key=_is_view)
+    known = [named.tensor for named in names.known()]
     described = [
         (tensor, owner, piece)
-        for tensor, owner in _in_order(names.known(), visible)
+        for tensor, owner in _in_order((*known, *variables), visible)
         for piece in pieces_of(tensor)
         if piece.nbytes or 0 not in piece.size
     ]
     described.sort(key=lambda item: _rank(item[2].device))  # numbers follow the report's order
-    counted = _Counted()
-    rows = [
-        counted.row(names.of(tensor) if owner is None else f"{names.of(owner)}.grad", piece)
-        for tensor, owner, piece in described
-    ]
-    graphs: set[torch.device] = set()
-    for node, tensor in saved_for_backward(tensors):
-        pieces = pieces_of(tensor)
-        rows += counted.new_rows(f"saved by {node}", pieces)
-        if node != LEAF:
-            graphs.update(piece.device for piece in pieces)
+    saved = _Saved(living)
+    table = _Table(saved)
+    for tensor, owner, piece in described:
+        if owner is None:
+            name, category = names.of(tensor), categories.of(tensor)
+            table.add(name, piece, tensor, category, names.is_variable(tensor))
+        else:
+            table.add(f"{names.of(owner)}.grad", piece, tensor, GRADIENTS)
+    for key, (tensor, piece) in saved.pieces.items():
+        if table.is_new(piece):
+            table.add(saved.row_name(key), piece, tensor, SAVED)
     for tensor in tensors:
         if id(tensor) in unheld:
-            pieces = [piece for piece in pieces_of(tensor) if counted.is_new(piece)]
-            if pieces:
-                rows += counted.new_rows(names.of(tensor), pieces)
-    rows.sort(key=lambda row: _rank(row.device))
-    return Rows(tuple(rows), frozenset(graphs))
+            pieces = [piece for piece in pieces_of(tensor) if table.is_new(piece)]
+            for piece in pieces:
+                table.add(names.of(tensor), piece, tensor, categories.of(tensor))
+    return table.finished()
 
 
-class _Counted:
-    """Storages that have a row already."""
+class _Saved:
+    """The storages that graphs hold for backward, and the first node that holds each."""
 
-    def __init__(self) -> None:
-        self.names: dict[StorageKey, str] = {}
+    def __init__(self, living: Living) -> None:
+        self.pieces: dict[StorageKey, tuple[torch.Tensor, Piece]] = {}
+        self.graphs: set[torch.device] = set()
+        self._nodes: dict[StorageKey, Any] = {}
+        self._savers: dict[StorageKey, _Saver] = {}
+        roots = [*map(grad_fn, living.tensors), *living.nodes]
+        for node, tensor in held_by_graphs(roots):
+            is_leaf = name_of(node) == LEAF
+            for piece in pieces_of(tensor):
+                key = piece.storage
+                self.pieces.setdefault(key, (tensor, piece))
+                if not is_leaf:
+                    self._nodes.setdefault(key, node)
+                    self.graphs.add(piece.device)
+
+    def saver(self, key: StorageKey) -> _Saver | None:
+        """The node that saved a storage to compute a gradient with, None if there is none."""
+        if key not in self._nodes:
+            return None
+        if key not in self._savers:
+            node = self._nodes[key]
+            self._savers[key] = _Saver(name_of(node), line_of(node))
+        return self._savers[key]
+
+    def row_name(self, key: StorageKey) -> str:
+        """Name for the row of a storage that no tensor of the program looks at."""
+        saver = self.saver(key) or _Saver(LEAF, None)
+        return f"saved by {saver.node}" + (f" ({saver.line})" if saver.line else "")
+
+
+class _Table:
+    """Rows, and the storages that have one already."""
+
+    def __init__(self, saved: _Saved) -> None:
+        self._saved = saved
+        self._names: dict[StorageKey, str] = {}
+        self._rows: list[tuple[TensorRow, Piece | None]] = []
 
     def is_new(self, piece: Piece) -> bool:
-        return piece.nbytes > 0 and piece.storage not in self.names
+        return piece.nbytes > 0 and piece.storage not in self._names
 
-    def new_rows(self, name: str, pieces: list[Piece]) -> list[TensorRow]:
-        return [self.row(name, piece) for piece in pieces if self.is_new(piece)]
+    def add(
+        self, name: str, piece: Piece, tensor: torch.Tensor, category: str, has_name: bool = True
+    ) -> None:
+        """Add a row.
 
-    def row(self, name: str, piece: Piece) -> TensorRow:
+        Args:
+            name: what the tensor is called.
+            piece: the part of it that the row is about.
+            tensor: that has it.
+            category: what it is; another tensor that a graph saved becomes an activation.
+            has_name: False if its name is but a number: a graph holds it then, if it saved it.
+        """
         name += piece.suffix
-        first = self.names.setdefault(piece.storage, name)
+        first = self._names.setdefault(piece.storage, name)
         shared = first is not name
-        memory = 0 if shared else -(-piece.nbytes // ALLOCATION_UNIT) * ALLOCATION_UNIT
-        return TensorRow(
-            name, piece.device, piece.size, piece.numel, memory, first if shared else None
+        nbytes = 0 if shared else piece.nbytes
+        saver = self._saved.saver(piece.storage) if nbytes else None
+        if category == OTHERS and saver and (grad_fn(tensor) is not None or not has_name):
+            category = SAVED
+        row = TensorRow(
+            name,
+            piece.device,
+            piece.size,
+            piece.numel,
+            -(-nbytes // ALLOCATION_UNIT) * ALLOCATION_UNIT,
+            first if shared else None,
+            category,
+            nbytes,
+            piece.dtype,
+            not piece.suffix and _is_view(tensor),
+            saver and saver.node,
+            saver and saver.line,
         )
+        self._rows.append((row, piece if nbytes else None))
+
+    def finished(self) -> Rows:
+        self._rows.sort(key=lambda pair: _rank(pair[0].device))
+        rows = tuple(row for row, _ in self._rows)
+        storages = tuple(piece for _, piece in self._rows)
+        return Rows(rows, storages, frozenset(self._saved.graphs))
 
 
 def _in_order(
@@ -140,13 +211,24 @@ def _in_order(
 
 def _inner(tensor: torch.Tensor) -> list[torch.Tensor]:
     """Tensors that are shown as parts of another one."""
-    if type(tensor) in (torch.Tensor, torch.nn.Parameter):
+    if type(tensor) in _PLAIN:
         return []
     with torch.no_grad():
         try:
             return [part for _, part in parts_of(tensor) if part is not tensor]
         except Exception:
             return []
+
+
+def _is_view(tensor: Any) -> bool:
+    """Whether a tensor looks at the memory of another, or at a part of its storage."""
+    if type(tensor) in _PLAIN:
+        return bool(tensor._is_view())
+    with torch._C.DisableTorchFunctionSubclass():
+        try:
+            return bool(tensor._is_view())
+        except Exception:
+            return False
 
 
 def _rank(device: torch.device) -> tuple[int, str, int]:

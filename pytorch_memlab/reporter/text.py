@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from ..utils import readable_size
+from .records import ALLOCATION_UNIT, Reconciliation
 
 LEN = 79
 """Width of a separator, in characters."""
@@ -40,7 +41,7 @@ def section(
     device: torch.device,
     stats: Sequence[tuple[str, tuple[object, ...], int, int]],
     verbose: bool,
-    allocated: int | None,
+    record: Reconciliation | None,
     graph: bool,
 ) -> Iterator[str]:
     """The lines of one device.
@@ -49,7 +50,7 @@ def section(
         device: whose memory it is.
         stats: name, size, number of elements and bytes of each row.
         verbose: whether to show which tensor a row shares its storage with.
-        allocated: bytes that the device's allocator counts, None if it does not count.
+        record: where the device's memory went, None if it does not count its memory.
         graph: whether autograd keeps tensors for backward there.
 
     Yields:
@@ -59,14 +60,20 @@ def section(
     yield f"Storage on {device}"
     for name, size, _, memory in stats:
         shown = name if verbose else name.split(SHARES)[0]
-        yield line(shown, str(size), readable_size(memory))
+        yield line(shown, str(size) if size else "", readable_size(memory))
     yield "-" * LEN
     numel = sum(row[2] for row in stats)
     used = sum(row[3] for row in stats)
     yield f"Total Tensors: {numel} \tUsed Memory: {readable_size(used)}".expandtabs()
-    if allocated is not None:
-        yield f"The allocated memory on {device}: {readable_size(allocated)}"
-        if allocated != used:
-            buffers = " or invisible gradient buffer tensors" if graph else ""
+    if record is not None:
+        yield f"The allocated memory on {device}: {readable_size(record.allocated)}"
+        if record.workspaces:
+            yield f"Kernels' workspaces on {device}: {readable_size(record.workspaces)}"
+        if record.allocated != used + _rounded(record.workspaces):
+            buffers = " or invisible gradient buffer tensors" if graph and record.unknown else ""
             yield f"Memory differs due to the matrix alignment{buffers}"
     yield "-" * LEN
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // ALLOCATION_UNIT) * ALLOCATION_UNIT

@@ -1,5 +1,6 @@
 """Peak windows over a device: the one owner of peak resets."""
 
+from .host_scope import HostScope
 from .ledger import Ledger, Window, ledger_of
 from .maximum import HighestInterval
 from .peak_scope import PeakScope
@@ -9,6 +10,7 @@ __all__ = [
     "FIELDS",
     "ZERO",
     "HighestInterval",
+    "HostScope",
     "Ledger",
     "PeakScope",
     "Sample",

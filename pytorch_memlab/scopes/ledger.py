@@ -10,11 +10,11 @@ many windows are open.
 from __future__ import annotations
 
 import threading
-import weakref
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..devices import NO_GAPS
 from . import user_view
 from .epoch import Epoch
 from .sample import (
@@ -34,14 +34,16 @@ if TYPE_CHECKING:
     from ..devices import Device, Stats
     from .sample import Row
 
-_ledgers: weakref.WeakKeyDictionary[Device, Ledger] = weakref.WeakKeyDictionary()
+_PLACE = "_ledger"
+"""Where a device keeps its ledger: they know each other, and go together."""
 
 
 def ledger_of(device: Device) -> Ledger:
     """The ledger of a device: always the same one."""
-    ledger = _ledgers.get(device)
+    ledger: Ledger | None = getattr(device, _PLACE, None)
     if ledger is None:
-        ledger = _ledgers[device] = Ledger(device)
+        ledger = Ledger(device)
+        setattr(device, _PLACE, ledger)
     return ledger
 
 
@@ -84,6 +86,8 @@ class Ledger:
         self._epochs: list[Epoch] = []
         self._user: Window | None = None
         self._open_windows = 0
+        self._gaps = device.gaps
+        self._activity_in = read_activity if device.gaps is None else self._activity_with_gaps
         self._forget_readings()
 
     def _forget_readings(self) -> None:
@@ -126,7 +130,7 @@ class Ledger:
         self.busy = True
         try:
             stats = self.device.stats()
-            activity = read_activity(stats) if stats else NEVER
+            activity = self._activity_in(stats) if stats else NEVER
             if activity == self._activity:
                 if self._rest is None:
                     self._rest = self._latest.at_rest()
@@ -135,12 +139,18 @@ class Ledger:
         finally:
             self.busy = False
         values = row_of(stats)
-        sample = Sample(values, stats["allocated_bytes"]["all"]["current"])
+        gaps = NO_GAPS if self._gaps is None else self._gaps()
+        sample = Sample(values, stats["allocated_bytes"]["all"]["current"], gaps)
         self._epochs[-1].fold(values)
         self._activity = resting(activity)
         self._latest = sample
         self._rest = None
         return sample
+
+    def _activity_with_gaps(self, stats: Stats) -> Activity:
+        """A value may be read, and nothing allocated."""
+        gaps = self._gaps
+        return (None if gaps is None else gaps(), *read_activity(stats))
 
     def lap(self, window: Window) -> Sample:
         """As ``close``, but the window begins anew.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..devices import NO_GAPS
 from ..memory_fields import GROUPS, METRICS, POOLS
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ..devices import Stats
+    from ..devices import Gaps, Stats
 
     Row = npt.NDArray[np.int64]
 
@@ -47,7 +48,7 @@ def _compile_row_maker() -> Callable[[Stats], bytes]:
 
 _pack_row = _compile_row_maker()
 
-Activity = tuple[int, ...]
+Activity = tuple[Any, ...]
 """Counters that tell whether anything happened between two readings."""
 
 NEVER: Activity = ()
@@ -60,13 +61,15 @@ class Sample:
     Args:
         values: int64, one entry for each of ``FIELDS``; peaks are those since the last reset.
         allocated: bytes allocated now.
+        gaps: what the device did so far without knowing all of it.
     """
 
-    __slots__ = ("allocated", "values")
+    __slots__ = ("allocated", "gaps", "values")
 
-    def __init__(self, values: Row, allocated: int) -> None:
+    def __init__(self, values: Row, allocated: int, gaps: Gaps = NO_GAPS) -> None:
         self.values = values
         self.allocated = allocated
+        self.gaps = gaps
 
     @property
     def current(self) -> Row:
@@ -85,7 +88,7 @@ class Sample:
         """
         values = self.values.copy()
         values[PEAK] = peak
-        return Sample(values, self.allocated)
+        return Sample(values, self.allocated, self.gaps)
 
 
 ZERO = Sample(np.zeros(len(FIELDS), dtype=np.int64), 0)

@@ -16,8 +16,12 @@ LARGE_SEGMENT_SIZE = 20 * MB
 ROUNDUP_INTERVALS = 16
 
 
-def read_alloc_conf(text: str) -> dict[str, Any]:
+def read_alloc_conf(text: str, large_segment_size: int = LARGE_SEGMENT_SIZE) -> dict[str, Any]:
     """Return the fields of ``AllocatorSettings`` that a string sets, sizes in bytes.
+
+    Args:
+        text: the string.
+        large_segment_size: as it is unless the string sets it, in bytes.
 
     Raises:
         AllocatorSettingsError: an unknown key or a value that PyTorch refuses.
@@ -31,7 +35,7 @@ def read_alloc_conf(text: str) -> dict[str, Any]:
             size = _whole_number(key, value, more_than=MIN_LARGE_ALLOCATION // MB) * MB
             fields |= {"large_segment_size": size, "max_non_split_rounding_size": size}
         elif key in _AT_LEAST_A_SEGMENT:
-            least = fields.get("large_segment_size", LARGE_SEGMENT_SIZE) // MB
+            least = fields.get("large_segment_size", large_segment_size) // MB
             number = _whole_number(key, value, more_than=least - 1)
             fields[_AT_LEAST_A_SEGMENT[key]] = min(number, NO_LIMIT // MB) * MB
         else:

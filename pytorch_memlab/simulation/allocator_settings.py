@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .alloc_conf import (
     LARGE_SEGMENT_SIZE,
@@ -64,7 +64,35 @@ class AllocatorSettings:
         Raises:
             AllocatorSettingsError: an unknown key or a value that PyTorch refuses.
         """
-        return cls(**read_alloc_conf(text))
+        return cls().changed_by(text)
+
+    def changed_by(self, text: str) -> AllocatorSettings:
+        """Read a string that a program sets while it runs.
+
+        >>> settings = AllocatorSettings.parse("max_split_size_mb:30,expandable_segments:True")
+        >>> settings = settings.changed_by("garbage_collection_threshold:0.8")
+        >>> settings.max_split_size == NO_LIMIT, settings.expandable_segments
+        (True, True)
+
+        Args:
+            text: as ``parse`` takes it.
+
+        Returns:
+            the settings afterwards: ``max_split_size``, ``roundup_power2_divisions`` and
+            ``garbage_collection_threshold`` fall back to their defaults where the string does not
+            name them, all else stays (``AcceleratorAllocatorConfig::parseArgs``,
+            c10/core/AllocatorConfig.cpp).
+
+        Raises:
+            AllocatorSettingsError: an unknown key or a value that PyTorch refuses.
+        """
+        kept = replace(
+            self,
+            max_split_size=NO_LIMIT,
+            roundup_power2_divisions=(0,) * ROUNDUP_INTERVALS,
+            garbage_collection_threshold=0.0,
+        )
+        return replace(kept, **read_alloc_conf(text, self.large_segment_size))
 
     def round_size(self, size: int) -> int:
         """Return the bytes of the block that serves a request of `size` bytes (1 or more).

@@ -23,8 +23,11 @@ from .autocast_lists import (
     LOWER_PRECISION,
     PROMOTE,
     RECURRENT,
+    RECURRENT_COMPOSITE,
 )
+from .autocast_rnn import with_flat_casts
 from .casts import cache, call_with_casts, is_eligible, is_on_gpu, widest
+from .cuda_ops import choice_of
 from .destinations import tensors_in
 
 if TYPE_CHECKING:
@@ -70,7 +73,10 @@ def install(patches: Patches, exits: ExitStack) -> None:
             if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):
                 library.impl(name, make(_overload(name)))
         for name in RECURRENT:
-            library.impl(name, _lower_precision(_overload(name)))
+            op = _overload(name)
+            library.impl(name, _kernel(op, with_flat_casts(op)))
+        for name in RECURRENT_COMPOSITE:
+            library.impl(name, choice_of(_overload(name)))
 
 
 def _uninstall() -> None:

@@ -158,17 +158,15 @@ PROMOTE: Final = frozenset(
 )
 """Ops whose operands are cast to the widest dtype among them."""
 
-RECURRENT: Final = frozenset(
+RECURRENT: Final = frozenset({"_cudnn_rnn"})
+"""cuDNN's recurrent networks, whose weights are cast into one buffer at each call."""
+
+RECURRENT_COMPOSITE: Final = frozenset(
     f"{name}.{overload}"
     for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")
     for overload in ("input", "data")
 )
-"""Ops of whole recurrent networks: composite on CUDA, where autocast casts what cuDNN is given.
-
-The host's build runs them otherwise, so they are cast as a whole. cuDNN's weights are cast into
-one buffer at each call; the casts here are the weights' own, and cached: their memory is an
-estimate.
-"""
+"""Whole recurrent networks: not cast themselves, but made of ops that are, in inference too."""
 
 BANNED: Final = frozenset({"binary_cross_entropy"})
 """Ops that raise an error."""

@@ -40,7 +40,7 @@ class BlockSource:
         self.allowed: int | None = None
         self._driver = driver
         self._stats = stats
-        self._settings = settings
+        self.settings = settings
         self._device = device
         self._segments = Segments(driver, stats)
         self._expandable = ExpandableSegments(driver, stats)
@@ -77,7 +77,7 @@ class BlockSource:
         Raises:
             OutOfMemory: all of that was not enough.
         """
-        settings, stats = self._settings, self._stats
+        settings, stats = self.settings, self._stats
         if self.allowed is not None and settings.garbage_collection_threshold:
             self._segments.collect_garbage(large_pool, settings, self.allowed)
         rejections = stats.num_oom_rejections
@@ -99,12 +99,12 @@ class BlockSource:
 
     def release_all(self, pool: BlockPool) -> None:
         """Give the free segments of a pool, and its free pages, back to the card."""
-        self._segments.release_all(pool, self._settings.max_split_size)
+        self._segments.release_all(pool, self.settings.max_split_size)
         self._expandable.release_pages(pool)
 
     def register(self, pool: BlockPool, size: int) -> int:
         """Count a segment of `size` bytes that exists already and return its number."""
-        self._segments.count(pool, size, self._settings.max_split_size)
+        self._segments.count(pool, size, self.settings.max_split_size)
         return self._next_registration()
 
     @property
@@ -119,15 +119,15 @@ class BlockSource:
         self.allowed = int(fraction * self._driver.total) if fraction < 1 else None
 
     def _make_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
-        settings = self._settings
+        settings = self.settings
         segment_size = settings.segment_size(size)
         needed = self._stats.total.reserved_bytes.current + segment_size
-        if self.allowed is not None and needed > self.allowed:
-            return None
         if settings.throw_on_cudamalloc_oom and needed > int(
             settings.per_process_memory_fraction * self._driver.total
         ):
             self._stats.num_oom_rejections += 1
+            return None
+        if self.allowed is not None and needed > self.allowed:
             return None
         registration = self._next_registration()
         if settings.expandable_segments:
@@ -145,11 +145,12 @@ class BlockSource:
     def _out_of_memory_text(self, size: int) -> str:
         driver, stats = self._driver, self._stats.total
         return out_of_memory_text(
-            segment_size=self._settings.segment_size(size),
+            segment_size=self.settings.segment_size(size),
             device=self._device,
             total=driver.total,
             free=driver.free_memory(),
             process_memory=driver.process_memory,
+            other_processes=driver.other_processes,
             allowed=self.allowed,
             allocated=stats.allocated_bytes.current,
             reserved=stats.reserved_bytes.current,

@@ -22,7 +22,7 @@ class BlockStore:
 
     def __init__(self, stats: DeviceStats, settings: AllocatorSettings) -> None:
         self._stats = stats
-        self._settings = settings
+        self.settings = settings
         self.small = BlockPool(is_small=True, stats=stats.small_pool)
         self.large = BlockPool(is_small=False, stats=stats.large_pool)
         self.allocated: dict[int, Block] = {}
@@ -42,7 +42,7 @@ class BlockStore:
             the address.
         """
         pool = block.pool
-        settings = self._settings
+        settings = self.settings
         was_split = block.prev is not None or block.next is not None
         remaining = block.size - size
         if (
@@ -72,7 +72,7 @@ class BlockStore:
         size = block.size
         self._stats.total.free_requested(size)
         block.pool.stats.free_requested(size)
-        if size >= self._settings.max_split_size:
+        if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.decrease(1)
 
     def complete_free(self, block: Block) -> None:
@@ -132,7 +132,7 @@ class BlockStore:
         size = block.size
         self._stats.total.block_allocated(size, requested)
         block.pool.stats.block_allocated(size, requested)
-        if size >= self._settings.max_split_size:
+        if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.increase(1)
 
     def _count_inactive_split(self, pool: BlockPool, blocks: int, size: int) -> None:

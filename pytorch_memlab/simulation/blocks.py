@@ -111,7 +111,8 @@ class BlockPool:
     def take_best_fit(self, stream: int, size: int, settings: AllocatorSettings) -> Block | None:
         """Take the first free block of `stream` that has `size` bytes out.
 
-        Of an expandable segment, the block counts as large as it can grow. No further block is
+        Of an expandable segment, the block counts as large as it can grow, and serves nothing while
+        segments do not expand. No further block is
         tried where that one is oversize for the request, or too large to be left whole.
 
         Args:
@@ -128,7 +129,12 @@ class BlockPool:
             return None
         block = entries[index][3]
         if block.expandable_segment is not None:
-            index = _least_to_grow(entries, index)
+            if settings.expandable_segments:
+                index = _least_to_grow(entries, index)
+            else:
+                index = _first_that_cannot_grow(entries, index)
+                if index == len(entries):
+                    return None
             block = entries[index][3]
         if size < settings.max_split_size:
             if block.size >= settings.max_split_size:
@@ -199,10 +205,19 @@ class BlockPool:
 
 
 def _least_to_grow(entries: list[FreeEntry], index: int) -> int:
-    """Go on from `index` while the next block can grow to less than this one."""
-    while index + 1 < len(entries) and (
-        _grown_size(entries[index + 1][3]) < _grown_size(entries[index][3])
+    """Go on from `index` while this block can grow, and the next one to less."""
+    while (
+        index + 1 < len(entries)
+        and entries[index][3].expandable_segment is not None
+        and _grown_size(entries[index + 1][3]) < _grown_size(entries[index][3])
     ):
+        index += 1
+    return index
+
+
+def _first_that_cannot_grow(entries: list[FreeEntry], index: int) -> int:
+    """Go on from `index` to the next block that is of no expandable segment, or to the end."""
+    while index < len(entries) and entries[index][3].expandable_segment is not None:
         index += 1
     return index
 

@@ -54,7 +54,7 @@ class CachingAllocator:
             driver, stats, settings, device, order_by_address=order_by_address
         )
         self._events = StreamEvents()
-        self._rounds_to_512 = not any(settings.roundup_power2_divisions)
+        self.change_settings(settings)
         self.set_memory_fraction(settings.per_process_memory_fraction)
 
     def malloc(self, size: int, stream: int = 0) -> int:
@@ -169,6 +169,21 @@ class CachingAllocator:
     def settings(self) -> AllocatorSettings:
         """How it works."""
         return self._settings
+
+    def change_settings(self, settings: AllocatorSettings) -> None:
+        """Work by other settings from now on.
+
+        What is there stays as it is: the limit that the memory fraction set, expandable blocks
+        (which serve no request while segments do not expand), and the ``max_split_size`` that the
+        statistics show.
+
+        Args:
+            settings: how to work.
+        """
+        self._settings = settings
+        self._store.settings = settings
+        self._source.settings = settings
+        self._rounds_to_512 = not any(settings.roundup_power2_divisions)
 
     @property
     def memory_fraction(self) -> float:

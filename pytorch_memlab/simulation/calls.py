@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch.overrides import TorchFunctionMode
 
+from .unwinding import let_go
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -42,5 +44,10 @@ class CallMode(TorchFunctionMode):
         thread.call = (args, kwargs)
         try:
             return self._replacements.get(func, func)(*args, **kwargs)
+        except BaseException as error:
+            let_go(error)
+            del args, kwargs
+            raise
         finally:
             thread.call = outer
+            del outer

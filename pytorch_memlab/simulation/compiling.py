@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -13,28 +14,44 @@ if TYPE_CHECKING:
 
 
 def install(patches: Patches) -> None:
-    """Let ``torch.compile`` and ``Module.compile`` give back what they get, until undone.
+    """Let what is compiled run eagerly, until undone; the first compilation warns of that.
+
+    ``torch.compile`` and ``Module.compile`` give back what they get. What was compiled before runs
+    eagerly too, from torch 2.6 on.
 
     Args:
         patches: who puts the originals back.
     """
-    patches.set(torch, "compile", _compile)
-    patches.set(torch.nn.Module, "compile", _compile_module)
-
-
-def _compile(model: Any = None, **options: Any) -> Any:
-    if model is None:
-        return functools.partial(_compile, **options)
-    _warn()
-    return model
-
-
-def _compile_module(self: torch.nn.Module, *_arguments: Any, **_options: Any) -> None:
-    _warn()
-
-
-def _warn() -> None:
-    warnings.warn(
-        "torch.compile runs eagerly under simulation: the compiler's own memory is not simulated",
-        stacklevel=3,
+    compiler = _EagerCompiler()
+    patches.set(torch, "compile", compiler.compile)
+    patches.set(
+        torch.nn.Module, "compile", lambda _module, *_arguments, **_options: compiler.warn()
     )
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None and hasattr(frames, "DynamoStance"):
+        patches.set(frames, "_stance", frames.DynamoStance("force_eager"))
+
+
+class _EagerCompiler:
+    """Compiles nothing, and says so once."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def compile(self, model: Any = None, **options: Any) -> Any:
+        """What ``torch.compile`` is called with, or a decorator that returns what it decorates."""
+        if model is None:
+            return functools.partial(self.compile, **options)
+        self.warn()
+        return model
+
+    def warn(self) -> None:
+        """Warn, at the first call."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            "torch.compile runs eagerly under simulation: the compiler's own memory is not"
+            " simulated",
+            stacklevel=3,
+        )

@@ -6,7 +6,6 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.backends.cudnn.rnn
 
 from .machine import HOST
 from .transfer import move, place_of_device
@@ -26,9 +25,6 @@ _SPARSE = (
     "sparse_bsc_tensor",
     "sparse_compressed_tensor",
 )
-
-_CUDNN_RNN_MODES = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
-"""In the order of ``cudnnRNNMode_t``."""
 
 
 def make_replacements(machine: Machine) -> dict[Callable[..., Any], Callable[..., Any]]:
@@ -55,7 +51,7 @@ def install(
     replacements: dict[Callable[..., Any], Callable[..., Any]],
     patches: Patches,
 ) -> None:
-    """Put the replacements, and what RNNs ask of cuDNN, into ``torch``.
+    """Put the replacements into ``torch``.
 
     Args:
         machine: the simulated machine.
@@ -65,10 +61,6 @@ def install(
     for original, replacement in replacements.items():
         patches.set(torch, original.__name__, replacement)
     patches.set(torch, "from_dlpack", _from_dlpack(machine, vars(torch)["from_dlpack"]))
-    patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
-    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
-    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", _CUDNN_RNN_MODES.index)
-    patches.set(torch, "_cudnn_rnn_flatten_weight", _flatten_weights)
 
 
 def _wanted_place(machine: Machine, device: Any) -> int:
@@ -142,25 +134,3 @@ def _is_data(part: Any, position: int, args: tuple[Any, ...]) -> bool:
     """A list of indices or values; the last of three or four arguments is the size."""
     is_size = len(args) > 2 and position == len(args) - 1
     return isinstance(part, (list, tuple)) and not is_size and not isinstance(part, torch.Size)
-
-
-def _is_acceptable(tensor: torch.Tensor) -> bool:
-    """Whether cuDNN would take a tensor: the rule of ``torch.backends.cudnn.is_acceptable``."""
-    floating = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-    return torch.backends.cudnn.enabled and tensor.is_cuda and tensor.dtype in floating
-
-
-def _flatten_weights(weights: list[torch.Tensor], *_layout: Any) -> torch.Tensor:
-    """All weights of an RNN as views of one buffer, as cuDNN wants them."""
-    buffer = torch.empty(
-        sum(weight.numel() for weight in weights),
-        dtype=weights[0].dtype,
-        device=weights[0].device,
-    )
-    offset = 0
-    for weight in weights:
-        view = buffer[offset : offset + weight.numel()].view(weight.shape)
-        view.copy_(weight)
-        weight.set_(view)  # type: ignore[call-overload]
-        offset += weight.numel()
-    return buffer

@@ -13,6 +13,7 @@ import torch
 
 from . import uncovered
 from .generators import make_generator
+from .runtime_settings import RuntimeSettings, settings_string
 from .streams import CUDA_DEVICE_TYPE, SimulatedEvent, SimulatedStream
 
 if TYPE_CHECKING:
@@ -102,6 +103,7 @@ class CudaCalls:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._settings = RuntimeSettings(machine, settings_string())
 
     def install(self, patches: Patches) -> None:
         """Answer for CUDA until the patches are undone."""
@@ -117,6 +119,7 @@ class CudaCalls:
             **self._stream_calls(),
             **self._memory_calls(),
             **self._accelerator_calls(),
+            **self._settings.calls(),
         }
 
     def _device_calls(self) -> dict[str, Callable[..., Any]]:

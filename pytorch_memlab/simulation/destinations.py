@@ -62,7 +62,8 @@ class Destinations:
             return thread.target, kwargs, pin
         index = self._common_place(func, traits, args, kwargs)
         if device is not None and device.type == "cpu":
-            index = self._where_a_factory_means(index)
+            takes_none = next(tensors_in(args, kwargs), None) is None
+            index = self._where_a_factory_means(index, takes_none)
         return index, kwargs, pin and index == HOST
 
     def _common_place(
@@ -99,12 +100,12 @@ class Destinations:
         except (NotImplementedError, RuntimeError, ValueError):
             return True
 
-    def _where_a_factory_means(self, index: int) -> int:
+    def _where_a_factory_means(self, index: int, takes_no_tensor: bool) -> int:
         """Where ``device=cpu`` means: the host if the program said so, else the call's device."""
         thread = self._machine.thread
         if thread.call is None:
             in_backward = torch._C._current_autograd_node() is not None
-            return thread.last if index == HOST and in_backward else index
+            return thread.last if takes_no_tensor and in_backward else index
         args, kwargs = thread.call
         if kwargs.get("device") is not None:
             return HOST

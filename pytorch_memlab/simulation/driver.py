@@ -21,6 +21,10 @@ class Driver(Protocol):
     def process_memory(self) -> int | None:
         """Bytes that this process holds as NVML counts them, None without NVML."""
 
+    @property
+    def other_processes(self) -> int:
+        """Bytes that other processes hold."""
+
     def malloc(self, size: int) -> int | None:
         """Return the address of new memory, as cudaMalloc does; None when out of memory."""
 
@@ -89,14 +93,23 @@ class SimulatedDriver:
 
     Args:
         total: bytes on the card.
-        other_use: bytes taken outside the allocator, such as by the CUDA context.
+        context: bytes that this process takes outside the allocator: CUDA's context, with the
+            kernels and the libraries' handles in it.
+        other_processes: bytes that other processes hold.
         base: the first address handed out, a multiple of 2 MiB; cards of one process have each
             their own under CUDA's unified addressing.
     """
 
-    def __init__(self, total: int, other_use: int = 0, base: int = 0x7000_0000_0000) -> None:
+    def __init__(
+        self,
+        total: int,
+        context: int = 0,
+        other_processes: int = 0,
+        base: int = 0x7000_0000_0000,
+    ) -> None:
         self.total = total
-        self.other_use = other_use
+        self.context = context
+        self.other_processes = other_processes
         self._used = 0
         self._sizes: dict[int, int] = {}
         self._space = AddressSpace(base)
@@ -104,8 +117,8 @@ class SimulatedDriver:
 
     @property
     def process_memory(self) -> int:
-        """Bytes taken on the card, all by this process."""
-        return self.other_use + self._used
+        """Bytes that this process has taken on the card."""
+        return self.context + self._used
 
     def malloc(self, size: int) -> int | None:
         """Return an address of `size` bytes, whole pages, None when the card has too few left."""
@@ -125,7 +138,7 @@ class SimulatedDriver:
 
     def free_memory(self) -> int:
         """Return the bytes left on the card, never less than none."""
-        return max(0, self.total - self.other_use - self._used)
+        return max(0, self.total - self.other_processes - self.context - self._used)
 
     def reserve(self, size: int) -> int:
         """Return `size` bytes of addresses without memory."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from fractions import Fraction
 from typing import Final
 
 from ..errors import UnknownGPUError
+from .contexts import CONTEXT_MIB
+from .sizes import parse_size
 
 _KIB: Final = 1024
 _MIB: Final = 1024**2
@@ -34,6 +35,7 @@ class GPU:
         max_threads_per_multi_processor: threads that one SM holds at once.
         shared_memory_per_multiprocessor: in bytes.
         shared_memory_per_block: in bytes, without a kernel's opting in for more.
+        context: bytes that CUDA's context takes, an estimate; 0 for a GPU that is but a size.
     """
 
     name: str
@@ -45,6 +47,7 @@ class GPU:
     max_threads_per_multi_processor: int
     shared_memory_per_multiprocessor: int
     shared_memory_per_block: int = 48 * _KIB
+    context: int = 0
 
 
 # Threads and bytes of shared memory per SM, by compute capability: CUDA C++ Programming Guide,
@@ -66,7 +69,7 @@ def _gpu(name: str, total_memory: int, capability: tuple[int, int], sms: int, l2
     return GPU(name, total_memory, *capability, sms, l2, threads, shared)
 
 
-PRESETS: Final[dict[str, GPU]] = {
+_READINGS: Final[dict[str, GPU]] = {
     # deviceQuery, CUDA 11.0 driver, 15110 MBytes: chiemon.github.io, post of 2024-12-25.
     "t4": _gpu("Tesla T4", 15843721216, (7, 5), 40, 4 * _MIB),
     # deviceQuery, CUDA 9.0 driver, ECC on, 16160 MBytes: a 2018 post on TensorFlow on an EC2
@@ -105,6 +108,10 @@ PRESETS: Final[dict[str, GPU]] = {
     "b200": _gpu("NVIDIA B200", 182631 * _MIB, (10, 0), 148, 253 * _MIB // 2),
 }
 
+PRESETS: Final[dict[str, GPU]] = {
+    name: replace(gpu, context=CONTEXT_MIB[name] * _MIB) for name, gpu in _READINGS.items()
+}
+
 _ALIASES: Final[Mapping[str, str]] = {
     "t4-16gb": "t4",
     "v100-16gb": "v100",
@@ -131,8 +138,6 @@ _ALIASES: Final[Mapping[str, str]] = {
 _SMALLEST: Final = 2 * _MIB
 _LARGEST: Final = 2**47
 
-_SIZE = re.compile(r"([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
-
 
 def find_gpu(spec: str | int) -> GPU:
     """The GPU that a name or a size stands for.
@@ -140,12 +145,11 @@ def find_gpu(spec: str | int) -> GPU:
     Args:
         spec: a name of ``PRESETS``, in any case, with or without blanks, dashes and NVIDIA's
             "GeForce" or "Tesla", or the name that ``torch.cuda.get_device_name`` gives; or a size:
-            bytes as an int, or a number with a unit, where K, M, G, T and KiB, MiB, GiB, TiB are
-            powers of 1024 and KB, MB, GB, TB powers of 1000.
+            bytes as an int, or a text that ``parse_size`` takes.
 
     Returns:
-        The preset; or, for a size, a GPU with just that many bytes and an A100's other properties,
-        such as compute capability 8.0 and 108 SMs.
+        The preset; or, for a size, a GPU with just that many bytes, all of them for PyTorch, and an
+        A100's other properties, such as compute capability 8.0 and 108 SMs.
 
     Raises:
         UnknownGPUError: no such name, or a size under 2 MiB or over 128 TiB.
@@ -170,7 +174,7 @@ def find_gpu(spec: str | int) -> GPU:
     short_name = _SHORT_NAMES.get(_canonical(spec))
     if short_name is not None:
         return PRESETS[short_name]
-    size = _parse_size(spec)
+    size = parse_size(spec)
     if size is None:
         raise _unknown_gpu(f"unknown GPU {_quoted(spec)}{_suggestion(spec)}")
     return _sized(size, spec)
@@ -190,17 +194,6 @@ _SHORT_NAMES: Final[Mapping[str, str]] = {
         *_ALIASES.items(),
     )
 }
-
-
-def _parse_size(text: str) -> int | None:
-    """Bytes of a size such as ``24GiB``, rounded down; None if the text is no size."""
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        return None
-    number, prefix, suffix = match.groups()
-    base = 1000 if suffix and suffix.lower() == "b" else 1024
-    exponent = " kmgt".index(prefix.lower()) if prefix else 0
-    return int(Fraction(number) * base**exponent)
 
 
 def _sized(size: int, spec: str | int) -> GPU:

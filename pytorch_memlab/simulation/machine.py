@@ -9,8 +9,9 @@ import torch
 
 from ..storages import StorageTable
 from .kernels import Workspaces
-from .kernels.unmodelled import Unmodelled
+from .kernels.gaps import OpCount, OpGaps
 from .simulated_gpu import Placement, SimulatedGPU
+from .taken_memory import TakenMemory
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -43,19 +44,37 @@ class Machine:
         count: how many there are.
         settings: of their allocators.
         shapes: runs ops for their shapes only; None: ops compute.
+        taken: what their allocators do not get.
     """
 
     def __init__(
-        self, model: GPU, count: int, settings: AllocatorSettings, shapes: Shapes | None = None
+        self,
+        model: GPU,
+        count: int,
+        settings: AllocatorSettings,
+        shapes: Shapes | None = None,
+        taken: TakenMemory = TakenMemory(),  # noqa: B008 - it is frozen
     ) -> None:
-        self.gpus = [SimulatedGPU(index, model, settings) for index in range(count)]
+        self.gpus = [SimulatedGPU(index, model, settings, taken) for index in range(count)]
         self.placements: StorageTable[Placement] = StorageTable(_release)
         self.pinned: StorageTable[bool] = StorageTable(_forget)
         self.thread = ThreadState()
         self.workspaces = Workspaces()
-        self.unmodelled: dict[str, Unmodelled] = {}
+        self.gaps = [OpGaps() for _ in self.gpus]
         self.strict = False
         self.shapes = shapes
+
+    @property
+    def unmodelled(self) -> dict[str, OpCount]:
+        """Ops that ran without an entry in the kernels' table, with the bytes of their results.
+
+        By their names with namespace and overload, over all GPUs.
+        """
+        total: dict[str, OpCount] = {}
+        for gaps in self.gaps:
+            for op, count in gaps.unmodelled.copy().items():
+                total[op] = total.get(op, OpCount()) + count
+        return total
 
     @property
     def values_read(self) -> tuple[ValueRead, ...]:

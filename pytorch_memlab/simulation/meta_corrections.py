@@ -5,29 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._prims_common import suggest_memory_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Correction = Callable[[tuple[Any, ...], Any], Any]
-
-_CHANNELS_LAST = (torch.channels_last, torch.channels_last_3d)
-
-
-def _convolution(args: tuple[Any, ...], result: Any) -> Any:
-    """A convolution of anything that has its channels last has its channels last."""
-    formats = [suggest_memory_format(tensor) for tensor in args[:2]]
-    wanted = next((one for one in formats if one in _CHANNELS_LAST), None)
-    return result if wanted is None else result.to(memory_format=wanted)
-
-
-def _batch_norm(args: tuple[Any, ...], result: Any) -> Any:
-    """Statistics are saved for backward when training only."""
-    is_training = args[5]
-    if is_training:
-        return result
-    return (result[0], result[1].new_empty(0), result[2].new_empty(0))
 
 
 def _embedding_bag(args: tuple[Any, ...], result: Any) -> Any:
@@ -40,9 +22,18 @@ def _embedding_bag(args: tuple[Any, ...], result: Any) -> Any:
     return output, bags, sizes, largest
 
 
+def _reduced_loss(args: tuple[Any, ...], result: Any) -> Any:
+    """A mean or a sum lies in the memory of the elements' losses, of which it is the first."""
+    if result.dim() or not args[0].dim():
+        return result
+    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
+    return result.new_empty(shape.numel() or 1).as_strided((), ())
+
+
 CORRECTIONS: dict[str, Correction] = {
-    "aten::convolution": _convolution,
-    "aten::native_batch_norm": _batch_norm,
     "aten::_embedding_bag": _embedding_bag,
+    "aten::mse_loss": _reduced_loss,
+    "aten::smooth_l1_loss": _reduced_loss,
+    "aten::binary_cross_entropy": _reduced_loss,
 }
 """By the op's name: from the call's meta tensors and its result, the result that is right."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from ..errors import UnsupportedCUDACallError
+from .cuda_ops import meta_of
 from .meta_corrections import CORRECTIONS
 from .op_plans import Plan
 
@@ -26,6 +27,7 @@ class TensorSpec:
         offset: of its first element in its storage.
         numel: of its storage.
         argument: position, among the op's tensors, of the one whose storage it shares; -1: none.
+        fresh: number of its new storage, which other results may share.
         is_whole: it covers its storage from end to end.
     """
 
@@ -35,6 +37,7 @@ class TensorSpec:
     offset: int
     numel: int
     argument: int
+    fresh: int
     is_whole: bool
 
 
@@ -75,7 +78,8 @@ class MetaResults:
         Raises:
             UnsupportedCUDACallError: the op has no meta kernel.
         """
-        key = (func, torch.get_default_dtype(), *map(_signature, args))
+        settings = (torch.get_default_dtype(), torch._C._get_cudnn_enabled())
+        key = (func, settings, *map(_signature, args))
         if kwargs:
             key += tuple([(name, _signature(value)) for name, value in kwargs.items()])
         outcome = self._known.get(key)
@@ -105,7 +109,7 @@ def _ask(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     if "device" in options or plan.is_factory:
         options["device"] = _META
     try:
-        result = func(*on_meta, **options)
+        result = meta_of(func)(*on_meta, **options)
     except (NotImplementedError, RuntimeError) as error:
         if not isinstance(error, NotImplementedError) and "meta" not in str(error):
             raise
@@ -129,6 +133,7 @@ class _Twins:
 
     def __init__(self) -> None:
         self._positions: dict[int, int] = {}
+        self._fresh: dict[int, int] = {}
         self._kept: list[torch.Tensor] = []
 
     def of(self, value: Any) -> Any:
@@ -153,6 +158,7 @@ class _Twins:
                 int(value.storage_offset()),
                 numel,
                 self._positions.get(storage._cdata, -1),
+                self._fresh.setdefault(storage._cdata, len(self._fresh)),
                 numel == (last + 1 if value.numel() else 0),
             )
         if isinstance(value, (list, tuple)):

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .cuda_ops import choice_of, compute_of, host_results_of
 from .kernels import entry_of
 from .kernels.accumulation import IN_PLACE
-from .kernels.unmodelled import takes_nothing
+from .kernels.nothing_more import takes_nothing
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .kernels import Entry
 
 _HOST_ARGUMENTS_ALLOWED = frozenset(
@@ -29,6 +32,7 @@ _HOST_ARGUMENTS_ALLOWED = frozenset(
         "aten::_pack_padded_sequence_backward",
         "aten::_ctc_loss",
         "aten::_ctc_loss_backward",
+        "aten::_cudnn_ctc_loss",
         "aten::tensor_split",
         "aten::set_",
         "aten::is_same_size",
@@ -43,6 +47,9 @@ _HOST_ARGUMENTS_ALLOWED = frozenset(
 _HOST_RESULTS = {"aten::_pack_padded_sequence": frozenset({1})}
 """Results that a CUDA kernel makes on the host, by their position."""
 
+_LEAVING = frozenset({"aten::_to_copy"})
+"""Ops that take memory of a GPU which their results leave."""
+
 _RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
 
 
@@ -54,21 +61,28 @@ class Traits:
         makes_tensors: some result may own new memory.
         may_resize: it may change the size of a storage that exists.
         mixes_devices: it takes arguments of the host beside those of a GPU.
+        may_leave: its results may go to the host, and its kernels take memory of its input's GPU.
         is_foreach: the n-th result belongs where the n-th tensor of the first list is.
         host_results: positions of results that stay on the host.
         kernel: what its kernels take besides, None if nothing is known of it.
         is_modelled: what its kernels take is known, be it nothing.
         may_be_in_place: a backward pass on a GPU may run it in place.
+        composite: calls the ops that it is made of; None if it is none. Autograd has taken
+            composites apart before they come here, except in inference mode.
+        compute: computes on the host what CUDA's kernel returns; None: the op itself does.
     """
 
     makes_tensors: bool
     may_resize: bool
     mixes_devices: bool
+    may_leave: bool
     is_foreach: bool
     host_results: frozenset[int]
     kernel: Entry | None
     is_modelled: bool
     may_be_in_place: bool
+    composite: Callable[..., Any] | None
+    compute: Callable[..., Any] | None
 
 
 _known: dict[Any, Traits] = {}
@@ -94,15 +108,19 @@ def _read(op: Any) -> Traits:
     name: str = schema.name
     kernel = entry_of(op)
     writes_out = any(argument.is_out for argument in schema.arguments)
+    makes_tensors = any(
+        "Tensor" in str(result.type) and result.alias_info is None for result in schema.returns
+    )
     return Traits(
-        makes_tensors=any(
-            "Tensor" in str(result.type) and result.alias_info is None for result in schema.returns
-        ),
+        makes_tensors=makes_tensors,
         may_resize=writes_out or name in _RESIZING,
         mixes_devices=name in _HOST_ARGUMENTS_ALLOWED,
+        may_leave=name in _LEAVING,
         is_foreach=name.startswith("aten::_foreach_"),
-        host_results=_HOST_RESULTS.get(name, frozenset()),
+        host_results=_HOST_RESULTS.get(name, host_results_of(op)),
         kernel=kernel,
-        is_modelled=kernel is not None or takes_nothing(op),
+        is_modelled=(kernel is not None or takes_nothing(op) or not (makes_tensors or writes_out)),
         may_be_in_place=op in IN_PLACE,
+        composite=choice_of(op),
+        compute=compute_of(op),
     )

@@ -7,6 +7,9 @@ class OutOfMemory(Exception):  # noqa: N818 - torch's own is called OutOfMemoryE
     """A request that the card cannot serve; the message is that of PyTorch 2.13."""
 
 
+OTHER_PROCESS = 2**22
+"""Number given to the other processes, taken as one: Linux gives numbers below it only."""
+
 TOO_LARGE = "CUDA out of memory. Tried to allocate more than 1EB memory."
 
 
@@ -32,6 +35,7 @@ def out_of_memory_text(
     total: int,
     free: int,
     process_memory: int | None,
+    other_processes: int,
     allowed: int | None,
     allocated: int,
     reserved: int,
@@ -44,21 +48,23 @@ def out_of_memory_text(
         total: bytes on the card.
         free: bytes free on it.
         process_memory: bytes that NVML says this process holds, None without NVML.
+        other_processes: bytes that NVML says others hold.
         allowed: bytes that the memory fraction allows, None without one.
         allocated: bytes that the program holds.
         reserved: bytes that the allocator holds.
     """
-    process = (
-        f"Including non-PyTorch memory, this process has {format_size(process_memory)}"
-        " memory in use. "
-        if process_memory is not None
-        else ""
-    )
+    processes = ""
+    if process_memory is not None:
+        if other_processes:
+            processes = f"Process {OTHER_PROCESS} has {format_size(other_processes)}"
+            processes += " memory in use. "
+        processes += "Including non-PyTorch memory, this process has "
+        processes += f"{format_size(process_memory)} memory in use. "
     limit = f"{format_size(allowed)} allowed; " if allowed is not None else ""
     return (
         f"CUDA out of memory. Tried to allocate {format_size(segment_size)}. "
         f"GPU {device} has a total capacity of {format_size(total)} "
-        f"of which {format_size(free)} is free. {process}{limit}"
+        f"of which {format_size(free)} is free. {processes}{limit}"
         f"Of the allocated memory {format_size(allocated)} is allocated by PyTorch, "
         f"and {format_size(reserved - allocated)} is reserved by PyTorch but unallocated. "
         "If reserved but unallocated memory is large try setting "

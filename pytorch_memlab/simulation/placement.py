@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..errors import HostMemoryError, UnmodelledOpError
 from ..storages import storages_of
 from .destinations import Destinations, tensors_in
-from .kernels import Launch
+from .kernels import Basis, Launch
 from .kernels.accumulation import GradientFlow
-from .kernels.unmodelled import count
 from .machine import HOST
 from .operators import traits_of
+from .unwinding import let_go
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -28,12 +29,12 @@ _HOST_REFUSES = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
 
-Execute = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def compute(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def compute(op: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an op for what it computes."""
-    return op(*args, **kwargs)
+    return run(*args, **kwargs)
 
 
 class PlacementMode(TorchDispatchMode):
@@ -43,7 +44,8 @@ class PlacementMode(TorchDispatchMode):
 
     Args:
         machine: whose labels these are.
-        execute: runs an op, given its arguments and keyword arguments, on the host's tensors.
+        execute: runs an op on the host's tensors, given what computes it, its arguments and
+            keyword arguments.
     """
 
     def __init__(self, machine: Machine, execute: Execute = compute) -> None:
@@ -68,8 +70,13 @@ class PlacementMode(TorchDispatchMode):
         """Run one op."""
         if any(_handles_dispatch(kind) for kind in types):
             return NotImplemented
-        with torch._C.DisableTorchFunction():
-            return self._run(func, args, kwargs or {})
+        try:
+            with torch._C.DisableTorchFunction():
+                return self._run(func, args, kwargs or {})
+        except BaseException as error:
+            let_go(error)
+            del args, kwargs
+            raise
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if func is _PIN:
@@ -77,20 +84,28 @@ class PlacementMode(TorchDispatchMode):
         if func is _IS_PINNED:
             return self._machine.pinned.find(args[0]) is not None
         traits = traits_of(func)
+        if traits.composite is not None:
+            with self:
+                return traits.composite(*args, **kwargs)
         index, kwargs, pin = self._destinations.of(func, traits, args, kwargs)
         node = None if index == HOST else _current_node()
         if node is not None:
             self._gradients.enter(node)
             if traits.may_be_in_place:
                 func = self._gradients.instead(node, func, args)
-        if index == HOST or traits.kernel is None:
+        if traits.kernel is None or (index == HOST and not traits.may_leave):
             return self._make(func, traits, index, args, kwargs, pin)
-        launch = Launch(self._machine, self._machine.gpus[index], args, kwargs)
+        runs_on = self._machine.place_of(args[0]) if index == HOST else index
+        if runs_on == HOST:
+            return self._make(func, traits, index, args, kwargs, pin)
+        launch = Launch(self._machine, self._machine.gpus[runs_on], args, kwargs)
         try:
             if traits.kernel.prepare is not None:
                 traits.kernel.prepare(launch)
-            launch.result = self._make(func, traits, index, args, kwargs, pin)
+            launch.result = self._make(func, traits, index, args, kwargs, pin, launch)
             traits.kernel.take(launch)
+            if (launch.taken or launch.takes_more) and traits.kernel.basis is Basis.ESTIMATE:
+                self._machine.gaps[runs_on].count_estimated(func, launch.taken)
         finally:
             launch.end()
         return launch.result
@@ -103,10 +118,12 @@ class PlacementMode(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pin: bool,
+        launch: Launch | None = None,
     ) -> Any:
         """Run an op, and label what it made."""
         try:
-            result = self._execute(func, args, kwargs)
+            run = func if index == HOST else traits.compute or func
+            result = self._execute(func, run, args, kwargs)
         except RuntimeError as error:
             self._refuse_beyond_host(index, error)
             raise
@@ -114,22 +131,26 @@ class PlacementMode(TorchDispatchMode):
             self._machine.pinned.add(_untyped_storage(result), True)
         if index != HOST:
             self._machine.thread.last = index
+            if launch is not None and traits.kernel is not None and traits.kernel.make is not None:
+                launch.result = result
+                launch.label = partial(self._label, index=index)
+                traits.kernel.make(launch)
             if traits.makes_tensors:
                 self._label_results(traits, index, args, result)
-                if not traits.is_modelled:
-                    self._unmodelled(func, result)
+            if not traits.is_modelled:
+                self._unmodelled(func, index, result)
             if traits.may_resize:
                 self._follow(index, args, kwargs)
         return result
 
-    def _unmodelled(self, func: Any, result: Any) -> None:
+    def _unmodelled(self, func: Any, index: int, result: Any) -> None:
         if self._machine.strict:
             raise UnmodelledOpError(
                 f"{func} has no entry in the kernels' table: the memory that its CUDA kernels take "
-                "beside its results is not known; simulate without strict=True to count results "
-                "alone"
+                "beside its results is not known; without strict=True (--strict) its results "
+                "alone are counted"
             )
-        count(self._machine.unmodelled, func, result)
+        self._machine.gaps[index].count_unmodelled(func, result)
 
     def _label_results(
         self, traits: Traits, index: int, args: tuple[Any, ...], result: Any

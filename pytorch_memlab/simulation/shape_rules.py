@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .cuda_ops.uniques import BOOLS
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -43,7 +45,9 @@ def _all_selected(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any])
 def _all_distinct(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     _, inverse, counts = _options(args, kwargs, ("sorted", "return_inverse", "return_counts"))
-    return _unique(shapes, tensor, inverse, counts)
+    if tensor.dtype == torch.bool:
+        return _unique(shapes, tensor, inverse, True, min(tensor.numel(), BOOLS))
+    return _unique(shapes, tensor, inverse, counts, tensor.numel())
 
 
 def _all_change(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -51,7 +55,7 @@ def _all_change(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     inverse, counts, dim = _options(args, kwargs, ("return_inverse", "return_counts", "dim"))
     if dim is not None:
         return _unique_slices(shapes, tensor, dim, inverse, counts)
-    return _unique(shapes, tensor, inverse, counts)
+    return _unique(shapes, tensor, inverse, counts, tensor.numel())
 
 
 def _all_slices(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -60,8 +64,7 @@ def _all_slices(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -
     return _unique_slices(shapes, args[0], args[1], inverse, counts)
 
 
-def _unique(shapes: Shapes, tensor: torch.Tensor, inverse: Any, counts: Any) -> Any:
-    number = tensor.numel()
+def _unique(shapes: Shapes, tensor: torch.Tensor, inverse: Any, counts: Any, number: int) -> Any:
     return (
         shapes.make((number,), tensor.dtype),
         shapes.make(tuple(tensor.shape) if inverse else (0,), torch.int64),

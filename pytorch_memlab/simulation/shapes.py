@@ -43,11 +43,12 @@ class Shapes:
         self._results = MetaResults()
         self.reads = ValueReads()
 
-    def execute(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def execute(self, func: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one op.
 
         Args:
             func: the op.
+            run: computes it.
             args: of the call.
             kwargs: of the call.
 
@@ -59,7 +60,7 @@ class Shapes:
         """
         plan = plan_of(func)
         if plan.touches_nothing:
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         tensors = list(_tensors_in(args, kwargs))
         state, all_small = self._look_at(tensors)
         if state == _SPECIAL:
@@ -67,20 +68,20 @@ class Shapes:
         rule = RULES.get(plan.name)
         if rule is not None:
             if state == _KNOWN:
-                return func(*args, **kwargs)
+                return run(*args, **kwargs)
             if plan.name not in COUNTS_ITSELF:
                 self.reads.count(plan.name)
             return rule(self, args, kwargs)
         if not plan.returns_tensors and not plan.written:
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         if all_small and (state == _KNOWN or (state == _ASSUMED and plan.name not in INDEXING)):
             try:
                 outcome = self._outcome(plan, func, args, kwargs)
             except NotImplementedError:
-                return self._compute(plan, func, args, kwargs, state)
+                return self._compute(plan, run, args, kwargs, state)
             if _is_small_outcome(outcome):
                 try:
-                    return self._compute(plan, func, args, kwargs, state)
+                    return self._compute(plan, run, args, kwargs, state)
                 except _NotComputableError:
                     pass
         else:
@@ -187,13 +188,13 @@ class Shapes:
         return self._results.of(plan, func, args, kwargs)
 
     def _compute(
-        self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], state: int
+        self, plan: Plan, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], state: int
     ) -> Any:
         """Run an op on small tensors as it is."""
         if state == _KNOWN:
-            return func(*args, **kwargs)
+            return run(*args, **kwargs)
         try:
-            result = func(*args, **kwargs)
+            result = run(*args, **kwargs)
         except RuntimeError:
             # Zeros are no matrix to invert, and no number to divide by.
             raise _NotComputableError from None
@@ -216,15 +217,16 @@ class Shapes:
         """Results of an op that does not run."""
         if plan.written:
             self._write(plan, outcome, args, kwargs)
+        fresh: dict[int, torch.Tensor] = {}
         if len(plan.returned) == 1:
             source = plan.returned[0]
             if source is not None:
                 return plan.argument(source, args, kwargs)
-            return self._made(outcome.result, tensors)
+            return self._made(outcome.result, tensors, fresh)
         if not plan.returned:
             return None
         return tuple(
-            self._made(outcome.result[position], tensors)
+            self._made(outcome.result[position], tensors, fresh)
             if source is None
             else plan.argument(source, args, kwargs)
             for position, source in enumerate(plan.returned)
@@ -240,18 +242,22 @@ class Shapes:
         for tensor in written:
             self.forget_values(tensor)
 
-    def _made(self, spec: Any, tensors: list[torch.Tensor]) -> Any:
+    def _made(self, spec: Any, tensors: list[torch.Tensor], fresh: dict[int, torch.Tensor]) -> Any:
+        """A result, in a new storage or one that it shares."""
         if isinstance(spec, list):
-            return [self._made(one, tensors) for one in spec]
+            return [self._made(one, tensors, fresh) for one in spec]
         if not isinstance(spec, TensorSpec):
             return spec
         if spec.argument >= 0:
             base = tensors[spec.argument]
             return base.as_strided(spec.size, spec.stride, base.storage_offset() + spec.offset)
-        if spec.is_whole:
-            return self._make_strided(spec.size, spec.stride, spec.dtype)
-        flat = self._make_strided((spec.numel,), (1,), spec.dtype)
-        return flat.as_strided(spec.size, spec.stride, spec.offset)
+        shared = fresh.get(spec.fresh)
+        if shared is None and spec.is_whole:
+            made = fresh[spec.fresh] = self._make_strided(spec.size, spec.stride, spec.dtype)
+            return made
+        if shared is None:
+            shared = fresh[spec.fresh] = self._make_strided((spec.numel,), (1,), spec.dtype)
+        return shared.as_strided(spec.size, spec.stride, spec.offset)
 
     def _make_strided(
         self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype

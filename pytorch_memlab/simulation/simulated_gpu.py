@@ -16,6 +16,7 @@ from .driver import SimulatedDriver
 if TYPE_CHECKING:
     from .allocator_settings import AllocatorSettings
     from .gpus import GPU
+    from .taken_memory import TakenMemory
 
 
 _ADDRESSES = 2**44
@@ -72,13 +73,22 @@ class SimulatedGPU:
         index: as in ``cuda:index``.
         model: which hardware it stands for.
         settings: the allocator's.
+        taken: what the allocator does not get.
     """
 
-    def __init__(self, index: int, model: GPU, settings: AllocatorSettings) -> None:
+    reader: Any = None
+    """The one object that reads its counters, once somebody has asked for it."""
+
+    def __init__(
+        self, index: int, model: GPU, settings: AllocatorSettings, taken: TakenMemory
+    ) -> None:
         self.index = index
         self.model = model
         self.device = torch.device("cuda", index)
-        self.driver = SimulatedDriver(model.total_memory, base=_ADDRESSES * (index + 1))
+        self.taken = taken
+        self.driver = SimulatedDriver(
+            model.total_memory, taken.context, taken.others, base=_ADDRESSES * (index + 1)
+        )
         self.allocator = CachingAllocator(self.driver, settings, index)
         self._dead: deque[int] = deque()
 
@@ -98,7 +108,15 @@ class SimulatedGPU:
         try:
             return Placement(self, self.call("malloc", nbytes, stream), nbytes)
         except OutOfMemory as error:
-            raise torch.OutOfMemoryError(str(error)) from None
+            raise self._out_of_memory(str(error)) from None
+
+    def _out_of_memory(self, text: str) -> torch.OutOfMemoryError:
+        """The error in PyTorch's own words; a traceback shows below them what was estimated."""
+        error = torch.OutOfMemoryError(text)
+        note = self.taken.note(self.model)
+        if note is not None:
+            error.__notes__ = [note]  # as add_note does, which Python 3.10 lacks
+        return error
 
     def release(self, placement: Placement) -> None:
         """Give a storage's memory back to the allocator."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ContextDecorator, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,8 @@ from . import (
     autocast,
     compiling,
     constructors,
+    cuda_ops,
+    cudnn,
     device_class,
     generators,
     legacy_types,
@@ -27,7 +28,9 @@ from .gpus import find_gpu
 from .machine import Machine
 from .patches import Patches
 from .placement import PlacementMode, compute
+from .runtime_settings import settings_string
 from .shapes import Shapes
+from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
 
 if TYPE_CHECKING:
@@ -40,9 +43,9 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     """Simulated CUDA GPUs for unmodified programs, in every thread that they start.
 
     Tensors are tensors of the host; each storage on a GPU has a label, and PyTorch's caching
-    allocator, modelled to the byte, accounts for it. What kernels take besides their results is
-    not modelled yet. A simulation inside another is a machine of its own, to which the other's
-    tensors are tensors of the host.
+    allocator, modelled to the byte, accounts for it, and for what kernels take besides their
+    results (``kernels/``). A simulation inside another is a machine of its own, to which the
+    other's tensors are tensors of the host.
 
     Args:
         gpu: a preset's name such as ``"h100"``, or a capacity: ``"24GiB"``, or bytes.
@@ -50,13 +53,20 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         compute: whether ops compute. Without it they return tensors of the right shapes that
             have no values and cost no memory of the host, so that a model of any size runs in
             seconds; ``shapes`` has the rule for values that the program reads all the same, and
-            ``values_read`` of the machine says where it read some.
+            ``values_read`` of the machine says where it read some, and the line profiler marks
+            such lines.
+        context: how much of each GPU CUDA's context takes, with the kernels and the libraries'
+            handles: a size such as ``"450MiB"``, or bytes. Without it an estimate from published
+            messages of that GPU (``contexts.py``), and nothing of a GPU that is given as a
+            capacity: all of that is PyTorch's.
+        others: how much of each GPU other processes hold, a size likewise.
         strict: whether an op without an entry in the kernels' table is an error. Without it the
-            machine's ``unmodelled`` counts such ops, and the line profiler's notes name them.
+            machine's ``unmodelled`` counts such ops, and the line profiler marks their lines.
 
     Raises:
         UnknownGPUError: no such preset or size; the message lists them.
-        UsageError: ``count`` is no positive int, or this one is on already.
+        UsageError: ``count`` is no positive int, ``context`` or ``others`` is no size, or they
+            leave nothing, or this one is on already.
         UnmodelledOpError: with ``strict``, when such an op runs.
 
     >>> with simulate("24GiB"):
@@ -65,6 +75,10 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     40960
     >>> torch.cuda.is_available()
     False
+    >>> with simulate("24GiB", context="500MiB", others="2GiB"):
+    ...     free, total = torch.cuda.mem_get_info()
+    ...     (total - free) // 2**20
+    2548
     >>> with simulate("4TiB", compute=False):
     ...     weight = torch.empty(2**20, 2**20, device="cuda")
     ...     torch.cuda.memory_allocated() == 4 * 2**40
@@ -78,6 +92,8 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         *,
         compute: bool = True,
         strict: bool = False,
+        context: str | int | None = None,
+        others: str | int = 0,
     ) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UsageError(f"count must be a positive int, not {count!r}")
@@ -86,11 +102,21 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         self._count = count
         self._compute = compute
         self._strict = strict
+        self._context = context
+        self._others = others
+        self._taken = TakenMemory.of(self._model, context, others)
         self._exits: ExitStack | None = None
 
     def _recreate_cm(self) -> Self:
         """A fresh simulation for every call of a decorated function."""
-        return type(self)(self._gpu, self._count, compute=self._compute, strict=self._strict)
+        return type(self)(
+            self._gpu,
+            self._count,
+            compute=self._compute,
+            strict=self._strict,
+            context=self._context,
+            others=self._others,
+        )
 
     def __enter__(self) -> Machine:
         """Begin to simulate.
@@ -100,8 +126,9 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         """
         if self._exits is not None:
             raise UsageError("this simulation is on already: make another to nest one")
-        settings = AllocatorSettings.parse(_settings_string())
-        machine = Machine(self._model, self._count, settings, None if self._compute else Shapes())
+        settings = AllocatorSettings.parse(settings_string())
+        shapes = None if self._compute else Shapes()
+        machine = Machine(self._model, self._count, settings, shapes, self._taken)
         machine.strict = self._strict
         with ExitStack() as exits:
             exits.callback(setattr, active, "machine", active.machine)
@@ -115,11 +142,6 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         exits, self._exits = self._exits, None
         if exits is not None:
             exits.close()
-
-
-def _settings_string() -> str:
-    """The allocator's settings as torch reads them: the older name first (torch 2.13)."""
-    return os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
 
 
 @contextmanager
@@ -142,9 +164,11 @@ def _installed(machine: Machine) -> Iterator[None]:
         exits.callback(patches.undo)
         constructors.install(machine, replacements, patches)
         generators.install(machine, patches)
+        cudnn.install(patches)
         legacy_types.install(machine, patches)
         compiling.install(patches)
         autocast.install(patches, exits)
+        exits.enter_context(cuda_ops.installed())
         device_class.install(patches)
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)

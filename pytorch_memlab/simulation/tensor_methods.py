@@ -92,7 +92,8 @@ class TensorMethods:
             place = place_of_device(machine, device)
             if place == HOST:
                 raise RuntimeError(f"Invalid device, must be cuda device: {device}")
-            return move(machine, self, place, _format(memory_format))
+            options = {"non_blocking": non_blocking, "memory_format": memory_format}
+            return move(machine, self, place, options)
 
         return cuda
 
@@ -102,7 +103,7 @@ class TensorMethods:
         def cpu(
             self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format
         ) -> torch.Tensor:
-            return move(machine, self, HOST, _format(memory_format))
+            return move(machine, self, HOST, {"memory_format": memory_format})
 
         return cpu
 
@@ -193,10 +194,6 @@ def _getter(name: str) -> Callable[[torch.Tensor], Any]:
     return getter
 
 
-def _format(memory_format: torch.memory_format) -> dict[str, Any]:
-    return {"memory_format": memory_format}
-
-
 def _names_device(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     if kwargs.get("device") is not None or kwargs.get("other") is not None:
         return True
@@ -213,7 +210,6 @@ def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, dict[
         args, names = args[1:], names[2:]
     kwargs.update(zip(names, args, strict=False))
     device = kwargs.pop("device")
-    kwargs.pop("non_blocking", None)
     if kwargs.get("dtype") is None:
         kwargs.pop("dtype", None)
     return device, kwargs

@@ -41,7 +41,8 @@ def move(
         machine: the simulated machine.
         tensor: on the host or on a GPU.
         target: index of the GPU, or ``HOST``.
-        options: ``dtype``, ``copy``, ``memory_format`` as ``torch.Tensor.to`` takes them.
+        options: ``dtype``, ``copy``, ``non_blocking``, ``memory_format`` as those of
+            ``torch.Tensor.to``.
 
     Returns:
         the tensor itself if nothing needs to change and no copy is asked for, else a copy.

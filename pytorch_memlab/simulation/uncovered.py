@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 _PREFIXES = ("_cuda_", "_nccl_", "_cudart")
 
+_COMMUNICATION = frozenset(
+    {"_broadcast", "_broadcast_coalesced", "_broadcast_out", "_gather", "_gather_out"}
+    | {"_scatter", "_scatter_out"}
+)
+"""What copies tensors between GPUs for ``torch.nn.parallel``."""
+
 _CLASSES = {
     torch.cuda: ("CUDAGraph", "MemPool", "ExternalStream", "CUDAPluggableAllocator", "graph"),
     torch.cuda.graphs: ("CUDAGraph", "graph"),
@@ -34,6 +40,7 @@ _FUNCTIONS = {
         "power_draw",
         "clock_rate",
     ),
+    torch.cuda.graphs: ("make_graphed_callables", "graph_pool_handle"),
 }
 
 
@@ -65,6 +72,7 @@ def install(patches: Patches) -> None:
             patches.set(torch._C, name, _refuse_internal(name))
     patches.set(torch._C, "__getattr__", _missing)
     patches.set(torch.nn.DataParallel, "__init__", refuse("torch.nn.DataParallel"))
+    patches.set(torch.nn.parallel, "data_parallel", refuse("torch.nn.parallel.data_parallel"))
     for module, names in _CLASSES.items():
         for name in names:
             if hasattr(module, name):
@@ -89,7 +97,7 @@ def _refuse_internal(name: str) -> Callable[..., Any]:
 
 
 def _missing(name: str) -> Any:
-    if name.startswith(_PREFIXES):
+    if name.startswith(_PREFIXES) or name in _COMMUNICATION:
         raise UnsupportedCUDACallError(_message(_public_name(name)))
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
 
@@ -100,7 +108,7 @@ def _public_name(internal: str) -> str:
     frame = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module == "torch.cuda" or module.startswith("torch.cuda."):
+        if module.startswith(("torch.cuda.", "torch.nn.parallel.")) or module == "torch.cuda":
             name = f"{module}.{frame.f_code.co_name}"
         elif not module.startswith("torch"):
             break

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections import Counter
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 
@@ -14,6 +16,38 @@ _SKIPPED = tuple(
     for path in (torch.__file__, os.path.dirname(__file__))
 )
 """Folders of torch and of this package: a line there is not the program's."""
+
+_ZERO: Final = "taken as zero"
+_TRUE: Final = "every element taken as true"
+_DISTINCT: Final = "all elements taken as distinct"
+
+_READS: Final = {
+    "aten::_local_scalar_dense": ("Tensor.item", _ZERO),
+    "aten::equal": ("equal", "taken as equal"),
+    "aten::allclose": ("allclose", "taken as equal"),
+    "aten::nonzero": ("nonzero", _TRUE),
+    "aten::masked_select": ("masked_select", _TRUE),
+    "aten::_unique2": ("unique", _DISTINCT),
+    "aten::unique_consecutive": ("unique_consecutive", _DISTINCT),
+    "aten::unique_dim": ("unique", _DISTINCT),
+    "aten::unique_dim_consecutive": ("unique_consecutive", _DISTINCT),
+    "aten::_coalesce": ("Tensor.coalesce", _DISTINCT),
+    "aten::repeat_interleave": ("repeat_interleave", "each element taken as 1"),
+    "aten::bincount": ("bincount", _ZERO),
+    "aten::_pack_padded_sequence": ("pack_padded_sequence", "every length taken as the whole"),
+    "aten::index": ("mask as an index", _TRUE),
+    "aten::_unsafe_index": ("mask as an index", _TRUE),
+    "aten::index_put": ("mask as an index", _TRUE),
+    "aten::index_put_": ("mask as an index", _TRUE),
+    "aten::_index_put_impl_": ("mask as an index", _TRUE),
+    "aten::_unsafe_index_put": ("mask as an index", _TRUE),
+    "Tensor.tolist": ("Tensor.tolist", _ZERO),
+    "Tensor.numpy": ("Tensor.numpy", _ZERO),
+}
+"""What a program calls each read, and what ``shape_rules`` takes in place of the values.
+
+``bool``, ``int`` and ``float`` of a tensor come down to ``Tensor.item``, in torch as well.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +66,16 @@ class ValueRead:
     line: int
     count: int
 
+    @property
+    def name(self) -> str:
+        """What the program called."""
+        return _READS[self.op][0]
+
+    @property
+    def assumption(self) -> str:
+        """What was taken in place of the values."""
+        return _READS[self.op][1]
+
     def __str__(self) -> str:
         """As a compiler says where something is."""
         times = "once" if self.count == 1 else f"{self.count} times"
@@ -39,10 +83,16 @@ class ValueRead:
 
 
 class ValueReads:
-    """Counts them."""
+    """Counts them.
+
+    Attributes:
+        events: how often anything was counted.
+    """
 
     def __init__(self) -> None:
+        self.events = 0
         self._counts: Counter[tuple[str, str, int]] = Counter()
+        self._lock = threading.Lock()
 
     def count(self, op: str) -> None:
         """Count one, at the innermost line of the program.
@@ -50,11 +100,14 @@ class ValueReads:
         Args:
             op: its name.
         """
-        self._counts[(op, *_line_of_program())] += 1
+        place = _line_of_program()
+        with self._lock:
+            self._counts[(op, *place)] += 1
+            self.events += 1
 
     def all(self) -> tuple[ValueRead, ...]:
         """All that were counted, in the order in which they first happened."""
-        return tuple(ValueRead(*where, count) for where, count in self._counts.items())
+        return tuple(ValueRead(*where, count) for where, count in self._counts.copy().items())
 
 
 def _line_of_program() -> tuple[str, int]:

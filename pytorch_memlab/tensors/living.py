@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from itertools import compress
 from typing import Any
 
 import torch
@@ -26,14 +27,22 @@ def living(*classes: type) -> list[Any]:
     >>> any(found is tensor for found in living(torch.Tensor))
     True
     """
-    wanted = {id(subclass) for subclass in _with_subclasses(classes)}
+    wanted = _with_subclasses(classes)
     # A collection between two reads moves objects up: read upwards, some come twice, none is lost.
     young_to_old = [
-        [item for item in gc.get_objects(generation=generation) if id(type(item)) in wanted]
-        for generation in GENERATIONS
+        _of_classes(gc.get_objects(generation=generation), wanted) for generation in GENERATIONS
     ]
     found = {id(item): item for part in reversed(young_to_old) for item in part}
     return list(found.values())
+
+
+def _of_classes(objects: list[Any], wanted: list[type]) -> list[Any]:
+    try:
+        is_wanted = set(wanted).__contains__
+        return list(compress(objects, map(is_wanted, map(type, objects))))
+    except Exception:  # a class whose metaclass refuses to be hashed or compared
+        ids = set(map(id, wanted))
+        return [item for item in objects if id(type(item)) in ids]
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -52,11 +61,11 @@ def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _with_subclasses(classes: tuple[type, ...]) -> list[type]:
-    found: list[type] = []
+    found: dict[int, type] = {}
     left = list(classes)
     while left:
         current = left.pop()
-        if not any(current is known for known in found):
-            found.append(current)
+        if id(current) not in found:
+            found[id(current)] = current
             left.extend(type.__subclasses__(current))
-    return found
+    return list(found.values())

@@ -12,6 +12,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 StorageKey: TypeAlias = tuple[str, int]
 
 _C: Any = torch._C
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
 META = torch.device("meta")
 _COMPRESSED = {
     torch.sparse_csr: ("crow_indices", "col_indices", "values"),
@@ -39,6 +40,8 @@ class Piece:
         numel: number of elements, 0 where it is symbolic.
         storage: equal for pieces that share their memory.
         nbytes: bytes of the whole storage, more than the tensor's own if that is a view.
+        dtype: of its elements, such as ``float32``.
+        number: of the storage among those alive, 0 where there is none.
     """
 
     suffix: str
@@ -47,6 +50,8 @@ class Piece:
     numel: int
     storage: StorageKey
     nbytes: int
+    dtype: str
+    number: int = 0
 
 
 def pieces_of(tensor: torch.Tensor) -> list[Piece]:
@@ -60,11 +65,17 @@ def pieces_of(tensor: torch.Tensor) -> list[Piece]:
         subclass, none for one without memory (not materialised yet). A tensor that refuses to be
         looked into is one piece of 0 bytes.
     """
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+        return _pieces(tensor)  # which calls nothing that a mode could change
     with torch.no_grad(), _C.DisableTorchFunctionSubclass():
-        try:
-            return [_piece(suffix, part) for suffix, part in parts_of(tensor)]
-        except Exception:
-            return [_unreadable(tensor)]
+        return _pieces(tensor)
+
+
+def _pieces(tensor: torch.Tensor) -> list[Piece]:
+    try:
+        return [_piece(suffix, part) for suffix, part in parts_of(tensor)]
+    except Exception:
+        return [_unreadable(tensor)]
 
 
 def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
@@ -83,6 +94,8 @@ def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
     elif is_traceable_wrapper_subclass(tensor):
         for name in tensor.__tensor_flatten__()[0]:
             inner = getattr(tensor, name)
+            if not isinstance(inner, torch.Tensor):  # the mesh of a DTensor
+                continue
             for suffix, part in parts_of(inner):
                 yield f".{name.lstrip('_')}{suffix}", part
     elif tensor.layout is torch.sparse_coo:
@@ -107,17 +120,20 @@ def _quantization_of(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]
 
 def _piece(suffix: str, part: torch.Tensor) -> Piece:
     size, numel = _size(part)
+    dtype = str(part.dtype).removeprefix("torch.")
     try:
         storage = part.untyped_storage()
     except (NotImplementedError, RuntimeError):  # opaque: mkldnn packs the elements its own way
         nbytes = numel * part.element_size()
-        return Piece(suffix, part.device, size, numel, ("tensor", id(part)), nbytes)
+        return Piece(suffix, part.device, size, numel, ("tensor", id(part)), nbytes, dtype)
+    number = storage._cdata
     if storage.device == META:  # a fake tensor claims another device
-        return Piece(suffix, META, size, numel, ("storage", storage._cdata), 0)
+        return Piece(suffix, META, size, numel, ("storage", number), 0, dtype)
     address = _address(part, storage)
     if not address:
-        return Piece(suffix, part.device, size, numel, ("storage", storage._cdata), 0)
-    return Piece(suffix, part.device, size, numel, ("address", address), storage.nbytes())
+        return Piece(suffix, part.device, size, numel, ("storage", number), 0, dtype)
+    key = ("address", address)
+    return Piece(suffix, part.device, size, numel, key, storage.nbytes(), dtype, number)
 
 
 def _address(part: torch.Tensor, storage: torch.UntypedStorage) -> int:
@@ -152,4 +168,4 @@ def _unreadable(tensor: torch.Tensor) -> Piece:
         device = tensor.device
     except Exception:
         device = META
-    return Piece("", device, (SymbolicSize("?"),), 0, ("tensor", id(tensor)), 0)
+    return Piece("", device, (SymbolicSize("?"),), 0, ("tensor", id(tensor)), 0, "?")

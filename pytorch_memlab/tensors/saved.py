@@ -28,19 +28,37 @@ def saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[str, t
         name of the node, such as ``MulBackward0``, and a tensor that it holds; a tensor comes as
         often as it is held.
     """
+    for node, tensor in held_by_graphs(map(grad_fn, tensors)):
+        yield name_of(node), tensor
+
+
+def held_by_graphs(roots: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """As ``saved_for_backward``, with the nodes themselves.
+
+    Args:
+        roots: nodes of autograd from which to walk towards the leaves; None among them is no node.
+
+    Yields:
+        a node, and a tensor that it holds.
+    """
     if not _HAS_DATA:
         return
     attributes: dict[type, list[str]] = {}
-    for node in _nodes(tensors):
-        name = node.name().rpartition("::")[2]
+    for node in _nodes(roots):
         for tensor in _held_by(node, attributes):
-            yield name, tensor
+            yield node, tensor
 
 
-def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
+def name_of(node: Any) -> str:
+    """The name of a node without its namespace, such as ``MulBackward0``."""
+    name: str = node.name()
+    return name.rpartition("::")[2]
+
+
+def _nodes(roots: Iterable[Any]) -> Iterator[Any]:
     seen: dict[int, Any] = {}
-    for tensor in tensors:
-        left = [_grad_fn(tensor)]
+    for root in roots:
+        left = [root]
         while left:
             node = left.pop()
             if node is None or id(node) in seen:
@@ -50,7 +68,8 @@ def _nodes(tensors: Iterable[torch.Tensor]) -> Iterator[Any]:
             left.extend(following for following, _ in reversed(node.next_functions))
 
 
-def _grad_fn(tensor: torch.Tensor) -> Any:
+def grad_fn(tensor: torch.Tensor) -> Any:
+    """The node that made a tensor, None for a leaf or one that does not tell."""
     try:
         return tensor.grad_fn
     except Exception:  # a subclass that refuses; its inner tensors have graphs of their own
@@ -66,6 +85,9 @@ def _held_by(node: Any, attributes: dict[type, list[str]]) -> Iterator[torch.Ten
     leaf = getattr(node, "variable", None)  # of a LEAF
     if isinstance(leaf, torch.Tensor):
         yield leaf
+    for kept in list(getattr(node, "__dict__", {}).values()):  # of a function written in Python
+        if issubclass(type(kept), torch.Tensor):
+            yield kept
 
 
 def _tensors_of(node: Any, name: str) -> list[torch.Tensor]:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from .layout import is_dense
+
 _aten = torch.ops.aten
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _HAS_USE_COUNT = hasattr(torch._C.TensorBase, "_use_count")
@@ -127,20 +129,7 @@ def _is_plain_sum(args: tuple[Any, ...]) -> bool:
     if len(args) != 2 or not isinstance(args[1], torch.Tensor):
         return False
     first, second = args
-    return first.shape == second.shape and first.dtype == second.dtype and _is_dense(first)
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements lie side by side, each once, in any order."""
-    if tensor.is_contiguous():
-        return True
-    expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True
+    return first.shape == second.shape and first.dtype == second.dtype and is_dense(first)
 
 
 def _joins(node: Any) -> bool:

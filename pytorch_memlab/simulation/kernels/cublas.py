@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from .entry import Basis, Entry
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..simulated_gpu import Placement, SimulatedGPU
     from .launch import Launch
 
@@ -101,6 +105,10 @@ class Workspaces:
             workspaces[stream] = gpu.allocate(workspace_size(gpu.model.major), stream)
             self._made.append((workspaces, stream))
 
+    def living(self) -> list[Placement]:
+        """Where the workspaces are that exist now."""
+        return [workspaces[stream] for workspaces, stream in self._made]
+
     def clear(self) -> None:
         """Give all workspaces back, as ``torch._C._cuda_clearCublasWorkspaces`` does."""
         while self._made:
@@ -119,7 +127,7 @@ class Workspaces:
 
 def batched(launch: Launch) -> None:
     """``bmm`` and ``baddbmm``: copies of operands that are neither row- nor column-major."""
-    first, second = launch.args[-2:]
+    first, second = factors(launch)
     result = launch.result
     if result.numel() == 0 or first.shape[2] == 0:
         return
@@ -154,14 +162,24 @@ def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, 
 
 def matrices(launch: Launch) -> None:
     """``mm`` and ``addmm``: copies of operands that are neither row- nor column-major."""
-    first, second = launch.args[-2:]
-    if launch.result.numel() == 0 or first.shape[1] == 0:
-        return
+    first, _ = factors(launch)
+    if launch.result.numel() and first.shape[1]:
+        copy_unreadable(launch)
+        launch.need_cublas()
+
+
+def copy_unreadable(launch: Launch) -> None:
+    """Take copies of matrices that are neither row- nor column-major until the op ends."""
+    first, second = factors(launch)
     is_transposed = _is_row_major(launch.result)
     for matrix in (second, first) if is_transposed else (first, second):
         if not _is_readable(matrix):
             launch.copy(matrix)
-    launch.need_cublas()
+
+
+def factors(launch: Launch) -> list[torch.Tensor]:
+    """The two matrices that an op multiplies: the last of its tensors."""
+    return [one for one in launch.args if isinstance(one, torch.Tensor)][-2:]
 
 
 def _is_row_major(result: torch.Tensor) -> bool:
@@ -182,3 +200,25 @@ def vectors(launch: Launch) -> None:
     """``mv``, ``addmv``, ``dot`` and their like: the workspace only."""
     if launch.args[-1].numel():
         launch.need_cublas()
+
+
+_BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
+_bmm = Entry(batched, _BLAS, Basis.RECORDING)
+_baddbmm = Entry(batched, _BLAS, Basis.SOURCE)
+_mm = Entry(matrices, _BLAS, Basis.SOURCE)
+_mv = Entry(vectors, _BLAS, Basis.SOURCE)
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::bmm": _bmm,
+    "aten::baddbmm": _baddbmm,
+    "aten::baddbmm_": _baddbmm,
+    "aten::mm": _mm,
+    "aten::addmm": _mm,
+    "aten::addmm_": _mm,
+    "aten::_addmm_activation": _mm,
+    "aten::mv": _mv,
+    "aten::addmv": _mv,
+    "aten::addmv_": _mv,
+    "aten::dot": _mv,
+    "aten::vdot": _mv,
+}

@@ -13,10 +13,21 @@ if TYPE_CHECKING:
 
 
 class Basis(Enum):
-    """How well an entry is known."""
+    """How well an entry is known.
+
+    ``RECORDING``: a real GPU was recorded to take just this. ``SOURCE``: PyTorch's own sources,
+    which run on the host, give every size and their order, but no recording shows them.
+    ``ESTIMATE``: something that the sources do not tell decides, such as a library's plan or the
+    tile sizes that a template picks for a GPU's generation.
+    """
 
     RECORDING = "confirmed by a recording"
+    SOURCE = "read in PyTorch's sources"
     ESTIMATE = "estimate"
+
+
+def nothing(launch: Launch) -> None:
+    """``take`` of an entry whose kernels take nothing more once their results are made."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +37,14 @@ class Entry:
     Args:
         take: borrows, in the kernel's order, what it takes after its results are made.
         source: file of PyTorch's sources that the formula comes from.
-        basis: whether a recording of a real GPU confirms it.
+        basis: how well that is known.
         prepare: borrows what it takes before its results are made, until the op ends.
+        make: takes its results' memory with ``launch.made`` where the kernel takes other memory in
+            between, or makes them in another order than it returns them; the rest follow after it.
     """
 
     take: Callable[[Launch], None]
     source: str
     basis: Basis
     prepare: Callable[[Launch], None] | None = None
+    make: Callable[[Launch], None] | None = None

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import torch
 
     from ..machine import Machine
@@ -20,9 +23,25 @@ class Launch:
         args: of the op.
         kwargs: of the op.
         result: what the op returns, None before it has run.
+
+    Attributes:
+        taken: bytes borrowed so far, also of what was given back.
+        takes_more: it takes memory of which nobody but a library knows how much.
+        label: says that a tensor lives on the GPU; set when the result is known.
     """
 
-    __slots__ = ("_borrowed", "_stream", "args", "gpu", "kwargs", "machine", "result")
+    __slots__ = (
+        "_borrowed",
+        "_stream",
+        "args",
+        "gpu",
+        "kwargs",
+        "label",
+        "machine",
+        "result",
+        "taken",
+        "takes_more",
+    )
 
     def __init__(
         self,
@@ -37,6 +56,9 @@ class Launch:
         self.args = args
         self.kwargs = kwargs
         self.result = result
+        self.taken = 0
+        self.takes_more = False
+        self.label: Callable[[torch.Tensor], None] | None = None
         self._stream = machine.current_stream(gpu.index)
         self._borrowed: list[Placement] = []
 
@@ -69,11 +91,50 @@ class Launch:
         """
         placement = self.gpu.allocate(nbytes, self._stream)
         self._borrowed.append(placement)
+        self.taken += nbytes
         return placement
 
     def copy(self, tensor: torch.Tensor) -> None:
         """Take the memory of a contiguous copy of a tensor until the op ends."""
         self.borrow(tensor.numel() * tensor.element_size())
+
+    def made(self, *tensors: torch.Tensor | None) -> None:
+        """Take the memory of results now, in an entry's ``make``.
+
+        Args:
+            tensors: of the op's result; those that are None take none.
+        """
+        for tensor in tensors:
+            if tensor is not None and self.label is not None:
+                self.label(tensor)
+
+    def contiguous(self, *tensors: torch.Tensor | None) -> None:
+        """Take the memory of ``contiguous()`` of tensors until the op ends.
+
+        Args:
+            tensors: those that are None or already contiguous take none.
+        """
+        for tensor in tensors:
+            if tensor is not None and not tensor.is_contiguous():
+                self.copy(tensor)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Give back at its end what was borrowed in it, as a scope of C++ does."""
+        kept = len(self._borrowed)
+        yield
+        while len(self._borrowed) > kept:
+            self.gpu.release(self._borrowed.pop())
+
+    def pass_by(self, *sizes: int) -> None:
+        """Take memory and give it back at once, one after another.
+
+        Args:
+            sizes: bytes requested.
+        """
+        for nbytes in sizes:
+            with self.scope():
+                self.borrow(nbytes)
 
     def give_back(self, placement: Placement) -> None:
         """Give back what was borrowed, before the op ends."""

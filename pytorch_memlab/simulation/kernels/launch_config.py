@@ -6,7 +6,7 @@ order of dimensions, of ``aten/src/ATen/TensorIterator.cpp``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ _WARP: Final = 32
 _VECTOR: Final = 4
 _MIN_VALUES_PER_THREAD: Final = 16
 _MAX_VALUES_PER_THREAD: Final = 256
+_MAX_INT32: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +29,44 @@ class Reduction:
         sizes: of the dimensions, the reduced ones first, the fastest of each kind first.
         strides: of the input in these dimensions, in elements.
         reduced: how many dimensions are reduced.
+        results: strides of the result in these dimensions, in elements; 0 where it is reduced.
     """
 
     sizes: tuple[int, ...]
     strides: tuple[int, ...]
     reduced: int
+    results: tuple[int, ...]
+
+    def halves(self, element_size: int, result_size: int) -> tuple[Reduction, ...]:
+        """The parts that fit into 32-bit offsets, in the order in which they are reduced.
+
+        ``TensorIteratorBase::with_32bit_indexing`` halves the dimension with the largest extent in
+        bytes until the offsets of all operands fit.
+
+        Args:
+            element_size: bytes of an element of the input.
+            result_size: bytes of an element of the result.
+        """
+        operands = ((self.strides, element_size), (self.results, result_size))
+        extents = [
+            max((size - 1) * strides[dim] * width for strides, width in operands)
+            for dim, size in enumerate(self.sizes)
+        ]
+        spans = (
+            1 + sum((size - 1) * strides[dim] * width for dim, size in enumerate(self.sizes))
+            for strides, width in operands
+        )
+        if max(_product(self.sizes), *spans) <= _MAX_INT32:
+            return (self,)
+        widest = max(reversed(range(len(extents))), key=extents.__getitem__)
+        first = self.sizes[widest] // 2
+        return tuple(
+            part
+            for size in (first, self.sizes[widest] - first)
+            for part in replace(
+                self, sizes=(*self.sizes[:widest], size, *self.sizes[widest + 1 :])
+            ).halves(element_size, result_size)
+        )
 
 
 def reduction_of(sizes: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> Reduction:
@@ -70,6 +104,7 @@ def reduction_of(sizes: Sequence[int], strides: Sequence[int], reduced: Sequence
         tuple(size for size, _, _ in joined),
         tuple(stride for _, stride, _ in joined),
         sum(result == 0 for _, _, result in joined),
+        tuple(result for _, _, result in joined),
     )
 
 

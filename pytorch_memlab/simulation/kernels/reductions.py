@@ -1,58 +1,55 @@
-"""Reductions: the buffer in which blocks of threads stage partial results, and its semaphores."""
+"""Reductions: sums, norms, extremes and moments, and what each accumulates in."""
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from .launch_config import reduction_of, staging_of
+from .entry import Basis, Entry
+from .staging import (
+    LOW_PRECISION,
+    VALUE_AND_INDEX,
+    Kernel,
+    reduced_dims,
+    stage,
+    stage_pairs,
+    stage_sum,
+    stage_values,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-    from ..gpus import GPU
     from .launch import Launch
 
-_INT32_INDEXING = 2**31 - 1
-
-_ACCUMULATED_IN = {
-    torch.float16: 4,
-    torch.bfloat16: 4,
-    torch.float32: 4,
-    torch.float64: 8,
-    torch.complex64: 8,
-    torch.complex128: 16,
-}
-"""Bytes of the type that a sum of each dtype is accumulated in; integers take 8."""
-
-_VALUE_AND_INDEX = 16
-"""Bytes of a pair of a value of up to 8 bytes and its index."""
+    Take = Callable[[Launch], None]
 
 
-def sums(dim_position: int | None, dtype_position: int | None = None) -> Callable[[Launch], None]:
+def sums(dim_position: int | None) -> Take:
     """``sum``, ``mean``, ``prod``, norms: an accumulator of the type's own width or 4 bytes.
 
     Args:
         dim_position: of the reduced dimensions among the op's arguments, None if it has none.
-        dtype_position: of the ``dtype`` argument, None if there is none.
 
     Returns:
         the entry's function.
     """
 
     def take(launch: Launch) -> None:
-        result = launch.result
-        source: torch.Tensor = launch.args[0]
-        if dtype_position is not None and _is_cast_first(source.dtype, result.dtype):
+        result, source = launch.result, launch.args[0]
+        cast = _is_cast_first(source.dtype, result.dtype)
+        if cast:
             launch.borrow(source.numel() * result.element_size())
-        _stage(launch, dim_position, _ACCUMULATED_IN.get(result.dtype, 8))
+        dims = None if dim_position is None else launch.argument(dim_position, "dim")
+        element = result.element_size() if cast else source.element_size()
+        stage_sum(launch, source, dims, result.dtype, element)
 
     return take
 
 
-def values_and_indices(dim_position: int) -> Callable[[Launch], None]:
+def values_and_indices(dim_position: int) -> Take:
     """``max``, ``min``, ``argmax`` of a dimension: the accumulator is a value and its index.
 
     Args:
@@ -61,10 +58,10 @@ def values_and_indices(dim_position: int) -> Callable[[Launch], None]:
     Returns:
         the entry's function.
     """
-    return lambda launch: _stage(launch, dim_position, _VALUE_AND_INDEX)
+    return _plain(dim_position, lambda _: Kernel(VALUE_AND_INDEX, fits_result=False))
 
 
-def values(dim_position: int | None) -> Callable[[Launch], None]:
+def values(dim_position: int | None) -> Take:
     """``amax``, ``amin``, ``all``, ``any``: the accumulator is an element of the result.
 
     Args:
@@ -73,10 +70,20 @@ def values(dim_position: int | None) -> Callable[[Launch], None]:
     Returns:
         the entry's function.
     """
-    return lambda launch: _stage(launch, dim_position, launch.result.element_size())
+
+    def kernel(launch: Launch) -> Kernel:
+        result: torch.Tensor = launch.result
+        return Kernel(result.element_size(), fits_result=result.dtype not in LOW_PRECISION)
+
+    return _plain(dim_position, kernel)
 
 
-def moments(dim_position: int | None) -> Callable[[Launch], None]:
+def smallest_and_largest(launch: Launch) -> None:
+    """``aminmax``: the accumulator is a pair of elements."""
+    stage_pairs(launch, launch.args[0])
+
+
+def moments(dim_position: int | None) -> Take:
     """``var`` and ``std``: the accumulator is a mean, a sum of squares and two counts.
 
     Args:
@@ -85,51 +92,120 @@ def moments(dim_position: int | None) -> Callable[[Launch], None]:
     Returns:
         the entry's function.
     """
+    return _plain(
+        dim_position,
+        lambda launch: Kernel(
+            32 if launch.args[0].dtype == torch.float64 else 16, vector=2, fits_result=False
+        ),
+    )
 
-    def take(launch: Launch) -> None:
-        size = 32 if launch.args[0].dtype == torch.float64 else 16
-        _stage(launch, dim_position, size, vector=2)
 
-    return take
+def count_mask(launch: Launch) -> None:
+    """``count_nonzero``, before its result: a mask of what is not zero, unless that is given."""
+    source: torch.Tensor = launch.args[0]
+    if source.dtype != torch.bool:
+        launch.borrow(source.numel())
+
+
+def counted(launch: Launch) -> None:
+    """``count_nonzero``: the sum of a mask, whose elements are made as wide as the sum's."""
+    source: torch.Tensor = launch.args[0]
+    launch.borrow(source.numel() * 8)
+    stage_sum(launch, source, launch.argument(1, "dim"), torch.int64, 8)
+
+
+def distances(launch: Launch) -> None:
+    """``dist``, before its result: the difference whose norm is taken."""
+    first, second = launch.args[:2]
+    shape = torch.broadcast_shapes(first.shape, second.shape)
+    launch.borrow(prod(shape) * torch.promote_types(first.dtype, second.dtype).itemsize)
+
+
+def distance(launch: Launch) -> None:
+    """``dist``: the norm of the difference."""
+    stage_sum(launch, launch.args[0])
+
+
+def exponentials(launch: Launch) -> None:
+    """``logsumexp``, before its result: the largest values, and the exponentials to be summed."""
+    source: torch.Tensor = launch.args[0]
+    if not source.numel():
+        return
+    dims = reduced_dims(launch.argument(1, "dim"), source.dim())
+    width = source.element_size() if source.is_floating_point() else 4
+    largest = source.numel() // max(1, prod(source.shape[dim] for dim in dims)) * width
+    launch.borrow(largest)
+    stage_values(launch, source, dims)
+    with launch.scope():  # where they are infinite
+        launch.borrow(largest)
+        launch.borrow(largest // width)
+    launch.borrow(source.numel() * width)
+
+
+def summed_exponentials(launch: Launch) -> None:
+    """``logsumexp``: the sum of the exponentials."""
+    stage_sum(launch, launch.args[0], launch.argument(1, "dim"), launch.result.dtype)
 
 
 def _is_cast_first(source: torch.dtype, result: torch.dtype) -> bool:
     """Whether a sum's input is copied to the result's dtype: not for half to float."""
-    if source == result:
+    if source == result or source.is_complex:
         return False
-    return not (result == torch.float32 and source in (torch.float16, torch.bfloat16))
+    return not (result == torch.float32 and source in LOW_PRECISION)
 
 
-def _stage(launch: Launch, dim_position: int | None, size: int, vector: int = 4) -> None:
-    source: torch.Tensor = launch.args[0]
-    if not 0 < source.numel() <= _INT32_INDEXING:
-        return
-    dims = None if dim_position is None else launch.argument(dim_position, "dim")
-    reduced = _reduced(dims, source.dim())
-    threads = 256 if source.dtype == torch.complex128 else 512
-    staging = _staging(
-        tuple(source.shape), source.stride(), reduced, launch.gpu.model, (size, threads, vector)
-    )
-    if staging is not None:
-        buffer, semaphores = staging
-        launch.borrow(buffer)
-        launch.borrow(semaphores)
+def _plain(dim_position: int | None, kernel_of: Callable[[Launch], Kernel]) -> Take:
+    def take(launch: Launch) -> None:
+        source: torch.Tensor = launch.args[0]
+        result = launch.result[0] if isinstance(launch.result, (tuple, list)) else launch.result
+        dims = None if dim_position is None else launch.argument(dim_position, "dim")
+        widths = (source.element_size(), result.element_size())
+        stage(launch, source.shape, source.stride(), dims, widths, kernel_of(launch))
+
+    return take
 
 
-@lru_cache(4096)
-def _staging(
-    sizes: tuple[int, ...],
-    strides: tuple[int, ...],
-    reduced: tuple[int, ...],
-    gpu: GPU,
-    kernel: tuple[int, int, int],
-) -> tuple[int, int] | None:
-    return staging_of(reduction_of(sizes, strides, reduced), gpu, *kernel)
+def _reduction(take: Take, basis: Basis = Basis.SOURCE) -> Entry:
+    return Entry(take, "aten/src/ATen/native/cuda/Reduce.cuh", basis)
 
 
-def _reduced(dims: int | list[int] | None, count: int) -> tuple[int, ...]:
-    if dims is None or dims == []:
-        return tuple(range(count))
-    if isinstance(dims, int):
-        dims = [dims]
-    return tuple(dim % count if count else 0 for dim in dims)
+_REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"
+_SUMMARY: Final = "aten/src/ATen/native/TensorAdvancedIndexing.cpp, cuda/Reduce.cuh"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::sum": _reduction(sums(None), Basis.RECORDING),
+    "aten::sum.dim_IntList": _reduction(sums(1), Basis.RECORDING),
+    "aten::nansum": _reduction(sums(1)),
+    "aten::mean": _reduction(sums(None)),
+    "aten::mean.dim": _reduction(sums(1), Basis.RECORDING),
+    "aten::prod": _reduction(sums(None)),
+    "aten::prod.dim_int": _reduction(sums(1)),
+    "aten::linalg_vector_norm": _reduction(sums(2), Basis.RECORDING),
+    "aten::norm.Scalar": _reduction(sums(None)),
+    "aten::norm.ScalarOpt_dtype": _reduction(sums(None)),
+    "aten::norm.ScalarOpt_dim": _reduction(sums(2)),
+    "aten::norm.ScalarOpt_dim_dtype": _reduction(sums(2)),
+    "aten::max.dim": _reduction(values_and_indices(1), Basis.RECORDING),
+    "aten::min.dim": _reduction(values_and_indices(1)),
+    "aten::argmax": _reduction(values_and_indices(1)),
+    "aten::argmin": _reduction(values_and_indices(1)),
+    "aten::max": _reduction(values(None)),
+    "aten::min": _reduction(values(None)),
+    "aten::amax": _reduction(values(1)),
+    "aten::amin": _reduction(values(1)),
+    "aten::aminmax": _reduction(smallest_and_largest),
+    "aten::all": _reduction(values(None)),
+    "aten::any": _reduction(values(None)),
+    "aten::all.dim": _reduction(values(1)),
+    "aten::any.dim": _reduction(values(1)),
+    "aten::all.dims": _reduction(values(1)),
+    "aten::any.dims": _reduction(values(1)),
+    "aten::var.correction": _reduction(moments(1)),
+    "aten::std.correction": _reduction(moments(1)),
+    "aten::var_mean.correction": _reduction(moments(1)),
+    "aten::std_mean.correction": _reduction(moments(1)),
+    "aten::count_nonzero": Entry(counted, _SUMMARY, Basis.SOURCE, count_mask),
+    "aten::count_nonzero.dim_IntList": Entry(counted, _SUMMARY, Basis.SOURCE, count_mask),
+    "aten::dist": Entry(distance, _REDUCE_OPS, Basis.SOURCE, distances),
+    "aten::logsumexp": Entry(summed_exponentials, _REDUCE_OPS, Basis.SOURCE, exponentials),
+}

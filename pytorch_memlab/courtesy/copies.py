@@ -1,0 +1,99 @@
+"""Copies between GPUs and pinned host memory, in chunks that follow each other without a gap."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from .uninterrupted import uninterrupted
+
+if TYPE_CHECKING:
+    from .progress import Progress
+
+CHUNK = 64 * 2**20
+"""Bytes after which an interrupt is heard: some milliseconds of copying."""
+
+
+class Copies:
+    """Bytes on their way, in the default streams: a chunk while the one before it is waited for.
+
+    Args:
+        progress: is told of all bytes that have arrived.
+
+    ``done`` are the bytes that have arrived, of those that were given to ``copy`` in order. Leaving
+    the context waits for all copies, so that nobody else gets memory that one still writes to.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self.done = 0
+        self._progress = progress
+        self._given = 0
+        self._chunk = 0
+        self._devices: set[torch.device] = set()
+        self._before: tuple[int, list[torch.cuda.Event]] = (0, [])
+
+    def __enter__(self) -> Copies:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        with uninterrupted():
+            self.wait()
+
+    def copy(
+        self, source: torch.UntypedStorage, target: torch.UntypedStorage, gpu: torch.device
+    ) -> int:
+        """Copy a storage's bytes.
+
+        Args:
+            source: on a GPU or in host memory.
+            target: in the other one; at least as large.
+            gpu: the one of both.
+
+        Returns:
+            what ``done`` will be when they have arrived.
+        """
+        whole, into = _bytes_of(source), _bytes_of(target)
+        stream = torch.cuda.stream(torch.cuda.default_stream(gpu))
+        size = source.nbytes()
+        begin = 0
+        while begin < size:
+            end = min(size, begin + CHUNK - self._chunk)
+            with stream:
+                into[begin:end].copy_(whole[begin:end], non_blocking=True)
+            self._devices.add(gpu)
+            self._given += end - begin
+            self._chunk += end - begin
+            begin = end
+            if self._chunk == CHUNK:
+                self._turn()
+        return self._given
+
+    def wait(self) -> None:
+        """Wait for all bytes to arrive."""
+        self._turn()
+        self._turn()
+
+    def _turn(self) -> None:
+        """End a chunk, and wait for the one before it."""
+        events = [_reached(device) for device in self._devices]
+        (given, before), self._before = self._before, (self._given, events)
+        self._devices = set()
+        self._chunk = 0
+        for event in before:
+            event.synchronize()
+        self.done = given
+        self._progress.arrived(given)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    with torch.inference_mode(False):
+        whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
+        return whole.set_(storage)
+
+
+def _reached(device: torch.device) -> torch.cuda.Event:
+    with torch.cuda.device(device):
+        event = torch.cuda.Event()
+        event.record(torch.cuda.default_stream(device))
+    return event

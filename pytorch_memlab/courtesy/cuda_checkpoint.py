@@ -1,0 +1,160 @@
+"""The NVIDIA driver's checkpoints of a process: the one place that talks to it.
+
+Two ways lead there: the driver's own functions through the package ``cuda.bindings``, and NVIDIA's
+tool ``cuda-checkpoint``. Both know the same four actions on a process, and its state:
+
+    running --lock--> locked --checkpoint--> checkpointed --restore--> locked --unlock--> running
+
+https://docs.nvidia.com/cuda/cuda-driver-api/group__CUDA__CHECKPOINT.html,
+https://github.com/NVIDIA/cuda-checkpoint
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import shutil
+import subprocess
+import sys
+from typing import Any, Literal, Protocol
+
+import torch
+
+from ..errors import ContextReleaseError
+
+RUNNING, LOCKED, SUSPENDED = "running", "locked", "checkpointed"
+"""States as the tool prints them; of any other a process does not come back."""
+
+Action = Literal["lock", "checkpoint", "restore", "unlock"]
+
+_OLDEST_DRIVER = 12080
+"""CUDA's version of the drivers that have these calls, 570 and later: 1000 * major + 10 * minor."""
+
+_LOCK_TIMEOUT = 10_000
+"""Milliseconds for work that was given to the GPU before to end; all of ours has ended."""
+
+_TOOL = "cuda-checkpoint"
+
+
+class Driver(Protocol):
+    """Who checkpoints this process."""
+
+    def act(self, action: Action) -> None:
+        """Take a step. Raises ContextReleaseError with the driver's words if it fails."""
+
+    def state(self) -> str:
+        """What the process is: ``RUNNING``, ``LOCKED``, ``SUSPENDED`` or something worse."""
+
+
+def find_driver() -> Driver:
+    """The first way to the driver that this machine has.
+
+    Raises:
+        ContextReleaseError: there is none; the message says what is missing.
+    """
+    if sys.platform != "linux":
+        raise _impossible("the driver can do so on Linux only")
+    if torch.version.cuda is None:
+        raise _impossible("only NVIDIA's driver can do so, and this PyTorch is not made for it")
+    version = _driver_version()
+    if version < _OLDEST_DRIVER:
+        raise _impossible(
+            f"this driver is one for CUDA {version // 1000}.{version % 1000 // 10}: NVIDIA's "
+            "driver 570 (CUDA 12.8) or later is needed"
+        )
+    bindings = _bindings()
+    if bindings is not None:
+        return BoundDriver(bindings)
+    tool = shutil.which(_TOOL)
+    if tool is not None:
+        return ToolDriver(tool)
+    raise _impossible(
+        "install cuda-bindings (pip install cuda-bindings), or put NVIDIA's tool cuda-checkpoint "
+        "on the PATH"
+    )
+
+
+class BoundDriver:
+    """The driver's own functions.
+
+    Args:
+        bindings: the module ``cuda.bindings.driver``.
+    """
+
+    def __init__(self, bindings: Any) -> None:
+        self._bindings = bindings
+
+    def act(self, action: Action) -> None:
+        """Call the function of that name on this process."""
+        arguments = None
+        if action == "lock":
+            arguments = self._bindings.CUcheckpointLockArgs()
+            arguments.timeoutMs = _LOCK_TIMEOUT
+        self._call(f"cuCheckpointProcess{action.capitalize()}", arguments)
+
+    def state(self) -> str:
+        """Ask for the state of this process."""
+        (state,) = self._call("cuCheckpointProcessGetState")
+        return str(state.name).rpartition("_")[2].lower()
+
+    def _call(self, name: str, *arguments: Any) -> tuple[Any, ...]:
+        try:
+            error, *results = getattr(self._bindings, name)(os.getpid(), *arguments)
+        except RuntimeError as problem:  # the driver has no such function
+            raise ContextReleaseError(f"{name} failed: {problem}") from problem
+        if error != self._bindings.CUresult.CUDA_SUCCESS:
+            raise ContextReleaseError(f"{name} failed: {error.name}")
+        return tuple(results)
+
+
+class ToolDriver:
+    """NVIDIA's command.
+
+    Args:
+        path: of ``cuda-checkpoint``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def act(self, action: Action) -> None:
+        """Run the command for that action on this process."""
+        limit = ["--timeout", str(_LOCK_TIMEOUT)] if action == "lock" else []
+        self._run("--action", action, *limit)
+
+    def state(self) -> str:
+        """What the command prints as the state of this process."""
+        return self._run("--get-state").strip().lower()
+
+    def _run(self, *arguments: str) -> str:
+        command = [self._path, *arguments, "--pid", str(os.getpid())]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+        except OSError as problem:
+            raise ContextReleaseError(f"{self._path} failed: {problem}") from problem
+        if done.returncode:
+            said = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
+            raise ContextReleaseError(f"{' '.join(command)} failed: {said}")
+        return done.stdout
+
+
+def _driver_version() -> int:
+    ask: Any = torch._C
+    version: int = ask._cuda_getDriverVersion()
+    return version
+
+
+def _bindings() -> Any:
+    """``cuda.bindings.driver`` if it is there and knows these functions, else None."""
+    try:
+        bindings = importlib.import_module("cuda.bindings.driver")
+    except ImportError:
+        return None
+    return bindings if hasattr(bindings, "cuCheckpointProcessLock") else None
+
+
+def _impossible(why: str) -> ContextReleaseError:
+    return ContextReleaseError(
+        f"CUDA's context cannot be given back: {why}. Nothing was moved; yield_memory() without "
+        "release_context gives back everything but the context"
+    )

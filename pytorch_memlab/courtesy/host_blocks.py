@@ -1,0 +1,135 @@
+"""Pinned host memory in few blocks: where in them each storage's bytes go."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import MemlabError
+from ..utils import readable_size
+from .host_memory import free_host_memory
+
+LARGEST = 2**30
+"""Bytes of a block, unless one storage needs a larger one."""
+
+ALIGNMENT = 512
+"""Bytes at which a storage may begin, as PyTorch's allocator on the GPU rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where storages go.
+
+    Args:
+        blocks: bytes of each block, powers of two: PyTorch's allocator of pinned memory rounds up
+            to them (``CachingHostAllocator.h``).
+        places: for each storage the index of its block, and the byte at which it begins there.
+    """
+
+    blocks: list[int]
+    places: list[tuple[int, int]]
+
+
+def lay_out(sizes: Sequence[int]) -> Layout:
+    """Pack storages into blocks, the large ones first.
+
+    Args:
+        sizes: bytes of each storage.
+
+    Returns:
+        where each of them goes.
+
+    >>> lay_out([700, 2**20, 100])
+    Layout(blocks=[1048576, 1024, 512], places=[(1, 0), (0, 0), (2, 0)])
+    """
+    rounded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
+    waiting = sorted(range(len(sizes)), key=rounded.__getitem__, reverse=True)
+    blocks: list[int] = []
+    places = [(0, 0)] * len(sizes)
+    while waiting:
+        rest = sum(rounded[index] for index in waiting)
+        block = max(_power_above(rounded[waiting[0]]), min(LARGEST, _power_above(rest // 2 + 1)))
+        begin = 0
+        later = []
+        for index in waiting:
+            if begin + rounded[index] <= block:
+                places[index] = (len(blocks), begin)
+                begin += rounded[index]
+            else:
+                later.append(index)
+        blocks.append(block)
+        waiting = later
+    return Layout(blocks, places)
+
+
+def host_storages(sizes: Sequence[int]) -> list[torch.UntypedStorage]:
+    """New storages in pinned host memory; a block lives as long as any storage in it.
+
+    Args:
+        sizes: bytes of each, more than 0.
+
+    Returns:
+        the storages. They cannot be resized.
+
+    Raises:
+        MemlabError: the host has too little memory.
+    """
+    layout = lay_out(sizes)
+    _require(sum(layout.blocks), sum(sizes))
+    try:
+        blocks = [_pinned(size) for size in layout.blocks]
+    except (RuntimeError, MemoryError):
+        blocks = _pageable(layout.blocks, sum(sizes))
+    return [
+        blocks[block][begin : begin + size]
+        for size, (block, begin) in zip(sizes, layout.places, strict=True)
+    ]
+
+
+def _power_above(size: int) -> int:
+    """The least power of two that is not less than a size."""
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def _require(needed: int, lent: int) -> None:
+    if needed <= free_host_memory():
+        return
+    _empty_host_cache()
+    free = free_host_memory()
+    if needed > free:
+        raise MemlabError(
+            f"no room for {readable_size(lent)} in host memory: with the rounding of pinned memory "
+            f"{readable_size(needed)} are needed, {readable_size(free)} are free; nothing was moved"
+        )
+
+
+def _empty_host_cache() -> None:
+    """Give pinned memory that nothing uses back to the system, where torch can (from 2.5 on)."""
+    empty = getattr(torch._C, "_host_emptyCache", None)
+    if empty is not None and torch.cuda.is_initialized():
+        empty()
+
+
+def _pinned(size: int) -> torch.UntypedStorage:
+    block = torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
+    return block.untyped_storage()
+
+
+def _unpinned(size: int) -> torch.UntypedStorage:
+    return torch.UntypedStorage(size, device="cpu")
+
+
+def _pageable(sizes: list[int], lent: int) -> list[torch.UntypedStorage]:
+    try:
+        blocks = [_unpinned(size) for size in sizes]
+    except (RuntimeError, MemoryError) as error:
+        raise MemlabError(
+            f"no room for {readable_size(lent)} in host memory; nothing was moved"
+        ) from error
+    warnings.warn(
+        "the system gives no pinned memory (see `ulimit -l`): copies are slower", stacklevel=2
+    )
+    return blocks

@@ -1,0 +1,110 @@
+"""Everything out of the GPUs' memory, or nothing."""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections import deque
+
+import torch
+
+from ..errors import MemlabError
+from ..tensors.living import living
+from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
+from ..utils import readable_size
+from .copies import Copies
+from .host_blocks import host_storages
+from .progress import progress_bar
+from .restoring import bring_back
+from .uninterrupted import uninterrupted
+
+
+def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
+    """Move all storages of the GPUs into host memory.
+
+    First all bytes are copied, which anything may interrupt; then, in one go, the tensors follow.
+
+    Args:
+        moved: gets a record of each storage; has those that are lent already.
+        device: only those of this GPU; None for all.
+
+    Raises:
+        MemlabError: the host has too little memory, or a captured CUDA graph lives; nothing was
+            moved.
+    """
+    _empty_again(moved)
+    _refuse_captured_graphs()
+    memory = find_gpu_memory(device)
+    if not memory.storages:
+        return
+    for used in {storage.device for storage in memory.storages}:
+        torch.cuda.synchronize(used)
+    hosts = host_storages([storage.nbytes() for storage in memory.storages])
+    total = sum(host.nbytes() for host in hosts)
+    with progress_bar("GPU to host", total) as progress, Copies(progress) as copies:
+        for storage, host in zip(memory.storages, hosts, strict=True):
+            copies.copy(storage, host, storage.device)
+        copies.wait()
+    with uninterrupted():
+        _take_all_away(moved, memory, hosts)
+
+
+def give_cache_back() -> None:
+    """Give the GPUs what PyTorch keeps of their memory: cuBLAS' workspaces and free blocks."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:  # the next call makes them again
+        clear()
+    torch.cuda.empty_cache()
+
+
+def warn_of_what_stays(device: torch.device | None) -> None:
+    """Say how much memory is still allocated.
+
+    Args:
+        device: on this GPU; None for all.
+    """
+    indices = range(torch.cuda.device_count()) if device is None else [device.index]
+    for index in indices:
+        stays = torch.cuda.memory_allocated(index)
+        if stays:
+            warnings.warn(
+                f"{readable_size(stays)} stay on cuda:{index}: neither Python's objects nor "
+                "autograd's graphs show who holds them (C++ code, or objects under gc.freeze())",
+                stacklevel=3,
+            )
+
+
+def _empty_again(moved: deque[MovedStorage]) -> None:
+    """Take memory away again that an interrupted restore gave, and did not fill."""
+    for each in moved:
+        storage = each.emptied()
+        if storage is not None and storage.nbytes():
+            storage.resize_(0)
+
+
+def _refuse_captured_graphs() -> None:
+    graphs = len(living(torch.cuda.CUDAGraph))
+    if graphs:
+        raise MemlabError(
+            f"{graphs} captured CUDA graph{'s'[: graphs > 1]} would go on with the addresses of "
+            "today, which other tensors may have tomorrow: drop the graphs first, and capture them "
+            "again after restore(); nothing was moved"
+        )
+
+
+def _take_all_away(
+    moved: deque[MovedStorage], memory: GPUMemory, hosts: list[torch.UntypedStorage]
+) -> None:
+    taken: deque[MovedStorage] = deque()
+    try:
+        for storage, host in zip(memory.storages, hosts, strict=True):
+            each = MovedStorage(storage.device, host, weakref.ref(storage))
+            taken.append(each)
+            take_away(storage, host, memory.views.get(storage._cdata, []))
+    except BaseException:
+        try:
+            bring_back(taken)
+        finally:
+            moved.extend(taken)  # what could not be brought back is not lost
+        raise
+    moved.extend(taken)

@@ -1,0 +1,81 @@
+"""How far a large copy is: a bar on a terminal or in a notebook, nothing anywhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+LARGE = 2**30
+"""Bytes from which on a bar is shown."""
+
+
+class Progress(Protocol):
+    """Who wants to know how far a copy is."""
+
+    def arrived(self, nbytes: int) -> None:
+        """``nbytes`` in all have arrived."""
+
+
+class _Silent:
+    def arrived(self, nbytes: int) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Progress]:
+    """Show how far a copy is, if it is large and somebody looks on; it vanishes in the end.
+
+    Args:
+        what: a few words before the bar.
+        total: bytes.
+
+    Yields:
+        whom to tell.
+    """
+    if total < LARGE or not _is_watched(console := _console()):
+        yield _Silent()
+        return
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    # No thread of its own, and the program's output is left alone.
+    with progress.Progress(
+        *columns,
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as bar:
+        yield _Bar(bar, bar.add_task(what, total=total))
+
+
+class _Bar:
+    def __init__(self, bar: RichProgress, task: TaskID) -> None:
+        self._bar, self._task = bar, task
+
+    def arrived(self, nbytes: int) -> None:
+        """Draw it anew."""
+        self._bar.update(self._task, completed=nbytes, refresh=True)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _is_watched(console: Console) -> bool:
+    return console.is_terminal or console.is_jupyter

@@ -1,0 +1,136 @@
+"""Everything back into the GPUs' memory: where it came from, or elsewhere."""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import dataclass
+
+import torch
+
+from ..errors import MemlabError
+from ..tensors.moves import MovedStorage, bases_of, free_views, point, room, views_in_host_memory
+from ..utils import readable_size
+from .copies import Copies
+from .progress import progress_bar
+from .uninterrupted import uninterrupted
+
+Views = dict[int, list[torch.Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
+class _OnItsWay:
+    """A storage that is being copied to a GPU.
+
+    Args:
+        moved: its record.
+        storage: on the GPU; None if nothing needs it any more.
+        arrived_at: the bytes that will have arrived when all of it has.
+    """
+
+    moved: MovedStorage
+    storage: torch.UntypedStorage | None
+    arrived_at: int
+
+
+def bring_back(moved: deque[MovedStorage]) -> None:
+    """Move storages from host memory to the GPUs that their records name.
+
+    A storage's record goes when its bytes have arrived and its tensors have followed. After an
+    interrupt the rest can be brought back by another call.
+
+    Args:
+        moved: the records; empty in the end.
+
+    Raises:
+        MemlabError: a GPU is full; the records of the rest are left.
+    """
+    if not moved:
+        return
+    views = views_in_host_memory()
+    total = sum(each.host.nbytes() for each in moved)
+    way: deque[_OnItsWay] = deque()
+    full: torch.OutOfMemoryError | None = None
+    with progress_bar("host to GPU", total) as progress, Copies(progress) as copies:
+        for each in list(moved):
+            try:
+                storage = room(each, each.host._cdata in views)
+            except torch.cuda.OutOfMemoryError as error:
+                full = error
+                break
+            arrived_at = copies.copy(each.host, storage, each.device) if storage else 0
+            way.append(_OnItsWay(each, storage, arrived_at))
+            if way[0].arrived_at <= copies.done:
+                _follow(moved, way, copies.done, views)
+        copies.wait()
+        _follow(moved, way, copies.done, views)
+    if full is not None:
+        left = readable_size(sum(each.host.nbytes() for each in moved))
+        raise MemlabError(
+            f"no room on {moved[0].device}: {left} are still in host memory, safe; "
+            "call restore() again when there is room"
+        ) from full
+
+
+def bring_elsewhere(moved: deque[MovedStorage], device: torch.device) -> None:
+    """Move storages from host memory to one device, whichever they came from.
+
+    Args:
+        moved: the records; empty in the end.
+        device: a GPU, or the CPU: then their tensors stay where they are, in host memory.
+
+    Raises:
+        MemlabError: a tensor cannot change its device, or the GPU is full; the records of the rest
+            are left.
+    """
+    stuck = _stuck(moved)
+    if stuck:
+        raise MemlabError(
+            f"{stuck} tensor{'s'[: stuck > 1]} cannot change device: a graph of autograd, a sparse "
+            " tensor or another object in C++ holds them. Finish the step and drop its "
+            "results (del loss), or call restore() without a device"
+        )
+    if device.type == "cpu":
+        moved.clear()
+        return
+    for each in moved:
+        each.device = device
+    bring_back(moved)
+
+
+def _follow(moved: deque[MovedStorage], way: deque[_OnItsWay], arrived: int, views: Views) -> None:
+    """Let the tensors of all storages follow that have arrived."""
+    with uninterrupted():
+        while way and way[0].arrived_at <= arrived:
+            each, storage = way[0].moved, way[0].storage
+            if storage is not None:
+                each.emptied = weakref.ref(storage)
+                for tensor in views.get(each.host._cdata, []):
+                    point(tensor, storage)
+            moved.popleft()
+            way.popleft()
+
+
+def _stuck(moved: deque[MovedStorage]) -> int:
+    """How many of the tensors are bound to their device: not by tensors in host memory alone."""
+    views = views_in_host_memory()
+    lent = [tensor for each in moved for tensor in views.get(each.host._cdata, [])]
+    in_graphs = sum(tensor.grad_fn is not None for tensor in lent)
+    if not in_graphs:
+        _others_follow(moved, lent)
+    return in_graphs + sum(each.emptied() is not None for each in moved)
+
+
+def _others_follow(moved: deque[MovedStorage], lent: list[torch.Tensor]) -> None:
+    """Point at the host's memory what was bound to the GPU, and needs not be any longer.
+
+    These are the leaves of graphs that died meanwhile, and the bases of lent views, which only C++
+    holds.
+    """
+    hosts = {storage._cdata: each.host for each in moved if (storage := each.emptied()) is not None}
+    views = free_views() if hosts else {}
+    leaves = [tensor for key in hosts for tensor in views.get(key, [])]
+    for tensor in (*leaves, *bases_of(lent)):
+        host = hosts.get(tensor.untyped_storage()._cdata)
+        if host is not None:
+            point(tensor, host)

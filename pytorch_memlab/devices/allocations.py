@@ -1,0 +1,163 @@
+"""What a CUDA allocator has handed out, block for block, and what the driver sees of it all."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from . import cuda, simulated_machine
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """One block that is in somebody's hands.
+
+    Args:
+        address: of its first byte.
+        size: bytes that it has.
+        requested: bytes that were asked for.
+        frames: file names and lines of the stack that asked, the innermost first; empty unless
+            the program records PyTorch's memory history.
+    """
+
+    address: int
+    size: int
+    requested: int
+    frames: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Workspaces:
+    """What is known of the kernels' workspaces that stay allocated between calls.
+
+    Args:
+        addresses: of their blocks, None if they cannot be told.
+        size: bytes of one cuBLAS workspace as PyTorch asks for it.
+    """
+
+    addresses: frozenset[int] | None
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DriverView:
+    """What the driver says of a device, in bytes.
+
+    Args:
+        used: not free, whoever holds it.
+        process: held by this process, None if the driver does not tell.
+    """
+
+    used: int
+    process: int | None
+
+
+def allocations_of(device: torch.device) -> list[Allocation] | None:
+    """The blocks that a device's allocator counts as allocated.
+
+    Asking makes no context and allocates nothing on the device.
+
+    Args:
+        device: with an index.
+
+    Returns:
+        None for a device whose allocator does not show its blocks, or is not PyTorch's own.
+    """
+    if device.type != "cuda" or not _in_use(device.index):
+        return None
+    if torch.cuda.get_allocator_backend() != "native":
+        return None
+    return [
+        _allocation(block)
+        for segment in torch.cuda.memory_snapshot()
+        if segment["device"] == device.index
+        for block in segment["blocks"]
+        if block["state"] == "active_allocated"
+    ]
+
+
+def address_finder() -> Callable[[int, int], int]:
+    """What tells where a storage lies on its device.
+
+    Returns:
+        a function of the storage's address on the host, and of its number (``_cdata``), to the
+        address on the device: on a real GPU they are one.
+    """
+    machine = simulated_machine()
+    if machine is None:
+        return lambda address, _number: address
+    known = machine.placements.known
+
+    def find(address: int, number: int) -> int:
+        placement = known.get(number)
+        return address if placement is None else placement.address
+
+    return find
+
+
+def workspaces_of(device: torch.device) -> Workspaces:
+    """The cuBLAS workspaces of a CUDA device that is in use.
+
+    Args:
+        device: with an index.
+
+    Returns:
+        where they are under ``simulate``; PyTorch tells of a real GPU only how large they are.
+    """
+    from ..simulation.kernels.cublas import workspace_size
+
+    machine = simulated_machine()
+    if machine is None:
+        return Workspaces(None, workspace_size(torch.cuda.get_device_capability(device)[0]))
+    gpu = machine.gpu(device.index)
+    placements = machine.workspaces.living()
+    addresses = frozenset(place.address for place in placements if place.gpu is gpu)
+    return Workspaces(addresses, workspace_size(gpu.model.major))
+
+
+def driver_view(device: torch.device) -> DriverView | None:
+    """What the driver says of a CUDA device, None for one that this process does not use."""
+    if device.type != "cuda" or not _in_use(device.index):
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return DriverView(total - free, _held_by_this_process(device.index))
+
+
+def _in_use(index: int) -> bool:
+    machine = simulated_machine()
+    return cuda.is_used(index) if machine is None else machine.gpu(index).in_use()
+
+
+def _held_by_this_process(index: int) -> int | None:
+    machine = simulated_machine()
+    if machine is not None:
+        return machine.gpu(index).driver.process_memory
+    try:
+        return next(_own_entries(index), None)
+    except Exception:  # no NVML, or another process namespace: the driver does not tell
+        return None
+
+
+def _own_entries(index: int) -> Iterator[int]:
+    """Bytes that NVML counts for this process; ``nvidia-ml-py`` is optional."""
+    pynvml = importlib.import_module("pynvml")
+    pynvml.nvmlInit()
+    try:
+        uuid = f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+        handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            if process.pid == os.getpid() and process.usedGpuMemory is not None:
+                yield int(process.usedGpuMemory)
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _allocation(block: dict[str, Any]) -> Allocation:
+    frames = tuple((frame["filename"], frame["line"]) for frame in block.get("frames") or ())
+    requested = block.get("requested_size", block["size"])
+    return Allocation(block["address"], block["size"], requested, frames)

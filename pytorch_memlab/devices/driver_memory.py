@@ -1,0 +1,38 @@
+"""What the driver says of a GPU: the memory of the whole card, whoever took it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class DriverMemory(NamedTuple):
+    """Memory of a whole card.
+
+    Args:
+        free: bytes that nobody has.
+        total: bytes of the card.
+    """
+
+    free: int
+    total: int
+
+
+def count_gpus() -> int:
+    """How many CUDA devices this process sees, simulated ones in a simulation; 0 without any."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def current_gpu() -> int | None:
+    """Index of this thread's current CUDA device, None without any."""
+    return torch.cuda.current_device() if count_gpus() else None
+
+
+def driver_memory(index: int) -> DriverMemory:
+    """Memory of a card, as ``torch.cuda.mem_get_info`` reads it off the driver.
+
+    Args:
+        index: as in ``cuda:index``.
+    """
+    return DriverMemory(*torch.cuda.mem_get_info(index))

@@ -1,0 +1,125 @@
+"""The memory of this process on the host: resident bytes, and their peak."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from typing import Protocol
+
+_STATUS = Path("/proc/self/status")
+_CLEAR_REFS = Path("/proc/self/clear_refs")
+_RESET_PEAK = "5"
+"""What sets the peak of resident memory to the current, when written to ``clear_refs``: proc(5)."""
+
+SAMPLING_SECONDS = 0.005
+
+
+class HostProcess(Protocol):
+    """Where the host's numbers come from."""
+
+    def resident(self) -> int:
+        """Resident bytes of the process now."""
+
+    def peak(self) -> int:
+        """Highest number of resident bytes since the last reset."""
+
+    def reset_peak(self) -> None:
+        """Set the peak to what is resident now."""
+
+    def attach(self) -> None:
+        """A reader begins; what costs something starts here."""
+
+    def detach(self) -> None:
+        """The last reader has gone."""
+
+
+class KernelCounters:
+    """Linux: the kernel itself keeps the peak (``VmHWM``), exact and without a thread.
+
+    The reset also sets back what ``resource.getrusage`` calls ``ru_maxrss``.
+    """
+
+    @staticmethod
+    def work_here() -> bool:
+        """Whether the kernel gives the peak and lets it be reset."""
+        try:
+            _CLEAR_REFS.write_text(_RESET_PEAK)
+            return _field("VmHWM") > 0
+        except (OSError, LookupError):
+            return False
+
+    def resident(self) -> int:
+        """Resident bytes of the process now."""
+        return _field("VmRSS")
+
+    def peak(self) -> int:
+        """Highest number of resident bytes since the last reset."""
+        return _field("VmHWM")
+
+    def reset_peak(self) -> None:
+        """Set the peak to what is resident now."""
+        _CLEAR_REFS.write_text(_RESET_PEAK)
+
+    def attach(self) -> None:
+        """Counters are there anyway."""
+
+    def detach(self) -> None:
+        """Counters are there anyway."""
+
+
+class Sampler:
+    """Elsewhere: a thread reads the resident bytes every 5 ms, and can miss what is shorter."""
+
+    def __init__(self) -> None:
+        import psutil
+
+        self._process = psutil.Process()
+        self._peak = 0
+        self._stop: threading.Event | None = None
+        self._thread: threading.Thread | None = None
+
+    def resident(self) -> int:
+        """Resident bytes of the process now."""
+        return int(self._process.memory_info().rss)
+
+    def peak(self) -> int:
+        """Highest number of resident bytes that a sample has shown since the last reset."""
+        self._peak = max(self._peak, self.resident())
+        return self._peak
+
+    def reset_peak(self) -> None:
+        """Set the peak to what is resident now."""
+        self._peak = self.resident()
+
+    def attach(self) -> None:
+        """Begin to sample."""
+        stop = self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, args=(stop,), daemon=True)
+        self._thread.start()
+
+    def detach(self) -> None:
+        """Stop sampling, and wait until the thread has ended."""
+        if self._stop is not None and self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._stop = self._thread = None
+
+    def _sample(self, stop: threading.Event) -> None:
+        while not stop.wait(SAMPLING_SECONDS):
+            self._peak = max(self._peak, self.resident())
+
+
+def host_process() -> HostProcess:
+    """The best source of this process' numbers on this system."""
+    if sys.platform == "linux" and KernelCounters.work_here():
+        return KernelCounters()
+    return Sampler()
+
+
+def _field(name: str) -> int:
+    """A size out of ``/proc/self/status``, in bytes."""
+    for line in _STATUS.read_text().splitlines():
+        if line.startswith(name + ":"):
+            return int(line.split()[1]) * 1024
+    raise LookupError(f"{_STATUS} has no {name}")

@@ -1,0 +1,195 @@
+"""``gpu_mem_get`` and friends: how much memory whole GPUs have, use and have free, in MB.
+
+MB are 2**20 bytes here, rounded down. Used and free are those of the whole card, whoever took
+the memory; allocated bytes of this process are ``GPUMemTrace``'s and ``PeakScope``'s matter.
+"""
+
+from __future__ import annotations
+
+import gc
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .devices.driver_memory import count_gpus, current_gpu, driver_memory
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    import torch
+
+_MB = 2**20
+
+
+class GPUMemory(NamedTuple):
+    """Memory of a GPU in MB.
+
+    Args:
+        total: of the card.
+        free: of the card.
+        used: total less free, in bytes, then rounded down.
+    """
+
+    total: int
+    free: int
+    used: int
+
+
+_NONE = GPUMemory(0, 0, 0)
+
+
+def b2mb(num: float) -> int:
+    """Bytes as whole MB.
+
+    Args:
+        num: bytes.
+
+    Returns:
+        ``int(num / 2**20)``.
+
+    >>> b2mb(3 * 2**20 - 1)
+    2
+    """
+    return int(num / _MB)
+
+
+def preload_pytorch(device_id: int | None = None) -> None:
+    """Make the CUDA context now, so that no measurement has to pay for it; nothing without a GPU.
+
+    Args:
+        device_id: index of the GPU; the current one if None.
+    """
+    if count_gpus():
+        import torch
+
+        torch.ones((1, 1)).cuda(device_id)
+
+
+def gpu_mem_get(id: int | None = None) -> GPUMemory:
+    """Total, free and used memory of a GPU in MB.
+
+    Args:
+        id: index of the GPU; the current one if None.
+
+    Returns:
+        ``GPUMemory(0, 0, 0)`` without a GPU, and for one that does not exist.
+
+    >>> gpu_mem_get(99)
+    GPUMemory(total=0, free=0, used=0)
+    """
+    index = current_gpu() if id is None else id
+    if index is None or not 0 <= index < count_gpus():
+        return _NONE
+    free, total = driver_memory(index)
+    return GPUMemory(b2mb(total), b2mb(free), b2mb(total - free))
+
+
+def gpu_mem_get_all() -> list[GPUMemory]:
+    """Total, free and used memory in MB of every GPU; empty without any."""
+    return [gpu_mem_get(index) for index in range(count_gpus())]
+
+
+def gpu_mem_get_free() -> int:
+    """Free MB of the current GPU; what the allocator has cached counts as used."""
+    return gpu_mem_get().free
+
+
+def gpu_mem_get_free_no_cache() -> int:
+    """Free MB of the current GPU after the allocator's cache was emptied."""
+    _empty_cache()
+    return gpu_mem_get().free
+
+
+def gpu_mem_get_used() -> int:
+    """Used MB of the current GPU; what the allocator has cached counts as used."""
+    return gpu_mem_get().used
+
+
+def gpu_mem_get_used_no_cache() -> int:
+    """Used MB of the current GPU after the allocator's cache was emptied."""
+    _empty_cache()
+    return gpu_mem_get().used
+
+
+def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
+    """Used MB of a GPU, asked of NVML with a handle that the caller has already.
+
+    Args:
+        gpu_handle: what ``pynvml.nvmlDeviceGetHandleByIndex`` returned; an index of a CUDA device
+            or None ask the driver as ``gpu_mem_get`` does.
+
+    Returns:
+        used MB.
+
+    Raises:
+        UsageError: it is a handle, and ``nvidia-ml-py`` is not installed.
+    """
+    if gpu_handle is None or isinstance(gpu_handle, int):
+        return gpu_mem_get(gpu_handle).used
+    try:
+        import pynvml
+    except ImportError:
+        raise UsageError(
+            "an NVML handle needs the package nvidia-ml-py: pip install nvidia-ml-py, "
+            "or give the index of a CUDA device"
+        ) from None
+    return b2mb(pynvml.nvmlDeviceGetMemoryInfo(gpu_handle).used)
+
+
+def gpu_with_max_free_mem() -> tuple[int | None, int]:
+    """The first of the GPUs with the most free memory.
+
+    Returns:
+        its index and its free MB; ``(None, 0)`` without a GPU.
+    """
+    free = [memory.free for memory in gpu_mem_get_all()]
+    if not free:
+        return None, 0
+    return free.index(max(free)), max(free)
+
+
+def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> torch.Tensor | None:
+    """Take memory of the current GPU, for as long as the result lives.
+
+    Args:
+        n: MB.
+        fatal: whether running out of memory is raised.
+
+    Returns:
+        a tensor of that size, None if it did not fit.
+
+    Raises:
+        UsageError: there is no GPU.
+        torch.OutOfMemoryError: it did not fit, and ``fatal``.
+    """
+    import torch
+
+    if not count_gpus():
+        raise UsageError("there is no GPU to take memory of: use it inside simulate(...)")
+    try:
+        return torch.empty(int(n) * _MB, dtype=torch.uint8, device="cuda")
+    except torch.OutOfMemoryError:
+        if fatal:
+            raise
+        return None
+
+
+def gpu_mem_leave_free_mbs(n: int) -> torch.Tensor | None:
+    """Take so much memory of the current GPU that some is left, to run out of memory on purpose.
+
+    Args:
+        n: MB to leave free.
+
+    Returns:
+        the tensor that holds the memory, None if no more than that was free already.
+
+    Raises:
+        UsageError: there is no GPU.
+    """
+    to_take = gpu_mem_get_free_no_cache() - n
+    return gpu_mem_allocate_mbs(to_take, fatal=True) if to_take > 0 else None
+
+
+def _empty_cache() -> None:
+    if count_gpus():
+        import torch
+
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -1,0 +1,66 @@
+"""Functions that a piece of source defines: known before it runs, as constants of its code."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function as the program defines it.
+
+    Args:
+        qual_name: its ``__qualname__``.
+        code: its code object.
+    """
+
+    qual_name: str
+    code: CodeType
+
+
+def definitions(code: CodeType) -> list[Definition]:
+    r"""Every ``def`` of a program, those in classes and in other functions included.
+
+    Args:
+        code: of the program's top level.
+
+    Returns:
+        In the order of the source. Lambdas and comprehensions belong to the line they are in.
+
+    >>> code = compile("class A:\n def f(self): pass\ndef g(): return lambda: 0", "x", "exec")
+    >>> [definition.qual_name for definition in definitions(code)]
+    ['A.f', 'g']
+    """
+    return list(_definitions(code, ""))
+
+
+def lines_of(code: CodeType, source: str) -> list[str]:
+    """The lines of a function, from the code's first line on.
+
+    Args:
+        code: of the function.
+        source: whole text that was compiled.
+
+    Returns:
+        lines without their ends.
+    """
+    lines = source.splitlines(keepends=True)[code.co_firstlineno - 1 :]
+    return [line.rstrip("\n") for line in inspect.getblock(lines)]
+
+
+def _definitions(code: CodeType, prefix: str) -> Iterator[Definition]:
+    for constant in code.co_consts:
+        if not isinstance(constant, CodeType):
+            continue
+        if constant.co_name.startswith("<generic parameters of"):
+            yield from _definitions(constant, prefix)
+        elif constant.co_name.isidentifier() and constant.co_name != "__annotate__":
+            qual_name = prefix + constant.co_name
+            is_function = bool(constant.co_flags & inspect.CO_NEWLOCALS)
+            if is_function:
+                yield Definition(qual_name, constant)
+            inner = f"{qual_name}.<locals>." if is_function else f"{qual_name}."
+            yield from _definitions(constant, inner)

@@ -1,0 +1,175 @@
+"""``GPUMemTrace``: how much GPU memory a stretch of code used, and how far it peaked above."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from .devices.driver_memory import current_gpu
+from .gpu_mem import b2mb
+from .scopes import PeakScope
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class GPUMemTrace:
+    """Traces allocated bytes of the current GPU, from its construction until ``stop``.
+
+    Peaks are the allocator's own, exact however short they were; any number of traces may run at
+    once. Without a GPU all numbers are 0.
+
+    Args:
+        silent: whether ``report`` prints nothing.
+        ctx: what every report is of.
+        on_exit_report: whether leaving a ``with`` block reports.
+
+    >>> import torch
+    >>> from pytorch_memlab.simulation import simulate
+    >>> with simulate("24GiB"), GPUMemTrace() as trace:
+    ...     kept = torch.empty(10 * 2**20, dtype=torch.uint8, device="cuda")
+    ...     _ = torch.empty(20 * 2**20, dtype=torch.uint8, device="cuda").numel()
+    >>> trace
+    △used: 10MB, △peaked: 20MB
+    >>> trace.data()
+    (10, 20)
+    """
+
+    def __init__(
+        self, silent: bool = False, *, ctx: str | None = None, on_exit_report: bool = False
+    ) -> None:
+        self._silent = silent
+        self._context = ctx
+        self._reports_on_exit = on_exit_report
+        self._scope: PeakScope | None = None
+        self._is_running = False
+        self._data = (0, 0)
+        self.start()
+
+    def start(self) -> None:
+        """Begin anew, on the device that is current now."""
+        self.stop()
+        index = current_gpu()
+        self._scope = None if index is None else PeakScope(index)
+        if self._scope is not None:
+            self._scope.start()
+        self._data = (0, 0)
+        self._is_running = True
+
+    def stop(self) -> None:
+        """Freeze the numbers, for as long as nobody starts it; a second stop changes nothing."""
+        if self._is_running:
+            self.data_set()
+            self._is_running = False
+            if self._scope is not None:
+                self._scope.stop()
+
+    def reset(self) -> None:
+        """Begin anew; of a stopped trace the numbers are 0 from now on."""
+        if self._is_running:
+            self.start()
+        else:
+            self._data = (0, 0)
+
+    def data_set(self) -> None:
+        """Take the numbers over from the running scope."""
+        if self._is_running and self._scope is not None:
+            self._data = (b2mb(self._scope.used_delta), b2mb(self._scope.peaked_delta))
+
+    def data(self) -> tuple[int, int]:
+        """MB used now less those at the start, and MB that the peak went above that.
+
+        Returns:
+            the first may be negative; the second is the peak less the start, less the first
+            number if that is positive.
+        """
+        self.data_set()
+        return self._data
+
+    def silent(self, silent: bool = True) -> None:
+        """Print reports no more, or again.
+
+        Args:
+            silent: whether to print nothing.
+        """
+        self._silent = silent
+
+    def report(self, note: str = "", subctx: str = "") -> None:
+        """Print both numbers.
+
+        Args:
+            note: what they are of.
+            subctx: the same, as newer programs call it.
+        """
+        if not self._silent:
+            print(self._text(note or subctx))
+
+    def report_n_reset(self, note: str = "", subctx: str = "") -> None:
+        """Print both numbers, then begin anew.
+
+        Args:
+            note: what they are of.
+            subctx: the same, as newer programs call it.
+        """
+        self.report(note, subctx)
+        self.reset()
+
+    def peak_monitor_start(self) -> None:
+        """Let the peak begin anew: there is no monitor to start, the allocator keeps the peak."""
+        self.start()
+
+    def peak_monitor_stop(self) -> None:
+        """Freeze the peak with the other number."""
+        self.stop()
+
+    def peak_monitor_func(self) -> None:
+        """Look at the peak once."""
+        self.data_set()
+
+    def __enter__(self) -> Self:
+        """Begin anew."""
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Freeze the numbers."""
+        self.stop()
+        if self._reports_on_exit:
+            self.report("exit")
+
+    def __del__(self) -> None:
+        # A constructor that failed leaves nothing to stop.
+        if getattr(self, "_is_running", False):
+            self.stop()
+
+    def __repr__(self) -> str:
+        """Both numbers."""
+        return self._text("")
+
+    def _text(self, note: str) -> str:
+        used, peaked = self.data()
+        parts = [part for part in (self._context, note) if part]
+        return ": ".join([f"△used: {used}MB, △peaked: {peaked}MB", *parts])
+
+
+def gpu_mem_trace(func: Callable[P, T]) -> Callable[P, T]:
+    """Report on every call of a function, by its name.
+
+    Args:
+        func: to trace.
+
+    Returns:
+        a function that does the same, and reports when it ends, however it ends.
+    """
+
+    @functools.wraps(func)
+    def traced(*args: P.args, **kwargs: P.kwargs) -> Any:
+        with GPUMemTrace(ctx=func.__qualname__, on_exit_report=True):
+            return func(*args, **kwargs)
+
+    return traced

@@ -1,0 +1,1 @@
+"""Notebooks: one hub for IPython's events, and what reports on cells and experiments."""

@@ -1,0 +1,85 @@
+"""Which names a cell assigns, read off its source: what a comparison of values cannot tell."""
+
+from __future__ import annotations
+
+import ast
+import re
+import symtable
+
+_MAGIC_OF_CODE = re.compile(r"%%(?:time|timeit|capture|mlrun|prun)\b[^\n]*\n(.*)", re.DOTALL)
+"""Cell magics whose body is Python that runs in the cell's own namespace."""
+
+
+def body_of(source: str) -> str:
+    r"""A cell's Python, without a cell magic around it.
+
+    Args:
+        source: as the user typed it.
+
+    Returns:
+        lines keep their numbers.
+
+    >>> body_of("%%time\nx = 1")
+    '\nx = 1'
+    """
+    magic = _MAGIC_OF_CODE.match(source)
+    return source if magic is None else "\n" + body_of(magic[1])
+
+
+def assigned_names(source: str, after_line: int = 0) -> set[str]:
+    r"""Names that a piece of Python assigns at its top level.
+
+    Assignments of all kinds count, ``for``, ``with``, ``except``, ``import``, ``def``, ``class``,
+    ``match`` and ``:=`` included, also with the value that the name had; what functions change
+    does not.
+
+    Args:
+        source: Python, IPython's own syntax already transformed.
+        after_line: only names assigned on later lines count.
+
+    Returns:
+        the names; none for what is no Python.
+
+    >>> sorted(assigned_names("x = y = 1\nfor i in range(3): a[i] = 2\ndef f():\n z = 1"))
+    ['f', 'i', 'x', 'y']
+    >>> assigned_names("x = 1\ny = 2", after_line=1)
+    {'y'}
+    """
+    try:
+        tree = ast.parse(source)
+        table = symtable.symtable(source, "<cell>", "exec")
+    except (SyntaxError, ValueError):
+        return set()
+    symbols = table.get_symbols()
+    names = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
+    return names & _bound_after(tree, after_line)
+
+
+def _bound_after(tree: ast.Module, line: int) -> set[str]:
+    """Names that something binds below a line, at whatever level."""
+    bound: set[str] = set()
+    only_annotated = {
+        id(node.target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.AnnAssign) and node.value is None
+    }
+    for node in ast.walk(tree):
+        if getattr(node, "lineno", 0) <= line or id(node) in only_annotated:
+            continue
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()):
+                bound.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                bound.add(name)
+            case ast.ClassDef(name=name):
+                bound.add(name)
+            case ast.alias(name=name, asname=alias):
+                bound.add(alias or name.partition(".")[0])
+            case (
+                ast.ExceptHandler(name=str(name))
+                | ast.MatchAs(name=str(name))
+                | ast.MatchStar(name=str(name))
+                | ast.MatchMapping(rest=str(name))
+            ):
+                bound.add(name)
+    return bound

@@ -1,0 +1,127 @@
+"""Whose memory an experiment follows: one class per backend.
+
+To add one, write a class with these methods and put it into ``BACKENDS``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ..devices.driver_memory import count_gpus, current_gpu, driver_memory
+from ..errors import UsageError
+from ..gpu_mem import preload_pytorch
+
+
+@dataclass(frozen=True, slots=True)
+class GPUState:
+    """One GPU.
+
+    Args:
+        index: of the GPU.
+        allocated: bytes that the program has allocated.
+        free: bytes of the card that nobody has.
+        total: bytes of the card.
+    """
+
+    index: int
+    allocated: int
+    free: int
+    total: int
+
+
+class Backend(Protocol):
+    """What an experiment needs of a framework.
+
+    Args:
+        name: what people choose it by.
+    """
+
+    name: str
+
+    def load(self) -> None:
+        """Load what the first use would load, so that no experiment has to pay for it."""
+
+    def empty_cache(self) -> None:
+        """Give memory back that the framework keeps for later."""
+
+    def current(self) -> int | None:
+        """Index of the GPU that is in use now, None if the backend has none."""
+
+    def gpus(self) -> list[GPUState]:
+        """Every GPU that the program can use."""
+
+
+class CPUBackend:
+    """The process alone."""
+
+    name = "cpu"
+
+    def load(self) -> None:
+        """Nothing is to be loaded."""
+
+    def empty_cache(self) -> None:
+        """Nothing is cached."""
+
+    def current(self) -> int | None:
+        """There is no GPU."""
+        return None
+
+    def gpus(self) -> list[GPUState]:
+        """There is no GPU."""
+        return []
+
+
+class PytorchBackend:
+    """PyTorch, on every CUDA device that it sees, simulated ones in a simulation."""
+
+    name = "pytorch"
+
+    def load(self) -> None:
+        """Make the CUDA context.
+
+        Raises:
+            UsageError: there is no CUDA device.
+        """
+        if not count_gpus():
+            raise UsageError(
+                "backend 'pytorch' needs a CUDA GPU and there is none here: use "
+                "IPyExperiments('cpu'), or simulate a GPU with %simulate h100"
+            )
+        preload_pytorch()
+
+    def empty_cache(self) -> None:
+        """Empty the allocator's cache on every device."""
+        if count_gpus():
+            import torch
+
+            torch.cuda.empty_cache()
+
+    def current(self) -> int | None:
+        """The device that is current in this thread."""
+        return current_gpu()
+
+    def gpus(self) -> list[GPUState]:
+        """Every device with what is allocated on it."""
+        import torch
+
+        return [
+            GPUState(index, torch.cuda.memory_allocated(index), *driver_memory(index))
+            for index in range(count_gpus())
+        ]
+
+
+BACKENDS: dict[str, type[Backend]] = {
+    backend.name: backend for backend in (CPUBackend, PytorchBackend)
+}
+
+
+def find_backend(name: str) -> Backend:
+    """A backend by its name.
+
+    Raises:
+        UsageError: there is no such backend; the message lists those that there are.
+    """
+    if name not in BACKENDS:
+        raise UsageError(f"no backend {name!r}: there is {', '.join(sorted(BACKENDS))}")
+    return BACKENDS[name]()

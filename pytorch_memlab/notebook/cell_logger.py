@@ -1,0 +1,139 @@
+"""``IPyGPULogger``: after every cell, how much memory it took and for how long it ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..gpu_mem import preload_pytorch
+from .cell_meter import CellMeter
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .readings import CellReading, Usage
+
+_MB = 2**20
+
+
+class MemoryData(NamedTuple):
+    """Memory of one kind over a cell, in MB.
+
+    Args:
+        used_delta: that the cell consumed.
+        peaked_delta: that it needed above what it consumed.
+        used_total: in use when it ended.
+    """
+
+    used_delta: int
+    peaked_delta: int
+    used_total: int
+
+
+class TimeData(NamedTuple):
+    """Time of a cell.
+
+    Args:
+        time_delta: seconds.
+    """
+
+    time_delta: float
+
+
+class Data(NamedTuple):
+    """What the last cell took: MB of general memory (the process') and of the GPU, and seconds."""
+
+    gen_mem_used_delta: int
+    gen_mem_peaked: int
+    gen_mem_used: int
+    gpu_mem_used_delta: int
+    gpu_mem_peaked: int
+    gpu_mem_used: int
+    time_delta: float
+
+    @property
+    def cpu(self) -> MemoryData:
+        """The three numbers of the process."""
+        return MemoryData(self.gen_mem_used_delta, self.gen_mem_peaked, self.gen_mem_used)
+
+    @property
+    def gpu(self) -> MemoryData:
+        """The three numbers of the GPU."""
+        return MemoryData(self.gpu_mem_used_delta, self.gpu_mem_peaked, self.gpu_mem_used)
+
+    @property
+    def time(self) -> TimeData:
+        """The seconds."""
+        return TimeData(self.time_delta)
+
+
+class IPyGPULogger:
+    """Prints after every cell what it took; no thread watches, and nothing is added to its time.
+
+    ``Consumed`` is what a cell took and kept, ``Peaked`` what it needed on top of that for a while,
+    ``Used Total`` what is in use now: resident memory of the process (``Gen``), memory of the
+    whole current card (``GPU``). Peaks of the GPU are the allocator's own, those of the process
+    the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20 bytes.
+
+    Args:
+        compact: whether a report has one line.
+        gc_collect: whether garbage is collected before memory is read, so that reference cycles
+            do not count; off to see them. A cell without a statement is not kept waiting for it.
+    """
+
+    def __init__(self, compact: bool = False, gc_collect: bool = True) -> None:
+        self.compact = compact
+        self.gc_collect = gc_collect
+        self._meter = CellMeter(self._print, gc_collect=gc_collect)
+
+    def start(self) -> Self:
+        """Report from now on, on the running cell too; again has no effect.
+
+        Returns:
+            itself.
+
+        Raises:
+            UsageError: this is not IPython.
+        """
+        preload_pytorch()
+        self._meter.start()
+        return self
+
+    def stop(self) -> None:
+        """Report no more; again has no effect."""
+        self._meter.stop()
+
+    @property
+    def reading(self) -> CellReading:
+        """What the last cell took, in bytes."""
+        return self._meter.last
+
+    @property
+    def data(self) -> Data:
+        """What the last cell took, in MB; zeros before a cell has ended."""
+        last = self._meter.last
+        return Data(*_megabytes(last.host), *_megabytes(last.gpu), last.seconds)
+
+    def _print(self, reading: CellReading) -> None:
+        print(_compact_text(reading) if self.compact else _table_text(reading))
+
+
+def _megabytes(usage: Usage) -> tuple[int, int, int]:
+    return round(usage.consumed / _MB), round(usage.above_end / _MB), round(usage.used / _MB)
+
+
+def _table_text(reading: CellReading) -> str:
+    lines = [f"RAM: Consumed Peaked  Used Total in {reading.seconds:0.3f}s (In [{reading.number}])"]
+    for label, usage in (("Gen", reading.host), ("GPU", reading.gpu)):
+        consumed, peaked, used = _megabytes(usage)
+        lines.append(f"{label}:    {consumed:5.0f}  {peaked:5.0f}    {used:5.0f} MB")
+    return "\n".join(lines)
+
+
+def _compact_text(reading: CellReading) -> str:
+    parts = [
+        f"{label}: {'/'.join(str(number) for number in _megabytes(usage))} MB"
+        for label, usage in (("Gen", reading.host), ("GPU", reading.gpu))
+    ]
+    parts.append(f"{reading.seconds:0.3f}s")
+    parts.append(f"In [{reading.number}] (Consumed/Peaked/Used Total)")
+    return " | ".join(parts)

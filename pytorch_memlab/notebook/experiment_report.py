@@ -1,0 +1,180 @@
+"""What an experiment prints: plain data in, text out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from .backends import GPUState
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryState:
+    """Memory at a moment, in bytes.
+
+    Args:
+        free: that the system could give.
+        resident: of this process.
+        gpus: every GPU.
+    """
+
+    free: int
+    resident: int
+    gpus: tuple[GPUState, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A finished experiment.
+
+    Args:
+        deleted: names of variables.
+        kept: names of variables that would have been deleted.
+        not_found: names to keep that no variable has.
+        rebound: names that existed before, and that cells assigned.
+        rebound_are: what became of those: kept, deleted or restored.
+        collected: objects in reference cycles that were collected at the end.
+        uncollectable: objects that could not be.
+        start: memory when it began.
+        end: memory before variables were deleted.
+        after: memory after all.
+        seconds: that it took.
+    """
+
+    deleted: list[str]
+    kept: list[str]
+    not_found: list[str]
+    rebound: list[str]
+    rebound_are: str
+    collected: int
+    uncollectable: int
+    start: MemoryState
+    end: MemoryState
+    after: MemoryState
+    seconds: float
+
+    def consumed(self) -> dict[str, int]:
+        """Bytes by what they are of: ``Gen``, and each GPU's label."""
+        return differences(self.start, self.end)
+
+    def reclaimed(self) -> dict[str, int]:
+        """Bytes that deleting gave back, by what they are of."""
+        return differences(self.after, self.end)
+
+
+def gpu_label(index: int, count: int) -> str:
+    """What a GPU is called: its number counts only where there are several."""
+    return "GPU" if count == 1 else f"GPU {index}"
+
+
+def differences(before: MemoryState, after: MemoryState) -> dict[str, int]:
+    """How much more is used after than before, in bytes, by what it is of."""
+    known = {gpu.index: gpu.allocated for gpu in before.gpus}
+    return {
+        "Gen": after.resident - before.resident,
+        **{
+            gpu_label(gpu.index, len(after.gpus)): gpu.allocated - known.get(gpu.index, 0)
+            for gpu in after.gpus
+        },
+    }
+
+
+def human_size(nbytes: float) -> str:
+    """Bytes with a unit of 1024.
+
+    >>> human_size(4.3 * 2**30), human_size(514), human_size(-3 * 2**20)
+    ('4.3 GB', '514.0 B', '-3.0 MB')
+    """
+    for unit in ("", "K", "M", "G", "T"):
+        if abs(nbytes) < 1024:
+            return f"{nbytes:3.1f} {unit}B"
+        nbytes /= 1024
+    return f"{nbytes:.1f} PB"
+
+
+def state_text(state: MemoryState) -> str:
+    """The section on the current state."""
+    lines = [
+        "*** Current state:",
+        f"Gen RAM Free {human_size(state.free):>8s} | Proc size {human_size(state.resident)}",
+    ]
+    for gpu in state.gpus:
+        used = gpu.total - gpu.free
+        lines.append(
+            f"{gpu_label(gpu.index, len(state.gpus))} RAM Free {human_size(gpu.free):>8s} "
+            f"| Used {human_size(used)} | Util {100 * used / gpu.total:.1f}% "
+            f"| Total {human_size(gpu.total)}"
+        )
+    return "\n".join([*lines, ""])
+
+
+def start_text(backend: str, state: MemoryState) -> str:
+    """What is printed when an experiment begins."""
+    sections = [f"*** Loading backend: {backend}", "*** Starting experiment...", state_text(state)]
+    return "\n\n".join(sections)
+
+
+def finish_text(outcome: Outcome) -> str:
+    """What is printed when an experiment has finished."""
+    sections = [
+        "\n*** Finishing experiment...",
+        _names("*** Deleting the following local variables:", outcome.deleted),
+    ]
+    sections += _optional_names("*** Keeping the following local variables:", outcome.kept)
+    sections += _optional_names("*** No such variables, which were to be kept:", outcome.not_found)
+    sections += _optional_names(
+        f"*** Variables from before that cells assigned, now {outcome.rebound_are}:",
+        outcome.rebound,
+    )
+    if outcome.collected:
+        sections.append(
+            "*** Circular ref objects gc collected during the experiment:\n"
+            f"cleared {outcome.collected} objects (no leakage)"
+        )
+    if outcome.uncollectable:
+        sections.append(
+            "*** Potential memory leaks during the experiment:\n"
+            f"leaked garbage of {outcome.uncollectable} objects"
+        )
+    consumed, reclaimed = outcome.consumed(), outcome.reclaimed()
+    sections += [
+        "\n".join(
+            [
+                "*** RAM consumed during the experiment:",
+                *(f"{label}: {human_size(nbytes)}" for label, nbytes in consumed.items()),
+            ]
+        ),
+        "\n".join(
+            [
+                "*** RAM reclaimed at the end of the experiment:",
+                *(
+                    f"{label}: {human_size(nbytes)}{_share(nbytes, consumed.get(label, 0))}"
+                    for label, nbytes in reclaimed.items()
+                ),
+            ]
+        ),
+        f"*** Elapsed wallclock time:\n{_clock(outcome.seconds)}",
+        state_text(outcome.after),
+    ]
+    return "\n\n".join(sections) + "\n"
+
+
+def _names(heading: str, names: Iterable[str]) -> str:
+    return f"{heading}\n{list(names)}"
+
+
+def _optional_names(heading: str, names: list[str]) -> list[str]:
+    return [_names(heading, names)] if names else []
+
+
+def _share(reclaimed: int, consumed: int) -> str:
+    """Of nothing there is no share."""
+    return f" ({100 * reclaimed / consumed:.2f}%)" if consumed > 0 else ""
+
+
+def _clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"

@@ -1,0 +1,220 @@
+"""``IPyExperiments``: a scope over several cells, at whose end its variables are gone."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..errors import UsageError
+from .assignment_target import assignment_target
+from .backends import find_backend
+from .cells import current_shell, is_resetting
+from .running_experiment import RunningExperiment
+from .traceback_cleaning import clear_frames
+
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+
+    from typing_extensions import Self
+
+    from .experiment_report import MemoryState
+
+_POLICIES = ("keep", "delete", "restore")
+
+Stats = dict[str, int]
+"""Bytes by what they are of: ``gen_ram``, ``gpu_ram`` of the current GPU, and with several GPUs
+``gpu_ram_0`` and so on."""
+
+
+class IPyExperimentMemory(NamedTuple):
+    """Memory of one kind, in bytes.
+
+    Args:
+        consumed: by the experiment.
+        reclaimed: at its end.
+        available: at its end.
+    """
+
+    consumed: int
+    reclaimed: int
+    available: int
+
+
+class IPyExperimentData(NamedTuple):
+    """Memory of an experiment.
+
+    Args:
+        cpu: resident memory of the process.
+        gpu: allocated memory of the current GPU; zeros without one.
+    """
+
+    cpu: IPyExperimentMemory
+    gpu: IPyExperimentMemory
+
+
+class IPyExperiments:
+    """An experiment: variables that cells define from now on are deleted when it finishes.
+
+    It finishes with ``finish()``, at the end of a ``with`` block, when its variable is deleted or
+    assigned anew, and when an experiment is begun under the same name. Then memory is reclaimed:
+    garbage is collected, the traceback of a cell that failed and results in ``Out`` are let go,
+    the GPU's cache is emptied; and a report is printed.
+
+    Args:
+        backend: ``pytorch``, or ``cpu`` for the process alone.
+        rebound: what becomes of variables that existed before, and that a cell assigned since
+            (found from the cells' own source): ``keep`` them with their new values, ``delete``
+            them, or ``restore`` the values that they had. They are reported in any case.
+
+    Raises:
+        UsageError: this is not IPython, there is no such backend, or no GPU for it.
+    """
+
+    def __init__(self, backend: str = "pytorch", *, rebound: str = "keep") -> None:
+        shell = current_shell()
+        if rebound not in _POLICIES:
+            raise UsageError(f"rebound is one of {', '.join(_POLICIES)}, not {rebound!r}")
+        self.backend = find_backend(backend)
+        frame = _calling_frame()
+        is_cell = frame.f_globals is shell.user_ns and frame.f_code.co_name == "<module>"
+        if is_cell:
+            _finish_before(shell.user_ns.get(assignment_target(frame) or ""))
+        self.backend_load()
+        line = frame.f_lineno if is_cell else 0
+        self._running = RunningExperiment(shell, self.backend, rebound, line)
+        running = self._running
+        self._running.follow(self, lambda: running.finish())
+
+    def backend_load(self) -> None:
+        """Load what the backend's first use would load. ``backends.py`` says how to add one."""
+        self.backend.load()
+
+    def get_stats(self) -> tuple[Stats, Stats, Stats]:
+        """What it has consumed and reclaimed so far, and what is available.
+
+        Returns:
+            three dicts of bytes. Consumed of a GPU are allocated bytes, available the free bytes
+            of the whole card; nothing is reclaimed before it has finished.
+        """
+        outcome = self._running.outcome
+        if outcome is not None:
+            return self._stats(outcome.start, outcome.end, outcome.after)
+        now = self._running.memory()
+        return self._stats(self._running.start, now, now)
+
+    def keep_var_names(self, *names: str) -> None:
+        """Let variables stay when it finishes.
+
+        Args:
+            names: of the variables, not their values.
+
+        Raises:
+            UsageError: one is not a name.
+        """
+        for name in names:
+            if not isinstance(name, str):
+                raise UsageError(
+                    "keep_var_names takes names, not values: keep_var_names('x1', 'x2'), "
+                    f"not {type(name).__name__}"
+                )
+        self._running.keep(names)
+
+    def finish(self) -> tuple[Stats, Stats, Stats]:
+        """End it: delete its variables, reclaim memory, print the report; once.
+
+        Returns:
+            what it consumed, what was reclaimed, and what is available now, in bytes.
+        """
+        self._running.finish()
+        return self.get_stats()
+
+    @property
+    def data(self) -> IPyExperimentData:
+        """The same numbers by name."""
+        stats = self.get_stats()
+        return IPyExperimentData(
+            IPyExperimentMemory(*(one["gen_ram"] for one in stats)),
+            IPyExperimentMemory(*(one["gpu_ram"] for one in stats)),
+        )
+
+    def __enter__(self) -> Self:
+        """It runs already."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End it; an exception goes on, without the variables that its frames held."""
+        if error is not None:
+            clear_frames(error)
+        self.finish()
+
+    def __del__(self) -> None:
+        # What failed to begin has nothing to finish.
+        running = getattr(self, "_running", None)
+        if running is None or sys.is_finalizing():
+            return
+        if is_resetting():
+            running.abandon()
+        else:
+            running.finish()
+
+    def _stats(
+        self, start: MemoryState, end: MemoryState, after: MemoryState
+    ) -> tuple[Stats, Stats, Stats]:
+        began = {gpu.index: gpu.allocated for gpu in start.gpus}
+        ended = {gpu.index: gpu.allocated for gpu in end.gpus}
+        consumed = {index: nbytes - began.get(index, 0) for index, nbytes in ended.items()}
+        reclaimed = {gpu.index: ended.get(gpu.index, 0) - gpu.allocated for gpu in after.gpus}
+        available = {gpu.index: gpu.free for gpu in after.gpus}
+        return (
+            self._by_name(end.resident - start.resident, consumed),
+            self._by_name(end.resident - after.resident, reclaimed),
+            self._by_name(after.free, available),
+        )
+
+    def _by_name(self, general: int, gpus: dict[int, int]) -> Stats:
+        current = self.backend.current()
+        stats = {"gen_ram": general, "gpu_ram": 0 if current is None else gpus.get(current, 0)}
+        if len(gpus) > 1:
+            stats |= {f"gpu_ram_{index}": nbytes for index, nbytes in gpus.items()}
+        return stats
+
+
+class IPyExperimentsCPU(IPyExperiments):
+    """An experiment that follows the process alone.
+
+    Args:
+        rebound: as ``IPyExperiments`` takes it.
+    """
+
+    def __init__(self, *, rebound: str = "keep") -> None:
+        super().__init__("cpu", rebound=rebound)
+
+
+class IPyExperimentsPytorch(IPyExperiments):
+    """An experiment that follows the process and the GPUs that PyTorch uses.
+
+    Args:
+        rebound: as ``IPyExperiments`` takes it.
+    """
+
+    def __init__(self, *, rebound: str = "keep") -> None:
+        super().__init__("pytorch", rebound=rebound)
+
+
+def _calling_frame() -> FrameType:
+    """The frame that constructs the experiment, outside this module."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals is globals():
+        frame = frame.f_back
+    return frame
+
+
+def _finish_before(value: object) -> None:
+    """Finish the experiment whose name a new one is about to take."""
+    if isinstance(value, IPyExperiments):
+        value.finish()

@@ -1,0 +1,233 @@
+"""The magics of ``%load_ext pytorch_memlab``: %mlrun, %simulate, %imu_start, %imu_stop."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError as MagicUsageError
+from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, needs_local_scope
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from ..devices.driver_memory import count_gpus
+from ..errors import MemlabError, UsageError
+from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
+from ..render.to_file import file_writer
+from .memory_usage import start_watching_memory, stop_watching_memory
+from .mlrun import CellRun, split_statement
+
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Callable
+
+    from ..line_profiler.line_profiler import LineProfiler
+    from ..line_profiler.line_records import RecordsDisplay
+    from ..records import Report
+    from ..simulation.simulator import simulate
+
+_running: list[simulate] = []
+"""The simulation that %simulate has turned on, if any."""
+
+
+@magics_class
+class MemlabMagics(Magics):
+    """Line and cell magics."""
+
+    @magic_arguments()
+    @argument(
+        "-f",
+        "--function",
+        metavar="FUNC",
+        action="append",
+        default=[],
+        help="Profile this function, method or class, of the cell itself or known by then;"
+        " repeatable. Without it: all functions that the cell defines, or its top level.",
+    )
+    @argument(
+        "-c",
+        "--column",
+        metavar="NAME,...",
+        action="append",
+        default=[],
+        help="Show this column beside the default ones: a field of torch.cuda.memory_stats(),"
+        " or hits, delta, time; repeatable.",
+    )
+    @argument(
+        "-D",
+        "--no_default_columns",
+        action="store_true",
+        help=f"Leave out the default columns, {', '.join(DEFAULT_COLUMNS)}.",
+    )
+    @argument(
+        "-r",
+        "--return-profiler",
+        action="store_true",
+        help="Return the LineProfiler, and show nothing.",
+    )
+    @argument(
+        "-g",
+        "--device",
+        metavar="ID",
+        help="Measure this device alone, such as 1 or cuda:1. Without it: every one in use.",
+    )
+    @argument("-q", "--quiet", action="store_true", help="Show nothing.")
+    @argument(
+        "-T",
+        "--dump-profile",
+        metavar="FILE",
+        help="Write the tables to a file: text, a page, or data, as its ending says"
+        " (.txt, .html, .json).",
+    )
+    @argument(
+        "--gpu",
+        metavar="NAME|SIZE",
+        help="Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"
+        " such as 24GiB. %%simulate does so for many cells.",
+    )
+    @argument("--count", type=int, default=1, metavar="N", help="Simulate so many of --gpu.")
+    @needs_local_scope
+    @line_cell_magic
+    def mlrun(self, line: str = "", cell: str | None = None, local_ns: Any = None) -> Any:
+        """Run a statement or a cell, and show the GPU memory of its functions' lines.
+
+        %mlrun [options] statement
+
+        %%mlrun [options]
+        """
+        __tracebackhide__ = True
+        options, statement = split_statement(line, self.mlrun.parser)
+        args = parse_argstring(self.mlrun, options)
+        try:
+            return self._mlrun(args, statement if cell is None else cell, cell is None, local_ns)
+        except MemlabError as error:
+            raise MagicUsageError(str(error)) from None
+
+    @line_magic
+    def simulate(self, line: str) -> None:
+        """Simulate GPUs from the next cell on: %simulate h100, %simulate 24GiB 2, %simulate off."""
+        try:
+            print(simulate_by_words(line.split()))
+        except MemlabError as error:
+            raise MagicUsageError(str(error)) from None
+
+    @magic_arguments()
+    @argument(
+        "--perf",
+        metavar="EVENT",
+        help="Count this event with Linux' perf stat, such as cache-misses, where perf is there.",
+    )
+    @line_magic
+    def imu_start(self, line: str) -> str:
+        """Print a line on memory, time and processors after every command."""
+        start_watching_memory(parse_argstring(self.imu_start, line).perf)
+        return "IPython Memory Usage started"
+
+    @line_magic
+    def imu_stop(self, line: str) -> str:
+        """Print no more lines after commands."""
+        stop_watching_memory()
+        return "IPython Memory Usage stopped"
+
+    def _mlrun(self, args: Namespace, source: str, is_line: bool, local_ns: Any) -> Any:
+        __tracebackhide__ = True
+        columns = _columns(args)
+        path = args.dump_profile
+        write = file_writer(path) if path is not None else _write_nothing
+        if is_line and not source:
+            raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
+        assert self.shell is not None
+        with ExitStack() as simulation:
+            if args.gpu is not None:
+                from ..simulation.simulator import simulate
+
+                simulation.enter_context(simulate(args.gpu, args.count))
+            run = CellRun(self.shell, args.function, args.device)
+            try:
+                run.run(source, local_ns)
+            except MemlabError:
+                raise
+            except BaseException as error:
+                _show_after_failure(run.profiler, columns, write, quiet=args.quiet)
+                _advise_without_gpu(error)
+                raise
+            display = run.profiler.display(columns=columns)
+            write(display.report)
+        if args.return_profiler:
+            return run.profiler
+        return None if args.quiet else display
+
+
+def simulate_by_words(words: list[str]) -> str:
+    """What ``%simulate`` does.
+
+    Args:
+        words: the GPU and how many of it, or ``off``; none to ask what is on.
+
+    Returns:
+        what to tell the user.
+
+    Raises:
+        UsageError: the words mean nothing.
+        UnknownGPUError: there is no such GPU.
+    """
+    from ..simulation.gpus import find_gpu
+    from ..simulation.simulator import simulate
+
+    match words:
+        case []:
+            return "a simulation is on" if _running else "no simulation is on: %simulate h100"
+        case ["off"]:
+            was_on = bool(_running)
+            while _running:
+                _running.pop().__exit__()
+            return "simulation off" if was_on else "no simulation was on"
+        case [gpu] | [gpu, _]:
+            count = words[1] if len(words) > 1 else "1"
+            if not count.isdecimal():
+                raise UsageError(f"%simulate takes a GPU and how many of it, not {count!r}")
+            new = simulate(gpu, int(count))
+            simulate_by_words(["off"])
+            new.__enter__()
+            _running.append(new)
+            return f"simulating {int(count)} x {find_gpu(gpu).name}; %simulate off ends it"
+    raise UsageError("%simulate takes a GPU and how many of it: %simulate h100 2; or off")
+
+
+def end_everything() -> None:
+    """End the simulation and the lines after commands that magics have begun."""
+    stop_watching_memory()
+    simulate_by_words(["off"])
+
+
+def _columns(args: Namespace) -> tuple[str, ...]:
+    asked = [name for names in args.column for name in names.split(",")]
+    if args.no_default_columns and not asked:
+        raise UsageError("-D leaves out the default columns: name others with -c")
+    defaults = () if args.no_default_columns else DEFAULT_COLUMNS
+    return checked_columns((*defaults, *asked))
+
+
+def _write_nothing(report: Report) -> None:
+    """No file was asked for."""
+
+
+def _show_after_failure(
+    profiler: LineProfiler,
+    columns: tuple[str, ...],
+    write: Callable[[Report], None],
+    *,
+    quiet: bool,
+) -> None:
+    """What was measured until the code failed is shown all the same."""
+    from IPython.display import display as show
+
+    measured: RecordsDisplay = profiler.display(columns=columns)
+    write(measured.report)
+    if not quiet:
+        show(measured)
+
+
+def _advise_without_gpu(error: BaseException) -> None:
+    if not count_gpus() and "cuda" in str(error).lower():
+        print("no GPU here: %simulate h100 simulates one, as does --gpu h100", file=sys.stderr)

@@ -1,0 +1,147 @@
+"""What ``%mlrun`` does: run source in the shell's namespace, with functions of it profiled."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ..errors import UsageError
+from ..line_profiler.definitions import definitions, lines_of
+from ..line_profiler.line_profiler import LineProfiler
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable
+    from types import CodeType
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+_CELL = "<cell>"
+"""What the top level of a cell is called in reports."""
+
+
+def split_statement(line: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
+    """Where a magic's options end and its statement begins.
+
+    Args:
+        line: behind the magic's name.
+        parser: of the options.
+
+    Returns:
+        the options, and the statement as it was written, quotes and minus signs included.
+    """
+    with_value = {
+        name for action in parser._actions if action.nargs is None for name in action.option_strings
+    }
+    rest = line.lstrip()
+    expects_value = False
+    while rest and (expects_value or (rest.startswith("-") and rest.split()[0] != "-")):
+        word = rest.split(None, 1)[0]
+        rest = rest[len(word) :].lstrip()
+        if word == "--" and not expects_value:
+            return line[: len(line) - len(rest)].rstrip().removesuffix("--"), rest
+        expects_value = not expects_value and word in with_value
+    return line[: len(line) - len(rest)], rest
+
+
+class CellRun:
+    """Runs source in a shell's namespace, and profiles functions while it runs.
+
+    Args:
+        shell: where it runs.
+        names: of the functions to profile: of the source itself, or of the namespace; none for
+            every function that the source defines, or its top level if it defines none.
+        target_gpu: the only device to measure, None for every one in use.
+
+    Raises:
+        UnknownDeviceError: there is no such device.
+    """
+
+    def __init__(
+        self, shell: InteractiveShell, names: Iterable[str], target_gpu: str | None
+    ) -> None:
+        self._shell = shell
+        self._asked = list(dict.fromkeys(names))
+        self._found: set[str] = set()
+        self._own: list[str] = []
+        self.profiler = LineProfiler(target_gpu=target_gpu)
+
+    def run(self, source: str, local_ns: dict[str, Any] | None) -> None:
+        """Run it.
+
+        Args:
+            source: as the user typed it; IPython's own syntax is understood.
+            local_ns: names of the function that called the magic, None at the top level.
+
+        Raises:
+            UsageError: a function to profile was nowhere; all of the source has run all the same.
+            SyntaxError: it is no Python.
+        """
+        __tracebackhide__ = True  # IPython leaves this frame out of a failing cell's traceback
+        shell = self._shell
+        text = shell.transform_cell(source)
+        number = len(shell.user_ns.get("In", ())) - 1
+        name = shell.compile.cache(text, number, raw_code=source)
+        whole = compile(ast.parse(text, name), name, "exec")
+        namespace = shell.user_ns if local_ns is None else local_ns
+        self._register_own(whole, text)
+        self._register_named(namespace)
+        # A name that means nothing yet may mean something after any statement.
+        parts = [whole] if not self._missing() else self._statements(text, name)
+        with self.profiler:
+            for part in parts:
+                exec(part, shell.user_global_ns, namespace)  # noqa: S102 - what a magic is for
+                self._register_named(namespace)
+        if self._missing():
+            raise UsageError(self._say_missing())
+
+    def _statements(self, text: str, name: str) -> list[CodeType]:
+        tree = ast.parse(text, name)
+        parts = [
+            compile(ast.Module([statement], tree.type_ignores), name, "exec")
+            for statement in tree.body
+        ]
+        for part in parts:
+            self._register_own(part, text)
+        return parts
+
+    def _register_own(self, code: CodeType, text: str) -> None:
+        """Profile functions that the source defines, before it runs."""
+        found = definitions(code)
+        if not self._asked and not found:
+            self.profiler.add_code(code, _CELL, text.splitlines())
+        for one in found:
+            name = one.qual_name.replace(".<locals>", "")
+            asked = {name, name.rpartition(".")[0]} & set(self._asked)
+            if asked or not self._asked:
+                self.profiler.add_code(one.code, one.qual_name, lines_of(one.code, text))
+            self._own.append(name)
+            self._found |= asked
+
+    def _register_named(self, namespace: dict[str, Any]) -> None:
+        """Profile what has a name by now."""
+        for name in self._missing():
+            try:
+                target = eval(name, self._shell.user_global_ns, namespace)  # noqa: S307
+            except (NameError, AttributeError):
+                continue
+            except SyntaxError:
+                raise UsageError(f"-f takes the name of a function, not {name!r}") from None
+            self.profiler.add_function(target)
+            self._found.add(name)
+
+    def _missing(self) -> list[str]:
+        return [name for name in self._asked if name not in self._found]
+
+    def _say_missing(self) -> str:
+        missing = self._missing()
+        known = self._own or [
+            name
+            for name, value in self._shell.user_ns.items()
+            if inspect.isfunction(value) and value.__module__ == "__main__"
+        ]
+        near = difflib.get_close_matches(missing[0], known, n=4) or known[:4]
+        hint = f": there is {', '.join(dict.fromkeys(near))}" if near else ""
+        return f"no function {', '.join(missing)} to profile{hint}"

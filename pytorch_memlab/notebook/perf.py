@@ -1,0 +1,97 @@
+"""Linux ``perf stat`` beside a cell: how often an event of the processor happened per second."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from typing import Final
+
+INTERVAL_MS: Final = 100
+PAUSE_SECONDS: Final = 0.3
+
+
+def parse_sample(line: str) -> float | None:
+    """The count in a line of ``perf stat -I``.
+
+    Args:
+        line: seconds, count and event, as perf prints them.
+
+    Returns:
+        the count; None for a heading, or where perf could not count.
+
+    >>> parse_sample("     0.100175134              6,273      cache-misses")
+    6273.0
+    >>> parse_sample("     0.200366113                  0      cache-misses")
+    0.0
+    >>> parse_sample("     0.100175134    <not supported>      cache-misses") is None
+    True
+    >>> parse_sample("#           time             counts unit events") is None
+    True
+    """
+    fields = line.split()
+    if len(fields) < 3 or fields[0].startswith("#"):
+        return None
+    try:
+        float(fields[0])
+        return float(fields[1].replace(",", ""))
+    except ValueError:
+        return None
+
+
+def summary(event: str, samples: list[float]) -> str:
+    """What a cell's samples come to.
+
+    Args:
+        event: that was counted.
+        samples: counts, one for each 100 ms.
+
+    Returns:
+        one line.
+
+    >>> summary("cache-misses", [1000.0, 500.0])
+    'perf value for cache-misses averages to 7,500/second, raw samples: [1000.0, 500.0]'
+    >>> summary("nonsense", [])
+    'perf has no value for nonsense'
+    """
+    if not samples:
+        return f"perf has no value for {event}"
+    per_second = sum(samples) / len(samples) * 1000 / INTERVAL_MS
+    return f"perf value for {event} averages to {per_second:,.0f}/second, raw samples: {samples}"
+
+
+class PerfStat:
+    """A ``perf stat`` of this process, from now on.
+
+    Args:
+        event: as ``perf list`` names it, such as ``cache-misses``.
+    """
+
+    def __init__(self, event: str) -> None:
+        self._event = event
+        self._began = time.perf_counter()
+        command = ["perf", "stat", "--pid", str(os.getpid()), "--event", event]
+        command += ["-I", str(INTERVAL_MS)]
+        print("run_capture_perf running:", *command)
+        # A file, since perf would wait for a reader once a pipe is full.
+        self._output = tempfile.TemporaryFile("w+")  # noqa: SIM115 - open until perf has ended
+        self._process = subprocess.Popen(command, stderr=self._output)
+
+    @staticmethod
+    def is_installed() -> bool:
+        """Whether there is a ``perf`` to run."""
+        return shutil.which("perf") is not None
+
+    def stop(self) -> str:
+        """End, and tell what was counted in one line; a short cell waits for a first sample."""
+        if time.perf_counter() - self._began < INTERVAL_MS / 1000:
+            print(f"PAUSING to get perf sample for {PAUSE_SECONDS}s")
+            time.sleep(PAUSE_SECONDS)
+        self._process.terminate()
+        self._process.wait()
+        with self._output as output:
+            output.seek(0)
+            counts = [parse_sample(line) for line in output]
+        return summary(self._event, [count for count in counts if count is not None])

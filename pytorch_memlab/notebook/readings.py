@@ -1,0 +1,52 @@
+"""What a cell took: plain data in bytes and seconds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Memory of one kind over a cell, in bytes.
+
+    Args:
+        consumed: used when the cell ended less what was used when it began.
+        peak: the highest that was used during the cell, less what was used when it began.
+        used: in use when the cell ended; of a GPU that of the whole card, whoever took it.
+    """
+
+    consumed: int
+    peak: int
+    used: int
+
+    @property
+    def above_end(self) -> int:
+        """Bytes that the peak went above what was used when the cell ended."""
+        return max(0, self.peak - self.consumed)
+
+    @property
+    def overhead(self) -> int:
+        """Bytes that the peak went above both the beginning and the end of the cell."""
+        return max(0, self.peak - max(0, self.consumed))
+
+
+@dataclass(frozen=True, slots=True)
+class CellReading:
+    """What a cell took.
+
+    Args:
+        number: of the cell, as IPython's prompt has it.
+        seconds: that it ran, without what measuring took.
+        host: resident memory of the process.
+        gpu: allocated memory of the current GPU; zeros without a GPU.
+    """
+
+    number: int
+    seconds: float
+    host: Usage
+    gpu: Usage
+
+
+NOTHING = Usage(0, 0, 0)
+NO_CELL = CellReading(0, 0.0, NOTHING, NOTHING)
+"""What is known before a cell has ended."""

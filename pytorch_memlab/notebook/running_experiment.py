@@ -1,0 +1,175 @@
+"""An experiment that runs: what was there before it, and which names cells have assigned since."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from .assigned_names import assigned_names, body_of
+from .cells import cells_of
+from .experiment_report import MemoryState, Outcome, finish_text, start_text
+from .traceback_cleaning import forget_last_error
+from .variables import delete_variables, forget_outputs_since, variable_names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from .backends import Backend
+    from .cells import Cell
+
+
+class RunningExperiment:
+    """What an experiment knows of the shell; it holds none of the experiment's own objects.
+
+    Args:
+        shell: where it runs.
+        backend: whose memory it follows.
+        rebound: what becomes of variables from before that cells assign: ``keep``, ``delete`` or
+            ``restore``. To restore them, the values that they had are held until the end.
+        line: of the running cell, behind which assignments count.
+    """
+
+    def __init__(self, shell: InteractiveShell, backend: Backend, rebound: str, line: int) -> None:
+        self._shell = shell
+        self._backend = backend
+        self._rebound_policy = rebound
+        self._cells = cells_of(shell)
+        self._keep: dict[str, None] = {}
+        self._failed = False
+        self._handle: weakref.ref[Any] | None = None
+        self._was_bound = False
+        self._on_lost: Callable[[], Any] = lambda: None
+        self.outcome: Outcome | None = None
+        self._before = variable_names(shell)
+        self._values = {name: shell.user_ns[name] for name in self._before if rebound == "restore"}
+        self._assigned = self._assigned_in(shell.user_ns.get("In", [""])[-1], line)
+        self._first_cell = len(shell.user_ns.get("In", ())) - 1
+        gc.collect()
+        self._backend.empty_cache()
+        self._began = time.perf_counter()
+        self.start = self.memory()
+        self._cells.add(self)
+        print(start_text(backend.name, self.start))
+
+    def follow(self, handle: Any, on_lost: Callable[[], Any]) -> None:
+        """Finish when no variable holds the experiment any more.
+
+        Args:
+            handle: the experiment; only a weak reference is kept.
+            on_lost: called at the end of the cell that let go of it, if it still runs.
+        """
+        self._handle = weakref.ref(handle)
+        self._on_lost = on_lost
+
+    def keep(self, names: tuple[str, ...]) -> None:
+        """Let some variables stay when it ends."""
+        self._keep |= dict.fromkeys(names)
+
+    def memory(self) -> MemoryState:
+        """Memory now."""
+        import psutil
+
+        return MemoryState(
+            psutil.virtual_memory().available,
+            psutil.Process().memory_info().rss,
+            tuple(self._backend.gpus()),
+        )
+
+    def finish(self, silent: bool = False) -> Outcome:
+        """Delete its variables, reclaim memory, and report; a second time only the result.
+
+        Args:
+            silent: whether to print nothing.
+
+        Returns:
+            what it came to.
+        """
+        if self.outcome is None:
+            self._cells.remove(self)
+            self.outcome = self._finish()
+            if not silent:
+                print(finish_text(self.outcome))
+        return self.outcome
+
+    def abandon(self) -> None:
+        """Hear of no more cells, and let go of what was held, without a report."""
+        self._cells.remove(self)
+        self._values.clear()
+
+    def cell_began(self, cell: Cell, /) -> None:
+        """Note what a cell will assign; of the first one that is known already."""
+        if cell.is_whole:
+            self._assigned |= self._assigned_in(cell.source)
+
+    def cell_ended(self, cell: Cell, result: Any, /) -> None:
+        """Note a failure, and whether a variable still holds the experiment."""
+        if result.error_in_exec is not None:
+            self._failed = True
+        handle = None if self._handle is None else self._handle()
+        is_bound = any(value is handle for value in self._shell.user_ns.values())
+        if self._was_bound and not is_bound:
+            # A traceback may hold the experiment long after the user has deleted it.
+            self._on_lost()
+        self._was_bound = is_bound
+
+    def _finish(self) -> Outcome:
+        end = self.memory()
+        names = variable_names(self._shell)
+        new = sorted(name for name in names - self._before if not self._is_experiment(name))
+        kept = [name for name in new if name in self._keep]
+        deleted = [name for name in new if name not in self._keep]
+        assigned = self._assigned & self._before & names - set(self._keep)
+        rebound = sorted(name for name in assigned if not self._is_experiment(name))
+        if self._failed or _is_failing():
+            forget_last_error(self._shell)
+        delete_variables(self._shell, deleted)
+        rebound_are = self._settle(rebound)
+        forget_outputs_since(self._shell, self._first_cell)
+        garbage = len(gc.garbage)
+        collected = gc.collect()
+        self._backend.empty_cache()
+        return Outcome(
+            deleted=deleted,
+            kept=kept,
+            not_found=sorted(set(self._keep) - names),
+            rebound=rebound,
+            rebound_are=rebound_are,
+            collected=collected,
+            uncollectable=len(gc.garbage) - garbage,
+            start=self.start,
+            end=end,
+            after=self.memory(),
+            seconds=time.perf_counter() - self._began,
+        )
+
+    def _settle(self, rebound: list[str]) -> str:
+        """Do with variables from before what the user wished."""
+        values, self._values = self._values, {}
+        if self._rebound_policy == "delete":
+            delete_variables(self._shell, rebound)
+            return "deleted"
+        if self._rebound_policy == "restore":
+            delete_variables(self._shell, rebound)
+            self._shell.user_ns.update({name: values[name] for name in rebound})
+            return "restored"
+        return "kept"
+
+    def _assigned_in(self, source: str, after_line: int = 0) -> set[str]:
+        try:
+            python = self._shell.transform_cell(body_of(source))
+        except SyntaxError:
+            return set()
+        return assigned_names(python, after_line)
+
+    def _is_experiment(self, name: str) -> bool:
+        return hasattr(type(self._shell.user_ns[name]), "keep_var_names")
+
+
+def _is_failing() -> bool:
+    """Whether an exception is being handled right now."""
+    return sys.exc_info()[1] is not None

@@ -1,0 +1,186 @@
+"""IPython keeps the traceback of a failed cell, and with it every local variable: let them go."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+import sys
+import traceback
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType, TracebackType
+
+    from IPython.core.interactiveshell import InteractiveShell
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SWITCH = "FASTAI_TB_CLEAR_FRAMES"
+_DEVICE_ASSERT = "device-side assert triggered"
+
+
+def is_in_ipython() -> bool:
+    """Whether this code runs in an IPython shell: a terminal's, a notebook's or an embedded one."""
+    module = sys.modules.get("IPython")
+    return module is not None and module.get_ipython() is not None
+
+
+def clear_frames(error: BaseException) -> None:
+    """Drop the local variables of every frame that an exception's tracebacks hold.
+
+    Tracebacks of causes, contexts and of the exceptions of a group are cleared as well. Frames
+    that still run keep their variables. The traceback itself can be printed afterwards.
+
+    Args:
+        error: whose tracebacks to clear.
+    """
+    for one in _chain(error):
+        if one.__traceback__ is not None:
+            traceback.clear_frames(one.__traceback__)
+            for frame, _ in traceback.walk_tb(one.__traceback__):
+                _refresh_locals(frame)
+
+
+def get_ref_free_exc_info() -> tuple[
+    type[BaseException] | None, BaseException | None, TracebackType | None
+]:
+    """``sys.exc_info()`` of the exception in hand, its frames' local variables dropped."""
+    kind, error, trace = sys.exc_info()
+    if error is not None:
+        clear_frames(error)
+    return kind, error, trace
+
+
+@contextmanager
+def gpu_mem_restore_ctx() -> Iterator[None]:
+    """Let go of the local variables that any exception of the block holds, in IPython.
+
+    The very same exception goes on; elsewhere than in IPython nothing is changed.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if is_in_ipython():
+            _let_go(error)
+        raise
+
+
+def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
+    """Reclaim GPU memory if a function runs out of it, or is interrupted, in IPython.
+
+    The environment variable ``FASTAI_TB_CLEAR_FRAMES``, read at every call, set to ``"0"`` keeps
+    all tracebacks as they are (``%debug`` works), to ``"1"`` clears those of all exceptions.
+
+    Args:
+        func: to decorate.
+
+    Returns:
+        a function that does the same; elsewhere than in IPython nothing is changed.
+    """
+
+    @functools.wraps(func)
+    def restoring(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return func(*args, **kwargs)
+        except BaseException as error:
+            if is_in_ipython() and _is_to_be_cleared(error):
+                _let_go(error)
+            raise
+
+    return restoring
+
+
+@contextmanager
+def ipython_tb_clear_frames_ctx() -> Iterator[None]:
+    """The same as ``gpu_mem_restore_ctx``, under its other name."""
+    with gpu_mem_restore_ctx():
+        yield
+
+
+def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
+    """Let go of the local variables that any exception of a function holds, in IPython.
+
+    Args:
+        func: to decorate.
+
+    Returns:
+        a function that does the same.
+    """
+
+    @functools.wraps(func)
+    def clearing(*args: P.args, **kwargs: P.kwargs) -> T:
+        with gpu_mem_restore_ctx():
+            return func(*args, **kwargs)
+
+    return clearing
+
+
+def forget_last_error(shell: InteractiveShell) -> bool:
+    """Let go of the traceback of the last cell that failed; ``%debug`` and ``%tb`` find nothing.
+
+    Python, IPython's traceback printer and its last result each hold it.
+
+    Args:
+        shell: whose cell failed.
+
+    Returns:
+        whether there was one.
+    """
+    found = getattr(sys, "last_value", None) is not None
+    for name in ("last_traceback", "last_value", "last_type", "last_exc"):
+        if hasattr(sys, name):
+            setattr(sys, name, None)
+    shell.InteractiveTB.tb = None
+    result = getattr(shell, "last_execution_result", None)
+    if result is not None:
+        found = found or result.error_in_exec is not None
+        result.error_in_exec = None
+    return found
+
+
+def _let_go(error: BaseException) -> None:
+    if _DEVICE_ASSERT in str(error):
+        warnings.warn(
+            "a device-side assert leaves the GPU unusable: restart the kernel, and set "
+            "CUDA_LAUNCH_BLOCKING=1 to see where it was raised",
+            stacklevel=3,
+        )
+    clear_frames(error)
+    gc.collect()
+
+
+def _is_to_be_cleared(error: BaseException) -> bool:
+    match os.environ.get(_SWITCH):
+        case "0":
+            return False
+        case "1":
+            return True
+    if isinstance(error, KeyboardInterrupt):
+        return True
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "OutOfMemoryError", ())
+    text = str(error)
+    return isinstance(error, kind) or "CUDA out of memory" in text or _DEVICE_ASSERT in text
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """An exception, its causes and contexts, and the exceptions of groups, each once."""
+    found: dict[int, BaseException] = {}
+    to_visit: list[Any] = [error]
+    while to_visit:
+        one = to_visit.pop()
+        if one is not None and id(one) not in found:
+            found[id(one)] = one
+            to_visit += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
+    return list(found.values())
+
+
+def _refresh_locals(frame: FrameType) -> None:
+    # Before Python 3.13 a frame whose f_locals was read keeps a dict of them; reading it again
+    # is what empties that dict.
+    _ = frame.f_locals

@@ -1,0 +1,38 @@
+"""A report in a file, of the format that the file's name asks for."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from . import renderer_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..records import Report
+
+
+def file_writer(path: str) -> Callable[[Report], None]:
+    """What writes a report, checked before there is one.
+
+    Args:
+        path: a file ending in ``.txt``, ``.html`` or ``.json``.
+
+    Returns:
+        a function of the report. The path stays what it was if the program changes its folder.
+
+    Raises:
+        UsageError: another ending, or no file can be written there.
+    """
+    render = renderer_for(path)
+    file = Path(path).absolute()
+    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+        raise UsageError(f"cannot write {path}: no such folder, or no right to write there")
+
+    def write(report: Report) -> None:
+        file.write_text(render(report), encoding="utf-8")
+
+    return write

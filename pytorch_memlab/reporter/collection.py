@@ -1,0 +1,67 @@
+"""What was found alive, kept without keeping it alive until it is described."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils.weak import TensorWeakRef
+
+from ..tensors.living import living
+from .rows import Living
+
+_CLASSES = (torch.Tensor, torch.optim.Optimizer, torch.nn.Module, torch._C._FunctionBase)
+
+
+class Collection:
+    """Weak references to living tensors, and to what tells of them."""
+
+    def __init__(self) -> None:
+        self._tensors: list[TensorWeakRef] = []
+        self._holders: list[weakref.ref[Any]] = []
+
+    def fill(self) -> list[torch.optim.Optimizer]:
+        """Find everything anew.
+
+        Returns:
+            the optimizers among it.
+        """
+        self._tensors, self._holders = [], []
+        optimizers = []
+        for found in living(*_CLASSES):
+            if issubclass(type(found), torch.Tensor):
+                self._tensors.append(TensorWeakRef(found))
+            elif issubclass(type(found), torch.optim.Optimizer):
+                optimizers.append(found)
+            else:
+                self._holders.append(weakref.ref(found))
+        return optimizers
+
+    def take(self) -> Living:
+        """What of it is still alive; the collection is empty then."""
+        tensors, holders = _alive(self._tensors), _alive(self._holders)
+        self._tensors, self._holders = [], []
+        modules = [each for each in holders if issubclass(type(each), torch.nn.Module)]
+        nodes = [each for each in holders if not issubclass(type(each), torch.nn.Module)]
+        return Living(tensors, modules, nodes)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """No automatic garbage collection: it would take long, and change what is being described."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _alive(references: Iterable[Callable[[], Any]]) -> list[Any]:
+    # Alone in a function: a variable left over would make the last tensor one of the program's.
+    return [item for reference in references if (item := reference()) is not None]

@@ -1,0 +1,122 @@
+"""What changed between two snapshots: what came, what went, what grew or shrank, by name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..utils import readable_size
+from .cells import signed
+from .snapshot import MemorySnapshot
+from .text import LEN, line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CAME, WENT, GREW, SHRANK = KINDS = ("came", "went", "grew", "shrank")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One name that two snapshots do not have alike.
+
+    Args:
+        device: as text.
+        name: of a row; rows of one name on one device count together.
+        before: bytes in the first snapshot.
+        after: bytes in the second.
+        kind: one of ``KINDS``.
+    """
+
+    device: str
+    name: str
+    before: int
+    after: int
+    kind: str
+
+    @property
+    def delta(self) -> int:
+        """Bytes more in the second."""
+        return self.after - self.before
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """All changes between two snapshots. ``str`` gives it as text, a notebook shows it as HTML.
+
+    Args:
+        changes: in the order of ``KINDS``, the largest first in each.
+    """
+
+    changes: tuple[Change, ...]
+
+    def names(self, kind: str) -> list[str]:
+        """The names that ``came``, ``went``, ``grew`` or ``shrank``."""
+        return [change.name for change in self.changes if change.kind == kind]
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per name.
+
+        Returns:
+            columns ``device, name, kind, before, after, delta``, in bytes.
+        """
+        from .frames import difference_frame
+
+        return difference_frame(self)
+
+    def __str__(self) -> str:
+        if not self.changes:
+            return "no change"
+        lines = [line("", "Before", "After"), "-" * LEN]
+        for change in self.changes:
+            before, after = readable_size(change.before), readable_size(change.after)
+            left = line(f"{change.kind:<7s}{change.name}", before, after)
+            lines.append(f"{left}{signed(change.delta):>11s}")
+        total = sum(change.delta for change in self.changes)
+        lines += ["-" * LEN, f"in all: {signed(total)}"]
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from .html import difference_fragment
+
+        return difference_fragment(self)
+
+
+def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
+    """What changed between two snapshots, by name.
+
+    Tensors without a name have numbers, which stay with them: take both snapshots with one
+    reporter, so that a number is the same tensor in both.
+
+    Args:
+        before: the earlier one.
+        after: the later one.
+
+    Returns:
+        names that came, went, grew and shrank, in bytes that were asked for.
+    """
+    old, new = _sizes(before), _sizes(after)
+    changes = []
+    for key in dict.fromkeys([*new, *old]):
+        kind = _kind(old.get(key), new.get(key))
+        if kind is not None:
+            changes.append(Change(*key, old.get(key, 0), new.get(key, 0), kind))
+    changes.sort(key=lambda change: (KINDS.index(change.kind), -abs(change.delta)))
+    return Difference(tuple(changes))
+
+
+def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:
+    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for row in snapshot.rows:
+        if row.nbytes:
+            sizes[str(row.device), row.name] += row.nbytes
+    return sizes
+
+
+def _kind(before: int | None, after: int | None) -> str | None:
+    if before == after:
+        return None
+    if before is None or after is None:
+        return CAME if before is None else WENT
+    return GREW if after > before else SHRANK

@@ -1,0 +1,118 @@
+"""Names whose memory grows with every iteration of a loop."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Generic, TypeVar
+
+from ..utils import readable_size
+from .cells import signed
+from .snapshot import MemorySnapshot
+from .text import LEN, line
+
+T = TypeVar("T")
+
+_INDEX = re.compile(r"\[(?:\d+|'[^']*'|\"[^\"]*\")\]")
+_NUMBER = re.compile(r"^([A-Z]\w*?)\d+(?![^.])")
+_FEWEST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Tensors of one kind of name that take more memory after every iteration.
+
+    Args:
+        device: as text.
+        name: with ``[*]`` for the indices of containers, ``Tensor*`` for tensors without a name.
+        sizes: bytes at the end of each iteration.
+    """
+
+    device: str
+    name: str
+    sizes: tuple[int, ...]
+
+    @property
+    def per_iteration(self) -> float:
+        """Bytes that one iteration adds, on average."""
+        return (self.sizes[-1] - self.sizes[0]) / (len(self.sizes) - 1)
+
+
+class LeakWatch(Generic[T]):
+    """A loop that looks at the memory after each iteration. ``str`` says what it found.
+
+    Args:
+        items: what to iterate over.
+        look: takes a snapshot.
+    """
+
+    def __init__(self, items: Iterable[T], look: Callable[[], MemorySnapshot]) -> None:
+        self._items = items
+        self._look = look
+        self._history: list[dict[tuple[str, str], int]] = []
+
+    def __iter__(self) -> Iterator[T]:
+        for item in self._items:
+            yield item
+            del item
+            self._history.append(_sizes(self._look()))
+
+    @property
+    def growing(self) -> tuple[Growth, ...]:
+        """What grew with every iteration, the fastest first; empty before three are done.
+
+        The first iteration is where the others start from: it makes gradients and optimizer state.
+        """
+        if len(self._history) < _FEWEST:
+            return ()
+        found = [
+            Growth(*key, tuple(sizes.get(key, 0) for sizes in self._history))
+            for key in self._history[-1]
+        ]
+        growing = [each for each in found if _grows(each.sizes)]
+        return tuple(sorted(growing, key=lambda each: -each.per_iteration))
+
+    def __str__(self) -> str:
+        done = len(self._history)
+        if done < _FEWEST:
+            return f"{done} iterations done: {_FEWEST} are needed to tell a leak"
+        growing = self.growing
+        if not growing:
+            return f"nothing grew with every one of {done} iterations"
+        lines = [line(f"grew with each of {done} iterations", "by each", "now"), "-" * LEN]
+        for each in growing:
+            name = f"{each.name} on {each.device}"
+            now = readable_size(each.sizes[-1])
+            lines.append(line(name, signed(each.per_iteration), now))
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        from .html import text_fragment
+
+        return text_fragment(str(self))
+
+
+def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:
+    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for row in snapshot.rows:
+        if row.nbytes:
+            sizes[str(row.device), _kind_of(row.name)] += row.nbytes
+    return dict(sizes)
+
+
+def _kind_of(name: str) -> str:
+    """A name without what tells the tensors of one container apart.
+
+    >>> _kind_of("losses[17]"), _kind_of("seen['step 3'].grad"), _kind_of("Tensor12")
+    ('losses[*]', 'seen[*].grad', 'Tensor*')
+    >>> _kind_of("layers.3.weight"), _kind_of("Tensor12.grad")
+    ('layers.3.weight', 'Tensor*.grad')
+    """
+    return _NUMBER.sub(r"\1*", _INDEX.sub("[*]", name))
+
+
+def _grows(sizes: tuple[int, ...]) -> bool:
+    return all(later > earlier for earlier, later in pairwise(sizes))

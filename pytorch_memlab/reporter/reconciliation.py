@@ -1,0 +1,195 @@
+"""Every allocated byte explained: tensors, saved tensors, rounding, workspaces, and the rest."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+import torch
+
+from ..devices import get_device
+from ..devices.allocations import (
+    Allocation,
+    Workspaces,
+    address_finder,
+    allocations_of,
+    driver_view,
+    workspaces_of,
+)
+from ..errors import MemlabError
+from ..tensors.lines import program_line
+from .records import SAVED, Reconciliation, TensorRow
+from .rows import Rows
+
+_BY_SIZE = (
+    "kernels' workspaces: PyTorch does not tell where they are; counted are blocks without a "
+    "tensor that have the size of a cuBLAS workspace"
+)
+_NO_BLOCKS = "this device does not show its blocks: rounding and workspaces are in unknown"
+
+
+def reconciled(rows: Rows) -> list[Reconciliation]:
+    """Where the memory went of each device that counts its memory.
+
+    Args:
+        rows: what is known of tensors.
+
+    Returns:
+        one for each device in the order of the rows, then those in use that hold no tensor.
+    """
+    devices = dict.fromkeys(row.device for row in rows.tensors)
+    if torch.cuda.is_available():
+        devices |= dict.fromkeys(torch.device("cuda", i) for i in range(torch.cuda.device_count()))
+    found = (_of_device(device, rows) for device in devices)
+    return [one for one in found if one is not None]
+
+
+def _counters(device: torch.device) -> tuple[int, int] | None:
+    """Bytes allocated and reserved on a device, None if its allocator does not count."""
+    if device.type in ("cpu", "meta"):
+        return None
+    try:
+        stats = get_device(device).stats()
+        allocated, reserved = (
+            stats[f"{name}_bytes"]["all"]["current"] if stats else 0
+            for name in ("allocated", "reserved")
+        )
+    except (MemlabError, RuntimeError, KeyError):
+        return None
+    return int(allocated), int(reserved)
+
+
+def with_birth_lines(rows: Rows) -> tuple[TensorRow, ...]:
+    """The rows, with the lines that PyTorch's own memory history knows of saved tensors.
+
+    Args:
+        rows: those of which autograd knows the line keep it.
+    """
+    blocks: dict[torch.device, dict[int, Allocation]] = {}
+    result = []
+    for row, piece in zip(rows.tensors, rows.storages, strict=True):
+        if row.saved_by and row.line is None and piece is not None:
+            if row.device not in blocks:
+                found = allocations_of(row.device) or ()
+                blocks[row.device] = {block.address: block for block in found if block.frames}
+            block = blocks[row.device].get(piece.storage[1])
+            line = program_line(block.frames) if block else None
+            if line is not None:
+                name = f"{row.name} ({line})" if row.name.startswith("saved by ") else row.name
+                row = replace(row, name=name, line=line)
+        result.append(row)
+    return tuple(result)
+
+
+def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
+    counted = _counters(device)
+    if counted is None:
+        return None
+    allocated, reserved = counted
+    blocks = allocations_of(device)
+    if blocks is None:
+        if not any(row.device == device for row in rows.tensors):
+            return None  # this process does not use it
+        return _without_blocks(device, rows, allocated, reserved)
+    blocks.sort(key=lambda block: block.address)
+    claims = _Claims(blocks)
+    for row, address in _storages(device, rows):
+        claims.add(row, address)
+    workspaces, notes = _workspace_bytes(claims.unclaimed(), workspaces_of(device))
+    requested = sum(block.requested for block in blocks)
+    allocated = sum(block.size for block in blocks)
+    tensors, saved = sum(claims.tensors.values()), sum(claims.saved.values())
+    view = driver_view(device)
+    used, process = (None, None) if view is None else (view.used, view.process)
+    return Reconciliation(
+        device,
+        tensors,
+        saved,
+        allocated - requested,
+        workspaces,
+        requested - tensors - saved - workspaces,
+        allocated,
+        reserved - allocated,
+        reserved,
+        None if process is None else process - reserved,
+        None if used is None or process is None else used - process,
+        used,
+        claims.foreign,
+        notes,
+    )
+
+
+class _Claims:
+    """Which bytes of which block tensors look at: a block counts once."""
+
+    def __init__(self, blocks: list[Allocation]) -> None:
+        self._blocks = blocks
+        self._addresses = [block.address for block in blocks]
+        self.tensors: dict[int, int] = {}
+        self.saved: dict[int, int] = {}
+        self.foreign = 0
+
+    def add(self, row: TensorRow, address: int) -> None:
+        """A storage of a row, by its address on the device."""
+        index = bisect_right(self._addresses, address) - 1
+        block = self._blocks[index] if index >= 0 else None
+        if block is None or address >= block.address + block.size:
+            self.foreign += row.nbytes
+            return
+        kind = self.saved if row.category == SAVED else self.tensors
+        other = self.tensors if kind is self.saved else self.saved
+        free = block.requested - kind.get(index, 0) - other.get(index, 0)
+        kind[index] = kind.get(index, 0) + min(row.nbytes, free)
+
+    def unclaimed(self) -> Iterator[Allocation]:
+        """Blocks that no tensor looks at."""
+        for index, block in enumerate(self._blocks):
+            if index not in self.tensors and index not in self.saved:
+                yield block
+
+
+def _storages(device: torch.device, rows: Rows) -> Iterator[tuple[TensorRow, int]]:
+    find = address_finder()
+    for row, piece in zip(rows.tensors, rows.storages, strict=True):
+        if piece is not None and row.device == device and piece.number:
+            yield row, find(piece.storage[1], piece.number)
+
+
+def _workspace_bytes(
+    unclaimed: Iterable[Allocation], workspaces: Workspaces
+) -> tuple[int, tuple[str, ...]]:
+    if workspaces.addresses is not None:
+        known = [block for block in unclaimed if block.address in workspaces.addresses]
+        return sum(block.requested for block in known), ()
+    alike = [block.requested for block in unclaimed if block.requested == workspaces.size]
+    return sum(alike), (_BY_SIZE,) if alike else ()
+
+
+def _without_blocks(
+    device: torch.device, rows: Rows, allocated: int, reserved: int
+) -> Reconciliation:
+    here = [row for row in rows.tensors if row.device == device]
+    saved = sum(row.nbytes for row in here if row.category == SAVED)
+    tensors = sum(row.nbytes for row in here) - saved
+    return Reconciliation(
+        device,
+        tensors,
+        saved,
+        0,
+        0,
+        allocated - tensors - saved,
+        allocated,
+        reserved - allocated,
+        reserved,
+        notes=(_NO_BLOCKS,),
+    )
+
+
+def description_of(device: torch.device) -> str:
+    """What the hardware is, and whether it is simulated; empty where nobody tells."""
+    try:
+        info = get_device(device).info
+    except (MemlabError, RuntimeError):
+        return ""
+    return f"{info.description}, simulated" if info.simulated else info.description

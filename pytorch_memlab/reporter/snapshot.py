@@ -1,0 +1,142 @@
+"""A finished report of what holds the memory: plain data that prints itself in every form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from ..errors import UsageError
+from .records import CATEGORIES, Reconciliation, TensorRow
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+
+_ORDERS: Final[dict[str, Callable[[TensorRow], object]]] = {
+    "size": lambda row: -row.nbytes,
+    "name": lambda row: row.name,
+    "numel": lambda row: -row.numel,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySnapshot:
+    """The tensors at one moment, and where the memory of each device went.
+
+    ``str`` gives it as text; a notebook shows it as HTML.
+
+    Args:
+        rows: GPUs first, meta and fake tensors (which hold nothing) last.
+        reconciliations: one for each device that counts its memory.
+        descriptions: name of a device -> what the hardware is.
+    """
+
+    rows: tuple[TensorRow, ...]
+    reconciliations: tuple[Reconciliation, ...] = ()
+    descriptions: tuple[tuple[str, str], ...] = ()
+
+    def devices(self) -> list[torch.device]:
+        """The devices, in the order of the report."""
+        mine = [row.device for row in self.rows]
+        return list(dict.fromkeys([*mine, *(each.device for each in self.reconciliations)]))
+
+    def totals(self, device: torch.device) -> dict[str, int]:
+        """Bytes of each category on one device, as many as were asked for."""
+        found = dict.fromkeys(CATEGORIES, 0)
+        for row in self.rows:
+            if row.device == device:
+                found[row.category] += row.nbytes
+        return found
+
+    def on(self, device: torch.device | None) -> MemorySnapshot:
+        """The part that is about one device; one without an index stands for all of its type."""
+        if device is None:
+            return self
+        return replace(
+            self,
+            rows=tuple(row for row in self.rows if means(device, row.device)),
+            reconciliations=tuple(
+                each for each in self.reconciliations if means(device, each.device)
+            ),
+        )
+
+    def arranged(self, sort_by: str | None = None, min_size: int = 0) -> MemorySnapshot:
+        """The rows in another order, small ones put together.
+
+        Args:
+            sort_by: ``size`` or ``numel`` (largest first), ``name``; None for the report's order.
+            min_size: rows of fewer bytes become one row for each device and category.
+
+        Returns:
+            a snapshot with the same sums.
+
+        Raises:
+            UsageError: there is no such order, or no such size.
+        """
+        check_arrangement(sort_by, min_size)
+        rows = [row for row in self.rows if row.nbytes >= min_size]
+        if sort_by is not None:
+            rows.sort(key=_ORDERS[sort_by])  # type: ignore[arg-type]
+        rows += _together([row for row in self.rows if row.nbytes < min_size])
+        places = {device: place for place, device in enumerate(self.devices())}
+        rows.sort(key=lambda row: places[row.device])
+        return replace(self, rows=tuple(rows))
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """One row per tensor.
+
+        Returns:
+            columns ``device, name, category, size, numel, dtype, bytes, memory, shares, saved_by,
+            file, line``; ``bytes`` as they were asked for, ``memory`` rounded up to 512.
+        """
+        from .frames import snapshot_frame
+
+        return snapshot_frame(self)
+
+    def __str__(self) -> str:
+        from .details import render
+
+        return render(self)
+
+    def _repr_html_(self) -> str:
+        from .html import snapshot_fragment
+
+        return snapshot_fragment(self)
+
+
+def means(target: torch.device, device: torch.device) -> bool:
+    """Whether one device is the other, or stands for all of its type."""
+    return target.type == device.type and target.index in (None, device.index)
+
+
+def check_arrangement(sort_by: str | None, min_size: int) -> None:
+    """Refuse what no report can be arranged by.
+
+    Raises:
+        UsageError: there is no such order, or no such size.
+    """
+    if sort_by is not None and sort_by not in _ORDERS:
+        raise UsageError(f"sort_by must be one of {', '.join(_ORDERS)}, not {sort_by!r}")
+    if isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0:
+        raise UsageError(f"min_size must be a number of bytes, 0 or more, not {min_size!r}")
+
+
+def _together(rows: list[TensorRow]) -> list[TensorRow]:
+    """One row for all small ones of a device and category."""
+    groups: dict[tuple[torch.device, str], list[TensorRow]] = {}
+    for row in rows:
+        groups.setdefault((row.device, row.category), []).append(row)
+    return [group[0] if len(group) == 1 else _sum(group) for group in groups.values()]
+
+
+def _sum(rows: list[TensorRow]) -> TensorRow:
+    return TensorRow(
+        f"{len(rows)} smaller",
+        rows[0].device,
+        (),
+        sum(row.numel for row in rows),
+        sum(row.memory for row in rows),
+        category=rows[0].category,
+        nbytes=sum(row.nbytes for row in rows),
+    )

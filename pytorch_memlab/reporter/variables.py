@@ -1,0 +1,240 @@
+"""Names of tensors after the variables that lead to them."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import sysconfig
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import count, islice
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+
+Roots = Iterable[tuple[str, object]]
+
+LOOKED_INTO = 50_000
+"""How many objects are looked into for names in one report, so that it stays quick."""
+
+_MOST_PARTS = 1000
+"""How many objects of one container are looked into; its tensors all have names."""
+
+_HAS_NO_TENSOR = frozenset(
+    map(
+        id,
+        (
+            *(int, float, complex, bool, str, bytes, bytearray, type(None), type, range, slice),
+            *(type(len), type(lambda: 0), type(torch.ones), property, staticmethod, classmethod),
+            *(torch.dtype, torch.device, torch.Size, ModuleType, FrameType),
+        ),
+    )
+)
+_INNER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_LIBRARIES = tuple(
+    os.path.join(os.path.realpath(sysconfig.get_path(kind)), "")
+    for kind in ("stdlib", "purelib", "platlib")
+)
+_OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
+
+
+def names_of_attributes(models: Iterable[torch.nn.Module], wanted: set[int]) -> dict[int, str]:
+    """Names of tensors that are attributes of models, but neither parameters nor buffers.
+
+    Args:
+        models: whose modules to visit.
+        wanted: ``id`` of the tensors to name.
+
+    Returns:
+        ``id`` -> path as the model has it: ``decoder.cache[0]``.
+    """
+    return _Search(wanted).run(pair for model in models for pair in _attributes(model))
+
+
+def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, str]:
+    """Names of tensors after variables: of the calling functions, then globals of modules.
+
+    Args:
+        frame: of the innermost function whose variables count; torch's functions and this
+            package's are left out.
+        wanted: ``id`` of the tensors to name; no code of any object runs.
+
+    Returns:
+        ``id`` -> ``inp``, ``batch['x']``, ``main().model.weight`` for a function further out,
+        ``train.cache`` for a global of another module.
+    """
+    search = _Search(wanted)
+    namespaces: dict[int, Mapping[str, object]] = {}
+    roots: list[tuple[str, object]] = []
+    is_first = True
+    while frame is not None:
+        filename = frame.f_code.co_filename
+        if not filename.startswith((_INNER, _TORCH)):
+            if not filename.startswith(_LIBRARIES):
+                namespaces[id(frame.f_globals)] = frame.f_globals
+            if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+                prefix = "" if is_first else f"{frame.f_code.co_name}()."
+                roots += _named(_locals_of(frame), prefix)
+            is_first = False
+        frame = frame.f_back
+    search.run(roots)
+    del roots
+    for namespace in namespaces.values():
+        search.run(_named(namespace))
+    search.run(pair for module in _other_modules(namespaces) for pair in module)
+    return search.names
+
+
+class _Search:
+    """Looks for tensors breadth first, so that the shortest path is the name."""
+
+    def __init__(self, wanted: set[int]) -> None:
+        self.names: dict[int, str] = {}
+        self._wanted = wanted
+        self._taken: set[str] = set()
+        self._seen: set[int] = set()
+        self._left = LOOKED_INTO
+
+    def run(self, roots: Roots) -> dict[int, str]:
+        """Follow what the roots lead to."""
+        queue: deque[tuple[str, object]] = deque()
+        self._enter(roots, queue, LOOKED_INTO)
+        while queue and self._left > 0 and len(self.names) < len(self._wanted):
+            path, value = queue.popleft()
+            if id(value) not in self._seen:
+                self._seen.add(id(value))
+                self._left -= 1
+                try:
+                    pairs = ((f"{path}{suffix}", part) for suffix, part in _pairs(value))
+                    self._enter(pairs, queue, _MOST_PARTS)
+                except Exception:  # changed meanwhile, or an odd object
+                    continue
+        return self.names
+
+    def _enter(self, pairs: Roots, queue: deque[tuple[str, object]], most: int) -> None:
+        """Name the tensors among some objects, and queue the others."""
+        for path, value in pairs:
+            kind = type(value)
+            if issubclass(kind, torch.Tensor):
+                self._name(path, value)
+            elif most > 0 and id(kind) not in _HAS_NO_TENSOR:
+                most -= 1
+                queue.append((path, value))
+
+    def _name(self, path: str, tensor: object) -> None:
+        key = id(tensor)
+        if key in self._wanted and key not in self.names:
+            path = next(name for name in _variants(path) if name not in self._taken)
+            self._taken.add(path)
+            self.names[key] = path
+
+
+def _variants(path: str) -> Iterator[str]:
+    yield path
+    yield from (f"{path}#{number}" for number in count(2))
+
+
+def _named(variables: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:
+    """Those that can lead to a tensor, those that look private or automatic last."""
+    found = [
+        (f"{prefix}{name}", value)
+        for name, value in variables.copy().items()  # type: ignore[attr-defined]
+        if id(type(value)) not in _HAS_NO_TENSOR and not name.startswith("__")
+    ]
+    found.sort(key=lambda pair: pair[0].startswith(f"{prefix}_"))
+    return found
+
+
+def _locals_of(frame: FrameType) -> dict[str, object]:
+    """A function's variables, without leaving anything that keeps them alive.
+
+    Until Python 3.13 a frame keeps the dict that ``f_locals`` made, and so every variable in it,
+    until the function ends. Where nobody else uses that dict it is emptied; a tracer does.
+    """
+    mapping = frame.f_locals
+    variables = dict(mapping)
+    if sys.version_info < (3, 13) and sys.gettrace() is None and frame.f_trace is None:
+        if sys.getrefcount(mapping) <= 3:  # the frame's, ours, and that of the call
+            mapping.clear()
+    return variables
+
+
+def _other_modules(known: Mapping[int, object]) -> Iterator[list[tuple[str, object]]]:
+    for name, module in list(sys.modules.items()):
+        if type(module) is not ModuleType or name.partition(".")[0] in ("torch", "pytorch_memlab"):
+            continue
+        namespace = vars(module)
+        filename = namespace.get("__file__")
+        if id(namespace) in known or type(filename) is not str:
+            continue
+        if not filename.startswith(_LIBRARIES):
+            yield _named(namespace, f"{name}.")
+
+
+def _pairs(value: Any) -> Iterable[tuple[str, object]]:
+    kind = type(value)
+    if issubclass(kind, dict):
+        return ((f"[{_key(key)}]", part) for key, part in dict.items(value))
+    if issubclass(kind, (list, tuple, deque, set, frozenset)):
+        return _items(value, kind)
+    if issubclass(kind, torch.nn.Module):
+        return _members(value)
+    if issubclass(kind, (type, torch.optim.Optimizer)) or _is_ours(kind):
+        return ()
+    return ((f".{name}", part) for name, part in _attributes_of(value))
+
+
+def _items(value: Any, kind: type) -> Iterable[tuple[str, object]]:
+    iterate: Callable[[Any], Iterator[object]] = next(
+        each.__iter__ for each in (list, tuple, deque, set, frozenset) if issubclass(kind, each)
+    )
+    # A long container without a tensor among its first parts has none, most likely.
+    has_tensors = any(issubclass(type(part), torch.Tensor) for part in islice(iterate(value), 64))
+    parts = iterate(value) if has_tensors else islice(iterate(value), _MOST_PARTS)
+    fields = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
+    if fields is not None:
+        return zip((f".{name}" for name in fields), parts, strict=False)
+    return ((f"[{index}]", part) for index, part in enumerate(parts))
+
+
+def _members(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    """The tensors of a module by the names that its ``state_dict`` would have, then the rest."""
+    for path, each in torch.nn.Module.named_modules(module):
+        own = vars(each)
+        for kind in ("_parameters", "_buffers"):
+            for name, tensor in own.get(kind, {}).items():
+                yield f".{path}.{name}".replace("..", "."), tensor
+    yield from ((f".{name}", value) for name, value in _attributes(module))
+
+
+def _attributes(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
+    for path, module in torch.nn.Module.named_modules(model):
+        for name, value in list(vars(module).items()):
+            if name not in _OWN_ATTRIBUTES and id(type(value)) not in _HAS_NO_TENSOR:
+                yield f"{path}.{name}".lstrip("."), value
+
+
+def _attributes_of(value: object) -> Iterator[tuple[str, object]]:
+    """What an instance holds; nothing of its class runs but the slots' own getters."""
+    kind = type(value)
+    if type.__getattribute__(kind, "__dictoffset__"):
+        yield from object.__getattribute__(value, "__dict__").copy().items()
+    for base in type.__getattribute__(kind, "__mro__"):
+        slots = base.__dict__.get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else tuple(slots):
+            if inspect.ismemberdescriptor(base.__dict__.get(name)):
+                try:
+                    yield name, base.__dict__[name].__get__(value)
+                except AttributeError:  # not set
+                    continue
+
+
+def _is_ours(kind: type) -> bool:
+    return str(type.__getattribute__(kind, "__module__")).startswith("pytorch_memlab.")
+
+
+def _key(key: object) -> str:
+    return repr(key) if type(key) in (str, int) else f"<{type(key).__name__}>"

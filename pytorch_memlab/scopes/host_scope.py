@@ -1,0 +1,173 @@
+"""``HostScope``: the peak of the host's memory over a stretch of code."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING
+
+from ..devices.host_process import host_process
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..devices.host_process import HostProcess
+
+
+class HostLedger:
+    """The one owner of the resets of the host's peak: a reset is noted in every open scope first.
+
+    Args:
+        process: where the numbers come from.
+    """
+
+    def __init__(self, process: HostProcess) -> None:
+        self._process = process
+        self._open: list[HostScope] = []
+        self._lock = threading.RLock()
+
+    def open(self, scope: HostScope) -> int:
+        """Begin to follow a scope.
+
+        Args:
+            scope: not open.
+
+        Returns:
+            resident bytes now.
+        """
+        with self._lock:
+            if not self._open:
+                self._process.attach()
+            self._fold()
+            self._process.reset_peak()
+            self._open.append(scope)
+            return self._process.resident()
+
+    def read(self, scope: HostScope) -> tuple[int, int]:
+        """What an open scope sees.
+
+        Args:
+            scope: an open one.
+
+        Returns:
+            resident bytes now, and the highest number of them since the scope began.
+        """
+        with self._lock:
+            self._fold()
+            used = self._process.resident()
+            scope.highest = max(scope.highest, used)
+            return used, scope.highest
+
+    def close(self, scope: HostScope) -> None:
+        """Follow a scope no more."""
+        with self._lock:
+            self._open.remove(scope)
+            if not self._open:
+                self._process.detach()
+
+    def _fold(self) -> None:
+        if self._open:
+            peak = self._process.peak()
+            for scope in self._open:
+                scope.highest = max(scope.highest, peak)
+
+
+@functools.cache
+def host_ledger() -> HostLedger:
+    """The ledger of this process."""
+    return HostLedger(host_process())
+
+
+class HostScope:
+    """A window over the process' resident memory on the host, with a peak of its own.
+
+    Scopes may nest and overlap, in any number and in any thread. On Linux the peak is the
+    kernel's own, however short it was; elsewhere a thread takes samples every 5 ms.
+
+    Args:
+        ledger: whose numbers it shows; this process' own if None.
+
+    >>> with HostScope() as scope:
+    ...     _ = len(bytearray(64 * 2**20))
+    >>> abs(scope.peaked_delta - 64 * 2**20) < 2**20
+    True
+    """
+
+    def __init__(self, ledger: HostLedger | None = None) -> None:
+        self._ledger = host_ledger() if ledger is None else ledger
+        self._is_open = False
+        self._start: int | None = None
+        self._last = (0, 0)
+        self.highest = 0
+
+    def start(self) -> None:
+        """Open the window.
+
+        Raises:
+            UsageError: it is open already.
+        """
+        if self._is_open:
+            raise UsageError("this scope is open: use reset() to begin anew")
+        self.highest = 0
+        self._start = self._ledger.open(self)
+        self._is_open = True
+
+    def stop(self) -> None:
+        """Close the window; its values stay. A second stop has no effect."""
+        if self._is_open:
+            self._last = self._ledger.read(self)
+            self._ledger.close(self)
+            self._is_open = False
+
+    def reset(self) -> None:
+        """Begin anew, as if it had been opened now.
+
+        Raises:
+            UsageError: it is not open.
+        """
+        if not self._is_open:
+            raise UsageError("this scope is not open: start() it, or use it in a with statement")
+        self._ledger.close(self)
+        self._is_open = False
+        self.start()
+
+    @property
+    def used(self) -> int:
+        """Resident bytes now, or when it was closed."""
+        return self._read()[0]
+
+    @property
+    def peak(self) -> int:
+        """Highest number of resident bytes since it began."""
+        return self._read()[1]
+
+    @property
+    def used_delta(self) -> int:
+        """Resident bytes now, or when it was closed, less those when it began."""
+        return self._read()[0] - self._began()
+
+    @property
+    def peaked_delta(self) -> int:
+        """Bytes that the peak went above what was resident before and is resident after."""
+        used, peak = self._read()
+        start = self._began()
+        return max(0, peak - start - max(0, used - start))
+
+    def __enter__(self) -> Self:
+        """Open the window."""
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Close the window."""
+        self.stop()
+
+    def _began(self) -> int:
+        if self._start is None:
+            raise UsageError("this scope has not begun: start() it, or use it in a with statement")
+        return self._start
+
+    def _read(self) -> tuple[int, int]:
+        self._began()
+        return self._ledger.read(self) if self._is_open else self._last

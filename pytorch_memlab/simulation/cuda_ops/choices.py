@@ -1,0 +1,107 @@
+"""Composite ops that choose by the device: for tensors of simulated GPUs, as CUDA chooses."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from .. import active
+from . import attention, batch_norm, ctc, dropout, rms_norm, rnn, rnn_cells, softmax
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from ..machine import Machine
+    from ..simulated_gpu import SimulatedGPU
+
+    Choice = Callable[..., Any]
+
+CHOICES: Final[Mapping[str, Choice]] = {
+    **attention.CHOICES,
+    **batch_norm.CHOICES,
+    **ctc.CHOICES,
+    **dropout.CHOICES,
+    **rnn.CHOICES,
+    **rnn_cells.CHOICES,
+    **softmax.CHOICES,
+}
+"""By the op's name, with the overload's behind a dot where it has one.
+
+Each is called as the op is, with the simulated GPU of its first tensor before the op's arguments,
+above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorch.
+"""
+
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+_KEYS: Final = ("CPU", "AutogradCPU")
+_libraries: list[torch.library.Library] = []
+
+
+@contextmanager
+def installed() -> Iterator[None]:
+    """Make CUDA's choices while this lasts; a simulation inside another finds them made."""
+    if _libraries:
+        yield
+        return
+    library = torch.library.Library("aten", "IMPL")
+    _libraries.append(library)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for name in CHOICES:
+                op = _overload(name)
+                for key in _KEYS:
+                    library.impl(op, choice_of(op), key)
+            for name, kernel in rms_norm.KERNELS.items():
+                library.impl(_overload(name), kernel, "CPU")
+        yield
+    finally:
+        _libraries.pop()._destroy()
+
+
+@functools.cache
+def choice_of(op: Any) -> Choice | None:
+    """What runs in place of a composite op.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+
+    Returns:
+        a function of the op's arguments that makes CUDA's choice for tensors of simulated GPUs,
+        and PyTorch's for others; None if the op is no composite.
+    """
+    schema = op._schema
+    name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
+    choice = CHOICES.get(name)
+    if choice is not None:
+        return functools.partial(_choose, choice, functools.partial(op._op_dk, _COMPOSITE))
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
+        return functools.partial(op._op_dk, _COMPOSITE)
+    return None
+
+
+def _choose(choice: Choice, composite: Choice, *args: Any, **kwargs: Any) -> Any:
+    gpu = _gpu_of(active.machine, args)
+    if gpu is not None:
+        result = choice(gpu, *args, **kwargs)
+        if result is not NotImplemented:
+            return result
+    return composite(*args, **kwargs)
+
+
+def _gpu_of(machine: Machine | None, args: tuple[Any, ...]) -> SimulatedGPU | None:
+    """The simulated GPU of a call's first tensor, None if that is one of the host."""
+    first = next((value for value in args if isinstance(value, torch.Tensor)), None)
+    if machine is None or first is None:
+        return None
+    placement = machine.placements.find(first)
+    return None if placement is None else placement.gpu
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.removeprefix("aten::").partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")

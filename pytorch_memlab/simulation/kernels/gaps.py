@@ -1,0 +1,74 @@
+"""Ops of whose kernels too little is known: counted, so that they can be named at their line."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class OpCount:
+    """Calls of one op.
+
+    Args:
+        calls: how many.
+        nbytes: bytes, of all of them together.
+    """
+
+    calls: int = 0
+    nbytes: int = 0
+
+    def __add__(self, other: OpCount) -> OpCount:
+        """Both together."""
+        return OpCount(self.calls + other.calls, self.nbytes + other.nbytes)
+
+
+class OpGaps:
+    """Those that ran on one GPU, by their names with namespace and overload.
+
+    Attributes:
+        unmodelled: ops without an entry in the table, with the bytes that they returned.
+        estimated: ops whose entry is an estimate and was used, with the bytes that they took
+            besides their results.
+        events: how often anything was counted.
+    """
+
+    def __init__(self) -> None:
+        self.unmodelled: dict[str, OpCount] = {}
+        self.estimated: dict[str, OpCount] = {}
+        self.events = 0
+        self._lock = threading.Lock()
+
+    def count_unmodelled(self, op: Any, result: Any) -> None:
+        """Note a call of an op without an entry.
+
+        Args:
+            op: a ``torch._ops.OpOverload``.
+            result: what it returned.
+        """
+        self._count(self.unmodelled, op, _nbytes(result))
+
+    def count_estimated(self, op: Any, nbytes: int) -> None:
+        """Note that an estimate was used.
+
+        Args:
+            op: a ``torch._ops.OpOverload``.
+            nbytes: bytes that it took besides its results.
+        """
+        self._count(self.estimated, op, nbytes)
+
+    def _count(self, table: dict[str, OpCount], op: Any, nbytes: int) -> None:
+        name = str(op)
+        with self._lock:
+            table[name] = table.get(name, OpCount()) + OpCount(1, nbytes)
+            self.events += 1
+
+
+def _nbytes(result: Any) -> int:
+    items = result if isinstance(result, (tuple, list)) else (result,)
+    return sum(
+        item.numel() * item.element_size() for item in items if isinstance(item, torch.Tensor)
+    )

@@ -1,0 +1,59 @@
+"""Products of matrices in another dtype than theirs: as those of one dtype, and what differs."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from .cublas import batched, copy_unreadable, matrices
+from .entry import Basis, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .launch import Launch
+
+_RELEASE: Final = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+_BARE_HANDLE_SINCE: Final = (2, 13)
+"""Release in which asking for cuBLASLt's handle alone makes no workspace (pull request 179022)."""
+
+
+def added(launch: Launch) -> None:
+    """``addmm.dtype``: its result has the bias's size first, and is resized to the product's."""
+    bias: torch.Tensor = launch.args[0]
+    result: torch.Tensor = launch.result
+    if bias.shape == result.shape:
+        return
+    first = launch.borrow(bias.numel() * result.element_size())
+    launch.made(result)
+    launch.give_back(first)
+
+
+def batch_added(launch: Launch) -> None:
+    """``baddbmm.dtype``: its result is a converted copy of a copy of the bias."""
+    bias: torch.Tensor = launch.args[0]
+    if bias.dtype == launch.result.dtype:
+        return
+    copy = launch.borrow(bias.numel() * bias.element_size())
+    launch.made(launch.result)
+    launch.give_back(copy)
+
+
+def of_integers(launch: Launch) -> None:
+    """``_int_mm``: cuBLASLt is given no workspace, but its handle may come with cuBLAS's."""
+    copy_unreadable(launch)
+    if _RELEASE < _BARE_HANDLE_SINCE:
+        launch.need_cublas()
+
+
+_BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::mm.dtype": Entry(matrices, _BLAS, Basis.SOURCE),
+    "aten::bmm.dtype": Entry(batched, _BLAS, Basis.SOURCE),
+    "aten::addmm.dtype": Entry(matrices, _BLAS, Basis.SOURCE, make=added),
+    "aten::baddbmm.dtype": Entry(batched, _BLAS, Basis.SOURCE, make=batch_added),
+    "aten::_int_mm": Entry(of_integers, _BLAS, Basis.SOURCE),
+}

@@ -1,0 +1,47 @@
+"""Products of float8 matrices: which GPUs have them, and cuBLAS's workspace."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from .entry import Basis, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .launch import Launch
+
+_OLDEST: Final = (8, 9)
+
+
+def check_capability(launch: Launch) -> None:
+    """Fail where the GPU has no float8 units, in PyTorch's words."""
+    if (launch.gpu.model.major, launch.gpu.model.minor) < _OLDEST:
+        raise RuntimeError(
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 "
+            "or 8.9, or ROCm MI300+"
+        )
+
+
+def scaled(launch: Launch) -> None:
+    """``_scaled_mm``: the workspace, which cuBLASLt shares with cuBLAS.
+
+    The operands are never copied: one that is not row-major, or column-major in the second's case,
+    is an error. With a scale for each row another library may multiply, whose workspace only it
+    knows.
+    """
+    if launch.result.numel() == 0:
+        return
+    launch.need_cublas()
+    scale = launch.argument(2, "scale_a")
+    launch.takes_more = launch.takes_more or scale.numel() > 1
+
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::_scaled_mm": Entry(
+        scaled,
+        "aten/src/ATen/native/cuda/ScaledBlas.cpp, aten/src/ATen/cuda/CUDABlas.cpp",
+        Basis.ESTIMATE,
+        prepare=check_capability,
+    ),
+}

@@ -1,0 +1,149 @@
+"""Source lines of autograd's nodes: noted while somebody asks for it, else as anomaly mode did."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from .saved import grad_fn
+
+_KEY = "pytorch_memlab.line"
+_TRACEBACK = "traceback_"
+"""Where anomaly mode keeps its stack (torch/csrc/autograd/python_anomaly_mode.h)."""
+
+_FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
+_SKIPPED = tuple(
+    os.path.join(os.path.dirname(os.path.realpath(path)), "")
+    for path in (torch.__file__, os.path.dirname(os.path.realpath(__file__)))
+)
+"""Folders of torch and of this package: a line there is not the program's."""
+_NO_PYTHON = ("??", ".cpp", ".cc", ".c", ".h", ".cu", ".so")
+_sequence_number = torch._C._autograd._get_sequence_nr
+
+
+class SourceLine(NamedTuple):
+    """A line of a program.
+
+    Args:
+        filename: as its code names it.
+        line: number in that file.
+    """
+
+    filename: str
+    line: int
+
+    def __str__(self) -> str:
+        """Short: ``train.py:41``."""
+        return f"{os.path.basename(self.filename)}:{self.line}"
+
+
+@contextmanager
+def recorded_lines() -> Iterator[None]:
+    """Note for every node of autograd that this thread makes which line made it.
+
+    The note lives in the node and dies with it. It takes some 10 µs for each op that makes a
+    node. While it is on, PyTorch's fast path for transformer encoders (without gradients) is off.
+    """
+    with _noted_applies(), _Notes():
+        yield
+
+
+def line_of(node: Any) -> SourceLine | None:
+    """The line that made a node.
+
+    Args:
+        node: of autograd.
+
+    Returns:
+        the innermost line outside torch and this package; None where nobody noted it.
+    """
+    metadata = getattr(node, "metadata", None)
+    if not metadata:
+        return None
+    noted: SourceLine | None = metadata.get(_KEY)
+    return noted or _innermost(metadata.get(_TRACEBACK, ()))
+
+
+def program_line(frames: Iterable[tuple[str, int]]) -> SourceLine | None:
+    """The innermost frame of the program in a stack.
+
+    Args:
+        frames: file names and lines, the innermost first.
+
+    Returns:
+        None if all of them are torch's, this package's, or no Python.
+
+    >>> str(program_line([("??", 0), ("/home/me/train.py", 41)]))
+    'train.py:41'
+    """
+    for filename, line in frames:
+        if not filename.endswith(_NO_PYTHON) and not _is_skipped(filename):
+            return SourceLine(filename, line)
+    return None
+
+
+class _Notes(TorchFunctionMode):
+    """Notes the line at the nodes that a call made."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        before = _sequence_number()
+        result = func(*args, **(kwargs or {}))
+        if _sequence_number() != before:
+            _note(result, before)
+        return result
+
+
+@contextmanager
+def _noted_applies() -> Iterator[None]:
+    """The nodes of functions written in Python, which no mode sees."""
+    original = torch.autograd.Function.__dict__["apply"]
+
+    def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
+        before = _sequence_number()
+        result = original.__get__(None, cls)(*args, **kwargs)
+        _note(result, before)
+        return result
+
+    function: Any = torch.autograd.Function
+    function.apply = classmethod(apply)
+    try:
+        yield
+    finally:
+        function.apply = original
+
+
+def _note(result: Any, before: int) -> None:
+    """Note the running line at the nodes behind a result that have this number or a later one."""
+    line = _running_line()
+    each = result if isinstance(result, (tuple, list)) else [result]
+    left = [grad_fn(tensor) for tensor in each if isinstance(tensor, torch.Tensor)]
+    while left:
+        node = left.pop()
+        if node is None or not before <= node._sequence_nr() < _sequence_number():
+            continue  # made earlier, or for a leaf: those have the largest number that there is
+        if _KEY not in node.metadata:
+            node.metadata[_KEY] = line
+            left.extend(following for following, _ in node.next_functions)
+
+
+def _running_line() -> SourceLine:
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_skipped(frame.f_code.co_filename):
+        frame = frame.f_back
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def _is_skipped(filename: str) -> bool:
+    return filename.startswith(_SKIPPED) or filename.startswith("<frozen")
+
+
+def _innermost(traceback: Any) -> SourceLine | None:
+    entries = _FRAME.findall("".join(traceback))
+    return program_line([(filename, int(line)) for filename, line in reversed(entries)])

@@ -1,0 +1,116 @@
+"""What is alive, found at one moment: tensors and the storages under them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeGuard
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from .held import not_held
+from .living import gradient_of, living
+from .memory import parts_of
+from .saved import grad_fn, held_by_graphs
+
+_MARK = "pytorch_memlab"
+
+
+class Survey:
+    """What is alive, found at one moment.
+
+    ``hidden`` are tensors that no variable of the program holds (their ``id``): those inside a
+    sparse tensor, the bases of views, what a graph keeps.
+    """
+
+    def __init__(self) -> None:
+        found = living(torch.Tensor, torch.UntypedStorage, GradientEdge)
+        self._storages = [each for each in found if issubclass(type(each), torch.UntypedStorage)]
+        self._edges = [each.node for each in found if type(each) is GradientEdge]
+        self.tensors: list[torch.Tensor] = [
+            each for each in found if issubclass(type(each), torch.Tensor)
+        ]
+        del found  # so that nobody holds the tensors to look at them
+        self.hidden = not_held(self.tensors)
+        gradients = [gradient_of(tensor) for tensor in self.tensors]
+        self.tensors += [gradient for gradient in gradients if gradient is not None]
+        self.hidden -= {id(gradient) for gradient in gradients}
+
+    def is_free(self, tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+        """Whether a tensor may change its device: it is held by a variable, not by a graph."""
+        if tensor is None or id(tensor) in self.hidden:
+            return False
+        return not _has_living_accumulator(tensor)
+
+    def storages(self) -> Iterator[tuple[torch.Tensor | None, torch.UntypedStorage]]:
+        """Every storage as often as it is found; with it a tensor that can look at another."""
+        for storage in self._storages:
+            yield None, storage
+        roots = [*map(grad_fn, self.tensors), *self._edges]
+        saved = [tensor for _, tensor in held_by_graphs(roots)]
+        whole = {id(tensor): tensor for tensor in (*self.tensors, *saved)}
+        for tensor in whole.values():
+            if (storage := _storage_of(tensor)) is not None:
+                yield (tensor if can_point_elsewhere(tensor) else None), storage
+            for part in _parts(tensor):
+                if (storage := _storage_of(part)) is not None:
+                    yield None, storage
+
+
+def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What a tensor that is not plain is made of."""
+    if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
+        return []
+    with torch.no_grad():
+        try:
+            return [part for _, part in parts_of(tensor) if part is not tensor]
+        except Exception:  # a subclass that refuses; its inner tensors are found by themselves
+            return []
+
+
+def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
+    try:
+        return tensor.untyped_storage()
+    except Exception:  # no storage (sparse, opaque), or a subclass that refuses
+        return None
+
+
+def can_point_elsewhere(tensor: Any) -> bool:
+    """Whether ``tensor.data`` can be assigned and nothing but the storage changes.
+
+    Args:
+        tensor: of any class and layout.
+    """
+    if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
+        return False
+    try:
+        odd = (
+            tensor.layout is not torch.strided
+            or tensor.is_quantized
+            or tensor.is_nested
+            or tensor.is_conj()
+            or tensor.is_neg()
+            or any(getattr(tensor, "names", ()))  # gone in torch 2.13
+        )
+    except Exception:
+        return False
+    return not odd
+
+
+def _has_living_accumulator(tensor: torch.Tensor) -> bool:
+    """Whether a graph that waits for backward, or a hook of DDP, holds the leaf's accumulator.
+
+    PyTorch gives a leaf a new accumulator when its device changes, and whoever held the old one
+    would wait for it in vain. Asking for an accumulator makes one that is gone at once unless
+    somebody else holds it: then a mark in its metadata is still there.
+    """
+    if not tensor.requires_grad or not tensor.is_leaf:
+        return False
+    _notes(tensor)[_MARK] = True
+    return _notes(tensor).pop(_MARK, False)
+
+
+def _notes(leaf: torch.Tensor) -> dict[str, bool]:
+    accumulator: Any = torch.autograd.graph.get_gradient_edge(leaf).node
+    notes: dict[str, bool] = accumulator.metadata
+    return notes

@@ -1,0 +1,102 @@
+"""Runs a program on a simulated GPU with arithmetic and without, and tells what it did there."""
+
+from __future__ import annotations
+
+import runpy
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.simulation.caching_allocator import CachingAllocator
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+@contextmanager
+def allocator_events():
+    """A list of all that is asked of the allocator meanwhile, in order, with the addresses."""
+    events = []
+    malloc, free = CachingAllocator.malloc, CachingAllocator.free
+
+    def spied_malloc(self, size, stream=0):
+        address = malloc(self, size, stream)
+        events.append(("malloc", size, address))
+        return address
+
+    def spied_free(self, address):
+        events.append(("free", address))
+        return free(self, address)
+
+    with pytest.MonkeyPatch.context() as patches:
+        patches.setattr(CachingAllocator, "malloc", spied_malloc)
+        patches.setattr(CachingAllocator, "free", spied_free)
+        yield events
+
+
+def events_of(program, compute):
+    """All that a program asks of the allocator."""
+    with allocator_events() as events, simulate("80GiB", compute=compute):
+        program()
+    return events
+
+
+def lines_both_ways(program, functions):
+    """Run a program both ways, profiled, and assert that the memory is the same.
+
+    Args:
+        program: takes nothing.
+        functions: those whose lines are profiled.
+
+    Returns:
+        a row for each line, as ``LineRecords.to_dataframe`` has them.
+    """
+    recorded = []
+    for compute in (True, False):
+        with (
+            allocator_events() as events,
+            simulate("80GiB", compute=compute),
+            LineProfiler(*functions) as profiler,
+        ):
+            program()
+        lines = profiler.records().to_dataframe()
+        memory = [name for name in lines.columns if "." in name]
+        recorded.append((events, lines[["function", "line", "code", "hits", "delta", *memory]]))
+    (computed, lines), (shaped, shaped_lines) = recorded
+    assert len(computed) > 10
+    assert shaped == computed
+    pd.testing.assert_frame_equal(shaped_lines, lines)
+    return lines
+
+
+def kept_by(lines, code):
+    """Bytes that lines with some code asked for and kept; their hits must free equally much."""
+    rows = lines[lines["code"].str.contains(code, regex=False)]
+    asked, freed = (rows[f"requested_bytes.all.{way}"].sum() for way in ("allocated", "freed"))
+    return int(asked - freed)
+
+
+class Example:
+    """A program of ``examples/``.
+
+    Args:
+        name: of its file, without the ending.
+    """
+
+    def __init__(self, name):
+        self.names = runpy.run_path(str(EXAMPLES / f"{name}.py"))
+
+    def functions(self):
+        """All functions and classes that it defines."""
+        return [
+            one
+            for one in self.names.values()
+            if callable(one) and getattr(one, "__module__", None) == "<run_path>"
+        ]
+
+
+def bytes_of(tensors):
+    """What tensors ask of a GPU together."""
+    return sum(tensor.nbytes for tensor in tensors)

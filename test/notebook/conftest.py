@@ -1,0 +1,31 @@
+"""A fresh IPython shell for every test, with nothing of another test left in it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture
+def shell() -> Iterator[Any]:
+    """A terminal's shell without a terminal; the hub must be empty when the test has ended."""
+    from IPython.core.interactiveshell import InteractiveShell
+
+    from pytorch_memlab.notebook.cells import cells_of
+
+    shell = InteractiveShell.instance()
+    shell.colors = "nocolor"
+    yield shell
+    left = list(cells_of(shell)._listeners)
+    InteractiveShell.clear_instance()
+    assert left == []
+
+
+@pytest.fixture
+def run(shell: Any) -> Any:
+    """Run a cell as a user does."""
+    return lambda source: shell.run_cell(source, store_history=True)

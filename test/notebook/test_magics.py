@@ -1,0 +1,275 @@
+"""``%load_ext pytorch_memlab``: %mlrun, %%mlrun, %simulate, %imu_start, %imu_stop."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pytorch_memlab import LineProfiler
+from pytorch_memlab.notebook.magics import MemlabMagics, end_everything
+from pytorch_memlab.notebook.mlrun import split_statement
+
+SEED_CELL = """%%mlrun -f func {options}
+import torch
+from pytorch_memlab import profile, set_target_gpu
+def func():
+    net1 = torch.nn.Linear(1024, 1024).cuda(0)
+    set_target_gpu(1)
+    net2 = torch.nn.Linear(1024, 1024).cuda(1)
+    set_target_gpu(0)
+    net3 = torch.nn.Linear(1024, 1024).cuda(0)
+"""
+
+
+@pytest.fixture
+def magics(shell, run):
+    run("%load_ext pytorch_memlab")
+    shell.user_ns["torch"] = torch
+    yield shell.user_ns
+    end_everything()
+
+
+def told(capsys) -> list[str]:
+    printed = capsys.readouterr()
+    return [line for line in (printed.out + printed.err).splitlines() if line]
+
+
+def test_loading_says_nothing_and_the_other_name_says_its_line(run, capsys):
+    run("%load_ext pytorch_memlab")
+    assert capsys.readouterr().out == ""
+    run("%load_ext pytorch_memlab.imu")
+    assert capsys.readouterr().out == (
+        "Enabling IPython Memory Usage, use %imu_start to begin, %imu_stop to end\n"
+    )
+
+
+def test_the_function_may_be_defined_in_the_cell_that_it_profiles(run, magics, capsys):
+    result = run(SEED_CELL.format(options="--gpu h100 --count 2"))
+    assert result.success
+    assert "No data collected: func did not run while profiled" in str(result.result)
+    run("%simulate h100 2")
+    capsys.readouterr()
+    report = run(SEED_CELL.format(options="") + "func()\n").result.report
+    assert [(table.function.qual_name, table.device.name) for table in report.tables] == [
+        ("func", "cuda:0"),
+        ("func", "cuda:1"),
+    ]
+    first = report.tables[0]
+    assert first.function.source[1] == "    net1 = torch.nn.Linear(1024, 1024).cuda(0)"
+    assert [row[0] for row in first.rows.values()] == [
+        0,
+        *[4 * 2**20 + 4096] * 4,
+        2 * (4 * 2**20 + 4096),
+    ]
+
+
+def test_a_line_assigns_and_its_statement_is_taken_as_it_is_written(run, magics):
+    run("%simulate 24GiB")
+    run("def f(n, word=''):\n    kept = torch.zeros(n).cuda()\n    return n, word")
+    result = run('%mlrun -f f -c hits,delta -D x = f(-1 + 1025, "two  words -f g")')
+    assert magics["x"] == (1024, "two  words -f g")
+    [table] = result.result.report.tables
+    assert result.result.report.columns == ("hits", "delta")
+    assert list(table.rows.values()) == [(1, 0), (1, 4096), (1, -4096)] or list(
+        table.rows.values()
+    ) == [(1, 0), (1, 4096), (1, 0)]
+
+
+def test_methods_classes_and_objects_can_be_named(run, magics):
+    run("%simulate 24GiB")
+    cell = (
+        "class Net:\n    def a(self):\n        return torch.ones(1).cuda()\n"
+        "    def b(self):\n        return self.a()\nnet = Net()\nnet.b()"
+    )
+
+    def profiled(names: str) -> list[str]:
+        result = run(f"%%mlrun {names}\n{cell}")
+        return [table.function.qual_name for table in result.result.report.tables]
+
+    assert profiled("-f Net.a") == ["Net.a"]
+    assert profiled("-f Net") == ["Net.a", "Net.b"]
+    assert profiled("") == ["Net.a", "Net.b"]
+    again = run("%mlrun -f net.a -f Net.b net.b()")
+    assert {table.function.qual_name for table in again.result.report.tables} == {"Net.a", "Net.b"}
+
+
+def test_a_cell_without_functions_is_profiled_itself(run, magics):
+    run("%simulate 24GiB")
+    result = run("%%mlrun\nkept = torch.ones(256, device='cuda')\nmore = kept * 2")
+    [table] = result.result.report.tables
+    assert table.function.qual_name == "<cell>"
+    assert {line: row[0] for line, row in table.rows.items()} == {1: 1024, 2: 2048}
+    assert magics["more"].numel() == 256
+
+
+def test_a_function_that_a_statement_brings_is_found_when_it_has_come(run, magics, tmp_path):
+    (tmp_path / "brought.py").write_text("def work(t):\n    return t + 1\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        run("%simulate 24GiB")
+        cell = "%%mlrun -f work\nfrom brought import work\nwork(torch.ones(1).cuda())"
+        [table] = run(cell).result.report.tables
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert table.function.source == ("def work(t):", "    return t + 1")
+
+
+def test_quiet_return_and_dump(run, magics, tmp_path):
+    run("%simulate 24GiB")
+    run("def f():\n    return torch.ones(256).cuda()")
+    for name in ("p.txt", "p.html", "p.json"):
+        assert run(f"%mlrun -q -f f -c hits -D -T {tmp_path / name} f()").result is None
+    assert "## f" in (tmp_path / "p.txt").read_text()
+    assert "<table" in (tmp_path / "p.html").read_text()
+    assert json.loads((tmp_path / "p.json").read_text())["columns"] == ["hits"]
+    profiler = run("%mlrun -r -f f f()").result
+    assert isinstance(profiler, LineProfiler)
+    assert profiler.display(columns=["hits"]).report.tables[0].rows
+
+
+def test_one_device_can_be_measured_alone(run, magics):
+    run("%simulate 24GiB 2")
+    run("def f():\n    torch.ones(1, device='cuda:0')\n    torch.ones(1, device='cuda:1')")
+    for device in ("1", "cuda:1"):
+        tables = run(f"%mlrun -f f -g {device} f()").result.report.tables
+        assert [table.device.name for table in tables] == ["cuda:1"]
+
+
+def test_what_was_measured_until_an_error_is_shown_and_the_error_goes_on(run, magics, capsys):
+    run("%simulate 24GiB")
+    run("def f():\n    kept = torch.ones(256).cuda()\n    1 / 0")
+    result = run("%mlrun -f f f()")
+    assert isinstance(result.error_in_exec, ZeroDivisionError)
+    printed = capsys.readouterr().out
+    assert "kept = torch.ones(256).cuda()" in printed
+    assert "1.00K" in printed
+    assert "mlrun.py" not in printed
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("%mlrun -f nope fun(3)", "UsageError: no function nope to profile: there is fun"),
+        ("%mlrun -f 1+ fun(3)", "UsageError: -f takes the name of a function, not '1+'"),
+        ("%mlrun --bogus fun(3)", "UsageError: unrecognized arguments: --bogus"),
+        ("%mlrun", "UsageError: %mlrun needs a statement: %mlrun -f func func(10); see %mlrun?"),
+        ("%mlrun -D fun(1)", "UsageError: -D leaves out the default columns: name others with -c"),
+        ("%mlrun -g 7 fun(1)", "UsageError: no device '7' here: there is cuda:0, and cpu"),
+        (
+            "%mlrun -T x.pdf fun(1)",
+            "UsageError: cannot tell the format of x.pdf: end it in .txt, .html, .json",
+        ),
+        (
+            "%mlrun -T /no/such/x.txt fun(1)",
+            "UsageError: cannot write /no/such/x.txt: no such folder, or no right to write there",
+        ),
+        (
+            "%simulate h100 two",
+            "UsageError: %simulate takes a GPU and how many of it, not 'two'",
+        ),
+        (
+            "%simulate h100 1 2",
+            "UsageError: %simulate takes a GPU and how many of it: %simulate h100 2; or off",
+        ),
+        ("%imu_start --perv x", "UsageError: unrecognized arguments: --perv x"),
+    ],
+)
+def test_what_is_mistyped_is_told_in_one_line(run, magics, capsys, line, message):
+    run("%simulate 24GiB")
+    run("def fun(n): return n")
+    capsys.readouterr()
+    run(line)
+    assert told(capsys) == [message]
+
+
+def test_an_unknown_gpu_lists_the_known_ones(run, magics, capsys):
+    run("%simulate h99")
+    [line] = told(capsys)
+    assert line.startswith("UsageError: unknown GPU 'h99'. Give one of t4, v100,")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_how_to_simulate_one(run, magics, capsys):
+    run("%mlrun torch.ones(1).cuda()")
+    assert "no GPU here: %simulate h100 simulates one, as does --gpu h100" in told(capsys)
+
+
+def test_simulate_is_on_for_all_cells_until_it_is_off(run, magics, capsys):
+    before = torch.cuda.is_available()
+    run("%simulate")
+    run("%simulate a100")
+    run("%simulate")
+    run("x = torch.ones(3, device='cuda'); where = str(x.device)")
+    run("%simulate t4 2")
+    run("count = torch.cuda.device_count(); name = torch.cuda.get_device_name()")
+    run("%simulate off")
+    run("%simulate off")
+    assert told(capsys) == [
+        "no simulation is on: %simulate h100",
+        "simulating 1 x NVIDIA A100-SXM4-80GB; %simulate off ends it",
+        "a simulation is on",
+        "simulating 2 x Tesla T4; %simulate off ends it",
+        "simulation off",
+        "no simulation was on",
+    ]
+    assert magics["where"] == "cuda:0"
+    assert (magics["count"], magics["name"]) == (2, "Tesla T4")
+    assert torch.cuda.is_available() is before
+
+
+def test_unloading_ends_what_the_magics_began(run, magics, capsys):
+    run("%simulate a100")
+    run("%imu_start")
+    run("%unload_ext pytorch_memlab")
+    assert not torch.cuda.is_available() or torch.cuda.get_device_name() != "NVIDIA A100-SXM4-80GB"
+    capsys.readouterr()
+    run("x = 1")
+    assert capsys.readouterr().out == ""
+
+
+def test_imu_answers_and_reports_on_its_own_cell_but_not_on_the_last(run, magics, capsys):
+    assert run("%imu_start").result == "IPython Memory Usage started"
+    run("x = 1")
+    assert run("%imu_stop").result == "IPython Memory Usage stopped"
+    lines = [line for line in told(capsys) if line.startswith("In [")]
+    assert [line.split(" used ")[0] for line in lines] == ["In [2]", "In [3]"]
+
+
+def test_help_names_every_option(run, magics, capsys):
+    text = MemlabMagics.mlrun.__doc__
+    for option in ("-f", "-c", "-D", "-r", "-g", "-q", "-T", "--gpu", "--count"):
+        assert f"  {option}" in text or f", {option}" in text
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "statement"),
+    [
+        ("f(-1)", "", "f(-1)"),
+        ("-f g -q  f('a  b')", "-f g -q  ", "f('a  b')"),
+        ("-f -g f()", "-f -g ", "f()"),
+        ("--gpu h100 x = 1", "--gpu h100 ", "x = 1"),
+        ("--gpu=h100 -- -x", "--gpu=h100 ", "-x"),
+        ("-q", "-q", ""),
+        ("", "", ""),
+    ],
+)
+def test_options_end_where_the_statement_begins(line, options, statement):
+    assert split_statement(line, MemlabMagics.mlrun.parser) == (options, statement)
+
+
+def test_the_magics_need_no_more_than_the_extension_loaded():
+    program = (
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "shell = InteractiveShell.instance(colors='nocolor')\n"
+        "shell.run_cell('%load_ext pytorch_memlab')\n"
+        "shell.run_cell('%simulate 24GiB')\n"
+        "shell.run_cell('%%mlrun -f f -c delta -D\\nimport torch\\n"
+        "def f():\\n    return torch.ones(256).cuda()\\nf()')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ended.stderr == ""
+    assert "1.00K    3      return torch.ones(256).cuda()" in ended.stdout

@@ -1,0 +1,169 @@
+"""``%imu_start``'s line, byte for byte, the processors' load, and ``perf`` beside it."""
+
+from __future__ import annotations
+
+import re
+import stat
+import threading
+
+import pytest
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.notebook import cpu_load, perf
+from pytorch_memlab.notebook.cpu_load import CpuLoad, CpuLoadMeter
+from pytorch_memlab.notebook.memory_usage import (
+    MemoryUsageLogger,
+    start_watching_memory,
+    stop_watching_memory,
+)
+from pytorch_memlab.notebook.perf import parse_sample, summary
+from pytorch_memlab.notebook.readings import CellReading, Usage
+
+MB = 2**20
+LINE = re.compile(
+    r"In \[(\d+)\] used (-?\d+\.\d) MiB RAM in (\d+\.\d\d)s "
+    r"\(system mean cpu (\d+)%, single max cpu (\d+)%\), "
+    r"peaked (\d+\.\d) MiB above final usage, current RAM usage now (\d+\.\d) MiB"
+)
+
+
+@pytest.fixture
+def watched(shell):
+    shell.user_ns.update(start=start_watching_memory, stop=stop_watching_memory, MB=MB)
+    yield
+    stop_watching_memory()
+
+
+def lines(capsys) -> list[str]:
+    return capsys.readouterr().out.splitlines()
+
+
+def test_the_line_has_this_text(capsys):
+    logger = MemoryUsageLogger()
+    logger._load = CpuLoad(7.4, 99.6)
+    first = Usage(int(763.3 * MB), int(763.3 * MB), int(832.5 * MB))
+    logger._print(CellReading(3, 1.823, first, first))
+    # used is what came since the last report, not since the cell began
+    second = Usage(5 * MB, 57470 * MB, int(804.6 * MB))
+    logger._print(CellReading(4, 35.58, second, second))
+    assert lines(capsys) == [
+        (
+            "In [3] used 763.3 MiB RAM in 1.82s (system mean cpu 7%, single max cpu 100%), "
+            "peaked 0.0 MiB above final usage, current RAM usage now 832.5 MiB"
+        ),
+        (
+            "In [4] used -27.9 MiB RAM in 35.58s (system mean cpu 7%, single max cpu 100%), "
+            "peaked 57465.0 MiB above final usage, current RAM usage now 804.6 MiB"
+        ),
+    ]
+
+
+def test_every_cell_has_a_line_from_the_starting_one_on(run, watched, capsys):
+    run("start()")
+    run("blob = bytearray(80 * MB)")
+    run("len(bytearray(300 * MB)); del blob")
+    run("1 / 0")
+    run("stop()")
+    run("x = 1")
+    found = [LINE.fullmatch(line) for line in lines(capsys) if line.startswith("In [")]
+    assert [match[1] for match in found] == ["1", "2", "3", "4"]
+    assert abs(float(found[1][2]) - 80) <= 1
+    assert abs(float(found[2][2]) + 80) <= 1
+    assert abs(float(found[2][6]) - 380) <= 1
+
+
+def test_starting_again_begins_anew_with_one_line_each(run, watched, capsys):
+    run("start()")
+    run("start()")
+    run("x = 1")
+    assert [line.split("]")[0] for line in lines(capsys)] == ["In [1", "In [2", "In [3"]
+
+
+def test_its_thread_ends_with_the_cell(shell, run, watched):
+    before = threading.active_count()
+    run("start()")
+    run("import threading; during = threading.active_count()")
+    assert threading.active_count() == before
+    assert shell.user_ns["during"] == before + 1
+
+
+def test_the_load_is_that_of_all_processors_and_of_the_busiest(monkeypatch):
+    samples = iter([[(0, 0), (5, 10)], [(10, 10), (5, 20)], [(10, 20), (10, 30)]])
+    monkeypatch.setattr(cpu_load, "_times", lambda: next(samples))
+    monkeypatch.setattr(cpu_load, "SAMPLING_SECONDS", 1000)
+    meter = CpuLoadMeter()
+    meter._look()
+    assert meter.stop() == CpuLoad(mean=(50 + 25) / 2, highest=100)
+
+
+def test_too_short_for_the_kernels_clock_is_no_load(monkeypatch):
+    monkeypatch.setattr(cpu_load, "_times", lambda: [(3.0, 7.0)])
+    monkeypatch.setattr(cpu_load, "SAMPLING_SECONDS", 1000)
+    assert CpuLoadMeter().stop() == CpuLoad(0.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("line", "count"),
+    [
+        ("     0.100167119              6,273      cache-misses", 6273.0),
+        ("     0.200331405                382      cache-misses  #  (38.2%)", 382.0),
+        ("     0.300331405                  0      instructions", 0.0),
+        ("     0.100167119      <not counted>      cache-misses", None),
+        ("     0.100167119    <not supported>      stalled-cycles-frontend", None),
+        ("#           time             counts unit events", None),
+        ("", None),
+        ("Events disabled", None),
+    ],
+)
+def test_perfs_lines_are_understood(line, count):
+    assert parse_sample(line) == count
+
+
+def test_perfs_samples_are_averaged_to_a_second():
+    assert summary("cache-misses", [6273.0, 382.0, 441.0]) == (
+        "perf value for cache-misses averages to 23,653/second, raw samples: [6273.0, 382.0, 441.0]"
+    )
+
+
+FAKE_PERF = """#!/bin/sh
+echo "#           time             counts unit events" >&2
+echo "     0.100000000              1,000      $5" >&2
+echo "     0.200000000                500      $5" >&2
+trap 'exit 0' TERM
+echo "$@" > "$PERF_CALLED"
+while :; do sleep 0.02; done
+"""
+
+
+def test_perf_runs_beside_each_cell(run, watched, capsys, tmp_path, monkeypatch):
+    tool = tmp_path / "perf"
+    tool.write_text(FAKE_PERF)
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    called = tmp_path / "called"
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("PERF_CALLED", str(called))
+    monkeypatch.setattr(perf, "PAUSE_SECONDS", 0.5)
+    run("start(perf='instructions')")
+    printed = lines(capsys)
+    import os
+
+    command = f"stat --pid {os.getpid()} --event instructions -I 100"
+    assert called.read_text() == command + "\n"
+    assert printed[0] == f"run_capture_perf running: perf {command}"
+    assert LINE.fullmatch(printed[1])
+    assert printed[2:] == [
+        "PAUSING to get perf sample for 0.5s",
+        "perf value for instructions averages to 7,500/second, raw samples: [1000.0, 500.0]",
+    ]
+
+
+def test_without_perf_nothing_is_said_of_it(run, watched, capsys, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    run("start(perf='instructions')")
+    [line] = lines(capsys)
+    assert LINE.fullmatch(line)
+
+
+def test_outside_ipython_it_says_what_is_needed():
+    with pytest.raises(UsageError, match="needs IPython"):
+        start_watching_memory()

@@ -1,0 +1,107 @@
+"""What runs another way under simulation, and says so: compilers, CUDA graphs, replicas."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from pytorch_memlab import simulate
+from pytorch_memlab.errors import UnsupportedCUDACallError
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x.sin() * 2
+
+
+def test_every_simulation_warns_once() -> None:
+    for _ in range(2):
+        with simulate("24GiB"), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            assert torch.compile(double) is double
+            assert torch.compile(mode="max-autotune")(double) is double
+            torch.nn.Linear(2, 2).compile()
+        assert [str(warning.message) for warning in caught] == [
+            (
+                "torch.compile runs eagerly under simulation: the compiler's own memory is not "
+                "simulated"
+            )
+        ]
+        assert caught[0].filename == __file__
+
+
+@pytest.mark.skipif(not hasattr(torch.compiler, "set_stance"), reason="no stances before torch 2.6")
+def test_what_was_compiled_before_runs_eagerly_too() -> None:
+    class Half(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x / 2
+
+    function, wrapped, module = torch.compile(double), torch.compile(Half()), Half()
+    module.compile()
+    from torch._dynamo import eval_frame
+
+    stance = eval_frame._stance
+    with simulate("24GiB"):
+        x = torch.ones(1024, device="cuda")
+        for compiled in (function, wrapped, module):
+            torch.cuda.reset_peak_memory_stats()
+            before = torch.cuda.memory_allocated()
+            y = compiled(x)
+            assert y.device.type == "cuda"
+            # Eagerly, the sine is there beside its double.
+            rest = 8192 if compiled is function else 4096
+            assert torch.cuda.max_memory_allocated() - before == rest
+            del y
+    assert eval_frame._stance is stance
+
+
+def graphed() -> None:
+    with torch.cuda.graph(None):
+        pass
+
+
+def on_two_gpus(x: torch.Tensor) -> Any:
+    return torch.nn.parallel.data_parallel(torch.nn.Linear(2, 2).cuda(), x, device_ids=[0, 1])
+
+
+@pytest.mark.parametrize(
+    ("call", "name"),
+    [
+        (lambda _: torch.cuda.CUDAGraph(), "torch.cuda.CUDAGraph"),
+        (lambda _: graphed(), "torch.cuda.graph"),
+        (
+            lambda x: torch.cuda.make_graphed_callables(double, (x,)),
+            "torch.cuda.make_graphed_callables",
+        ),
+        (
+            lambda x: torch.cuda.graphs.make_graphed_callables(double, (x,)),
+            "torch.cuda.make_graphed_callables",
+        ),
+        (lambda _: torch.cuda.graph_pool_handle(), "torch.cuda.graph_pool_handle"),
+        (lambda _: torch.cuda.MemPool(), "torch.cuda.MemPool"),
+        (lambda _: torch.nn.DataParallel(torch.nn.Linear(2, 2)), "torch.nn.DataParallel"),
+        (on_two_gpus, "torch.nn.parallel.data_parallel"),
+        (
+            lambda x: torch.nn.parallel.scatter(x, [0, 1]),
+            "torch.nn.parallel.scatter_gather.scatter",
+        ),
+        (
+            lambda x: torch.nn.parallel.comm.broadcast(x, [0, 1]),
+            "torch.nn.parallel.comm.broadcast",
+        ),
+    ],
+)
+def test_what_has_no_simulation_is_refused_by_its_name(
+    call: Callable[[torch.Tensor], Any], name: str
+) -> None:
+    with simulate("24GiB", count=2):
+        x = torch.ones(2, 2, device="cuda")
+        with pytest.raises(UnsupportedCUDACallError) as caught:
+            call(x)
+        assert str(caught.value) == (
+            f"{name} is not covered by the simulated GPU; run this part on a real one"
+        )
+        assert not torch.cuda.is_current_stream_capturing()

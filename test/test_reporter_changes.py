@@ -1,0 +1,166 @@
+"""Differences of two snapshots, and leaks of a loop."""
+
+from __future__ import annotations
+
+import gc
+import textwrap
+
+import pytest
+import torch
+
+from pytorch_memlab.mem_reporter import MemReporter, diff
+from pytorch_memlab.simulation import simulate
+
+CUDA = torch.device("cuda:0")
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    gc.collect()
+    with simulate("24GiB"):
+        yield
+
+
+def on_gpu(size: int) -> torch.Tensor:
+    return torch.empty(size, dtype=torch.uint8, device="cuda")
+
+
+def test_what_came_went_grew_and_shrank():
+    reporter = MemReporter()
+    gone, grows, shrinks, stays = on_gpu(1000), on_gpu(2000), on_gpu(5000), on_gpu(7000)
+    before = reporter.snapshot().on(CUDA)
+    del gone
+    grows, shrinks, came = on_gpu(6000), on_gpu(4000), on_gpu(100)
+    difference = diff(before, reporter.snapshot().on(CUDA))
+
+    assert [(c.kind, c.name, c.before, c.after, c.delta) for c in difference.changes] == [
+        ("came", "came", 0, 100, 100),
+        ("went", "gone", 1000, 0, -1000),
+        ("grew", "grows", 2000, 6000, 4000),
+        ("shrank", "shrinks", 5000, 4000, -1000),
+    ]
+    assert difference.names("grew") == ["grows"]
+    assert str(difference) == textwrap.dedent(f"""\
+                                                              Before     After
+        {"-" * 79}
+        came   came                                            0.00B   100.00B   +100.00B
+        went   gone                                         1000.00B     0.00B  -1000.00B
+        grew   grows                                           1.95K     5.86K     +3.91K
+        shrank shrinks                                         4.88K     3.91K  -1000.00B
+        {"-" * 79}
+        in all: +2.05K""")
+    assert difference.to_dataframe()["delta"].tolist() == [100, -1000, 4000, -1000]
+    del stays, grows, shrinks, came
+
+
+def test_equal_snapshots_and_moves_between_devices():
+    reporter = MemReporter()
+    tensor = torch.zeros(100, dtype=torch.uint8)
+    before = reporter.snapshot()
+    assert str(reporter.diff(before, reporter.snapshot())) == "no change"
+    tensor = tensor.cuda()
+    changes = reporter.diff(before, reporter.snapshot()).changes
+
+    assert [(c.kind, c.name, c.device) for c in changes] == [
+        ("came", "tensor", "cuda:0"),
+        ("went", "tensor", "cpu"),
+    ]
+
+
+def test_tensors_without_a_variable_keep_their_numbers():
+    def hiding(size):
+        hidden = on_gpu(size)
+        return lambda: hidden
+
+    first = hiding(100)
+    reporter = MemReporter()
+    before = reporter.snapshot().on(CUDA)
+    number = int(before.rows[0].name.removeprefix("Tensor"))
+    second = hiding(300)
+    [change] = reporter.diff(before, reporter.snapshot().on(CUDA)).changes
+
+    assert (change.kind, change.after) == ("came", 300)
+    # PyTorch's own caches may keep tensors of other tests, which have numbers too.
+    assert int(change.name.removeprefix("Tensor")) > number
+    del first, second
+
+
+def test_a_snapshot_keeps_nothing_alive():
+    tensor = on_gpu(1000)
+    snapshot = MemReporter().snapshot()
+    del tensor
+
+    assert torch.cuda.memory_allocated() == 0
+    assert [row.name for row in snapshot.on(CUDA).rows] == ["tensor"]
+
+
+def test_leaks_of_a_training_loop():
+    model = torch.nn.Linear(10, 10).cuda()
+    optimizer = torch.optim.Adam(model.parameters())
+    losses, seen = [], {}
+    watch = MemReporter(model).leaks(4)
+    for step in watch:
+        loss = model(torch.ones(3, 10, device="cuda")).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss)
+        seen[f"step {step}"] = on_gpu(1000)
+
+    assert [(each.name, each.device, each.per_iteration) for each in watch.growing] == [
+        ("seen[*]", "cuda:0", 1000),
+        ("losses[*]", "cuda:0", 4),
+    ]
+    assert watch.growing[0].sizes == (1000, 2000, 3000, 4000)
+    assert str(watch) == textwrap.dedent(f"""\
+        grew with each of 4 iterations                       by each       now
+        {"-" * 79}
+        seen[*] on cuda:0                                  +1000.00B     3.91K
+        losses[*] on cuda:0                                   +4.00B    12.00B""")
+
+
+def test_leaks_without_a_name_and_graphs_that_grow():
+    hidden = iter([])
+
+    def hide(before):
+        tensor = on_gpu(512)
+        return lambda: (before, tensor)
+
+    total = torch.zeros(100, device="cuda", requires_grad=True) * 1
+    watch = MemReporter().leaks(range(3))
+    for _ in watch:
+        hidden = hide(hidden)
+        total = total + total.exp()
+
+    assert {each.name: each.per_iteration for each in watch.growing} == {
+        "Tensor*": 512,
+        "saved by ExpBackward0": 400,
+    }
+
+
+def test_no_leak_too_few_iterations_and_the_items_of_the_loop():
+    reporter = MemReporter()
+    watch = reporter.leaks(["a", "b", "c"])
+    assert str(watch) == "0 iterations done: 3 are needed to tell a leak"
+    assert list(watch) == ["a", "b", "c"]
+    assert str(watch) == "nothing grew with every one of 3 iterations"
+
+
+def test_a_loop_that_is_left_early():
+    kept = []
+    watch = MemReporter().leaks(iter(range(100)))
+    for step in watch:
+        kept.append(on_gpu(512))
+        if step == 4:
+            break
+
+    assert [each.sizes for each in watch.growing] == [(512, 1024, 1536, 2048)]
+
+
+def test_growth_that_pauses_is_no_leak():
+    kept = []
+    watch = MemReporter().leaks(5)
+    for step in watch:
+        kept += [on_gpu(512)] * (step != 2)
+
+    assert watch.growing == ()

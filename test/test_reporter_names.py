@@ -1,0 +1,244 @@
+"""Names of tensors after the variables that lead to them."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import re
+import sys
+import types
+import weakref
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from pytorch_memlab.mem_reporter import MemReporter
+from pytorch_memlab.reporter import variables
+
+META = torch.device("meta")
+CACHE: list[torch.Tensor] = []
+NUMBERED = re.compile(r"[A-Za-z]*Tensor\d+(\.|$)")
+
+
+@pytest.fixture(autouse=True)
+def _collected():
+    gc.collect()
+
+
+def tensor(size: int) -> torch.Tensor:
+    """One that is on a device of its own, where no other test has any."""
+    return torch.empty(size, device="meta")
+
+
+def named(snapshot) -> dict[str, int]:
+    """Rows with a name; what PyTorch's own caches keep of other tests' tensors has numbers."""
+    rows = snapshot.on(META).rows
+    return {row.name: row.numel for row in rows if not NUMBERED.match(row.name)}
+
+
+def test_variables_and_what_they_hold():
+    @dataclass
+    class Batch:
+        x: torch.Tensor
+
+    class Slots:
+        __slots__ = ("kept", "unset")
+
+    Pair = collections.namedtuple("Pair", "left right")
+    slots = Slots()
+    slots.kept = tensor(8)
+    inp = tensor(1)
+    held = [tensor(2), (tensor(3),)]
+    batch = {"x": tensor(4), 7: Batch(tensor(5))}
+    pair = Pair(tensor(6), collections.deque([tensor(7)]))
+
+    assert named(MemReporter().snapshot()) == {
+        "inp": 1,
+        "held[0]": 2,
+        "held[1][0]": 3,
+        "batch['x']": 4,
+        "batch[7].x": 5,
+        "pair.left": 6,
+        "pair.right[0]": 7,
+        "slots.kept": 8,
+    }
+    del inp, held, batch, pair
+
+
+def test_the_shortest_name_wins_and_public_before_private():
+    _first = held = [[tensor(1)]]
+    direct = held[0][0]
+    _second = public = {"x": tensor(2)}
+
+    assert named(MemReporter().snapshot()) == {"direct": 1, "public['x']": 2}
+    del _first, direct, _second, public
+
+
+def test_variables_of_callers_have_their_function():
+    def inner():
+        inp = tensor(2)
+        snapshot = MemReporter().snapshot()
+        del inp
+        return snapshot
+
+    inp = tensor(1)
+    name = "test_variables_of_callers_have_their_function().inp"
+
+    assert named(inner()) == {"inp": 2, name: 1}
+    del inp
+
+
+def test_generators_are_callers_too():
+    def steps():
+        seen = tensor(1)
+        yield named(MemReporter().snapshot())
+        del seen
+
+    assert list(steps()) == [{"seen": 1}]
+
+
+def test_globals_of_the_callers_module_and_of_others(monkeypatch):
+    CACHE.append(tensor(1))
+    other = types.ModuleType("train")
+    other.__file__ = "/home/me/train.py"
+    other.state = {"best": tensor(2)}
+    monkeypatch.setitem(sys.modules, "train", other)
+    names = named(MemReporter().snapshot())
+    CACHE.clear()
+    del other.state
+
+    assert names == {"CACHE[0]": 1, "train.state['best']": 2}
+
+
+def test_a_global_of_the_same_name_as_a_variable():
+    global inp
+    inp = tensor(1)
+
+    def run():
+        inp = tensor(2)
+        snapshot = MemReporter().snapshot()
+        del inp
+        return snapshot
+
+    names = named(run())
+    del inp
+
+    assert names == {"inp": 2, "inp#2": 1}
+
+
+def test_modules_in_variables_name_their_tensors_as_state_dict_does():
+    class Trainer:
+        def __init__(self):
+            self.model = torch.nn.Sequential(torch.nn.BatchNorm1d(3, device="meta"))
+            self.model[0].extra = [tensor(9)]
+            self.optimizer = torch.optim.SGD(self.model.parameters())
+
+    trainer = Trainer()
+
+    assert named(MemReporter().snapshot()) == {
+        "trainer.model.0.weight": 3,
+        "trainer.model.0.bias": 3,
+        "trainer.model.0.running_mean": 3,
+        "trainer.model.0.running_var": 3,
+        "trainer.model.0.num_batches_tracked": 1,
+        "trainer.model.0.extra[0]": 9,
+    }
+    del trainer
+
+
+def test_attributes_of_the_model_have_its_names_in_the_report_too(capsys):
+    model = torch.nn.Sequential(torch.nn.Identity())
+    model[0].cache = {"keys": [tensor(5)]}
+    model.itself = [model]
+    reporter = MemReporter(model)
+    reporter.report(device="meta")
+
+    assert named(reporter.snapshot()) == {"0.cache['keys'][0]": 5}
+    assert "0.cache['keys'][0]" in capsys.readouterr().out
+
+
+def test_optimizer_state_is_named_after_the_variable_of_its_parameter():
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    weight.sum().backward()
+    optimizer.step()
+    names = {row.name for row in MemReporter().snapshot().rows}
+
+    assert {"weight", "weight.grad", "SGD.weight.momentum_buffer"} <= names
+
+
+def test_views_say_what_they_view():
+    inp = torch.ones(4000)
+    part = inp[3:5]
+    alias = inp.detach().numpy()
+    again = torch.from_numpy(alias)
+    alone = torch.ones(3000)[1:2]
+    lines = {
+        line.split()[0]: line.partition("B  ")[2] or line.partition("K  ")[2]
+        for line in str(MemReporter().snapshot()).splitlines()
+        if line.strip()
+    }
+
+    assert lines["inp"] == ""
+    assert lines["part"] == "view of inp"
+    assert lines["again"] == "shares inp"
+    assert lines["alone"] == "view of 11.72K that no variable holds"
+    del part, again, alone
+
+
+def test_no_variable_is_kept_alive_by_the_frame_that_it_is_of():
+    kept = tensor(3)
+    died = weakref.ref(kept)
+    MemReporter().snapshot()
+    del kept
+
+    assert died() is None
+
+
+def test_a_programs_own_locals_stay_as_they_are():
+    kept = tensor(3)
+    scope = locals()
+    MemReporter().snapshot()
+
+    assert scope["kept"] is kept
+
+
+def test_no_code_of_objects_runs():
+    ran = []
+
+    class Tells:
+        def __getattribute__(self, name):
+            ran.append(name)
+            return super().__getattribute__(name)
+
+        def __iter__(self):
+            ran.append("iter")
+            return iter(())
+
+    class Telling(dict):
+        def items(self):
+            ran.append("items")
+            return super().items()
+
+    odd = Tells()
+    odd.kept = tensor(1)
+    mapping = Telling(kept=tensor(2))
+    ran.clear()
+    names = named(MemReporter().snapshot())
+    del mapping
+
+    assert names == {"odd.kept": 1, "mapping['kept']": 2}
+    assert ran == []
+
+
+def test_the_search_ends_and_names_what_is_near(monkeypatch):
+    monkeypatch.setattr(variables, "LOOKED_INTO", 100)
+    crowd = [[i] for i in range(10_000)]
+    tensors = [tensor(size) for size in range(1, 2000)]
+    loop: list = []
+    loop.append(loop)
+    names = named(MemReporter().snapshot())
+
+    assert names == {f"tensors[{size - 1}]": size for size in range(1, 2000)}
+    del crowd, tensors

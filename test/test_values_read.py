@@ -1,0 +1,197 @@
+"""Values that shapes alone do not have: the lines that read them say so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.cli.main import main
+from pytorch_memlab.records import Gap, GapKind
+from pytorch_memlab.simulation.shape_rules import INDEXING, RULES
+from pytorch_memlab.simulation.sparse_shapes import SPARSE_RULES
+from pytorch_memlab.simulation.values_read import _READS, ValueRead
+
+SCRIPT = """\
+import torch
+
+
+def loss_of(x):
+    return x.sum()
+
+
+def work():
+    x = torch.zeros(2**19, 2**19, device="cuda")
+    if loss_of(x).item() > 0:
+        x = x + 1
+    for _ in range(2):
+        if loss_of(x) > 0:
+            break
+    return x[0].tolist()
+
+
+work()
+"""
+
+TABLES = """\
+## loss_of
+
+active_bytes reserved_bytes line  code
+         all            all
+        peak           peak
+       1.00T          1.00T    4  def loss_of(x):
+       1.00T          1.00T    5      return x.sum()
+
+
+## work
+
+active_bytes reserved_bytes line  code
+         all            all
+        peak           peak
+       0.00B          0.00B    8  def work():
+       1.00T          1.00T    9      x = torch.zeros(2**19, 2**19, device="cuda")
+       1.00T          1.00T   10?     if loss_of(x).item() > 0:
+                              11          x = x + 1
+       1.00T          1.00T   12      for _ in range(2):
+       1.00T          1.00T   13?         if loss_of(x) > 0:
+                              14              break
+       1.00T          1.00T   15?     return x[0].tolist()
+
+line 10: read values that shapes alone do not have: Tensor.item (once, taken as zero): what \
+follows rests on that
+line 13: read values that shapes alone do not have: Tensor.item (2 times, taken as zero): what \
+follows rests on that
+line 15: read values that shapes alone do not have: Tensor.tolist (once, taken as zero): what \
+follows rests on that
+
+simulated GPU: Simulated GPU (8192.00 GiB) (cuda:0)
+read values that shapes alone do not have: Tensor.item at {script}:13 (2 times, taken as zero), \
+Tensor.item at {script}:10 (once, taken as zero), Tensor.tolist at {script}:15 (once, taken as \
+zero): what follows rests on these rules
+"""
+
+
+def read(name, calls, assumption, filename, line):
+    return Gap(GapKind.ASSUMED, name, calls, 0, assumption, f"{filename}:{line}")
+
+
+def gaps_of(profiler, function):
+    """Lines of a function, counted from its ``def``, with the reads in them: name and number."""
+    first = function.__code__.co_firstlineno
+    [table] = profiler.display(function).report.tables
+    return {
+        line - first: [(gap.name, gap.calls) for gap in gaps if gap.kind is GapKind.ASSUMED]
+        for line, gaps in table.gaps.items()
+    }
+
+
+def test_whole_tables_of_a_dry_run(tmp_path, capsys):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    main(["run", "--dry-run", "--gpu", "8TiB", str(script)])
+    assert capsys.readouterr().out == TABLES.replace("{script}", str(script))
+
+
+def test_a_line_that_allocates_nothing_is_marked_too():
+    def work():
+        x = torch.zeros(5000, device="cuda")
+        number = x[0].item()
+        kept = number
+        x[0].item()
+        return kept
+
+    with simulate("24GiB", compute=False), LineProfiler(work) as profiler:
+        work()
+    assert gaps_of(profiler, work) == {2: [("Tensor.item", 1)], 4: [("Tensor.item", 1)]}
+
+
+def test_a_line_has_the_reads_of_what_it_calls_with_their_places():
+    def inner(x):
+        return x.tolist()
+
+    def work():
+        x = torch.zeros(5000, device="cuda")
+        inner(x)
+        return inner(x), x[x > 0]
+
+    with simulate("24GiB", compute=False) as machine, LineProfiler(work, inner) as profiler:
+        work()
+    assert gaps_of(profiler, inner) == {1: [("Tensor.tolist", 2)]}
+    assert gaps_of(profiler, work) == {
+        2: [("Tensor.tolist", 1)],
+        3: [("Tensor.tolist", 1), ("mask as an index", 1)],
+    }
+    line = inner.__code__.co_firstlineno + 1
+    places = {(read.filename, read.line): read.count for read in machine.values_read}
+    assert places == {(__file__, line): 2, (__file__, line + 5): 1}
+    [table] = profiler.display(work).report.tables
+    assert table.gaps[line + 5][0] == read("Tensor.tolist", 1, "taken as zero", __file__, line)
+
+
+def test_reads_before_the_gpu_is_used_are_at_their_lines():
+    def inner(x):
+        x.sum().item()
+        return x.cuda()
+
+    def work():
+        x = torch.zeros(5000) + torch.zeros(5000)
+        x.sum().item()
+        inner(x)
+        x.sum().item()
+
+    with simulate("24GiB", compute=False), LineProfiler(work, inner) as profiler:
+        torch.zeros(5000).add(1).sum().item()
+        work()
+    assert gaps_of(profiler, inner) == {1: [("Tensor.item", 1)]}
+    assert gaps_of(profiler, work) == {
+        2: [("Tensor.item", 1)],
+        3: [("Tensor.item", 1)],
+        4: [("Tensor.item", 1)],
+    }
+
+
+def test_reads_without_any_use_of_a_gpu_are_marked():
+    def work():
+        return torch.zeros(5000).add(1).sum().item()
+
+    with simulate("24GiB", compute=False), LineProfiler(work) as profiler:
+        work()
+        report = profiler.display().report
+        assert gaps_of(profiler, work) == {1: [("Tensor.item", 1)]}
+    assert "Tensor.item at" in report.notes[-1]
+
+
+def test_every_gpu_rests_on_a_read_and_the_summary_counts_it_once():
+    def work():
+        x = torch.zeros(5000, device="cuda:0")
+        y = torch.zeros(5000, device="cuda:1")
+        return x.sum().item(), y
+
+    with simulate("24GiB", count=2, compute=False), LineProfiler(work) as profiler:
+        work()
+    report = profiler.display().report
+    line = work.__code__.co_firstlineno + 3
+    assert [list(table.gaps) for table in report.tables] == [[line], [line]]
+    assert report.notes[-1] == (
+        f"read values that shapes alone do not have: Tensor.item at {__file__}:{line} (once, taken "
+        "as zero): what follows rests on these rules"
+    )
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_values_that_are_there_are_no_gap(compute):
+    def work():
+        x = torch.arange(10, device="cuda")
+        return x.sum().item(), x.tolist(), x[x > 3]
+
+    with simulate("24GiB", compute=compute), LineProfiler(work) as profiler:
+        work()
+    assert gaps_of(profiler, work) == {}
+    assert len(profiler.display().report.notes) == 1
+
+
+def test_every_rule_that_counts_has_its_words():
+    counting = set(RULES) - {"aten::_pack_padded_sequence_backward"} | INDEXING
+    counting |= {name for name in SPARSE_RULES if name == "aten::_coalesce"}
+    assert set(_READS) == counting | {"Tensor.tolist", "Tensor.numpy"}
+    assert ValueRead("aten::nonzero", "f.py", 1, 1).assumption == "every element taken as true"
