@@ -17,7 +17,8 @@ import torch
 Roots = Iterable[tuple[str, object]]
 
 LOOKED_INTO = 50_000
-"""How many objects are looked into for names in one report, so that it stays quick."""
+"""How many objects are looked into for names, so that a report stays quick: of the callers'
+variables, of their modules' globals and of other modules' so many each."""
 
 _MOST_PARTS = 1000
 """How many objects of one container are looked into; its tensors all have names."""
@@ -96,17 +97,17 @@ class _Search:
         self._wanted = wanted
         self._taken: set[str] = set()
         self._seen: set[int] = set()
-        self._left = LOOKED_INTO
 
     def run(self, roots: Roots) -> dict[int, str]:
         """Follow what the roots lead to."""
+        left = LOOKED_INTO
         queue: deque[tuple[str, object]] = deque()
         self._enter(roots, queue, LOOKED_INTO)
-        while queue and self._left > 0 and len(self.names) < len(self._wanted):
+        while queue and left > 0 and len(self.names) < len(self._wanted):
             path, value = queue.popleft()
             if id(value) not in self._seen:
                 self._seen.add(id(value))
-                self._left -= 1
+                left -= 1
                 try:
                     pairs = ((f"{path}{suffix}", part) for suffix, part in _pairs(value))
                     self._enter(pairs, queue, _MOST_PARTS)
