@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import threading
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
-import torch
-
-_SKIPPED = tuple(
-    os.path.join(os.path.dirname(os.path.realpath(path)), "")
-    for path in (torch.__file__, os.path.dirname(__file__))
-)
-"""Folders of torch and of this package: a line there is not the program's."""
+from ..program_lines import current_line
 
 _ZERO: Final = "taken as zero"
 _TRUE: Final = "every element taken as true"
@@ -100,7 +92,7 @@ class ValueReads:
         Args:
             op: its name.
         """
-        place = _line_of_program()
+        place = current_line()
         with self._lock:
             self._counts[(op, *place)] += 1
             self.events += 1
@@ -108,14 +100,3 @@ class ValueReads:
     def all(self) -> tuple[ValueRead, ...]:
         """All that were counted, in the order in which they first happened."""
         return tuple(ValueRead(*where, count) for where, count in self._counts.copy().items())
-
-
-def _line_of_program() -> tuple[str, int]:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_skipped(frame.f_code.co_filename):
-        frame = frame.f_back
-    return frame.f_code.co_filename, frame.f_lineno
-
-
-def _is_skipped(filename: str) -> bool:
-    return filename.startswith(_SKIPPED) or filename.startswith("<frozen")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
+from ..program_lines import current_line, is_of_program
 from .saved import grad_fn
 
 _KEY = "pytorch_memlab.line"
@@ -19,11 +19,6 @@ _TRACEBACK = "traceback_"
 """Where anomaly mode keeps its stack (torch/csrc/autograd/python_anomaly_mode.h)."""
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
-_SKIPPED = tuple(
-    os.path.join(os.path.dirname(os.path.realpath(path)), "")
-    for path in (torch.__file__, os.path.dirname(os.path.realpath(__file__)))
-)
-"""Folders of torch and of this package: a line there is not the program's."""
 _NO_PYTHON = ("??", ".cpp", ".cc", ".c", ".h", ".cu", ".so")
 _sequence_number = torch._C._autograd._get_sequence_nr
 
@@ -84,7 +79,7 @@ def program_line(frames: Iterable[tuple[str, int]]) -> SourceLine | None:
     'train.py:41'
     """
     for filename, line in frames:
-        if not filename.endswith(_NO_PYTHON) and not _is_skipped(filename):
+        if not filename.endswith(_NO_PYTHON) and is_of_program(filename):
             return SourceLine(filename, line)
     return None
 
@@ -121,7 +116,7 @@ def _noted_applies() -> Iterator[None]:
 
 def _note(result: Any, before: int) -> None:
     """Note the running line at the nodes behind a result that have this number or a later one."""
-    line = _running_line()
+    line = SourceLine(*current_line())
     each = result if isinstance(result, (tuple, list)) else [result]
     left = [grad_fn(tensor) for tensor in each if isinstance(tensor, torch.Tensor)]
     while left:
@@ -131,17 +126,6 @@ def _note(result: Any, before: int) -> None:
         if _KEY not in node.metadata:
             node.metadata[_KEY] = line
             left.extend(following for following, _ in node.next_functions)
-
-
-def _running_line() -> SourceLine:
-    frame = sys._getframe(1)
-    while frame.f_back is not None and _is_skipped(frame.f_code.co_filename):
-        frame = frame.f_back
-    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
-
-
-def _is_skipped(filename: str) -> bool:
-    return filename.startswith(_SKIPPED) or filename.startswith("<frozen")
 
 
 def _innermost(traceback: Any) -> SourceLine | None:
