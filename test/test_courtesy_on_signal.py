@@ -115,6 +115,21 @@ def restore_signal():
     signal.raise_signal(RESTORE)
 
 
+def test_a_signal_that_another_thread_takes_is_heard_too():
+    def lent_then_asked_back():
+        # As the system may do while the main thread has another signal pending.
+        thread = threading.Thread(
+            target=lambda: signal.pthread_kill(threading.get_ident(), RESTORE)
+        )
+        threading.Timer(0.05, thread.start).start()
+
+    recorder = Recorder(at_yield=lent_then_asked_back)
+    with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy:
+        signal.raise_signal(LEND)
+        courtesy.safe_point()
+    assert recorder.calls == ["yield", "restore"]
+
+
 def test_only_at_a_safe_point():
     recorder = Recorder(at_yield=restore_signal)
     with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy:

@@ -6,7 +6,8 @@ import logging
 import signal
 import threading
 import warnings
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from .courtesy import Courtesy
 
 _log = logging.getLogger(__name__)
+
+_LOOKS_UP_EVERY = 0.1
+"""Seconds."""
 
 
 class SignalledCourtesy:
@@ -100,7 +104,7 @@ class SignalledCourtesy:
             self._courtesy.yield_memory(release_context=self._release_context)
             _log.info("the GPU is lent, until %s arrives", self._restores.name)
             while self._wanted:
-                self._changed.get()
+                self._wait()
         except MemlabError as error:
             self._wanted = False
             warnings.warn(f"the GPU was asked for, but is not lent: {error}", stacklevel=3)
@@ -123,7 +127,14 @@ class SignalledCourtesy:
             else:
                 return
             while self._asked_back == asked:
-                self._changed.get()
+                self._wait()
+
+    def _wait(self) -> None:
+        """Until a signal arrives, or a moment has passed."""
+        # A signal that the system delivers to another thread does not wake this one, whose turn
+        # it is to run Python's handler: so it has to look up now and then.
+        with suppress(Empty):
+            self._changed.get(timeout=_LOOKS_UP_EVERY)
 
 
 def _check(yields: int, restores: int) -> None:

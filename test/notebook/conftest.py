@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 def shell() -> Iterator[Any]:
     """A terminal's shell without a terminal; the hub must be empty when the test has ended."""
     from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
 
     from pytorch_memlab.notebook.cells import cells_of
 
-    shell = InteractiveShell.instance()
+    # No file of the user's history, nor the thread that writes it.
+    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
     shell.colors = "nocolor"
     yield shell
     left = list(cells_of(shell)._listeners)

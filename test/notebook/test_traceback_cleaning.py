@@ -8,7 +8,6 @@ import weakref
 
 import pytest
 import torch
-from IPython.core.interactiveshell import InteractiveShell
 
 from pytorch_memlab.notebook.traceback_cleaning import (
     clear_frames,
@@ -27,11 +26,9 @@ class Big:
 
 
 @pytest.fixture
-def shell():
-    shell = InteractiveShell.instance()
+def shell(shell):
     shell.user_ns.update(Big=Big, watched=[], weakref=weakref)
-    yield shell
-    InteractiveShell.clear_instance()
+    return shell
 
 
 def run(shell, source):
@@ -60,7 +57,9 @@ def fail(error):
 
 def test_it_knows_a_shell_when_it_runs_in_one(shell):
     assert is_in_ipython()
-    InteractiveShell.clear_instance()
+
+
+def test_it_knows_that_there_is_none():
     assert not is_in_ipython()
 
 
