@@ -32,7 +32,7 @@ class RunCommand:
     --strict simulate one also where there is a real one.
 
     Behind a line's number, ? says that a simulation did not know all of what it did there, ~ that
-    it counted estimates; the lines below the table say of what.
+    it counted what no recording confirms; the lines below the table say of what.
 
     For example:
 

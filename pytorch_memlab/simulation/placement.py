@@ -104,7 +104,8 @@ class PlacementMode(TorchDispatchMode):
                 traits.kernel.prepare(launch)
             launch.result = self._make(func, traits, index, args, kwargs, pin, launch)
             traits.kernel.take(launch)
-            if (launch.taken or launch.takes_more) and traits.kernel.basis is Basis.ESTIMATE:
+            is_confirmed = traits.kernel.basis is Basis.RECORDING
+            if not is_confirmed and (launch.taken or launch.takes_more):
                 self._machine.gaps[runs_on].count_estimated(func, launch.taken)
         finally:
             launch.end()

@@ -205,7 +205,7 @@ def vectors(launch: Launch) -> None:
 _BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
 _bmm = Entry(batched, _BLAS, Basis.RECORDING)
 _baddbmm = Entry(batched, _BLAS, Basis.SOURCE)
-_mm = Entry(matrices, _BLAS, Basis.SOURCE)
+_mm = Entry(matrices, _BLAS, Basis.RECORDING)
 _mv = Entry(vectors, _BLAS, Basis.SOURCE)
 
 ENTRIES: Final[Mapping[str, Entry]] = {

@@ -19,6 +19,8 @@ class Basis(Enum):
     which run on the host, give every size and their order, but no recording shows them.
     ``ESTIMATE``: something that the sources do not tell decides, such as a library's plan or the
     tile sizes that a template picks for a GPU's generation.
+
+    To the user all but what a recording confirms is an estimate, and is marked at its line.
     """
 
     RECORDING = "confirmed by a recording"
