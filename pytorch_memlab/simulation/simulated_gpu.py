@@ -14,6 +14,8 @@ from .caching_allocator import CachingAllocator, OutOfMemory
 from .driver import SimulatedDriver
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from .allocator_settings import AllocatorSettings
     from .gpus import GPU
     from .taken_memory import TakenMemory
@@ -23,29 +25,8 @@ _ADDRESSES = 2**44
 """Distance between the first addresses of two GPUs, so that no two blocks share one."""
 
 
-class _Alone:
-    """Nobody else at any allocator, and no garbage collection: its finalizers may be anybody."""
-
-    def __init__(self) -> None:
-        self._busy = threading.Lock()
-        self._collects = False
-
-    def is_taken(self) -> bool:
-        """Whether somebody is at an allocator."""
-        return self._busy.locked()
-
-    def __enter__(self) -> None:
-        self._busy.acquire()
-        self._collects = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *exc: object) -> None:
-        if self._collects:
-            gc.enable()
-        self._busy.release()
-
-
-_alone = _Alone()
+_busy = threading.Lock()
+"""Nobody else is at any allocator. Taken by ``with`` alone, in which no Ctrl-C can come between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +120,27 @@ class SimulatedGPU:
             what it returns.
         """
         try:
-            with _alone:
-                self._free_dead()
-                return getattr(self.allocator, method)(*args)
+            with _busy:
+                return self._uncollected(getattr(self.allocator, method), *args)
         finally:
             self._settle()
 
     def _settle(self) -> None:
-        while self._dead and not _alone.is_taken():
-            with _alone:
-                self._free_dead()
+        while self._dead and not _busy.locked():
+            with _busy:
+                self._uncollected(lambda: None)
+
+    def _uncollected(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Work after all frees that wait, and without a garbage collection in between."""
+        # A collection's finalizers may be anybody, also those of storages on this GPU.
+        collects = gc.isenabled()
+        try:
+            gc.disable()
+            self._free_dead()
+            return work(*args)
+        finally:
+            if collects:
+                gc.enable()
 
     def _free_dead(self) -> None:
         while self._dead:
