@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import io
 import pickle
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -531,3 +533,46 @@ def test_a_backward_of_the_host_stays_there_after_one_of_a_gpu():
         converted.backward(torch.ones_like(converted))
         assert leaf.grad.device.type == "cpu"
         assert leaf.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+PESTERED = """
+import gc, os, signal, threading, time
+import torch
+from pytorch_memlab import simulate
+
+def quietly(work, *args):
+    while True:
+        try:
+            return work(*args)
+        except KeyboardInterrupt:
+            pass
+
+stop = threading.Event()
+
+def pester():
+    while not stop.wait(0.001):
+        os.kill(os.getpid(), signal.SIGINT)
+
+with simulate("24GiB"):
+    quietly(threading.Thread(target=pester).start)
+    interrupted, end = 0, time.time() + 2
+    while interrupted < 300 and time.time() < end:
+        try:
+            for _ in range(200):
+                torch.empty(10, device="cuda")
+        except KeyboardInterrupt:
+            interrupted += 1
+    quietly(stop.set)
+    quietly(time.sleep, 0.05)
+    blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
+    active = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
+    print(interrupted > 50, active == torch.cuda.memory_allocated(), gc.isenabled())
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+
+
+def test_ctrl_c_leaves_the_allocator_whole_and_free():
+    ended = subprocess.run(
+        [sys.executable, "-c", PESTERED], capture_output=True, text=True, timeout=100
+    )
+    assert ended.stdout.split() == ["True"] * 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import signal
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -27,6 +28,25 @@ _ADDRESSES = 2**44
 
 _busy = threading.Lock()
 """Nobody else is at any allocator. Taken by ``with`` alone, in which no Ctrl-C can come between."""
+
+
+class _ctrl_c_later:  # noqa: N801 - reads as what it does
+    """Holds Ctrl-C back, which would leave the allocator's lists half changed."""
+
+    def __enter__(self) -> None:
+        self._came: list[Any] = []
+        handler = signal.getsignal(signal.SIGINT)
+        # Python runs handlers in the main thread only.
+        in_main = threading.current_thread() is threading.main_thread()
+        self._handler = handler if in_main and callable(handler) else None
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, lambda *args: self._came.append(args))
+
+    def __exit__(self, *exc: object) -> None:
+        if self._handler is not None:
+            signal.signal(signal.SIGINT, self._handler)
+            if self._came:
+                self._handler(*self._came[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,26 +141,27 @@ class SimulatedGPU:
         """
         try:
             with _busy:
-                return self._uncollected(getattr(self.allocator, method), *args)
+                return self._in_one_go(getattr(self.allocator, method), *args)
         finally:
             self._settle()
 
     def _settle(self) -> None:
         while self._dead and not _busy.locked():
             with _busy:
-                self._uncollected(lambda: None)
+                self._in_one_go(lambda: None)
 
-    def _uncollected(self, work: Callable[..., Any], *args: Any) -> Any:
-        """Work after all frees that wait, and without a garbage collection in between."""
+    def _in_one_go(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
         # A collection's finalizers may be anybody, also those of storages on this GPU.
         collects = gc.isenabled()
-        try:
-            gc.disable()
-            self._free_dead()
-            return work(*args)
-        finally:
-            if collects:
-                gc.enable()
+        with _ctrl_c_later():
+            try:
+                gc.disable()
+                self._free_dead()
+                return work(*args)
+            finally:
+                if collects:
+                    gc.enable()
 
     def _free_dead(self) -> None:
         while self._dead:
