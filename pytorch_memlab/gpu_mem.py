@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from .devices.driver_memory import count_gpus, current_gpu, driver_memory
+from .devices.driver_memory import count_gpus, current_gpu, driver_memory, empty_caches
 from .errors import UsageError
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def gpu_mem_get_free() -> int:
 
 def gpu_mem_get_free_no_cache() -> int:
     """Free MB of the current GPU after the allocator's cache was emptied."""
-    _empty_cache()
+    _reclaim()
     return gpu_mem_get().free
 
 
@@ -104,7 +104,7 @@ def gpu_mem_get_used() -> int:
 
 def gpu_mem_get_used_no_cache() -> int:
     """Used MB of the current GPU after the allocator's cache was emptied."""
-    _empty_cache()
+    _reclaim()
     return gpu_mem_get().used
 
 
@@ -187,9 +187,7 @@ def gpu_mem_leave_free_mbs(n: int) -> torch.Tensor | None:
     return gpu_mem_allocate_mbs(to_take, fatal=True) if to_take > 0 else None
 
 
-def _empty_cache() -> None:
+def _reclaim() -> None:
     if count_gpus():
-        import torch
-
         gc.collect()
-        torch.cuda.empty_cache()
+        empty_caches()

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from pytorch_memlab.courtesy import Courtesy, host_blocks, host_memory, progress
 from pytorch_memlab.courtesy.host_blocks import ALIGNMENT, LARGEST, lay_out
-from pytorch_memlab.courtesy.uninterrupted import uninterrupted
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.uninterrupted import uninterrupted
 
 
 @given(st.lists(st.integers(1, 2**33), max_size=40))

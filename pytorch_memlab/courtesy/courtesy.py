@@ -11,9 +11,9 @@ import torch
 from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage
+from ..uninterrupted import uninterrupted
 from .lending import give_cache_back, lend, warn_of_what_stays
 from .restoring import bring_back, bring_elsewhere
-from .uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from .context import Context

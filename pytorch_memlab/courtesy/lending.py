@@ -11,12 +11,12 @@ import torch
 from ..errors import MemlabError
 from ..tensors.living import living
 from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
+from ..uninterrupted import uninterrupted
 from ..utils import readable_size
 from .copies import Copies
 from .host_blocks import host_storages
 from .progress import progress_bar
 from .restoring import bring_back
-from .uninterrupted import uninterrupted
 
 
 def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:

@@ -10,10 +10,10 @@ import torch
 
 from ..errors import MemlabError
 from ..tensors.moves import MovedStorage, bases_of, free_views, point, room, views_in_host_memory
+from ..uninterrupted import uninterrupted
 from ..utils import readable_size
 from .copies import Copies
 from .progress import progress_bar
-from .uninterrupted import uninterrupted
 
 Views = dict[int, list[torch.Tensor]]
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from . import cuda, simulated_machine
+from .driver_memory import driver_memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,7 @@ def driver_view(device: torch.device) -> DriverView | None:
     """What the driver says of a CUDA device, None for one that this process does not use."""
     if device.type != "cuda" or not _in_use(device.index):
         return None
-    free, total = torch.cuda.mem_get_info(device)
+    free, total = driver_memory(device.index)
     return DriverView(total - free, _held_by_this_process(device.index))
 
 

@@ -29,6 +29,12 @@ def current_gpu() -> int | None:
     return torch.cuda.current_device() if count_gpus() else None
 
 
+def empty_caches() -> None:
+    """Let the caching allocators give back what they keep for later; nothing without a GPU."""
+    if count_gpus():
+        torch.cuda.empty_cache()
+
+
 def driver_memory(index: int) -> DriverMemory:
     """Memory of a card, as ``torch.cuda.mem_get_info`` reads it off the driver.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..devices.driver_memory import count_gpus, current_gpu, driver_memory
+from ..devices.driver_memory import count_gpus, current_gpu, driver_memory, empty_caches
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 
@@ -92,10 +92,7 @@ class PytorchBackend:
 
     def empty_cache(self) -> None:
         """Empty the allocator's cache on every device."""
-        if count_gpus():
-            import torch
-
-            torch.cuda.empty_cache()
+        empty_caches()
 
     def current(self) -> int | None:
         """The device that is current in this thread."""

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from ..devices.driver_memory import count_gpus, current_gpu, driver_memory
+from ..devices import get_device
+from ..devices.driver_memory import current_gpu, driver_memory, empty_caches
 from ..scopes import HostScope, PeakScope
 from .cells import cells_of, current_shell
 from .readings import NO_CELL, NOTHING, CellReading, Usage
@@ -113,10 +114,8 @@ class CellMeter:
     def _tidy_up(self) -> None:
         if self._gc_collect:
             gc.collect()
-        if self._empty_cache and count_gpus():
-            import torch
-
-            torch.cuda.empty_cache()
+        if self._empty_cache:
+            empty_caches()
 
     def _close(self, open_cell: _OpenCell) -> None:
         open_cell.host.stop()
@@ -136,7 +135,7 @@ def _gpu_usage(open_cell: _OpenCell) -> Usage:
         return NOTHING
     free, total = driver_memory(index)
     scope = open_cell.gpu
-    if scope is None or index != open_cell.index or scope.device is not PeakScope(index).device:
+    if scope is None or index != open_cell.index or scope.device is not get_device(index):
         # Another GPU, or another simulation, is current than when the cell began.
         return Usage(0, 0, total - free)
     consumed = scope.used_delta

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import weakref
 from dataclasses import dataclass
-from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UsageError
@@ -24,13 +23,11 @@ class Cell:
         number: what IPython's prompt calls it; that of the cell around it for ``%%capture`` and
             its like.
         source: as the user typed it; empty if it ran already when somebody began to listen.
-        began: seconds, on the clock of ``time.perf_counter``.
         is_whole: whether the hub saw it begin.
     """
 
     number: int
     source: str
-    began: float
     is_whole: bool
 
 
@@ -75,7 +72,7 @@ class Cells:
         if listener in self._listeners:
             return
         if not self._listeners:
-            running = Cell(self._last_number(), "", perf_counter(), is_whole=False)
+            running = Cell(self._last_number(), "", is_whole=False)
             self._open = [running] if _is_running_a_cell() else []
             self._shell.events.register("pre_run_cell", self._began)
             self._shell.events.register("post_run_cell", self._ended)
@@ -99,7 +96,7 @@ class Cells:
     def _began(self, info: Any) -> None:
         # The input of this cell is counted after this event, and only if it goes to the history.
         number = self._last_number() + bool(info.store_history)
-        cell = Cell(number, info.raw_cell or "", perf_counter(), is_whole=True)
+        cell = Cell(number, info.raw_cell or "", is_whole=True)
         self._open.append(cell)
         for listener in self._listeners.copy():
             self._tell(listener, "cell_began", cell)

@@ -95,11 +95,7 @@ def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
     return restoring
 
 
-@contextmanager
-def ipython_tb_clear_frames_ctx() -> Iterator[None]:
-    """The same as ``gpu_mem_restore_ctx``, under its other name."""
-    with gpu_mem_restore_ctx():
-        yield
+ipython_tb_clear_frames_ctx = gpu_mem_restore_ctx
 
 
 def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
@@ -111,13 +107,7 @@ def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
     Returns:
         a function that does the same.
     """
-
-    @functools.wraps(func)
-    def clearing(*args: P.args, **kwargs: P.kwargs) -> T:
-        with gpu_mem_restore_ctx():
-            return func(*args, **kwargs)
-
-    return clearing
+    return gpu_mem_restore_ctx()(func)
 
 
 def forget_last_error(shell: InteractiveShell) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..uninterrupted import uninterrupted
 from .caching_allocator import CachingAllocator, OutOfMemory
 from .driver import SimulatedDriver
 
@@ -28,25 +29,6 @@ _ADDRESSES = 2**44
 
 _busy = threading.Lock()
 """Nobody else is at any allocator. Taken by ``with`` alone, in which no Ctrl-C can come between."""
-
-
-class _ctrl_c_later:  # noqa: N801 - reads as what it does
-    """Holds Ctrl-C back, which would leave the allocator's lists half changed."""
-
-    def __enter__(self) -> None:
-        self._came: list[Any] = []
-        handler = signal.getsignal(signal.SIGINT)
-        # Python runs handlers in the main thread only.
-        in_main = threading.current_thread() is threading.main_thread()
-        self._handler = handler if in_main and callable(handler) else None
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, lambda *args: self._came.append(args))
-
-    def __exit__(self, *exc: object) -> None:
-        if self._handler is not None:
-            signal.signal(signal.SIGINT, self._handler)
-            if self._came:
-                self._handler(*self._came[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +136,7 @@ class SimulatedGPU:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
         # A collection's finalizers may be anybody, also those of storages on this GPU.
         collects = gc.isenabled()
-        with _ctrl_c_later():
+        with uninterrupted(signal.SIGINT):
             try:
                 gc.disable()
                 self._free_dead()

@@ -56,58 +56,11 @@ def is_for_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
     return tensor.dtype in _TAKEN
 
 
-def _lstm(
-    gpu: SimulatedGPU,
-    tensor: torch.Tensor,
-    hx: Weights,
-    weights: Weights,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> Any:
-    if len(hx) != 2:
-        return NotImplemented
-    options = (has_biases, num_layers, dropout, train, bidirectional)
-    if not is_for_cudnn(gpu, tensor):
-        return rnn_layers.run("LSTM", tensor, None, hx, weights, *options, batch_first)
-    return _cudnn(gpu, "LSTM", tensor, [], hx, weights, *options, batch_first)[:3]
-
-
-def _packed_lstm(
-    gpu: SimulatedGPU,
-    data: torch.Tensor,
-    batch_sizes: torch.Tensor,
-    hx: Weights,
-    weights: Weights,
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> Any:
-    if len(hx) != 2:
-        return NotImplemented
-    sizes = batch_sizes.tolist()
-    options = (has_biases, num_layers, dropout, train, bidirectional)
-    if not is_for_cudnn(gpu, data):
-        return rnn_layers.run("LSTM", data, sizes, hx, weights, *options, False)
-    return _cudnn(gpu, "LSTM", data, sizes, hx, weights, *options, False)[:3]
-
-
 def _of_mode(mode: str) -> Callable[..., Any]:
     def network(
-        gpu: SimulatedGPU,
-        tensor: torch.Tensor,
-        hx: torch.Tensor,
-        weights: Weights,
-        *options: Any,
+        gpu: SimulatedGPU, tensor: torch.Tensor, hx: Any, weights: Weights, *options: Any
     ) -> Any:
-        if not is_for_cudnn(gpu, tensor):
-            return rnn_layers.run(mode, tensor, None, [hx], weights, *options)
-        return _cudnn(gpu, mode, tensor, [], [hx], weights, *options)[:2]
+        return _run(gpu, mode, tensor, None, hx, weights, *options)
 
     return network
 
@@ -117,21 +70,31 @@ def _packed_of_mode(mode: str) -> Callable[..., Any]:
         gpu: SimulatedGPU,
         data: torch.Tensor,
         batch_sizes: torch.Tensor,
-        hx: torch.Tensor,
+        hx: Any,
         weights: Weights,
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
+        *options: Any,
     ) -> Any:
-        sizes = batch_sizes.tolist()
-        options = (has_biases, num_layers, dropout, train, bidirectional)
-        if not is_for_cudnn(gpu, data):
-            return rnn_layers.run(mode, data, sizes, [hx], weights, *options, False)
-        return _cudnn(gpu, mode, data, sizes, [hx], weights, *options, False)[:2]
+        return _run(gpu, mode, data, batch_sizes.tolist(), hx, weights, *options, False)
 
     return network
+
+
+def _run(
+    gpu: SimulatedGPU,
+    mode: str,
+    tensor: torch.Tensor,
+    batch_sizes: list[int] | None,
+    hx: Any,
+    weights: Weights,
+    *options: Any,
+) -> Any:
+    states = hx if mode == "LSTM" else [hx]
+    if mode == "LSTM" and len(states) != 2:
+        return NotImplemented
+    if not is_for_cudnn(gpu, tensor):
+        return rnn_layers.run(mode, tensor, batch_sizes, states, weights, *options)
+    results = _cudnn(gpu, mode, tensor, batch_sizes or [], states, weights, *options)
+    return results[: 1 + len(states)]
 
 
 def _cudnn(
@@ -191,8 +154,8 @@ def _dropout_state(gpu: SimulatedGPU, dropout: float) -> torch.Tensor:
 
 
 CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    "aten::lstm.input": _lstm,
-    "aten::lstm.data": _packed_lstm,
+    "aten::lstm.input": _of_mode("LSTM"),
+    "aten::lstm.data": _packed_of_mode("LSTM"),
     "aten::gru.input": _of_mode("GRU"),
     "aten::gru.data": _packed_of_mode("GRU"),
     "aten::rnn_tanh.input": _of_mode("RNN_TANH"),
