@@ -381,3 +381,27 @@ def test_a_decorated_function_is_as_strict():
     for _ in range(2):
         with pytest.raises(UnmodelledOpError):
             work()
+
+
+def test_products_with_compressed_sparse_matrices_are_named() -> None:
+    """Entries of the table read strides, which sparse tensors do not have."""
+    dense = torch.randn(3, 4)
+    expected = torch.eye(3).to_sparse_csr() @ dense
+    for compute in (True, False):
+        with simulate("24GiB", compute=compute) as machine:
+            product = torch.eye(3, device="cuda").to_sparse_csr() @ dense.cuda()
+            assert product.device == torch.device("cuda", 0)
+            assert product.shape == (3, 4)
+            assert machine.unmodelled["aten.mm.default"].nbytes == 48
+            if compute:
+                assert torch.equal(product.cpu(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_a_device_among_positional_arguments_counts() -> None:
+    with simulate("24GiB"):
+        nested = torch.nested.nested_tensor(
+            [torch.ones(128, 4), torch.ones(256, 4)], device="cuda", layout=torch.strided
+        )
+        assert torch.cuda.memory_allocated() == (128 + 256) * 4 * 4
+        assert nested.to_padded_tensor(0.0).shape == (2, 256, 4)

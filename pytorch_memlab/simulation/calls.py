@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch._ops import HigherOrderOperator
 from torch.overrides import TorchFunctionMode
 
+from . import fake_tensors, higher_order
+from .device_class import make_device
 from .unwinding import let_go
 
 if TYPE_CHECKING:
@@ -28,7 +32,7 @@ class CallMode(TorchFunctionMode):
     ) -> None:
         super().__init__()
         self._thread = machine.thread
-        self._replacements = replacements
+        self._replacements: dict[Any, Any] = {**replacements, torch.device: make_device}
 
     def __torch_function__(
         self,
@@ -39,6 +43,12 @@ class CallMode(TorchFunctionMode):
     ) -> Any:
         """Run one call."""
         kwargs = kwargs or {}
+        if type(kwargs.get("device")) is int and func is not torch.device:
+            kwargs["device"] = make_device(kwargs["device"])
+        if isinstance(func, HigherOrderOperator):
+            higher_order.check(func, args, kwargs)
+        if fake_tensors.are_on():
+            fake_tensors.check(args, kwargs)
         thread = self._thread
         outer = thread.call
         thread.call = (args, kwargs)

@@ -67,6 +67,7 @@ class Traits:
         kernel: what its kernels take besides, None if nothing is known of it.
         is_modelled: what its kernels take is known, be it nothing.
         may_be_in_place: a backward pass on a GPU may run it in place.
+        device_position: where among the positional arguments a device may be; None: nowhere.
         composite: calls the ops that it is made of; None if it is none. Autograd has taken
             composites apart before they come here, except in inference mode.
         compute: computes on the host what CUDA's kernel returns; None: the op itself does.
@@ -81,6 +82,7 @@ class Traits:
     kernel: Entry | None
     is_modelled: bool
     may_be_in_place: bool
+    device_position: int | None
     composite: Callable[..., Any] | None
     compute: Callable[..., Any] | None
 
@@ -121,6 +123,14 @@ def _read(op: Any) -> Traits:
         kernel=kernel,
         is_modelled=(kernel is not None or takes_nothing(op) or not (makes_tensors or writes_out)),
         may_be_in_place=op in IN_PLACE,
+        device_position=_device_position(schema),
         composite=choice_of(op),
         compute=compute_of(op),
     )
+
+
+def _device_position(schema: Any) -> int | None:
+    for position, argument in enumerate(schema.arguments):
+        if "Device" in str(argument.type) and not argument.kwarg_only:
+            return position
+    return None

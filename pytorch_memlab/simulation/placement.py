@@ -8,10 +8,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import HostMemoryError, UnmodelledOpError
 from ..storages import storages_of
+from . import fake_tensors, higher_order
 from .destinations import Destinations, tensors_in
 from .kernels import Basis, Launch
 from .kernels.accumulation import GradientFlow
@@ -48,6 +50,8 @@ class PlacementMode(TorchDispatchMode):
             keyword arguments.
     """
 
+    supports_higher_order_operators = True
+
     def __init__(self, machine: Machine, execute: Execute = compute) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
@@ -68,9 +72,13 @@ class PlacementMode(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         """Run one op."""
+        if fake_tensors.are_on():
+            return func(*args, **(kwargs or {}))
         if any(_handles_dispatch(kind) for kind in types):
             return NotImplemented
         try:
+            if isinstance(func, HigherOrderOperator):
+                return higher_order.run(func, self, args, kwargs or {})
             with torch._C.DisableTorchFunction():
                 return self._run(func, args, kwargs or {})
         except BaseException as error:
@@ -87,6 +95,8 @@ class PlacementMode(TorchDispatchMode):
         if traits.composite is not None:
             with self:
                 return traits.composite(*args, **kwargs)
+        if traits.device_position is not None:
+            args, kwargs = _with_device_by_name(traits.device_position, func, args, kwargs)
         index, kwargs, pin = self._destinations.of(func, traits, args, kwargs)
         node = None if index == HOST else _current_node()
         if node is not None:
@@ -98,6 +108,11 @@ class PlacementMode(TorchDispatchMode):
         runs_on = self._machine.place_of(args[0]) if index == HOST else index
         if runs_on == HOST:
             return self._make(func, traits, index, args, kwargs, pin)
+        if any(tensor.layout is not torch.strided for tensor in tensors_in(args, kwargs)):
+            result = self._make(func, traits, index, args, kwargs, pin)
+            if index != HOST and traits.makes_tensors:
+                self._unmodelled(func, index, result)
+            return result
         launch = Launch(self._machine, self._machine.gpus[runs_on], args, kwargs)
         try:
             if traits.kernel.prepare is not None:
@@ -219,6 +234,14 @@ class PlacementMode(TorchDispatchMode):
         pinned = tensor.clone()
         self._machine.pinned.add(_untyped_storage(pinned), True)
         return pinned
+
+
+def _with_device_by_name(
+    position: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """An op's arguments, those from its device on by their names."""
+    names = (argument.name for argument in func._schema.arguments[position:])
+    return args[:position], {**dict(zip(names, args[position:], strict=False)), **kwargs}
 
 
 def _handles_dispatch(kind: type) -> bool:

@@ -15,7 +15,7 @@ from . import (
     constructors,
     cuda_ops,
     cudnn,
-    device_class,
+    fake_tensors,
     generators,
     legacy_types,
     storage_methods,
@@ -162,6 +162,7 @@ def _installed(machine: Machine) -> Iterator[None]:
 
     with ExitStack() as exits:
         exits.callback(patches.undo)
+        fake_tensors.prepare()
         constructors.install(machine, replacements, patches)
         generators.install(machine, patches)
         cudnn.install(patches)
@@ -169,7 +170,6 @@ def _installed(machine: Machine) -> Iterator[None]:
         compiling.install(patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())
-        device_class.install(patches)
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)
         if shapes is not None:

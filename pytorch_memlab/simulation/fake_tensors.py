@@ -1,0 +1,51 @@
+"""PyTorch's fake tensors (``torch.export``, DTensor's propagation of shapes) inside a simulation.
+
+They are of no simulated GPU: ops on them take no memory, and PyTorch alone runs them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from ..errors import UnsupportedCUDACallError
+
+_BUILD_HAS_CUDA = torch.version.cuda is not None
+_KEY = torch._C._TorchDispatchModeKey.FAKE
+
+
+def are_on() -> bool:
+    """Whether the ops of this thread run on fake tensors now."""
+    return torch._C._get_dispatch_mode(_KEY) is not None
+
+
+def prepare() -> None:
+    """Let autograd take fake tensors of a GPU in a build with CUDA on a machine without one.
+
+    PyTorch does so itself only where ``torch.cuda.is_available()`` says no. From torch 2.5 on.
+    """
+    guard = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
+    if guard is not None:
+        guard()
+
+
+def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse what ends the process in a build without CUDA: gradients of a GPU's fake tensors.
+
+    Args:
+        args: of a call while fake tensors are on.
+        kwargs: its keyword arguments.
+
+    Raises:
+        UnsupportedCUDACallError: PyTorch's autograd would abort.
+    """
+    if _BUILD_HAS_CUDA or not torch.is_grad_enabled():
+        return
+    for leaf in tree_leaves((args, kwargs)):
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.device.type == "cuda":
+            raise UnsupportedCUDACallError(
+                "fake tensors of a GPU with gradients (torch.export, FakeTensorMode) need a build "
+                "of PyTorch with CUDA; trace them under torch.no_grad(), or on the CPU"
+            )

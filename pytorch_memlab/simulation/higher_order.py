@@ -1,0 +1,68 @@
+"""Ops that take functions (``torch.cond``, ``flex_attention``): what those call is placed too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import DispatchKey
+from torch.utils._pytree import tree_leaves
+
+from ..errors import UnsupportedCUDACallError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+_NEVER = frozenset({"scan", "map_impl", "strict_mode"})
+"""Those that refuse to run under a mode such as ours."""
+
+
+def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse what would fail deep inside PyTorch, or end the process.
+
+    For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in a
+    build without CUDA knows nothing.
+
+    Args:
+        op: a ``torch._ops.HigherOrderOperator``.
+        args: its arguments.
+        kwargs: its keyword arguments.
+
+    Raises:
+        UnsupportedCUDACallError: it cannot be simulated, or not with gradients.
+    """
+    name: str = op.name()
+    if name in _NEVER:
+        raise UnsupportedCUDACallError(f"{name} {_ELSEWHERE}")
+    if not torch.is_grad_enabled():
+        return
+    leaves = tree_leaves((args, kwargs))
+    if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
+        raise UnsupportedCUDACallError(f"{name} with gradients {_ELSEWHERE}")
+
+
+_ELSEWHERE = "is not covered by the simulated GPU; run this part on a real one"
+
+
+def run(
+    op: Any, mode: AbstractContextManager[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run one on the host, as outside of ``torch.compile``.
+
+    Args:
+        op: a ``torch._ops.HigherOrderOperator``.
+        mode: places what the ops inside make.
+        args: its arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        what it returns.
+    """
+    with mode:
+        if op.name() == "cond":
+            return _branch(*args, **kwargs)
+        return op.dispatch(DispatchKey.CPU, *args, **kwargs)
+
+
+def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    return true_fn(*operands) if pred else false_fn(*operands)
