@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from .line_profiler.line_profiler import LineProfiler
     from .line_profiler.profile import (
         clear_global_line_profiler,
-        display,
         profile,
         profile_every,
         set_target_gpu,
+    )
+    from .line_profiler.profile import (
+        display as display,
     )
     from .mem_reporter import MemReporter
     from .mem_trace import (
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
         IPyExperimentsCPU,
         IPyExperimentsPytorch,
     )
+    from .notebook.mem_watcher import MemWatcher
     from .notebook.memory_usage import (
         start_watching_memory,
         stop_watching_memory,
@@ -72,6 +75,7 @@ _HOMES = {
     "IPyGPULogger": "notebook.cell_logger",
     "LineProfiler": "line_profiler.line_profiler",
     "MemReporter": "mem_reporter",
+    "MemWatcher": "notebook.mem_watcher",
     "PeakScope": "scopes",
     "b2mb": "gpu_mem",
     "clear_global_line_profiler": "line_profiler.profile",
@@ -102,6 +106,7 @@ _HOMES = {
     "stop_watching_memory": "notebook.memory_usage",
 }
 
+# All but ``display``: ``import *`` in a notebook would hide IPython's own.
 __all__ = [
     "Courtesy",
     "GPUMemTrace",
@@ -113,10 +118,10 @@ __all__ = [
     "IPyGPULogger",
     "LineProfiler",
     "MemReporter",
+    "MemWatcher",
     "PeakScope",
     "b2mb",
     "clear_global_line_profiler",
-    "display",
     "get_ref_free_exc_info",
     "gpu_mem_allocate_mbs",
     "gpu_mem_get",
@@ -176,4 +181,4 @@ def unload_ipython_extension(shell: Any) -> None:  # noqa: ARG001 - IPython give
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *_HOMES})

@@ -9,8 +9,9 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .devices import get_device
 from .devices.driver_memory import count_gpus, current_gpu, driver_memory, empty_caches
-from .errors import UsageError
+from .errors import UnknownDeviceError, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -55,18 +56,24 @@ def preload_pytorch(device_id: int | None = None) -> None:
 
     Args:
         device_id: index of the GPU; the current one if None.
+
+    Raises:
+        UnknownDeviceError: there are GPUs, and not this one.
     """
     if count_gpus():
         import torch
 
+        if device_id is not None:
+            get_device(device_id)
+
         torch.ones((1, 1)).cuda(device_id)
 
 
-def gpu_mem_get(id: int | None = None) -> GPUMemory:
+def gpu_mem_get(id: int | str | torch.device | None = None) -> GPUMemory:
     """Total, free and used memory of a GPU in MB.
 
     Args:
-        id: index of the GPU; the current one if None.
+        id: index of the GPU, ``"cuda:1"`` or a ``torch.device``; the current one if None.
 
     Returns:
         ``GPUMemory(0, 0, 0)`` without a GPU, and for one that does not exist.
@@ -74,8 +81,8 @@ def gpu_mem_get(id: int | None = None) -> GPUMemory:
     >>> gpu_mem_get(99)
     GPUMemory(total=0, free=0, used=0)
     """
-    index = current_gpu() if id is None else id
-    if index is None or not 0 <= index < count_gpus():
+    index = current_gpu() if id is None else _index_of(id)
+    if index is None:
         return _NONE
     free, total = driver_memory(index)
     return GPUMemory(b2mb(total), b2mb(free), b2mb(total - free))
@@ -145,7 +152,7 @@ def gpu_with_max_free_mem() -> tuple[int | None, int]:
     return free.index(max(free)), max(free)
 
 
-def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> torch.Tensor | None:
+def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> torch.Tensor | None:
     """Take memory of the current GPU, for as long as the result lives.
 
     Args:
@@ -156,22 +163,23 @@ def gpu_mem_allocate_mbs(n: int, fatal: bool = False) -> torch.Tensor | None:
         a tensor of that size, None if it did not fit.
 
     Raises:
-        UsageError: there is no GPU.
+        UsageError: there is no GPU, or that is no number of MB.
         torch.OutOfMemoryError: it did not fit, and ``fatal``.
     """
     import torch
 
+    nbytes = int(_checked_mbs(n) * _MB)
     if not count_gpus():
         raise UsageError("there is no GPU to take memory of: use it inside simulate(...)")
     try:
-        return torch.empty(int(n) * _MB, dtype=torch.uint8, device="cuda")
+        return torch.empty(nbytes, dtype=torch.uint8, device="cuda")
     except torch.OutOfMemoryError:
         if fatal:
             raise
         return None
 
 
-def gpu_mem_leave_free_mbs(n: int) -> torch.Tensor | None:
+def gpu_mem_leave_free_mbs(n: float) -> torch.Tensor | None:
     """Take so much memory of the current GPU that some is left, to run out of memory on purpose.
 
     Args:
@@ -181,10 +189,25 @@ def gpu_mem_leave_free_mbs(n: int) -> torch.Tensor | None:
         the tensor that holds the memory, None if no more than that was free already.
 
     Raises:
-        UsageError: there is no GPU.
+        UsageError: there is no GPU, or that is no number of MB.
     """
-    to_take = gpu_mem_get_free_no_cache() - n
+    to_take = gpu_mem_get_free_no_cache() - _checked_mbs(n)
     return gpu_mem_allocate_mbs(to_take, fatal=True) if to_take > 0 else None
+
+
+def _index_of(id: int | str | torch.device) -> int | None:
+    """Index of a GPU however it was named, None if there is no such GPU."""
+    try:
+        kind, _, index = get_device(id).name.partition(":")
+    except UnknownDeviceError:
+        return None
+    return int(index) if kind == "cuda" else None
+
+
+def _checked_mbs(n: float) -> float:
+    if isinstance(n, bool) or not isinstance(n, (int, float)) or n < 0:
+        raise UsageError(f"this takes a number of MB, not {n!r}")
+    return n
 
 
 def _reclaim() -> None:

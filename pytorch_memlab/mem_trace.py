@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from .devices.driver_memory import current_gpu
+from .errors import UsageError
 from .gpu_mem import b2mb
 from .scopes import PeakScope
+from .wrapping import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,9 @@ class GPUMemTrace:
         ctx: what every report is of.
         on_exit_report: whether leaving a ``with`` block reports.
 
+    Raises:
+        UsageError: ``silent`` is a text, which ``ctx`` takes.
+
     >>> import torch
     >>> from pytorch_memlab.simulation import simulate
     >>> with simulate("24GiB"), GPUMemTrace() as trace:
@@ -43,6 +47,8 @@ class GPUMemTrace:
     def __init__(
         self, silent: bool = False, *, ctx: str | None = None, on_exit_report: bool = False
     ) -> None:
+        if isinstance(silent, str):  # type: ignore[unreachable]
+            raise UsageError(f"silent is True or False: name the trace with ctx={silent!r}")
         self._silent = silent
         self._context = ctx
         self._reports_on_exit = on_exit_report
@@ -161,15 +167,16 @@ def gpu_mem_trace(func: Callable[P, T]) -> Callable[P, T]:
     """Report on every call of a function, by its name.
 
     Args:
-        func: to trace.
+        func: to trace; of a coroutine or a generator, what it takes until it has ended counts.
 
     Returns:
         a function that does the same, and reports when it ends, however it ends.
+
+    Raises:
+        UsageError: it is no function.
     """
 
-    @functools.wraps(func)
-    def traced(*args: P.args, **kwargs: P.kwargs) -> Any:
-        with GPUMemTrace(ctx=func.__qualname__, on_exit_report=True):
-            return func(*args, **kwargs)
+    def trace() -> GPUMemTrace:
+        return GPUMemTrace(ctx=func.__qualname__, on_exit_report=True)
 
-    return traced
+    return within(trace, func, "gpu_mem_trace")  # type: ignore[no-any-return]

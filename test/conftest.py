@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,13 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytorch_memlab.devices import simulated_machine
+
+_M_MMAP_THRESHOLD = -3
+"""Of ``mallopt``: the size from which a block goes back to the system when it is freed. glibc
+raises it while a process runs; tests that read resident memory need it low."""
+
+if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
+    ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**16)
 
 # torch replaces this itself when its compiler is first imported.
 _TORCHS_OWN = {"torch.manual_seed"}

@@ -411,6 +411,17 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, said, script, capsys):
     assert err.count("\n") == 1
 
 
+def test_a_file_that_cannot_be_written_in_the_end_costs_no_numbers(script, capsys, tmp_path):
+    (tmp_path / "gone").mkdir()
+    script("import os\ndef f():\n    os.rmdir('gone')\nf()\n")
+
+    main(["run", "-o", "gone/out.txt", "script.py"])
+
+    out, err = capsys.readouterr()
+    assert "## f" in out
+    assert err.splitlines()[-1] == "cannot write gone/out.txt: No such file or directory"
+
+
 def test_help_tells_what_is_profiled(capsys):
     with pytest.raises(SystemExit) as ending:
         main(["run", "--help"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab.errors import UsageError
+from pytorch_memlab.errors import UnknownDeviceError, UsageError
 from pytorch_memlab.gpu_mem import (
     GPUMemory,
     b2mb,
@@ -74,6 +74,36 @@ def test_used_and_free_are_the_whole_cards():
         assert gpu_mem_get_used_no_cache() == before.used
         assert gpu_mem_get_free_no_cache() == before.free
         assert gpu_mem_get(2) == gpu_mem_get(-1) == GPUMemory(0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "bad", ["x", "cuda:7", "cpu", 1.0, -1, 2, True, object(), torch.device("cpu")]
+)
+def test_a_wrong_id_is_no_gpu(bad):
+    assert gpu_mem_get(bad) == GPUMemory(0, 0, 0)
+    with simulate("24GiB", count=2):
+        assert gpu_mem_get(bad) == GPUMemory(0, 0, 0)
+
+
+def test_a_gpu_has_more_names_than_its_index():
+    with simulate("24GiB", count=2):
+        block = torch.empty(300 * MB, dtype=torch.uint8, device="cuda:1")
+        of_one = gpu_mem_get(1)
+        assert of_one.used >= 300 > gpu_mem_get(0).used
+        for name in ("1", "cuda:1", torch.device("cuda:1"), torch.device("cuda", 1)):
+            assert gpu_mem_get(name) == of_one
+        del block
+        with pytest.raises(UnknownDeviceError, match="no device 7 here"):
+            preload_pytorch(7)
+
+
+def test_amounts_are_numbers_of_mbs():
+    with simulate("1GiB"):
+        for call in (gpu_mem_allocate_mbs, gpu_mem_leave_free_mbs):
+            for amount in (-1, "5", None, True):
+                with pytest.raises(UsageError, match="takes a number of MB"):
+                    call(amount)
+        assert gpu_mem_allocate_mbs(0.5).nbytes == MB // 2
 
 
 def test_the_current_device_is_asked_and_the_first_of_the_freest_found():

@@ -118,3 +118,11 @@ def test_elsewhere_a_thread_takes_samples_while_a_scope_is_open():
             pass
     assert threading.active_count() == before
     assert scope.peaked_delta > 400 * MB
+
+
+def test_it_shows_its_numbers(script):
+    scope = HostScope(HostLedger(script))
+    assert repr(scope) == "HostScope(not begun)"
+    with scope:
+        script.grow(400, 150)
+    assert repr(scope) == "HostScope(peak=400, used_delta=50, peaked_delta=250)"

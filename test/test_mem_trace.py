@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_trace import GPUMemTrace, gpu_mem_trace
 
 MB = 2**20
@@ -101,6 +102,22 @@ def test_a_decorated_function_reports_every_call_also_a_failing_one(gpu, capsys)
         work(True)
     line = f"△used: 0MB, △peaked: 7MB: {work.__qualname__}: exit\n"
     assert capsys.readouterr().out == line * 2
+
+
+def test_a_generators_report_comes_at_its_end_with_what_it_took(gpu, capsys):
+    @gpu_mem_trace
+    def work():
+        take(7)
+        yield 1
+
+    for _ in work():
+        assert capsys.readouterr().out == ""
+    assert capsys.readouterr().out == f"△used: 0MB, △peaked: 7MB: {work.__qualname__}: exit\n"
+
+
+def test_a_name_in_the_place_of_silent_is_told(gpu):
+    with pytest.raises(UsageError, match="name the trace with ctx='mine'"):
+        GPUMemTrace("mine")
 
 
 def test_traces_overlap_with_each_other_and_with_a_line_profiler(gpu):

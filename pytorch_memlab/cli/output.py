@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import Report
 from pytorch_memlab.render import terminal
 from pytorch_memlab.render.to_file import file_writer
@@ -17,7 +18,7 @@ def writer_to(path: str | None) -> Callable[[Report], None]:
         path: a file ending in ``.txt``, ``.html`` or ``.json``, None for standard output.
 
     Returns:
-        A function of the report.
+        A function of the report. If the file cannot be written after all, standard output gets it.
 
     Raises:
         UsageError: another ending, or no file can be written there.
@@ -27,8 +28,13 @@ def writer_to(path: str | None) -> Callable[[Report], None]:
     to_file = file_writer(path)
 
     def write(report: Report) -> None:
-        to_file(report)
-        print(f"memory profile written to {path}", file=sys.stderr)
+        try:
+            to_file(report)
+        except UsageError as error:
+            _to_terminal(report)
+            print(error, file=sys.stderr)
+        else:
+            print(f"memory profile written to {path}", file=sys.stderr)
 
     return write
 

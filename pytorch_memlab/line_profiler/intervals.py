@@ -96,8 +96,9 @@ class FunctionIntervals:
     def enter(self, code: CodeType, line: int) -> FrameIntervals:
         """A frame of a profiled function begins."""
         frame = FrameIntervals(self._store.lines_of(id(code)), self._measured)
-        frame.resume(line)
-        frame.count_call()
+        frame.resume(max(line, code.co_firstlineno))  # a module begins at line 0
+        if code.co_name != "<module>":
+            frame.count_call()
         return frame
 
 

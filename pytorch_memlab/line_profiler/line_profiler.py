@@ -237,9 +237,10 @@ def _device_notes(devices: list[DeviceInfo]) -> list[str]:
         names = ", ".join(device.name for device in simulated)
         notes.append(f"simulated GPU: {simulated[0].description} ({names})")
     if any(device.name == "cpu" for device in devices):
+        why = "no GPU here: " if find_devices()[0].info.name == "cpu" else ""
         notes.append(
-            "no GPU here: CPU tensors were measured, of the storages that ops made while "
-            "profiled functions ran"
+            f"{why}CPU tensors were measured, of the storages that ops made while profiled "
+            "functions ran"
         )
     return notes
 

@@ -5,25 +5,47 @@ from __future__ import annotations
 import ast
 import re
 import symtable
+from typing import TYPE_CHECKING
+
+from .mlrun import split_statement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _MAGIC_OF_CODE = re.compile(r"%%(?:time|timeit|capture|mlrun|prun)\b[^\n]*\n(.*)", re.DOTALL)
 """Cell magics whose body is Python that runs in the cell's own namespace."""
 
+_MAGIC_OF_STATEMENT = re.compile(r"^([ \t]*)%(time|mlrun)\b[ \t]*(.*)$", re.MULTILINE)
+"""Line magics before a statement that runs in the cell's own namespace."""
+
+_OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
 
 def body_of(source: str) -> str:
-    r"""A cell's Python, without a cell magic around it.
+    r"""A cell's Python, without a cell magic around it, and without %time and %mlrun before it.
 
     Args:
         source: as the user typed it.
 
     Returns:
-        lines keep their numbers.
+        its lines are counted from the body's first, as IPython counts them when it runs.
 
-    >>> body_of("%%time\nx = 1")
-    '\nx = 1'
+    >>> body_of("%%time\n%%capture out\nx = 1\n%mlrun -f g y = f(g)")
+    'x = 1\ny = f(g)'
     """
     magic = _MAGIC_OF_CODE.match(source)
-    return source if magic is None else "\n" + body_of(magic[1])
+    if magic is not None:
+        return body_of(magic[1])
+    return _MAGIC_OF_STATEMENT.sub(_statement_of, source)
+
+
+def _statement_of(magic: re.Match[str]) -> str:
+    indent, name, rest = magic.groups()
+    if name == "mlrun":
+        from .magics import MemlabMagics
+
+        _, rest = split_statement(rest, MemlabMagics.mlrun.parser)
+    return f"{indent}{rest or 'pass'}"
 
 
 def assigned_names(source: str, after_line: int = 0) -> set[str]:
@@ -42,6 +64,8 @@ def assigned_names(source: str, after_line: int = 0) -> set[str]:
 
     >>> sorted(assigned_names("x = y = 1\nfor i in range(3): a[i] = 2\ndef f():\n z = 1"))
     ['f', 'i', 'x', 'y']
+    >>> assigned_names("[last := i for i in range(3)]")
+    {'last'}
     >>> assigned_names("x = 1\ny = 2", after_line=1)
     {'y'}
     """
@@ -52,7 +76,16 @@ def assigned_names(source: str, after_line: int = 0) -> set[str]:
         return set()
     symbols = table.get_symbols()
     names = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
-    return names & _bound_after(tree, after_line)
+    return (names | set(_walrus_names(tree))) & _bound_after(tree, after_line)
+
+
+def _walrus_names(node: ast.AST) -> Iterator[str]:
+    """What ``:=`` assigns outside functions: of a comprehension's, symbol tables do not tell."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.NamedExpr):
+            yield child.target.id
+        if not isinstance(child, _OWN_SCOPES):
+            yield from _walrus_names(child)
 
 
 def _bound_after(tree: ast.Module, line: int) -> set[str]:

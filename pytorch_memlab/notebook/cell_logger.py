@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..gpu_mem import preload_pytorch
 from .cell_meter import CellMeter
+from .cells import current_shell
 
 if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
     from typing_extensions import Self
 
     from .readings import CellReading, Usage
@@ -88,19 +91,32 @@ class IPyGPULogger:
     def start(self) -> Self:
         """Report from now on, on the running cell too; again has no effect.
 
+        A logger that would print the same after every cell ends: ``IPyGPULogger().start()`` in a
+        cell that is run again takes the place of the one before.
+
         Returns:
             itself.
 
         Raises:
             UsageError: this is not IPython.
         """
+        shell = current_shell()
         preload_pytorch()
+        running = _running.setdefault(shell, [])
+        for other in running.copy():
+            if other is not self and repr(other) == repr(self):
+                other.stop()
+        if self not in running:
+            running.append(self)
         self._meter.start()
         return self
 
     def stop(self) -> None:
         """Report no more; again has no effect."""
         self._meter.stop()
+        for running in _running.values():
+            if self in running:
+                running.remove(self)
 
     @property
     def reading(self) -> CellReading:
@@ -113,8 +129,17 @@ class IPyGPULogger:
         last = self._meter.last
         return Data(*_megabytes(last.host), *_megabytes(last.gpu), last.seconds)
 
+    def __repr__(self) -> str:
+        """How it was made."""
+        return f"{type(self).__name__}(compact={self.compact}, gc_collect={self.gc_collect})"
+
     def _print(self, reading: CellReading) -> None:
         print(_compact_text(reading) if self.compact else _table_text(reading))
+
+
+_running: weakref.WeakKeyDictionary[InteractiveShell, list[IPyGPULogger]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def _megabytes(usage: Usage) -> tuple[int, int, int]:

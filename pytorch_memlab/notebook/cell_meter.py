@@ -56,7 +56,7 @@ class CellMeter:
         gc_collect: bool = True,
         empty_cache: bool = True,
     ) -> None:
-        self._report = report
+        self._send = report
         self._gc_collect = gc_collect
         self._empty_cache = empty_cache
         self._open: list[_OpenCell] = []
@@ -74,11 +74,17 @@ class CellMeter:
             self._tidy_up()
             self._cells.add(self)
 
-    def stop(self) -> None:
-        """Measure no more; again has no effect."""
+    def stop(self, *, report: bool = False) -> None:
+        """Measure no more; again has no effect.
+
+        Args:
+            report: whether the running cell is reported on as it is now.
+        """
         if self._cells is not None:
             self._cells.remove(self)
             self._cells = None
+            if report and self._open:
+                self._read(self._open[-1], perf_counter())
             while self._open:
                 self._close(self._open.pop())
 
@@ -97,19 +103,24 @@ class CellMeter:
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
         """Read the windows of a cell, and report."""
-        ended = perf_counter()
         if not any(one.cell is cell for one in self._open):
             return
         open_cell = self._open.pop()
         while open_cell.cell is not cell:
             self._close(open_cell)
             open_cell = self._open.pop()
+        try:
+            self._read(open_cell, cell.ended)
+        finally:
+            self._close(open_cell)
+
+    def _read(self, open_cell: _OpenCell, ended: float) -> None:
+        cell = open_cell.cell
         if not cell.is_whole or _may_do_something(cell.source):
             self._tidy_up()
         host, gpu = _host_usage(open_cell.host), _gpu_usage(open_cell)
-        self._close(open_cell)
         self.last = CellReading(cell.number, ended - open_cell.began, host, gpu)
-        self._report(self.last)
+        self._send(self.last)
 
     def _tidy_up(self) -> None:
         if self._gc_collect:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import weakref
 from dataclasses import dataclass
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ..errors import UsageError
@@ -24,11 +25,13 @@ class Cell:
             its like.
         source: as the user typed it; empty if it ran already when somebody began to listen.
         is_whole: whether the hub saw it begin.
+        ended: seconds of ``time.perf_counter`` when it had ended, before anybody was told.
     """
 
     number: int
     source: str
     is_whole: bool
+    ended: float = 0.0
 
 
 class CellListener(Protocol):
@@ -104,6 +107,7 @@ class Cells:
     def _ended(self, result: Any) -> None:
         if self._open:
             cell = self._open.pop()
+            cell.ended = perf_counter()
             for listener in reversed(self._listeners.copy()):
                 self._tell(listener, "cell_ended", cell, result)
 
@@ -135,6 +139,17 @@ def current_shell() -> InteractiveShell:
     if shell is None:
         raise UsageError("this needs IPython: run it in a notebook, or in ipython")
     return shell  # type: ignore[no-any-return]
+
+
+def running_source(shell: InteractiveShell) -> str:
+    """The cell that runs, as the user typed it; what is in ``In`` is transformed already.
+
+    Args:
+        shell: an IPython shell.
+    """
+    history = shell.history_manager
+    typed = [] if history is None else history.input_hist_raw
+    return typed[-1] if typed else ""
 
 
 def cells_of(shell: InteractiveShell) -> Cells:

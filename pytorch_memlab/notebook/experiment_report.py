@@ -96,19 +96,19 @@ def human_size(nbytes: float) -> str:
 
 
 def state_text(state: MemoryState) -> str:
-    """The section on the current state."""
+    """The section on the current state, with two empty lines behind it when it is printed."""
     lines = [
         "*** Current state:",
-        f"Gen RAM Free {human_size(state.free):>8s} | Proc size {human_size(state.resident)}",
+        f"Gen RAM Free {human_size(state.free):>7s} | Proc size {human_size(state.resident)}",
     ]
     for gpu in state.gpus:
         used = gpu.total - gpu.free
         lines.append(
-            f"{gpu_label(gpu.index, len(state.gpus))} RAM Free {human_size(gpu.free):>8s} "
+            f"{gpu_label(gpu.index, len(state.gpus))} RAM Free {human_size(gpu.free):>7s} "
             f"| Used {human_size(used)} | Util {100 * used / gpu.total:.1f}% "
             f"| Total {human_size(gpu.total)}"
         )
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, "", ""])
 
 
 def start_text(backend: str, state: MemoryState) -> str:
@@ -159,7 +159,7 @@ def finish_text(outcome: Outcome) -> str:
         f"*** Elapsed wallclock time:\n{_clock(outcome.seconds)}",
         state_text(outcome.after),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(sections)
 
 
 def _names(heading: str, names: Iterable[str]) -> str:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from ..errors import UsageError
 from .assignment_target import assignment_target
 from .backends import find_backend
 from .cells import current_shell, is_resetting
-from .running_experiment import RunningExperiment
-from .traceback_cleaning import clear_frames
+from .experiment_cells import CellLogger
+from .running_experiment import RunningExperiment, memory_now
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType
 
-    from typing_extensions import Self
+    from IPython.core.interactiveshell import InteractiveShell
+    from typing_extensions import Self, Unpack
 
     from .experiment_report import MemoryState
 
@@ -65,25 +66,50 @@ class IPyExperiments:
         rebound: what becomes of variables that existed before, and that a cell assigned since
             (found from the cells' own source): ``keep`` them with their new values, ``delete``
             them, or ``restore`` the values that they had. They are reported in any case.
+        exp_enable: whether this is an experiment; if not, it logs cells and deletes nothing.
+        cl_enable: whether ``cl`` reports on every cell from now on.
+        cl_compact: whether such a report has one line.
+        cl_gc_collect: whether garbage is collected before a cell's memory is read.
+        cl_set_seed: of all random numbers before every cell while ``cl`` reports; 0 for none.
 
     Raises:
-        UsageError: this is not IPython, there is no such backend, or no GPU for it.
+        UsageError: this is not IPython, there is no such backend, no GPU for it, or no such
+            policy or seed.
     """
 
-    def __init__(self, backend: str = "pytorch", *, rebound: str = "keep") -> None:
+    def __init__(
+        self,
+        backend: str = "pytorch",
+        *,
+        rebound: str = "keep",
+        exp_enable: bool = True,
+        cl_enable: bool = False,
+        cl_compact: bool = False,
+        cl_gc_collect: bool = True,
+        cl_set_seed: int = 0,
+    ) -> None:
         shell = current_shell()
         if rebound not in _POLICIES:
             raise UsageError(f"rebound is one of {', '.join(_POLICIES)}, not {rebound!r}")
         self.backend = find_backend(backend)
         frame = _calling_frame()
-        is_cell = frame.f_globals is shell.user_ns and frame.f_code.co_name == "<module>"
-        if is_cell:
+        cell = _cell_frame(frame, shell)
+        if frame is cell:
             _finish_before(shell.user_ns.get(assignment_target(frame) or ""))
         self.backend_load()
-        line = frame.f_lineno if is_cell else 0
-        self._running = RunningExperiment(shell, self.backend, rebound, line)
-        running = self._running
-        self._running.follow(self, lambda: running.finish())
+        cl = self.cl = CellLogger(
+            follows_gpu=self.backend.current() is not None,
+            compact=cl_compact,
+            gc_collect=cl_gc_collect,
+            seed=cl_set_seed,
+        )
+        self._running: RunningExperiment | None = None
+        if exp_enable:
+            line = None if cell is None else cell.f_lineno
+            running = self._running = RunningExperiment(shell, self.backend, rebound, line)
+            running.follow(self, lambda: _end(cl, running))
+        if cl_enable:
+            cl.start()
 
     def backend_load(self) -> None:
         """Load what the backend's first use would load. ``backends.py`` says how to add one."""
@@ -94,13 +120,15 @@ class IPyExperiments:
 
         Returns:
             three dicts of bytes. Consumed of a GPU are allocated bytes, available the free bytes
-            of the whole card; nothing is reclaimed before it has finished.
+            of the whole card; nothing is reclaimed before it has finished. With
+            ``exp_enable=False`` nothing is consumed.
         """
-        outcome = self._running.outcome
-        if outcome is not None:
+        running = self._running
+        if running is not None and running.outcome is not None:
+            outcome = running.outcome
             return self._stats(outcome.start, outcome.end, outcome.after)
-        now = self._running.memory()
-        return self._stats(self._running.start, now, now)
+        now = memory_now(self.backend)
+        return self._stats(now if running is None else running.start, now, now)
 
     def keep_var_names(self, *names: str) -> None:
         """Let variables stay when it finishes.
@@ -117,7 +145,8 @@ class IPyExperiments:
                     "keep_var_names takes names, not values: keep_var_names('x1', 'x2'), "
                     f"not {type(name).__name__}"
                 )
-        self._running.keep(names)
+        if self._running is not None:
+            self._running.keep(names)
 
     def finish(self) -> tuple[Stats, Stats, Stats]:
         """End it: delete its variables, reclaim memory, print the report; once.
@@ -125,7 +154,7 @@ class IPyExperiments:
         Returns:
             what it consumed, what was reclaimed, and what is available now, in bytes.
         """
-        self._running.finish()
+        _end(self.cl, self._running)
         return self.get_stats()
 
     @property
@@ -148,19 +177,18 @@ class IPyExperiments:
         trace: TracebackType | None,
     ) -> None:
         """End it; an exception goes on, without the variables that its frames held."""
-        if error is not None:
-            clear_frames(error)
-        self.finish()
+        _end(self.cl, self._running, error)
 
     def __del__(self) -> None:
         # What failed to begin has nothing to finish.
-        running = getattr(self, "_running", None)
-        if running is None or sys.is_finalizing():
+        if sys.is_finalizing() or not hasattr(self, "_running"):
             return
-        if is_resetting():
-            running.abandon()
-        else:
-            running.finish()
+        if not is_resetting():
+            _end(self.cl, self._running)
+            return
+        self.cl.stop(report=False)
+        if self._running is not None:
+            self._running.abandon()
 
     def _stats(
         self, start: MemoryState, end: MemoryState, after: MemoryState
@@ -184,26 +212,37 @@ class IPyExperiments:
         return stats
 
 
+class ExperimentOptions(TypedDict, total=False):
+    """What every experiment can be given by keyword."""
+
+    rebound: str
+    exp_enable: bool
+    cl_enable: bool
+    cl_compact: bool
+    cl_gc_collect: bool
+    cl_set_seed: int
+
+
 class IPyExperimentsCPU(IPyExperiments):
     """An experiment that follows the process alone.
 
     Args:
-        rebound: as ``IPyExperiments`` takes it.
+        options: as ``IPyExperiments`` takes them.
     """
 
-    def __init__(self, *, rebound: str = "keep") -> None:
-        super().__init__("cpu", rebound=rebound)
+    def __init__(self, **options: Unpack[ExperimentOptions]) -> None:
+        super().__init__("cpu", **options)
 
 
 class IPyExperimentsPytorch(IPyExperiments):
     """An experiment that follows the process and the GPUs that PyTorch uses.
 
     Args:
-        rebound: as ``IPyExperiments`` takes it.
+        options: as ``IPyExperiments`` takes them.
     """
 
-    def __init__(self, *, rebound: str = "keep") -> None:
-        super().__init__("pytorch", rebound=rebound)
+    def __init__(self, **options: Unpack[ExperimentOptions]) -> None:
+        super().__init__("pytorch", **options)
 
 
 def _calling_frame() -> FrameType:
@@ -212,6 +251,23 @@ def _calling_frame() -> FrameType:
     while frame.f_back is not None and frame.f_globals is globals():
         frame = frame.f_back
     return frame
+
+
+def _cell_frame(frame: FrameType | None, shell: InteractiveShell) -> FrameType | None:
+    """The frame of the cell that runs a frame, None for code that no cell runs."""
+    while frame is not None:
+        if frame.f_globals is shell.user_ns and frame.f_code.co_name == "<module>":
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _end(
+    cl: CellLogger, running: RunningExperiment | None, error: BaseException | None = None
+) -> None:
+    cl.stop()
+    if running is not None:
+        running.finish(error)
 
 
 def _finish_before(value: object) -> None:

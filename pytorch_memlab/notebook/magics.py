@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as MagicUsageError
-from IPython.core.magic import Magics, line_cell_magic, line_magic, magics_class, needs_local_scope
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+from IPython.core.magic import (
+    Magics,
+    line_cell_magic,
+    line_magic,
+    magics_class,
+    needs_local_scope,
+    no_var_expand,
+)
+from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.utils.text import DollarFormatter
 
 from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 from ..render.to_file import file_writer
 from .memory_usage import start_watching_memory, stop_watching_memory
-from .mlrun import CellRun, split_statement
+from .mlrun import CellRun, split_statement, words_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -26,8 +36,8 @@ if TYPE_CHECKING:
     from ..records import Report
     from ..simulation.simulator import simulate
 
-_running: list[simulate] = []
-"""The simulation that %simulate has turned on, if any."""
+_running: list[tuple[simulate, str]] = []
+"""The simulation that %simulate has turned on, and what it told of it, if any."""
 
 
 @magics_class
@@ -86,6 +96,8 @@ class MemlabMagics(Magics):
         " such as 24GiB. %%simulate does so for many cells.",
     )
     @argument("--count", type=int, default=1, metavar="N", help="Simulate so many of --gpu.")
+    @argument("-h", "--help", action="store_true", help="Show this, and run nothing.")
+    @no_var_expand  # braces and dollars in a statement are the statement's
     @needs_local_scope
     @line_cell_magic
     def mlrun(self, line: str = "", cell: str | None = None, local_ns: Any = None) -> Any:
@@ -97,7 +109,11 @@ class MemlabMagics(Magics):
         """
         __tracebackhide__ = True
         options, statement = split_statement(line, self.mlrun.parser)
-        args = parse_argstring(self.mlrun, options)
+        words = words_of(options, lambda word: self._expanded(word, local_ns))
+        args = self.mlrun.parser.parse_args(words)
+        if args.help:
+            print(inspect.cleandoc(MemlabMagics.mlrun.__doc__ or ""))
+            return None
         try:
             return self._mlrun(args, statement if cell is None else cell, cell is None, local_ns)
         except MemlabError as error:
@@ -107,7 +123,7 @@ class MemlabMagics(Magics):
     def simulate(self, line: str) -> None:
         """Simulate GPUs from the next cell on: %simulate h100, %simulate 24GiB 2, %simulate off."""
         try:
-            print(simulate_by_words(line.split()))
+            print(simulate_by_words(_words_before_comment(line)))
         except MemlabError as error:
             raise MagicUsageError(str(error)) from None
 
@@ -120,7 +136,8 @@ class MemlabMagics(Magics):
     @line_magic
     def imu_start(self, line: str) -> str:
         """Print a line on memory, time and processors after every command."""
-        start_watching_memory(parse_argstring(self.imu_start, line).perf)
+        args = self.imu_start.parser.parse_args(_words_before_comment(line))
+        start_watching_memory(args.perf)
         return "IPython Memory Usage started"
 
     @line_magic
@@ -129,11 +146,20 @@ class MemlabMagics(Magics):
         stop_watching_memory()
         return "IPython Memory Usage stopped"
 
+    def _expanded(self, word: str, local_ns: dict[str, Any] | None) -> str:
+        """A word with ``$name`` and ``{expression}`` replaced by values, as magics have them."""
+        assert self.shell is not None
+        try:
+            names = {**self.shell.user_ns, **(local_ns or {})}
+            return str(DollarFormatter().vformat(word, [], names))
+        except Exception:  # whatever an expression raises, IPython takes it for plain text
+            return word
+
     def _mlrun(self, args: Namespace, source: str, is_line: bool, local_ns: Any) -> Any:
         __tracebackhide__ = True
         columns = _columns(args)
         path = args.dump_profile
-        write = file_writer(path) if path is not None else _write_nothing
+        write = _write_nothing if path is None else _telling_failure(file_writer(path))
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
         assert self.shell is not None
@@ -145,11 +171,10 @@ class MemlabMagics(Magics):
             run = CellRun(self.shell, args.function, args.device)
             try:
                 run.run(source, local_ns)
-            except MemlabError:
-                raise
             except BaseException as error:
                 _show_after_failure(run.profiler, columns, write, quiet=args.quiet)
-                _advise_without_gpu(error)
+                if not isinstance(error, MemlabError):
+                    _advise_without_gpu(error)
                 raise
             display = run.profiler.display(columns=columns)
             write(display.report)
@@ -176,11 +201,11 @@ def simulate_by_words(words: list[str]) -> str:
 
     match words:
         case []:
-            return "a simulation is on" if _running else "no simulation is on: %simulate h100"
-        case ["off"]:
+            return _running[-1][1] if _running else "no simulation is on: %simulate h100"
+        case [word] if word.lower() == "off":
             was_on = bool(_running)
             while _running:
-                _running.pop().__exit__()
+                _running.pop()[0].__exit__()
             return "simulation off" if was_on else "no simulation was on"
         case [gpu] | [gpu, _]:
             count = words[1] if len(words) > 1 else "1"
@@ -189,23 +214,41 @@ def simulate_by_words(words: list[str]) -> str:
             new = simulate(gpu, int(count))
             simulate_by_words(["off"])
             new.__enter__()
-            _running.append(new)
-            return f"simulating {int(count)} x {find_gpu(gpu).name}; %simulate off ends it"
+            text = f"simulating {int(count)} x {find_gpu(gpu).name}; %simulate off ends it"
+            _running.append((new, text))
+            return text
     raise UsageError("%simulate takes a GPU and how many of it: %simulate h100 2; or off")
 
 
 def end_everything() -> None:
     """End the simulation and the lines after commands that magics have begun."""
     stop_watching_memory()
-    simulate_by_words(["off"])
+    if _running:
+        print(simulate_by_words(["off"]))
+
+
+def _words_before_comment(line: str) -> list[str]:
+    return words_of(line.partition("#")[0])
 
 
 def _columns(args: Namespace) -> tuple[str, ...]:
-    asked = [name for names in args.column for name in names.split(",")]
+    asked = [name for names in args.column for name in re.split(r"\s*,\s*", names)]
     if args.no_default_columns and not asked:
         raise UsageError("-D leaves out the default columns: name others with -c")
     defaults = () if args.no_default_columns else DEFAULT_COLUMNS
     return checked_columns((*defaults, *asked))
+
+
+def _telling_failure(write: Callable[[Report], None]) -> Callable[[Report], None]:
+    """Write what is to be shown all the same if the file cannot be written."""
+
+    def write_or_tell(report: Report) -> None:
+        try:
+            write(report)
+        except UsageError as error:
+            print(error, file=sys.stderr)
+
+    return write_or_tell
 
 
 def _write_nothing(report: Report) -> None:
@@ -223,6 +266,8 @@ def _show_after_failure(
     from IPython.display import display as show
 
     measured: RecordsDisplay = profiler.display(columns=columns)
+    if not measured.report.tables:
+        return
     write(measured.report)
     if not quiet:
         show(measured)

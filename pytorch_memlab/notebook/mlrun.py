@@ -1,10 +1,12 @@
 """What ``%mlrun`` does: run source in the shell's namespace, with functions of it profiled."""
 
 from __future__ import annotations
+import __future__
 
 import ast
 import difflib
 import inspect
+import re
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
@@ -13,10 +15,15 @@ from ..line_profiler.line_profiler import LineProfiler
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from types import CodeType
 
     from IPython.core.interactiveshell import InteractiveShell
+
+_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
+_QUOTED = re.compile(r"""(["'])(.*?)\1""")
+
+_FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 _CELL = "<cell>"
 """What the top level of a cell is called in reports."""
@@ -37,13 +44,45 @@ def split_statement(line: str, parser: argparse.ArgumentParser) -> tuple[str, st
     }
     rest = line.lstrip()
     expects_value = False
-    while rest and (expects_value or (rest.startswith("-") and rest.split()[0] != "-")):
-        word = rest.split(None, 1)[0]
+    while rest and (expects_value or (rest.startswith("-") and _first_word(rest) != "-")):
+        word = _first_word(rest)
         rest = rest[len(word) :].lstrip()
         if word == "--" and not expects_value:
             return line[: len(line) - len(rest)].rstrip().removesuffix("--"), rest
         expects_value = not expects_value and word in with_value
     return line[: len(line) - len(rest)], rest
+
+
+def words_of(options: str, expand: Callable[[str], str] = str) -> list[str]:
+    """Options as a list of words, quotes taken off.
+
+    Args:
+        options: as ``split_statement`` found them.
+        expand: what becomes of a word before its quotes are taken off.
+
+    Returns:
+        the words.
+
+    >>> words_of("-q -T 'my table.html' --gpu=h100")
+    ['-q', '-T', 'my table.html', '--gpu=h100']
+    """
+    return [_QUOTED.sub(r"\2", expand(word)) for word in _WORD.findall(options)]
+
+
+def _first_word(text: str) -> str:
+    return _WORD.findall(text)[0]  # type: ignore[no-any-return]
+
+
+def _compiled(source: str | ast.Module, name: str, cells: int) -> CodeType:
+    """Code under the ``__future__`` statements of the user's cells, not of this module."""
+    flags = cells & _FUTURE | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code: CodeType = compile(source, name, "exec", flags, dont_inherit=True)
+    if code.co_flags & inspect.CO_COROUTINE:
+        raise UsageError(
+            "%mlrun cannot await: decorate the function with @profile, await it in a cell of its "
+            "own, and call pytorch_memlab.display() in the next"
+        )
+    return code
 
 
 class CellRun:
@@ -76,7 +115,8 @@ class CellRun:
             local_ns: names of the function that called the magic, None at the top level.
 
         Raises:
-            UsageError: a function to profile was nowhere; all of the source has run all the same.
+            UsageError: a function to profile was nowhere, and all of the source has run all the
+                same; or the source awaits at its top level, and has not run.
             SyntaxError: it is no Python.
         """
         __tracebackhide__ = True  # IPython leaves this frame out of a failing cell's traceback
@@ -84,7 +124,7 @@ class CellRun:
         text = shell.transform_cell(source)
         number = len(shell.user_ns.get("In", ())) - 1
         name = shell.compile.cache(text, number, raw_code=source)
-        whole = compile(ast.parse(text, name), name, "exec")
+        whole = _compiled(text, name, shell.compile.flags)
         namespace = shell.user_ns if local_ns is None else local_ns
         self._register_own(whole, text)
         self._register_named(namespace)
@@ -100,7 +140,7 @@ class CellRun:
     def _statements(self, text: str, name: str) -> list[CodeType]:
         tree = ast.parse(text, name)
         parts = [
-            compile(ast.Module([statement], tree.type_ignores), name, "exec")
+            _compiled(ast.Module([statement], tree.type_ignores), name, self._shell.compile.flags)
             for statement in tree.body
         ]
         for part in parts:

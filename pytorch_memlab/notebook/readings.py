@@ -24,6 +24,11 @@ class Usage:
         """Bytes that the peak went above what was used when the cell ended."""
         return max(0, self.peak - self.consumed)
 
+    @property
+    def overhead(self) -> int:
+        """Bytes that the peak went above what was used before the cell and is used after it."""
+        return max(0, self.peak - max(0, self.consumed))
+
 
 @dataclass(frozen=True, slots=True)
 class CellReading:

@@ -9,9 +9,9 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from .assigned_names import assigned_names, body_of
-from .cells import cells_of
+from .cells import cells_of, running_source
 from .experiment_report import MemoryState, Outcome, finish_text, start_text
-from .traceback_cleaning import forget_last_error
+from .traceback_cleaning import clear_frames, forget_last_error
 from .variables import delete_variables, forget_outputs_since, variable_names
 
 if TYPE_CHECKING:
@@ -23,6 +23,21 @@ if TYPE_CHECKING:
     from .cells import Cell
 
 
+def memory_now(backend: Backend) -> MemoryState:
+    """Memory of this process, of the system and of a backend's GPUs.
+
+    Args:
+        backend: whose GPUs are looked at.
+    """
+    import psutil
+
+    return MemoryState(
+        psutil.virtual_memory().available,
+        psutil.Process().memory_info().rss,
+        tuple(backend.gpus()),
+    )
+
+
 class RunningExperiment:
     """What an experiment knows of the shell; it holds none of the experiment's own objects.
 
@@ -31,10 +46,12 @@ class RunningExperiment:
         backend: whose memory it follows.
         rebound: what becomes of variables from before that cells assign: ``keep``, ``delete`` or
             ``restore``. To restore them, the values that they had are held until the end.
-        line: of the running cell, behind which assignments count.
+        line: of the running cell, behind which assignments count; None if nothing of it counts.
     """
 
-    def __init__(self, shell: InteractiveShell, backend: Backend, rebound: str, line: int) -> None:
+    def __init__(
+        self, shell: InteractiveShell, backend: Backend, rebound: str, line: int | None
+    ) -> None:
         self._shell = shell
         self._backend = backend
         self._rebound_policy = rebound
@@ -47,12 +64,13 @@ class RunningExperiment:
         self.outcome: Outcome | None = None
         self._before = variable_names(shell)
         self._values = {name: shell.user_ns[name] for name in self._before if rebound == "restore"}
-        self._assigned = self._assigned_in(shell.user_ns.get("In", [""])[-1], line)
+        running = "" if line is None else running_source(shell)
+        self._assigned = self._assigned_in(running, line or 0)
         self._first_cell = len(shell.user_ns.get("In", ())) - 1
         gc.collect()
         self._backend.empty_cache()
         self._began = time.perf_counter()
-        self.start = self.memory()
+        self.start = memory_now(backend)
         self._cells.add(self)
         print(start_text(backend.name, self.start))
 
@@ -70,30 +88,19 @@ class RunningExperiment:
         """Let some variables stay when it ends."""
         self._keep |= dict.fromkeys(names)
 
-    def memory(self) -> MemoryState:
-        """Memory now."""
-        import psutil
-
-        return MemoryState(
-            psutil.virtual_memory().available,
-            psutil.Process().memory_info().rss,
-            tuple(self._backend.gpus()),
-        )
-
-    def finish(self, silent: bool = False) -> Outcome:
+    def finish(self, error: BaseException | None = None) -> Outcome:
         """Delete its variables, reclaim memory, and report; a second time only the result.
 
         Args:
-            silent: whether to print nothing.
+            error: that ends it; the variables that its frames hold are let go.
 
         Returns:
             what it came to.
         """
         if self.outcome is None:
             self._cells.remove(self)
-            self.outcome = self._finish()
-            if not silent:
-                print(finish_text(self.outcome))
+            self.outcome = self._finish(error)
+            print(finish_text(self.outcome))
         return self.outcome
 
     def abandon(self) -> None:
@@ -117,8 +124,10 @@ class RunningExperiment:
             self._on_lost()
         self._was_bound = is_bound
 
-    def _finish(self) -> Outcome:
-        end = self.memory()
+    def _finish(self, error: BaseException | None) -> Outcome:
+        end = memory_now(self._backend)
+        if error is not None:
+            clear_frames(error)
         names = variable_names(self._shell)
         new = sorted(name for name in names - self._before if not self._is_experiment(name))
         kept = [name for name in new if name in self._keep]
@@ -143,7 +152,7 @@ class RunningExperiment:
             uncollectable=len(gc.garbage) - garbage,
             start=self.start,
             end=end,
-            after=self.memory(),
+            after=memory_now(self._backend),
             seconds=time.perf_counter() - self._began,
         )
 

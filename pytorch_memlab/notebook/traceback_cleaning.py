@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import os
 import sys
@@ -10,6 +9,8 @@ import traceback
 import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from ..wrapping import within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,12 +63,8 @@ def gpu_mem_restore_ctx() -> Iterator[None]:
 
     The very same exception goes on; elsewhere than in IPython nothing is changed.
     """
-    try:
+    with _restoring(lambda error: True):
         yield
-    except BaseException as error:
-        if is_in_ipython():
-            _let_go(error)
-        raise
 
 
 def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
@@ -77,22 +74,15 @@ def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
     all tracebacks as they are (``%debug`` works), to ``"1"`` clears those of all exceptions.
 
     Args:
-        func: to decorate.
+        func: to decorate; a coroutine or a generator function too.
 
     Returns:
         a function that does the same; elsewhere than in IPython nothing is changed.
+
+    Raises:
+        UsageError: it is no function.
     """
-
-    @functools.wraps(func)
-    def restoring(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return func(*args, **kwargs)
-        except BaseException as error:
-            if is_in_ipython() and _is_to_be_cleared(error):
-                _let_go(error)
-            raise
-
-    return restoring
+    return within(lambda: _restoring(_is_to_be_cleared), func, "gpu_mem_restore")  # type: ignore[no-any-return]
 
 
 ipython_tb_clear_frames_ctx = gpu_mem_restore_ctx
@@ -102,12 +92,15 @@ def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
     """Let go of the local variables that any exception of a function holds, in IPython.
 
     Args:
-        func: to decorate.
+        func: to decorate; a coroutine or a generator function too.
 
     Returns:
         a function that does the same.
+
+    Raises:
+        UsageError: it is no function.
     """
-    return gpu_mem_restore_ctx()(func)
+    return within(gpu_mem_restore_ctx, func, "ipython_tb_clear_frames")  # type: ignore[no-any-return]
 
 
 def forget_last_error(shell: InteractiveShell) -> bool:
@@ -122,15 +115,28 @@ def forget_last_error(shell: InteractiveShell) -> bool:
         whether there was one.
     """
     found = getattr(sys, "last_value", None) is not None
+    # Without these, and not with None in them, %debug says that there is nothing to debug.
     for name in ("last_traceback", "last_value", "last_type", "last_exc"):
         if hasattr(sys, name):
-            setattr(sys, name, None)
+            delattr(sys, name)
     shell.InteractiveTB.tb = None
     result = getattr(shell, "last_execution_result", None)
     if result is not None:
         found = found or result.error_in_exec is not None
         result.error_in_exec = None
     return found
+
+
+@contextmanager
+def _restoring(is_to_be_cleared: Callable[[BaseException], bool]) -> Iterator[None]:
+    try:
+        yield
+    except GeneratorExit:  # the ordinary end of a generator that nobody reads on
+        raise
+    except BaseException as error:
+        if is_in_ipython() and is_to_be_cleared(error):
+            _let_go(error)
+        raise
 
 
 def _let_go(error: BaseException) -> None:

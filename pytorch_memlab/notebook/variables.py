@@ -31,7 +31,8 @@ def variable_names(shell: InteractiveShell) -> set[str]:
 def delete_variables(shell: InteractiveShell, names: Iterable[str]) -> None:
     """Delete variables, and what ``Out`` and ``_`` hold of the same objects.
 
-    An object that another variable holds stays in both.
+    An object that another variable holds stays in both. Scripts that ``%run`` ran lose variables
+    of these names too: IPython keeps each script's namespace.
 
     Args:
         shell: an IPython shell.
@@ -42,6 +43,8 @@ def delete_variables(shell: InteractiveShell, names: Iterable[str]) -> None:
         if name in shell.user_ns:
             value = shell.user_ns.pop(name)
             gone[id(value)] = value
+            for script in shell._main_mod_cache.values():
+                script.__dict__.pop(name, None)
     held = {
         id(value) for name, value in shell.user_ns.items() if not _CACHED_OUTPUT.fullmatch(name)
     }

@@ -22,7 +22,8 @@ def file_writer(path: str) -> Callable[[Report], None]:
         path: a file ending in ``.txt``, ``.html`` or ``.json``.
 
     Returns:
-        a function of the report. The path stays what it was if the program changes its folder.
+        a function of the report. The path stays what it was if the program changes its folder. It
+        raises ``UsageError`` too if the file cannot be written after all.
 
     Raises:
         UsageError: another ending, or no file can be written there.
@@ -33,6 +34,9 @@ def file_writer(path: str) -> Callable[[Report], None]:
         raise UsageError(f"cannot write {path}: no such folder, or no right to write there")
 
     def write(report: Report) -> None:
-        file.write_text(render(report), encoding="utf-8")
+        try:
+            file.write_text(render(report), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"cannot write {path}: {error.strerror}") from error
 
     return write

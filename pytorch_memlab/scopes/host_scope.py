@@ -163,6 +163,15 @@ class HostScope:
         """Close the window."""
         self.stop()
 
+    def __repr__(self) -> str:
+        """Values in bytes."""
+        if self._start is None:
+            return "HostScope(not begun)"
+        return (
+            f"HostScope(peak={self.peak}, used_delta={self.used_delta}, "
+            f"peaked_delta={self.peaked_delta})"
+        )
+
     def _began(self) -> int:
         if self._start is None:
             raise UsageError("this scope has not begun: start() it, or use it in a with statement")

@@ -24,6 +24,11 @@ from pytorch_memlab.notebook.assignment_target import assignment_target
         ("if (n := 5): pass", {"n"}),
         ("match x:\n    case [a, *b]: pass\n    case {'k': c, **d}: pass", {"a", "b", "c", "d"}),
         ("[i for i in range(3)]; sum(j for j in [])", set()),
+        ("print(c)\n[c := i for i in a if (d := i)]", {"c", "d"}),
+        (
+            "def f(): return [c := 1 for _ in a]\nclass C: d = (e := 1)\nlambda: (g := 1)",
+            {"f", "C"},
+        ),
         ("a.b = 1; c[0] = 2; print(d)", set()),
         ("def f():\n    global counter\n    counter = 1", {"f"}),
         ("not python at all", set()),
@@ -41,7 +46,11 @@ def test_only_what_comes_after_a_line():
 
 def test_cell_magics_around_python_are_taken_off():
     assert body_of("x = 1") == "x = 1"
-    assert body_of("%%time\n%%capture out\nx = 1") == "\n\nx = 1"
+    assert body_of("%%time\n%%capture out\nx = 1") == "x = 1"
+    assert body_of("if a:\n    %mlrun -q -f g x = g('%time')\n%time y = 1\n%mlrun -q\n%time") == (
+        "if a:\n    x = g('%time')\ny = 1\npass\npass"
+    )
+    assert body_of("%timeit x = 1") == "%timeit x = 1"
     assert body_of("%%bash\nx=1") == "%%bash\nx=1"
 
 

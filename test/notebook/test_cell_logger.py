@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from time import perf_counter
 
 import pytest
@@ -13,6 +14,7 @@ from pytorch_memlab import simulate
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.notebook import cell_logger
 from pytorch_memlab.notebook.cell_logger import Data, IPyGPULogger
+from pytorch_memlab.notebook.cells import cells_of
 from pytorch_memlab.notebook.readings import CellReading, Usage
 
 MB = 2**20
@@ -129,6 +131,42 @@ def test_it_starts_once_stops_once_and_reports_its_own_first_cell(run, logger, c
     run("def")
     run("1 / 0")
     assert capsys.readouterr().out.count("RAM:") == 3
+
+
+def test_a_cell_that_is_run_again_does_not_double_the_reports(shell, run, logger, capsys):
+    run("first = logger.start()")
+    shell.user_ns["again"] = IPyGPULogger()
+    shell.user_ns["other"] = IPyGPULogger(compact=True)
+    run("again.start(); other.start()")
+    capsys.readouterr()
+    run("x = 1")
+    printed = capsys.readouterr().out
+    assert printed.count("RAM:") == 1
+    assert printed.count("(Consumed/Peaked/Used Total)") == 1
+    run("other.stop(); again.stop()")
+    capsys.readouterr()
+    run("x = 1")
+    assert capsys.readouterr().out == ""
+
+
+def test_it_is_shown_as_it_was_made():
+    assert repr(IPyGPULogger(compact=True)) == "IPyGPULogger(compact=True, gc_collect=True)"
+
+
+def test_what_another_listener_does_at_the_end_of_a_cell_is_not_its_time(shell, run, logger):
+    class Slow:
+        def cell_began(self, cell, /):
+            pass
+
+        def cell_ended(self, cell, result, /):
+            time.sleep(0.2)
+
+    slow = Slow()
+    run("logger.start()")
+    cells_of(shell).add(slow)  # listeners are told in the reverse order: before the logger
+    run("x = 1")
+    cells_of(shell).remove(slow)
+    assert 0 < logger.data.time_delta < 0.2
 
 
 def test_garbage_is_collected_unless_one_looks_for_it(shell, run, logger):

@@ -64,6 +64,7 @@ def test_the_whole_report_of_an_experiment_on_the_cpu(run, names, capsys):
         *** Current state:
         Gen RAM Free SIZE | Proc size SIZE
 
+
         """
     )
     run("final = exp.finish()")
@@ -205,6 +206,69 @@ def test_rebound_names_are_found_from_the_source(run, names, capsys, policy):
     )
 
 
+POLICY = "exp = IPyExperiments('cpu', rebound='delete')"
+
+
+@pytest.mark.parametrize("magic", ["", "%%time", "%%capture out", "%%capture out\n%%time"])
+def test_the_beginning_cell_counts_from_the_experiments_line_on_under_magics_too(run, names, magic):
+    run("a = 1; b = 1")
+    run(f"{magic}\na = 2; {POLICY}\nb = 2")
+    run("exp.finish()")
+    assert names["a"] == 2
+    assert "b" not in names
+
+
+def test_what_line_magics_assign_counts(run, names):
+    run("%load_ext pytorch_memlab")
+    run("a = b = 1")
+    run("exp = IPyExperiments('cpu', rebound='restore')")
+    run("%time a = 2")
+    run("%mlrun -q b = 3")
+    assert (names["a"], names["b"]) == (2, 3)
+    run("exp.finish()")
+    assert (names["a"], names["b"]) == (1, 1)
+
+
+def test_a_function_of_the_cell_may_begin_it(run, names):
+    run("a = 1; b = 1")
+    run(f"def begin():\n    {POLICY}\n    return exp\na = 2; exp = begin()\nb = 2")
+    run("exp.finish()")
+    assert names["a"] == 2
+    assert "begin" in names
+    assert "b" not in names
+
+
+def test_of_a_cell_whose_thread_begins_it_nothing_counts(run, names):
+    run("a = 1")
+    run(
+        "import threading\na = 2\nmade = []\n"
+        "def begin(): made.append(IPyExperiments('cpu', rebound='delete'))\n"
+        "thread = threading.Thread(target=begin); thread.start(); thread.join(); exp = made.pop()"
+    )
+    run("exp.finish()")
+    assert names["a"] == 2
+
+
+def test_what_a_script_leaves_is_reclaimed_although_ipython_keeps_its_namespace(
+    run, names, gpu, tmp_path
+):
+    script = tmp_path / "script.py"
+    script.write_text("import torch\nmade = torch.ones(2**20, device='cuda')\n")
+    run("exp = IPyExperiments()")
+    run(f"%run {script}")
+    run("made = None")
+    assert torch.cuda.memory_allocated() == 4 * MB
+    run("exp.finish()")
+    assert torch.cuda.memory_allocated() == 0
+
+
+def test_sizes_stand_in_seven_places(run, names, gpu, capsys):
+    run("exp = IPyExperiments()")
+    printed = capsys.readouterr().out
+    assert "\nGPU RAM Free 24.0 GB | Used 0.0 B" in printed
+    assert re.search(r"\nGen RAM Free (?=.{7} \|)( ?\d\.\d|\d\d\.\d|\d{3}\.\d) GB \| Proc", printed)
+
+
 def test_the_last_result_and_aliases_of_a_variable_go_with_it(run, names, gpu):
     run("old = torch.empty(1, device='cuda')")
     run("exp = IPyExperiments()")
@@ -293,6 +357,9 @@ def test_an_error_within_a_context_reclaims_and_goes_on(run, names, gpu):
     assert isinstance(result.error_in_exec, torch.OutOfMemoryError)
     gc.collect()
     assert torch.cuda.memory_allocated() == base
+    # What the frames of the error held was consumed, and is reclaimed.
+    consumed, reclaimed, _ = names["exp"].get_stats()
+    assert consumed["gpu_ram"] == reclaimed["gpu_ram"] == 100 * MB + 512
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
@@ -313,6 +380,16 @@ def test_what_is_mistyped_is_told_in_one_line(run, names, capsys):
     ]
     run("big = 5; exp.keep_var_names(big)")
     assert "UsageError: keep_var_names takes names, not values" in "".join(capsys.readouterr())
+
+
+def test_after_it_debug_says_that_there_is_nothing(run, names, capsys):
+    run("exp = IPyExperimentsCPU()")
+    run("1 / 0")
+    run("exp.finish()")
+    capsys.readouterr()
+    assert run("%debug").success
+    assert run("%tb").success
+    assert "Traceback (most" not in "".join(capsys.readouterr())
 
 
 def test_outside_ipython_it_says_what_is_needed():

@@ -47,6 +47,15 @@ def test_loading_says_nothing_and_the_other_name_says_its_line(run, capsys):
     )
 
 
+def test_everything_may_be_imported_without_hiding_what_ipython_has(shell, run):
+    shown = []
+    shell.user_ns_hidden["display"] = shell.user_ns["display"] = shown.append
+    run("from pytorch_memlab import *")
+    assert {"profile", "IPyExperiments", "IPyGPULogger"} <= shell.user_ns.keys()
+    run("display(3)")
+    assert shown == [3]
+
+
 def test_the_function_may_be_defined_in_the_cell_that_it_profiles(run, magics, capsys):
     result = run(SEED_CELL.format(options="--gpu h100 --count 2"))
     assert result.success
@@ -104,6 +113,22 @@ def test_a_cell_without_functions_is_profiled_itself(run, magics):
     assert table.function.qual_name == "<cell>"
     assert {line: row[0] for line, row in table.rows.items()} == {1: 1024, 2: 2048}
     assert magics["more"].numel() == 256
+
+
+def test_a_cells_first_line_is_hit_as_often_as_it_runs(run, magics):
+    run("%simulate 24GiB")
+    for cell, hits in (
+        ("a = 3", {1: 1}),
+        ("for i in range(3):\n    a = i", {1: 4, 2: 3}),
+    ):
+        [table] = run(f"%%mlrun -D -c hits\n{cell}").result.report.tables
+        assert {line: row[0] for line, row in table.rows.items()} == hits
+
+
+def test_the_host_may_be_asked_for_beside_a_gpu(run, magics):
+    run("%simulate 24GiB")
+    [note] = run("%mlrun -g cpu a = 3").result.report.notes
+    assert note.startswith("CPU tensors were measured")
 
 
 def test_a_function_that_a_statement_brings_is_found_when_it_has_come(run, magics, tmp_path):
@@ -186,6 +211,91 @@ def test_what_is_mistyped_is_told_in_one_line(run, magics, capsys, line, message
     assert told(capsys) == [message]
 
 
+def test_a_statement_is_taken_as_it_is_written_with_braces_and_dollars(run, magics):
+    run("n = 10; name = '$n'")
+    assert run("%mlrun -q x = [{n}, '{n}', '$n']").success
+    assert magics["x"] == [{10}, "{n}", "$n"]
+
+
+def test_options_take_quotes_and_values_of_variables(run, magics, tmp_path):
+    run("%simulate 24GiB")
+    run("def f(): return torch.ones(256).cuda()")
+    magics["folder"] = tmp_path
+    assert run(f'%mlrun -T "{tmp_path}/my tables.txt" -c "hits, delta" -D -q -f "f" f()').success
+    assert "hits" in (tmp_path / "my tables.txt").read_text()
+    magics["name"] = "of f.txt"
+    assert run("%mlrun -T {folder}/{name.upper().lower()} -q -f f f()").success
+    assert (tmp_path / "of f.txt").exists()
+    assert run("%mlrun -T $folder/own.txt -q -f f f()").success
+    assert (tmp_path / "own.txt").exists()
+
+
+def test_help_runs_nothing(run, magics, capsys):
+    assert run("%mlrun -h -q ran = 1").result is None
+    assert "ran" not in magics
+    assert "--dump-profile FILE" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("line", ["%mlrun f(", "%mlrun -f f 1 +"])
+def test_a_syntax_error_comes_without_a_report(run, magics, capsys, line):
+    run("%simulate 24GiB")
+    capsys.readouterr()
+    assert isinstance(run(line).error_in_exec, SyntaxError)
+    printed = "".join(capsys.readouterr())
+    assert "No data collected" not in printed
+    assert "During handling" not in printed
+
+
+def test_what_awaits_is_told_what_to_do(run, magics, capsys):
+    run("async def f(): return 1")
+    run("%mlrun -q x = await f()")
+    [line] = told(capsys)
+    assert line.startswith("UsageError: %mlrun cannot await: decorate the function with @profile")
+    assert "x" not in magics
+
+
+def test_annotations_are_evaluated_unless_a_cell_asked_for_another(run, magics):
+    cell = "%%mlrun -q\nclass A:\n    x: int = 3\nkinds = A.__annotations__"
+    run(cell)
+    assert magics["kinds"] == {"x": int}
+    run("from __future__ import annotations")
+    run(cell)
+    assert magics["kinds"] == {"x": "int"}
+
+
+def test_a_missing_function_costs_no_numbers_of_the_others(run, magics, capsys):
+    run("%simulate 24GiB")
+    run("def f(): return torch.ones(256).cuda()")
+    capsys.readouterr()
+    run("%mlrun -f f -f ff f()")
+    lines = told(capsys)
+    assert "       1.00K          2.00M    1  def f(): return torch.ones(256).cuda()" in lines
+    assert lines[-1] == "UsageError: no function ff to profile: there is f"
+
+
+def test_a_file_that_cannot_be_written_in_the_end_costs_no_numbers(run, magics, capsys, tmp_path):
+    run("%simulate 24GiB")
+    run("def f(folder): folder.rmdir(); return torch.ones(256).cuda()")
+    magics["folder"] = tmp_path / "gone"
+    magics["folder"].mkdir()
+    capsys.readouterr()
+    result = run("%mlrun -T {folder}/x.txt -f f f(folder)").result
+    assert len(result.report.tables) == 1
+    path = tmp_path / "gone" / "x.txt"
+    assert f"cannot write {path}: No such file or directory" in told(capsys)
+
+
+def test_a_comment_behind_a_magic_is_one(run, magics, capsys):
+    run("%simulate 'a100'  # on a laptop; %simulate off ends it")
+    run("%imu_start  # from here on")
+    run("%imu_stop  # to here")
+    run("%simulate OFF # again")
+    lines = [line for line in told(capsys) if "In [" not in line]
+    assert lines[0] == "simulating 1 x NVIDIA A100-SXM4-80GB; %simulate off ends it"
+    assert lines[-1] == "simulation off"
+    assert not any("Error" in line for line in lines)
+
+
 def test_an_unknown_gpu_lists_the_known_ones(run, magics, capsys):
     run("%simulate h99")
     [line] = told(capsys)
@@ -211,7 +321,7 @@ def test_simulate_is_on_for_all_cells_until_it_is_off(run, magics, capsys):
     assert told(capsys) == [
         "no simulation is on: %simulate h100",
         "simulating 1 x NVIDIA A100-SXM4-80GB; %simulate off ends it",
-        "a simulation is on",
+        "simulating 1 x NVIDIA A100-SXM4-80GB; %simulate off ends it",
         "simulating 2 x Tesla T4; %simulate off ends it",
         "simulation off",
         "no simulation was on",
@@ -224,7 +334,9 @@ def test_simulate_is_on_for_all_cells_until_it_is_off(run, magics, capsys):
 def test_unloading_ends_what_the_magics_began(run, magics, capsys):
     run("%simulate a100")
     run("%imu_start")
+    capsys.readouterr()
     run("%unload_ext pytorch_memlab")
+    assert capsys.readouterr().out == "simulation off\n"
     assert not torch.cuda.is_available() or torch.cuda.get_device_name() != "NVIDIA A100-SXM4-80GB"
     capsys.readouterr()
     run("x = 1")
@@ -253,6 +365,8 @@ def test_help_names_every_option(run, magics, capsys):
         ("-f -g f()", "-f -g ", "f()"),
         ("--gpu h100 x = 1", "--gpu h100 ", "x = 1"),
         ("--gpu=h100 -- -x", "--gpu=h100 ", "-x"),
+        ("-T 'a b.txt' f('c d')", "-T 'a b.txt' ", "f('c d')"),
+        ('-c "hits, time"  -D f()', '-c "hits, time"  -D ', "f()"),
         ("-q", "-q", ""),
         ("", "", ""),
     ],

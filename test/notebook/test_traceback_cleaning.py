@@ -9,6 +9,7 @@ import weakref
 import pytest
 import torch
 
+from pytorch_memlab.notebook import traceback_cleaning
 from pytorch_memlab.notebook.traceback_cleaning import (
     clear_frames,
     forget_last_error,
@@ -108,6 +109,29 @@ outer()
     else:
         run(shell, FAIL + source)
     assert alive(shell) is kept
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "@restore\ndef outer():\n    yield 1\n    fail(KeyboardInterrupt())\nlist(outer())",
+        "@restore\nasync def outer():\n    fail(KeyboardInterrupt())\nawait outer()",
+        "@clear\ndef outer():\n    yield 1\n    fail(ValueError())\nlist(outer())",
+        "@clear\nasync def outer():\n    fail(ValueError())\nawait outer()",
+    ],
+)
+def test_generators_and_coroutines_let_go_too(shell, source):
+    shell.user_ns.update(restore=gpu_mem_restore, clear=ipython_tb_clear_frames)
+    assert run(shell, FAIL + source).error_in_exec is not None
+    assert not alive(shell)
+
+
+def test_a_generator_that_nobody_reads_on_ends_as_always(shell, monkeypatch):
+    cleared = []
+    monkeypatch.setattr(traceback_cleaning, "clear_frames", cleared.append)
+    shell.user_ns["clear"] = ipython_tb_clear_frames
+    assert run(shell, "@clear\ndef count():\n    yield 1\nnext(count())").success
+    assert cleared == []
 
 
 def test_the_very_same_error_goes_on(shell):

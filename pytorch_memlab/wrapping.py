@@ -1,0 +1,61 @@
+"""A decorator's body: every call of a function within a context, whatever kind of function."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from .errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+
+def within(
+    context: Callable[[], AbstractContextManager[Any]], func: Callable[..., Any], decorator: str
+) -> Any:
+    """A function that does the same as another, each call within a new context.
+
+    The context of a coroutine and of a generator lasts until it has ended.
+
+    Args:
+        context: makes what a call runs in.
+        func: a function, a coroutine function or a generator function.
+        decorator: what the user calls this, for the error.
+
+    Returns:
+        the function.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not callable(func) or isinstance(func, staticmethod):
+        raise UsageError(
+            f"@{decorator} takes a function, and this is of type {type(func).__name__}: put it "
+            "right above the def, below @staticmethod, @classmethod or @property"
+        )
+    if inspect.iscoroutinefunction(func):
+
+        @functools.wraps(func)
+        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return await func(*args, **kwargs)
+
+        return run_coroutine
+    if inspect.isgeneratorfunction(func):
+
+        @functools.wraps(func)
+        def run_generator(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return (yield from func(*args, **kwargs))
+
+        return run_generator
+
+    @functools.wraps(func)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with context():
+            return func(*args, **kwargs)
+
+    return run
