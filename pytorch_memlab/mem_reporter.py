@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
+from numbers import Integral
 from types import FrameType
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
@@ -18,11 +19,17 @@ from .reporter.collection import Collection, collector_paused
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames
-from .reporter.output import printed_to
+from .reporter.output import check_file, printed_to
 from .reporter.reconciliation import description_of, reconciled, with_birth_lines
 from .reporter.records import Reconciliation
 from .reporter.rows import Rows, rows_of
-from .reporter.snapshot import MemorySnapshot, check_arrangement, means
+from .reporter.snapshot import (
+    MemorySnapshot,
+    check_arrangement,
+    device_of,
+    means,
+    require_device,
+)
 from .reporter.stats import TensorStat, arranged, stat_of
 from .reporter.text import LEN, header, section
 from .reporter.variables import names_of_attributes, names_of_variables
@@ -100,7 +107,9 @@ class MemReporter:
         for row in with_birth_lines(rows):
             self.device_tensor_stat.setdefault(row.device, []).append(stat_of(row))
 
-    def print_stats(self, verbose: bool = False, target_device: torch.device | None = None) -> None:
+    def print_stats(
+        self, verbose: bool = False, target_device: torch.device | str | int | None = None
+    ) -> None:
         """Print what ``get_stats`` found.
 
         Args:
@@ -108,14 +117,15 @@ class MemReporter:
             target_device: print this device only, even if it holds nothing; one without an
                 index stands for all of its type. None for all devices.
         """
+        target = device_of(target_device)
         stats = {
             device: rows
             for device, rows in self.device_tensor_stat.items()
-            if target_device is None or means(target_device, device)
+            if target is None or means(target, device)
         }
-        if target_device is not None and not stats:
-            counted = [each for each in self._reconciliations if means(target_device, each)]
-            stats = {device: [] for device in counted or [target_device]}
+        if target is not None and not stats:
+            counted = [each for each in self._reconciliations if means(target, each)]
+            stats = {device: [] for device in counted or [target]}
         print(header())
         for device, rows in stats.items():
             record = self._reconciliations.get(device)
@@ -145,19 +155,23 @@ class MemReporter:
             file: a path to write to, or an open text file; None for the standard output.
 
         Raises:
-            UsageError: there is no such order, size or device.
+            UsageError: there is no such order, size or device, or ``file`` cannot be printed to.
         """
         check_arrangement(sort_by, min_size)
-        target = _device(device)
+        check_file(file)
+        target = device_of(device)
+        if details:
+            snapshot = self._snapshot(_caller()).on(target).arranged(sort_by, min_size)
+            with printed_to(file):
+                print(snapshot)
+            return
+        self.collect_tensor()
+        self.get_stats()
+        if target is not None and not self._knows(target):
+            require_device(target)
+        for known, stats in self.device_tensor_stat.items():
+            self.device_tensor_stat[known] = arranged(stats, sort_by, min_size)
         with printed_to(file):
-            if details:
-                snapshot = self._snapshot(_caller()).on(target)
-                print(snapshot.arranged(sort_by, min_size))
-                return
-            self.collect_tensor()
-            self.get_stats()
-            for known, stats in self.device_tensor_stat.items():
-                self.device_tensor_stat[known] = arranged(stats, sort_by, min_size)
             self.print_stats(verbose, target_device=target)
 
     def snapshot(self) -> MemorySnapshot:
@@ -203,8 +217,12 @@ class MemReporter:
         Raises:
             UsageError: there is nothing to go over.
         """
-        items: Any = range(iterations) if isinstance(iterations, int) else iterations
-        if not isinstance(items, Iterable):
+        items: Any = iterations
+        if not isinstance(items, bool) and isinstance(items, Integral):
+            if int(items) < 0:
+                raise UsageError(f"iterations must be 0 or more, not {items}")
+            items = range(int(items))
+        if not hasattr(type(items), "__iter__") and not hasattr(type(items), "__getitem__"):
             kind = type(iterations).__name__
             raise UsageError(f"iterations must be a number or an iterable, not a {kind}")
         return LeakWatch(items, lambda: self._snapshot(_caller()))
@@ -234,6 +252,10 @@ class MemReporter:
     def _repr_html_(self) -> str:
         return self._snapshot(_caller())._repr_html_()
 
+    def _knows(self, target: torch.device) -> bool:
+        known = (*self.device_tensor_stat, *self._reconciliations)
+        return any(means(target, device) for device in known)
+
     def _snapshot(self, frame: FrameType | None) -> MemorySnapshot:
         self.collect_tensor()
         rows = self._rows(lambda wanted: names_of_variables(frame, wanted))
@@ -255,15 +277,6 @@ def _require(kind: type, name: str, value: object) -> None:
     if not isinstance(value, kind):
         owner = "torch " if kind.__module__.startswith("torch") else ""
         raise UsageError(f"{name} must be a {owner}{kind.__name__}, not a {type(value).__name__}")
-
-
-def _device(spec: torch.device | str | int | None) -> torch.device | None:
-    if spec is None:
-        return None
-    try:
-        return torch.device("cuda", spec) if isinstance(spec, int) else torch.device(spec)
-    except (RuntimeError, TypeError) as error:
-        raise UsageError(f"no device {spec!r}: {str(error).splitlines()[0]}") from None
 
 
 def _caller() -> FrameType | None:

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import torch
 from courtesy_programs import PROGRAMS, run
+from torch._subclasses import FakeTensorMode
 
 import pytorch_memlab
 from pytorch_memlab.courtesy import Courtesy, copies, host_blocks, lending
@@ -678,3 +679,33 @@ def test_shapes_alone_are_lent_too():
         assert allocated() == before
         assert str(model.weight.device) == "cuda:0"
         assert count.tolist() == [3, 4]
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.vmap])
+@pytest.mark.parametrize("part", ["yield", "restore"])
+def test_inside_a_transformed_function_nothing_moves(transform, part):
+    tensor = torch.arange(4.0, device="cuda")
+    courtesy = Courtesy()
+
+    def function(inp):
+        with pytest.raises(MemlabError, match=r"inside a function that torch.func transforms"):
+            courtesy.restore() if part == "restore" else courtesy.yield_memory()
+        return (inp * inp).sum()
+
+    if part == "restore":
+        courtesy.yield_memory()
+    transform(function)(torch.ones(4, 4) if transform is torch.vmap else torch.ones(4))
+    assert courtesy.lends == (part == "restore")
+    if courtesy.lends:
+        courtesy.restore()
+
+    assert tensor.tolist() == [0.0, 1.0, 2.0, 3.0]
+    assert tensor.device.type == "cuda"
+
+
+def test_under_fake_tensors_nothing_moves():
+    tensor = torch.ones(4, device="cuda")
+    with FakeTensorMode(), pytest.raises(MemlabError, match="inside FakeTensorMode: do so outside"):
+        Courtesy().yield_memory()
+
+    assert tensor.device.type == "cuda"

@@ -309,3 +309,14 @@ def test_real_memory_goes_and_comes():
         assert seen == ["cpu"]
         assert str(tensor.device) == "cuda:0"
         assert tensor.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_two_listeners_would_forget_whose_handler_was_first():
+    handler = signal.getsignal(signal.SIGUSR1)
+    with Courtesy.on_signal(signal.SIGUSR1, signal.SIGUSR2):
+        with pytest.raises(UsageError, match=r"listens to SIGUSR2 already: stop\(\) that first$"):
+            Courtesy.on_signal(signal.SIGALRM, signal.SIGUSR2)
+        with Courtesy.on_signal(signal.SIGALRM, signal.SIGVTALRM):
+            pass
+
+    assert signal.getsignal(signal.SIGUSR1) is handler

@@ -25,6 +25,7 @@ from pytorch_memlab.utils import readable_size
 
 CUDA = torch.device("cuda:0")
 CPU = torch.device("cpu")
+META = torch.device("meta")
 
 BEFORE_BACKWARD = """\
 Element type                                            Size  Used MEM
@@ -552,6 +553,12 @@ def quantized_per_channel() -> torch.Tensor:
         return torch.quantize_per_channel(torch.ones(40, 50), scales, zeros, 0, torch.qint8)
 
 
+def quantized_without_a_scheme() -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return torch.empty(3000, dtype=torch.quint4x2)
+
+
 def emptied() -> torch.Tensor:
     tensor = torch.ones(1000)
     tensor.untyped_storage().resize_(0)
@@ -568,6 +575,7 @@ class Refusing(torch.Tensor):
     ("make", "size", "memory"),
     [
         (quantized, "(40, 40)", 2048),
+        (quantized_without_a_scheme, "(3000,)", 1536),
         (nested, "(2, *, *)", 7680),
         (emptied, "(1000,)", 0),
         (lambda: torch.ones(300).as_subclass(Refusing), "(300,)", 1536),
@@ -744,6 +752,64 @@ def test_a_tensor_that_refuses_everything_does_not_end_the_report(gpu, monkeypat
     del odd, plain
 
 
+def test_a_tensor_without_any_attribute_does_not_end_the_report(gpu):
+    class Hostile(torch.Tensor):
+        def __getattribute__(self, name):
+            raise ValueError(name)
+
+        def __eq__(self, other):
+            raise ValueError
+
+        __hash__ = None
+
+    hostile = torch.ones(4, device="cuda").as_subclass(Hostile)
+    reporter = MemReporter()
+
+    for _ in range(2):
+        assert [row[1:] for row in stats_of(reporter)[CUDA]] == [((4,), 4, 512)]  # what it views
+        on_meta = [name.rstrip("0123456789") for name, *_ in reporter.device_tensor_stat[META]]
+        assert "Hostile" in on_meta
+    assert "hostile" in [row.name for row in reporter.snapshot().rows]
+    del hostile
+
+
+@pytest.mark.parametrize("reporter_knows_it", [True, False])
+def test_a_model_that_cannot_tell_its_parameters(gpu, reporter_knows_it):
+    class Unfinished(torch.nn.Module):
+        def __init__(self):
+            self.rows = 3  # forgot super().__init__()
+
+    class Refuses(torch.nn.Module):
+        def named_parameters(self, *args, **options):
+            raise RuntimeError("no")
+
+        named_modules = named_parameters
+
+    models = [Unfinished(), Refuses()]
+    kept = torch.ones(4, device="cuda")
+    for model in models:
+        reporter = MemReporter(model if reporter_knows_it else None)
+        assert stats_of(reporter)[CUDA] == [("Tensor0", (4,), 4, 512)]
+        assert [row.name for row in reporter.snapshot().on(CUDA).rows] == ["kept"]
+    del kept
+
+
+def test_inside_a_mode_that_refuses_calls(gpu):
+    class Refuses(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if "_is_view" in str(func):
+                raise RuntimeError("no")
+            return func(*args, **(kwargs or {}))
+
+    tensor = torch.ones(4, device="cuda")
+    view = tensor[1:]
+    with Refuses():
+        rows = MemReporter().snapshot().on(CUDA).rows
+
+    assert [(row.name, row.is_view) for row in rows] == [("tensor", False), ("view", True)]
+    del view
+
+
 # The calls that programs make
 
 
@@ -805,6 +871,41 @@ def test_a_device_without_tensors_says_so(gpu):
         -------------------------------------------------------------------------------
         """)
     del hidden
+
+
+def test_devices_that_do_not_exist(gpu, tmp_path):
+    tensor = torch.ones(4, device="cuda")
+    reporter = MemReporter()
+    written = tmp_path / "report.txt"
+    written.write_text("what was there")
+
+    for device in ("cuda:7", 7, torch.device("cuda", 7)):
+        for details in (False, True):
+            with pytest.raises(UsageError, match=r"^no device 'cuda:7' here: there is cuda:0"):
+                reporter.report(device=device, details=details, file=written)
+    for device in ("gpu", -1, True, 1.5, ["cuda"], ""):
+        with pytest.raises(
+            UsageError, match=r"give an index, or a name such as 'cuda:0' or 'cpu'$"
+        ):
+            reporter.report(device=device)
+    with pytest.raises(UsageError, match=r"^no device 'cuda:1' here"):
+        reporter.snapshot().on(1)
+    assert written.read_text() == "what was there"
+    assert "Storage on meta" in report_of(reporter, "meta")
+    del tensor
+
+
+def test_print_stats_takes_what_report_takes(gpu, capsys):
+    tensor = torch.ones(4, device="cuda")
+    reporter = MemReporter()
+    stats_of(reporter)
+    reporter.print_stats(target_device="cuda")
+    text = capsys.readouterr().out
+    reporter.print_stats(target_device=0)
+
+    assert "Tensor0" in text
+    assert capsys.readouterr().out == text
+    del tensor
 
 
 def test_a_long_name_keeps_its_distance_from_the_size(gpu):

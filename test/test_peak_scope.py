@@ -186,7 +186,7 @@ def test_any_order_of_windows_equals_a_recount(steps: list[tuple[str, int]]) -> 
 
 
 def test_misuse_is_one_clear_line() -> None:
-    with pytest.raises(UnknownDeviceError, match=r"no device 'cuda:3' here: there is cpu"):
+    with pytest.raises(UnknownDeviceError, match=r"no device 'cuda:3' here: there is cpu$"):
         PeakScope("cuda:3")
     with pytest.raises(UsageError, match=r"this scope has not begun: start\(\) it"):
         PeakScope().peak  # noqa: B018 - the property raises

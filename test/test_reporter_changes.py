@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import textwrap
 
+import numpy
 import pytest
 import torch
 
+from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter, diff
 from pytorch_memlab.simulation import simulate
 
@@ -164,3 +166,85 @@ def test_growth_that_pauses_is_no_leak():
         kept += [on_gpu(512)] * (step != 2)
 
     assert watch.growing == ()
+
+
+def test_a_tensor_that_has_another_name_now_did_not_change():
+    reporter = MemReporter()
+    model = torch.nn.Linear(10, 10, device="cuda")
+    optimizer = torch.optim.SGD(model.parameters())
+    batch, stays = on_gpu(100), on_gpu(200)
+    before = reporter.snapshot().on(CUDA)
+
+    def inside():
+        new = on_gpu(300)
+        return reporter.diff(before, reporter.snapshot().on(CUDA)), new
+
+    assert [(c.kind, c.name) for c in inside()[0].changes] == [("came", "new")]
+    del model
+    renamed, batch = batch, on_gpu(70)
+    changes = reporter.diff(before, reporter.snapshot().on(CUDA)).changes
+
+    assert [(c.kind, c.name, c.delta) for c in changes] == [
+        ("came", "renamed", 100),
+        ("shrank", "batch", -30),
+    ]
+    del renamed, stays, batch, optimizer
+
+
+def test_a_name_on_two_devices_says_which():
+    with simulate("24GiB", count=2):
+        reporter = MemReporter()
+        module = torch.nn.Linear(10, 10, bias=False, device="cuda:0")
+        before = reporter.snapshot()
+        module.to("cuda:1")
+        other = on_gpu(64)
+        text = str(reporter.diff(before, reporter.snapshot()))
+
+    assert [line[:31].rstrip() for line in text.splitlines()[2:5]] == [
+        "came   module.weight on cuda:1",
+        "came   other",
+        "went   module.weight on cuda:0",
+    ]
+    del other
+
+
+def test_leaks_under_keys_that_are_no_text():
+    seen = {}
+    watch = MemReporter().leaks(4)
+    for step in watch:
+        seen[step, "it's"] = on_gpu(1000)
+
+    assert [(each.name, each.per_iteration) for each in watch.growing] == [("seen[*]", 1000)]
+
+
+def test_leaks_under_names_that_are_always_new():
+    model = torch.nn.Module()
+    watch = MemReporter(model).leaks(4)
+    for step in watch:
+        model.register_buffer(f"mask_{step}", on_gpu(1000))
+        setattr(model, f"cache_{step}", on_gpu(500))
+
+    assert [(each.name, each.device, each.sizes) for each in watch.growing] == [
+        ("all tensors", "cuda:0", (1500, 3000, 4500, 6000))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("iterations", "message"),
+    [
+        (-3, "iterations must be 0 or more, not -3"),
+        (True, "iterations must be a number or an iterable, not a bool"),
+    ],
+)
+def test_wrong_numbers_of_iterations(iterations, message):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        MemReporter().leaks(iterations)
+
+
+def test_numbers_and_sequences_of_any_kind_are_gone_through():
+    class OldSequence:
+        def __getitem__(self, index):
+            return ["a", "b"][index]
+
+    assert list(MemReporter().leaks(numpy.int64(2))) == [0, 1]
+    assert list(MemReporter().leaks(OldSequence())) == ["a", "b"]

@@ -242,3 +242,83 @@ def test_the_search_ends_and_names_what_is_near(monkeypatch):
 
     assert names == {f"tensors[{size - 1}]": size for size in range(1, 2000)}
     del crowd, tensors
+
+
+def test_variables_come_in_their_order_and_parameters_in_their_modules():
+    weights = torch.nn.Linear(3, 2, device="meta")
+    weights.bias = torch.nn.Parameter(tensor(2))
+    weights.weight = torch.nn.Parameter(tensor(6))  # younger than the bias
+    last = [tensor(9)]
+    inp, late = tensor(1), tensor(8)
+    early = tensor(7)
+
+    assert list(named(MemReporter().snapshot())) == [
+        "inp",
+        "late",
+        "early",
+        "weights.weight",
+        "weights.bias",
+        "last[0]",
+    ]
+    del last, inp, late, early
+
+
+def test_variables_of_functions_that_an_exception_went_through(monkeypatch):
+    def fails():
+        activation = tensor(5)
+        raise ValueError(activation.size())
+
+    def passes_on():
+        batch = {"x": tensor(6)}
+        try:
+            fails()
+        except ValueError as error:
+            raise RuntimeError(batch["x"].size()) from error
+
+    try:
+        passes_on()
+    except RuntimeError as error:
+        mine = tensor(1)
+        assert named(MemReporter().snapshot()) == {
+            "mine": 1,
+            "fails().activation": 5,
+            "passes_on().batch['x']": 6,
+        }
+        last_error = error.with_traceback(error.__traceback__)
+    monkeypatch.setattr(sys, "last_value", last_error, raising=False)
+    del last_error, mine
+
+    assert set(named(MemReporter().snapshot())) == {"fails().activation", "passes_on().batch['x']"}
+
+
+def test_what_a_report_saw_of_an_exception_goes_with_it():
+    def fails():
+        activation = tensor(5)
+        alive.append(weakref.ref(activation))
+        raise ValueError
+
+    alive = []
+    try:
+        fails()
+    except ValueError:
+        assert "fails().activation" in named(MemReporter().snapshot())
+
+    assert alive[0]() is None
+
+
+def test_what_composable_apis_keep_of_a_module():
+    @dataclass
+    class State:
+        gathered: list[torch.Tensor]
+
+    def fully_shard():
+        pass
+
+    model = torch.nn.Sequential(torch.nn.Module())
+    for size, module in ((3, model), (4, model[0])):
+        key = f"__composable_api_state_key_{size}f3c-91"
+        module.__dict__[key] = collections.OrderedDict({fully_shard: State([tensor(size)])})
+    reporter = MemReporter(model)
+
+    assert named(reporter.snapshot()) == {"gathered[0]": 3, "0.gathered[0]": 4}
+    assert named(MemReporter().snapshot()) == {"model.gathered[0]": 3, "model.0.gathered[0]": 4}

@@ -8,10 +8,13 @@ import io
 import shutil
 import subprocess
 
+import numpy
 import pytest
 import torch
 
+from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter
+from pytorch_memlab.reporter.snapshot import MemorySnapshot
 from pytorch_memlab.simulation import simulate
 
 CUDA = torch.device("cuda:0")
@@ -201,3 +204,49 @@ def test_a_browser_shows_the_html(tmp_path):
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in done.stdout
     assert "<script" not in done.stdout
     del batch
+
+
+def closed_file() -> io.StringIO:
+    file = io.StringIO()
+    file.close()
+    return file
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: 3, "file must be a path or a file opened for text, not a int"),
+        (lambda: b"x.txt", "file must be a path or a file opened for text, not a bytes"),
+        (io.BytesIO, "file must be a path or a file opened for text, not a BytesIO"),
+        (closed_file, "file is closed: give an open one, or a path"),
+    ],
+)
+@pytest.mark.parametrize("details", [False, True])
+def test_files_that_cannot_be_printed_to(make, message, details):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        MemReporter().report(file=make(), details=details)
+
+
+def test_arrangements_of_other_types():
+    with pytest.raises(UsageError, match=r"^sort_by must be one of size, name, numel, not \['si"):
+        MemReporter().report(sort_by=["size"])
+    tensors = [torch.ones(8, device="cuda"), torch.ones(8, device="cuda")]
+
+    rows = MemReporter().snapshot().on(CUDA).arranged(None, numpy.int64(64)).rows
+    assert [row.name for row in rows] == ["2 smaller"]
+    del tensors
+
+
+def test_data_frames_without_rows_have_the_same_types():
+    tensor = torch.ones(8, device="cuda")
+    reporter = MemReporter()
+    snapshot = reporter.snapshot()
+    nothing = MemorySnapshot(())
+    full, empty = snapshot.to_dataframe(), nothing.to_dataframe()
+    came = reporter.diff(nothing, snapshot).to_dataframe()
+    none = reporter.diff(snapshot, snapshot).to_dataframe()
+
+    assert len(empty) == len(none) == 0 < len(came)
+    assert empty.dtypes.to_dict() == full.dtypes.to_dict()
+    assert none.dtypes.to_dict() == came.dtypes.to_dict()
+    del tensor

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import re
 import textwrap
 import warnings
 
@@ -384,3 +386,31 @@ def test_the_cpu_has_categories_and_no_reconciliation():
 def test_wrong_arguments(call, message):
     with pytest.raises(UsageError, match=f"^{message}"):
         call(MemReporter())
+
+
+def test_tensors_that_python_does_not_show_are_named_as_the_reason(gpu):
+    hidden = torch.ones(1000, device="cuda")
+    before = MemReporter().snapshot().reconciliations[0]
+    gc.collect()
+    gc.freeze()
+    try:
+        record = MemReporter().snapshot().reconciliations[0]
+    finally:
+        gc.unfreeze()
+
+    assert (before.unknown, before.notes) == (0, ())
+    assert record.unknown == 4000
+    assert re.fullmatch(r"\d+ objects are under gc.freeze\(\), where Python .*", record.notes[0])
+    del hidden
+
+
+def test_checkpointed_activations_are_activations(gpu):
+    from torch.utils.checkpoint import checkpoint
+
+    model = torch.nn.ModuleList(torch.nn.Linear(64, 64) for _ in range(3)).cuda()
+    hidden = torch.ones(16, 64, device="cuda")
+    for layer in model:
+        hidden = checkpoint(lambda inp, layer=layer: layer(inp).relu(), hidden, use_reentrant=False)
+    totals = MemReporter(model).snapshot().totals(CUDA)
+
+    assert totals["activations saved for backward"] == 3 * 16 * 64 * 4  # what each layer was given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from pytorch_memlab.tensors.held import not_held
 from pytorch_memlab.tensors.living import living
@@ -58,3 +59,54 @@ def test_who_holds_a_tensor():
 
     assert sizes == {(3,): False, (4,): False, (2, 2): False, (5,): True, (1, 5): False}
     del held_alone, view, view_of_nobody
+
+
+def test_what_a_checkpointed_region_waits_with():
+    leaf = torch.ones(3001, requires_grad=True)
+
+    def layer(inp):
+        return (inp * inp).exp()
+
+    out = leaf
+    for _ in range(2):
+        out = checkpoint(layer, out, use_reentrant=False)
+    saved = {(node, tensor.data_ptr()) for node, tensor in saved_for_backward([out])}
+
+    assert len({address for node, address in saved if node == "ExpBackward0"}) == 2
+    assert ("MulBackward0", leaf.data_ptr()) in saved
+    out.sum().backward()  # nothing was recomputed too early
+
+
+def test_what_hooks_pack_besides_tensors():
+    leaf = torch.ones(3001, requires_grad=True)
+    offloaded = []
+
+    def pack(tensor):
+        offloaded.append(tensor.clone())
+        return "cuda:0", [offloaded[-1]], {"shape": offloaded[-1].size()}
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[1][0]):
+        out = leaf.exp()
+    found = [tensor for node, tensor in saved_for_backward([out]) if node == "ExpBackward0"]
+
+    assert [tensor is offloaded[0] for tensor in found] == [True]
+
+
+def test_what_a_python_function_keeps_in_containers():
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, inp):
+            ctx.kept = [inp + 1, {"two": (inp + 2,)}]
+            ctx.itself = [ctx.kept]
+            ctx.itself.append(ctx.itself)
+            return inp * 1
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad
+
+    out = Keeps.apply(torch.zeros((), requires_grad=True))
+    kept = [tensor.item() for node, tensor in saved_for_backward([out]) if node == "KeepsBackward"]
+
+    assert set(kept) == {1.0, 2.0}
+    out.grad_fn.itself.clear()

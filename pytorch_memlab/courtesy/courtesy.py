@@ -12,7 +12,7 @@ from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage
 from ..uninterrupted import uninterrupted
-from .lending import give_cache_back, lend, warn_of_what_stays
+from .lending import give_cache_back, lend, refuse_traced_code, warn_of_what_stays
 from .restoring import bring_back, bring_elsewhere
 
 if TYPE_CHECKING:
@@ -66,8 +66,8 @@ class Courtesy:
                 checkpoint the process. Until ``restore`` every call of CUDA waits, in all threads.
 
         Raises:
-            MemlabError: the host's memory does not suffice, or captured CUDA graphs live; nothing
-                was moved.
+            MemlabError: the host's memory does not suffice, captured CUDA graphs live, or this is
+                inside ``FakeTensorMode`` or a transform of ``torch.func``; nothing was moved.
             ContextReleaseError: the driver cannot release the context; nothing was moved.
             UsageError: ``device`` is no GPU, or given together with ``release_context``.
         """
@@ -104,6 +104,7 @@ class Courtesy:
         """
         if not self.lends:
             raise MemlabError("nothing to restore: yield_memory() comes first")
+        refuse_traced_code()
         target = None if device is None else torch.device(get_device(device).name)
         if self._context is not None:
             with uninterrupted():

@@ -32,8 +32,9 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
         MemlabError: the host has too little memory, or a captured CUDA graph lives; nothing was
             moved.
     """
-    _empty_again(moved)
+    refuse_traced_code()
     _refuse_captured_graphs()
+    _empty_again(moved)
     memory = find_gpu_memory(device)
     if not memory.storages:
         return
@@ -80,6 +81,21 @@ def _empty_again(moved: deque[MovedStorage]) -> None:
         storage = each.emptied()
         if storage is not None and storage.nbytes():
             storage.resize_(0)
+
+
+def refuse_traced_code() -> None:
+    """Tensors made here would be no plain ones of the host or a GPU.
+
+    Raises:
+        MemlabError: this is a function that ``torch.func`` transforms, or under ``FakeTensorMode``.
+    """
+    if torch._C._functorch.peek_interpreter_stack() is not None:
+        where = "a function that torch.func transforms (grad, vmap, jvp)"
+    elif torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:
+        where = "FakeTensorMode"
+    else:
+        return
+    raise MemlabError(f"the GPU cannot be lent or restored inside {where}: do so outside of it")
 
 
 def _refuse_captured_graphs() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_IS_OURS = "is_of_courtesy"
 _LOOKS_UP_EVERY = 0.1
 """Seconds."""
 
@@ -35,8 +36,8 @@ class SignalledCourtesy:
         release_context: as of ``Courtesy.yield_memory``.
 
     Raises:
-        UsageError: these are no two signals that a program can catch, or this is not the main
-            thread.
+        UsageError: these are no two signals that a program can catch, another one listens to one of
+            them, or this is not the main thread.
         ContextReleaseError: the driver cannot release the context.
     """
 
@@ -97,6 +98,7 @@ class SignalledCourtesy:
             self._asked_back += not wanted
             self._changed.put(None)
 
+        setattr(handle, _IS_OURS, True)
         return handle
 
     def _lend_and_wait(self) -> None:
@@ -143,6 +145,9 @@ def _check(yields: int, restores: int) -> None:
             raise UsageError(f"a signal is a number such as signal.SIGUSR1, not {number!r}")
         if number not in signal.valid_signals() or number in _never_caught():
             raise UsageError(f"signal {int(number)} cannot be caught; SIGUSR1 and SIGUSR2 can")
+        if hasattr(signal.getsignal(number), _IS_OURS):
+            name = signal.Signals(number).name
+            raise UsageError(f"Courtesy.on_signal() listens to {name} already: stop() that first")
     if yields == restores:
         raise UsageError(
             f"{signal.Signals(yields).name} cannot both lend and restore: give two signals"

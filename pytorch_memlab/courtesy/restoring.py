@@ -86,7 +86,7 @@ def bring_elsewhere(moved: deque[MovedStorage], device: torch.device) -> None:
     stuck = _stuck(moved)
     if stuck:
         raise MemlabError(
-            f"{stuck} tensor{'s'[: stuck > 1]} cannot change device: a graph of autograd, a sparse "
+            f"{stuck} tensor{'s'[: stuck > 1]} cannot change device: a graph of autograd, a sparse"
             " tensor or another object in C++ holds them. Finish the step and drop its "
             "results (del loss), or call restore() without a device"
         )

@@ -65,8 +65,9 @@ def get_device(spec: int | str | torch.device | None = None) -> Device:
     for device in devices:
         if device.name == name:
             return device
-    known = ", ".join(device.name for device in devices)
-    raise UnknownDeviceError(f"no device {spec!r} here: there is {known}, and cpu")
+    names = [device.name for device in devices]
+    known = "cpu" if names == ["cpu"] else f"{', '.join(names)}, and cpu"
+    raise UnknownDeviceError(f"no device {spec!r} here: there is {known}")
 
 
 def _name_of(spec: int | str | torch.device | None, first: str) -> str:

@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils.weak import TensorWeakRef
 
 from ..tensors.living import living
 from .rows import Living
@@ -21,7 +20,7 @@ class Collection:
     """Weak references to living tensors, and to what tells of them."""
 
     def __init__(self) -> None:
-        self._tensors: list[TensorWeakRef] = []
+        self._tensors: list[weakref.ref[torch.Tensor]] = []
         self._holders: list[weakref.ref[Any]] = []
 
     def fill(self) -> list[torch.optim.Optimizer]:
@@ -34,7 +33,7 @@ class Collection:
         optimizers = []
         for found in living(*_CLASSES):
             if issubclass(type(found), torch.Tensor):
-                self._tensors.append(TensorWeakRef(found))
+                self._tensors.append(weakref.ref(found))
             elif issubclass(type(found), torch.optim.Optimizer):
                 optimizers.append(found)
             else:
@@ -44,6 +43,7 @@ class Collection:
     def take(self) -> Living:
         """What of it is still alive; the collection is empty then."""
         tensors, holders = _alive(self._tensors), _alive(self._holders)
+        _hold(tensors)
         self._tensors, self._holders = [], []
         modules = [each for each in holders if issubclass(type(each), torch.nn.Module)]
         nodes = [each for each in holders if not issubclass(type(each), torch.nn.Module)]
@@ -60,6 +60,13 @@ def collector_paused() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+def _hold(tensors: list[torch.Tensor]) -> None:
+    """Make Python's references count for tensors that only C++ held until now."""
+    base: Any = torch._C.TensorBase
+    for index in range(len(tensors)):  # a variable would make the last one the program's
+        base._fix_weakref(tensors[index])
 
 
 def _alive(references: Iterable[Callable[[], Any]]) -> list[Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -69,9 +70,11 @@ class Difference:
         if not self.changes:
             return "no change"
         lines = [line("", "Before", "After"), "-" * LEN]
+        devices = Counter(change.name for change in self.changes)
         for change in self.changes:
             before, after = readable_size(change.before), readable_size(change.after)
-            left = line(f"{change.kind:<7s}{change.name}", before, after)
+            where = f" on {change.device}" if devices[change.name] > 1 else ""
+            left = line(f"{change.kind:<7s}{change.name}{where}", before, after)
             lines.append(f"{left}{signed(change.delta):>11s}")
         total = sum(change.delta for change in self.changes)
         lines += ["-" * LEN, f"in all: {signed(total)}"]
@@ -87,7 +90,8 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
     """What changed between two snapshots, by name.
 
     Tensors without a name have numbers, which stay with them: take both snapshots with one
-    reporter, so that a number is the same tensor in both.
+    reporter, so that a number is the same tensor in both. A tensor whose name changed, as another
+    variable leads to it or another function took the snapshot, has its later name in both.
 
     Args:
         before: the earlier one.
@@ -96,7 +100,8 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
     Returns:
         names that came, went, grew and shrank, in bytes that were asked for.
     """
-    old, new = _sizes(before), _sizes(after)
+    new = _sizes(after, {})
+    old = _sizes(before, _renamed(before, after))
     changes = []
     for key in dict.fromkeys([*new, *old]):
         kind = _kind(old.get(key), new.get(key))
@@ -106,12 +111,28 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
     return Difference(tuple(changes))
 
 
-def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:
+def _sizes(
+    snapshot: MemorySnapshot, renamed: Mapping[tuple[str, str], str]
+) -> dict[tuple[str, str], int]:
     sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
     for row in snapshot.rows:
         if row.nbytes:
-            sizes[str(row.device), row.name] += row.nbytes
+            device = str(row.device)
+            sizes[device, renamed.get((device, row.identity), row.name)] += row.nbytes
     return sizes
+
+
+def _renamed(before: MemorySnapshot, after: MemorySnapshot) -> dict[tuple[str, str], str]:
+    """Device and identity of tensors whose name is gone -> their new name, if nobody had it."""
+    old, new = ({(str(row.device), row.name) for row in each.rows} for each in (before, after))
+    names = {(str(row.device), row.identity): row.name for row in after.rows if row.identity}
+    return {
+        key: names[key]
+        for row in before.rows
+        if (key := (str(row.device), row.identity)) in names
+        and (key[0], row.name) not in new
+        and (key[0], names[key]) not in old
+    }
 
 
 def _kind(before: int | None, after: int | None) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,12 +19,12 @@ def snapshot_frame(snapshot: MemorySnapshot) -> pd.DataFrame:
     rows = snapshot.rows
     return pd.DataFrame(
         {
-            "device": [str(row.device) for row in rows],
-            "name": [row.name for row in rows],
-            "category": [row.category for row in rows],
-            "size": [row.size for row in rows],
+            "device": _texts([str(row.device) for row in rows]),
+            "name": _texts([row.name for row in rows]),
+            "category": _texts([row.category for row in rows]),
+            "size": pd.Series([row.size for row in rows], dtype="object"),
             "numel": _ints([row.numel for row in rows]),
-            "dtype": [row.dtype for row in rows],
+            "dtype": _texts([row.dtype for row in rows]),
             "bytes": _ints([row.nbytes for row in rows]),
             "memory": _ints([row.memory for row in rows]),
             "shares": _texts([row.shares for row in rows]),
@@ -41,9 +42,9 @@ def difference_frame(difference: Difference) -> pd.DataFrame:
     changes = difference.changes
     return pd.DataFrame(
         {
-            "device": [change.device for change in changes],
-            "name": [change.name for change in changes],
-            "kind": [change.kind for change in changes],
+            "device": _texts([change.device for change in changes]),
+            "name": _texts([change.name for change in changes]),
+            "kind": _texts([change.kind for change in changes]),
             "before": _ints([change.before for change in changes]),
             "after": _ints([change.after for change in changes]),
             "delta": _ints([change.delta for change in changes]),
@@ -57,7 +58,7 @@ def _ints(values: list[int]) -> pd.Series[int]:
     return pd.Series(values, dtype="int64")
 
 
-def _texts(values: list[str | None]) -> pd.Series[str]:
+def _texts(values: Sequence[str | None]) -> pd.Series[str]:
     import pandas as pd
 
-    return pd.Series(values, dtype="object")
+    return pd.Series(list(values), dtype="object")

@@ -16,9 +16,11 @@ from .text import LEN, line
 
 T = TypeVar("T")
 
-_INDEX = re.compile(r"\[(?:\d+|'[^']*'|\"[^\"]*\")\]")
+_INDEX = re.compile(r"""\[(?:\d+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|<\w+>)\]""")
+_ONE_OF_MANY = re.compile(r"#\d+(?=\.|$)")
 _NUMBER = re.compile(r"^([A-Z]\w*?)\d+(?![^.])")
 _FEWEST = 3
+_ALL = "all tensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +67,18 @@ class LeakWatch(Generic[T]):
         """What grew with every iteration, the fastest first; empty before three are done.
 
         The first iteration is where the others start from: it makes gradients and optimizer state.
+        Where no name grew but the memory of a device did, as each iteration makes new names, there
+        is one entry ``all tensors`` for the device.
         """
         if len(self._history) < _FEWEST:
             return ()
-        found = [
-            Growth(*key, tuple(sizes.get(key, 0) for sizes in self._history))
-            for key in self._history[-1]
-        ]
-        growing = [each for each in found if _grows(each.sizes)]
-        return tuple(sorted(growing, key=lambda each: -each.per_iteration))
+        return _growing(self._history) or _growing([_of_devices(each) for each in self._history])
 
     def __str__(self) -> str:
         done = len(self._history)
         if done < _FEWEST:
-            return f"{done} iterations done: {_FEWEST} are needed to tell a leak"
+            plural = "s"[: done != 1]
+            return f"{done} iteration{plural} done: {_FEWEST} are needed to tell a leak"
         growing = self.growing
         if not growing:
             return f"nothing grew with every one of {done} iterations"
@@ -108,10 +108,23 @@ def _kind_of(name: str) -> str:
 
     >>> _kind_of("losses[17]"), _kind_of("seen['step 3'].grad"), _kind_of("Tensor12")
     ('losses[*]', 'seen[*].grad', 'Tensor*')
-    >>> _kind_of("layers.3.weight"), _kind_of("Tensor12.grad")
-    ('layers.3.weight', 'Tensor*.grad')
+    >>> _kind_of("layers.3.weight"), _kind_of("Tensor12.grad"), _kind_of("seen[<tuple>]#2")
+    ('layers.3.weight', 'Tensor*.grad', 'seen[*]')
     """
-    return _NUMBER.sub(r"\1*", _INDEX.sub("[*]", name))
+    return _NUMBER.sub(r"\1*", _ONE_OF_MANY.sub("", _INDEX.sub("[*]", name)))
+
+
+def _growing(history: list[dict[tuple[str, str], int]]) -> tuple[Growth, ...]:
+    found = [Growth(*key, tuple(each.get(key, 0) for each in history)) for key in history[-1]]
+    growing = [each for each in found if _grows(each.sizes)]
+    return tuple(sorted(growing, key=lambda each: -each.per_iteration))
+
+
+def _of_devices(sizes: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    sums: defaultdict[tuple[str, str], int] = defaultdict(int)
+    for (device, _), nbytes in sizes.items():
+        sums[device, _ALL] += nbytes
+    return dict(sums)
 
 
 def _grows(sizes: tuple[int, ...]) -> bool:

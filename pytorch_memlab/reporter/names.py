@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .records import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 
 _DEEPEST = 8
+_numbers = count(1)
 
 
 class Named(NamedTuple):
@@ -22,6 +23,21 @@ class Named(NamedTuple):
     category: str
 
 
+class _Remembered:
+    """What is known of a tensor, for as long as it lives.
+
+    Args:
+        tensor: of any class; nothing of it is asked.
+    """
+
+    __slots__ = ("name", "number", "reference")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.reference = weakref.ref(tensor)
+        self.number = next(_numbers)
+        self.name: str | None = None
+
+
 class TensorNames:
     """What each tensor is called: by its model, by its optimizer, else by a number.
 
@@ -30,7 +46,7 @@ class TensorNames:
     """
 
     def __init__(self) -> None:
-        self._remembered: Any = WeakTensorKeyDictionary()
+        self._remembered: dict[int, _Remembered] = {}
         self._models: list[weakref.ref[torch.nn.Module]] = []
         self._optimizers: list[weakref.ref[torch.optim.Optimizer]] = []
         self._count = 0
@@ -60,6 +76,8 @@ class TensorNames:
         Args:
             variables: ``id`` of living tensors -> name of a variable.
         """
+        known = self._remembered.items()
+        self._remembered = {key: each for key, each in known if each.reference() is not None}
         return NamesNow(self, variables or {})
 
     def models(self) -> list[torch.nn.Module]:
@@ -72,16 +90,25 @@ class TensorNames:
 
     def remember(self, tensor: torch.Tensor, name: str) -> None:
         """Call a tensor by this name, also when its model is gone."""
-        self._remembered[tensor] = name
+        self._of(tensor).name = name
+
+    def identity(self, tensor: torch.Tensor) -> int:
+        """A number that this tensor alone has, of all reporters' tensors, and keeps."""
+        return self._of(tensor).number
 
     def numbered(self, tensor: torch.Tensor) -> str:
         """The name that a tensor had before; without one it gets its class and the next number."""
-        name: str | None = self._remembered.get(tensor)
-        if name is None:
-            name = f"{type(tensor).__name__}{self._count}"
-            self._remembered[tensor] = name
+        known = self._of(tensor)
+        if known.name is None:
+            known.name = f"{type(tensor).__name__}{self._count}"
             self._count += 1
-        return name
+        return known.name
+
+    def _of(self, tensor: torch.Tensor) -> _Remembered:
+        known = self._remembered.get(id(tensor))
+        if known is None or known.reference() is not tensor:  # another one had this address
+            known = self._remembered[id(tensor)] = _Remembered(tensor)
+        return known
 
 
 class NamesNow:
@@ -95,6 +122,7 @@ class NamesNow:
     def __init__(self, names: TensorNames, variables: Mapping[int, str]) -> None:
         self._names = names
         self._variables = variables
+        self._places = {key: place for place, key in enumerate(variables)}
         self._known: dict[int, Named] = {}
         for model in names.models():
             for named in tensors_of_model(model):
@@ -110,6 +138,14 @@ class NamesNow:
     def is_variable(self, tensor: torch.Tensor) -> bool:
         """Whether a variable of the program leads to a tensor."""
         return id(tensor) in self._variables
+
+    def place(self, tensor: torch.Tensor) -> int:
+        """Where the variable that leads to a tensor comes among the others."""
+        return self._places[id(tensor)]
+
+    def identity(self, tensor: torch.Tensor) -> int:
+        """A number that this tensor alone has, and keeps."""
+        return self._names.identity(tensor)
 
     def of(self, tensor: torch.Tensor) -> str:
         """The best name of a tensor.
@@ -139,11 +175,16 @@ def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
     """The parameters of a model, then its buffers.
 
     Args:
-        model: whose modules to visit.
+        model: whose modules to visit; one that cannot tell, such as one whose ``__init__`` did not
+            call its base's, has no names.
     """
-    for name, parameter in model.named_parameters():
+    try:
+        parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
+    except Exception:
+        return
+    for name, parameter in parameters:
         yield Named(parameter, name, PARAMETERS)
-    for name, buffer in model.named_buffers():
+    for name, buffer in buffers:
         yield Named(buffer, name, BUFFERS)
 
 

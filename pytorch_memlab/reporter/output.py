@@ -5,7 +5,25 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from io import BufferedIOBase, RawIOBase
 from typing import IO
+
+from ..errors import UsageError
+
+
+def check_file(file: object) -> None:
+    """Refuse what no text can be printed to.
+
+    Raises:
+        UsageError: it is neither a path nor an open text file.
+    """
+    if file is None or isinstance(file, (str, os.PathLike)):
+        return
+    if not hasattr(file, "write") or isinstance(file, (RawIOBase, BufferedIOBase)):
+        kind = type(file).__name__
+        raise UsageError(f"file must be a path or a file opened for text, not a {kind}")
+    if getattr(file, "closed", False):
+        raise UsageError("file is closed: give an open one, or a path")
 
 
 @contextmanager

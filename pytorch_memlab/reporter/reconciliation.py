@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -100,6 +101,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
     requested = sum(block.requested for block in blocks)
     allocated = sum(block.size for block in blocks)
     tensors, saved = sum(claims.tensors.values()), sum(claims.saved.values())
+    unknown = requested - tensors - saved - workspaces
     view = driver_view(device)
     used, process = (None, None) if view is None else (view.used, view.process)
     return Reconciliation(
@@ -108,7 +110,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         saved,
         allocated - requested,
         workspaces,
-        requested - tensors - saved - workspaces,
+        unknown,
         allocated,
         reserved - allocated,
         reserved,
@@ -116,7 +118,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         None if used is None or process is None else used - process,
         used,
         claims.foreign,
-        notes,
+        (*notes, *_frozen_notes(unknown)),
     )
 
 
@@ -164,6 +166,12 @@ def _workspace_bytes(
         return sum(block.requested for block in known), ()
     alike = [block.requested for block in unclaimed if block.requested == workspaces.size]
     return sum(alike), (_BY_SIZE,) if alike else ()
+
+
+def _frozen_notes(unknown: int) -> Iterator[str]:
+    frozen = gc.get_freeze_count()
+    if unknown and frozen:
+        yield f"{frozen} objects are under gc.freeze(), where Python shows no tensors: see unknown"
 
 
 def _without_blocks(

@@ -42,6 +42,8 @@ class TensorRow:
         is_view: whether it looks at a part of its storage, or at all of it in another way.
         saved_by: name of the node of autograd that saved the storage for backward, else None.
         line: the line that made that node, where it is known.
+        identity: the same in two snapshots for the same part of the same tensor, and for no other;
+            empty for a row whose storage an earlier row counts.
     """
 
     name: str
@@ -56,6 +58,7 @@ class TensorRow:
     is_view: bool = False
     saved_by: str | None = None
     line: SourceLine | None = None
+    identity: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,8 +58,9 @@ def rows_of(living: Living, names: NamesNow, categories: Categories) -> Rows:
     """Describe living tensors, and those that autograd keeps for them.
 
     Parameters come first, each with its gradient, in the order of the model; then buffers,
-    optimizer state, variables, the other tensors by age, and last what only autograd or other
-    C++ holds. A shared storage counts for the first of its rows.
+    optimizer state, variables in the order in which they are found (views after all others), the
+    other tensors by age, and last what only autograd or other C++ holds. A shared storage counts
+    for the first of its rows.
 
     Args:
         living: what to describe.
@@ -73,7 +74,7 @@ def rows_of(living: Living, names: NamesNow, categories: Categories) -> Rows:
     unheld = not_held(tensors)
     visible = [tensor for tensor in tensors if id(tensor) not in unheld]
     variables = [tensor for tensor in visible if names.is_variable(tensor)]
-    variables.sort(key=_is_view)
+    variables.sort(key=lambda tensor: (_is_view(tensor), names.place(tensor)))
     known = [named.tensor for named in names.known()]
     described = [
         (tensor, owner, piece)
@@ -83,7 +84,7 @@ def rows_of(living: Living, names: NamesNow, categories: Categories) -> Rows:
     ]
     described.sort(key=lambda item: _rank(item[2].device))  # numbers follow the report's order
     saved = _Saved(living)
-    table = _Table(saved)
+    table = _Table(saved, names)
     for tensor, owner, piece in described:
         if owner is None:
             name, category = names.of(tensor), categories.of(tensor)
@@ -137,8 +138,9 @@ class _Saved:
 class _Table:
     """Rows, and the storages that have one already."""
 
-    def __init__(self, saved: _Saved) -> None:
+    def __init__(self, saved: _Saved, names: NamesNow) -> None:
         self._saved = saved
+        self._now = names
         self._names: dict[StorageKey, str] = {}
         self._rows: list[tuple[TensorRow, Piece | None]] = []
 
@@ -177,6 +179,7 @@ class _Table:
             not piece.suffix and _is_view(tensor),
             saver and saver.node,
             saver and saver.line,
+            f"{self._now.identity(tensor)}{piece.suffix}" if nbytes else "",
         )
         self._rows.append((row, piece if nbytes else None))
 
@@ -222,9 +225,7 @@ def _inner(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 def _is_view(tensor: Any) -> bool:
     """Whether a tensor looks at the memory of another, or at a part of its storage."""
-    if type(tensor) in _PLAIN:
-        return bool(tensor._is_view())
-    with torch._C.DisableTorchFunctionSubclass():
+    with torch._C.DisableTorchFunction():  # whose modes have no say here, nor has a subclass
         try:
             return bool(tensor._is_view())
         except Exception:

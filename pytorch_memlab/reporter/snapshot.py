@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, Final
 
+from ..devices import get_device
 from ..errors import UsageError
 from .records import CATEGORIES, Reconciliation, TensorRow
 
@@ -49,17 +51,23 @@ class MemorySnapshot:
                 found[row.category] += row.nbytes
         return found
 
-    def on(self, device: torch.device | None) -> MemorySnapshot:
-        """The part that is about one device; one without an index stands for all of its type."""
-        if device is None:
+    def on(self, device: torch.device | str | int | None) -> MemorySnapshot:
+        """The part that is about one device.
+
+        Args:
+            device: one without an index stands for all of its type; None for all devices.
+
+        Raises:
+            UsageError: there is no such device.
+        """
+        target = device_of(device)
+        if target is None:
             return self
-        return replace(
-            self,
-            rows=tuple(row for row in self.rows if means(device, row.device)),
-            reconciliations=tuple(
-                each for each in self.reconciliations if means(device, each.device)
-            ),
-        )
+        rows = tuple(row for row in self.rows if means(target, row.device))
+        records = tuple(each for each in self.reconciliations if means(target, each.device))
+        if not rows and not records:
+            require_device(target)
+        return replace(self, rows=rows, reconciliations=records)
 
     def arranged(self, sort_by: str | None = None, min_size: int = 0) -> MemorySnapshot:
         """The rows in another order, small ones put together.
@@ -110,15 +118,44 @@ def means(target: torch.device, device: torch.device) -> bool:
     return target.type == device.type and target.index in (None, device.index)
 
 
+def device_of(spec: torch.device | str | int | None) -> torch.device | None:
+    """The device that an argument means; None for None.
+
+    Raises:
+        UsageError: it means none.
+    """
+    import torch
+
+    if spec is None:
+        return None
+    try:
+        return torch.device("cuda", spec) if isinstance(spec, int) else torch.device(spec)
+    except (RuntimeError, TypeError):
+        raise UsageError(
+            f"no device {spec!r}: give an index, or a name such as 'cuda:0' or 'cpu'"
+        ) from None
+
+
+def require_device(target: torch.device) -> None:
+    """Refuse a device on which no tensor is, and none can be.
+
+    Raises:
+        UnknownDeviceError: this process does not have it.
+    """
+    if target.type != "meta":
+        get_device(str(target))
+
+
 def check_arrangement(sort_by: str | None, min_size: int) -> None:
     """Refuse what no report can be arranged by.
 
     Raises:
         UsageError: there is no such order, or no such size.
     """
-    if sort_by is not None and sort_by not in _ORDERS:
+    if sort_by is not None and sort_by not in tuple(_ORDERS):
         raise UsageError(f"sort_by must be one of {', '.join(_ORDERS)}, not {sort_by!r}")
-    if isinstance(min_size, bool) or not isinstance(min_size, int) or min_size < 0:
+    size: Any = min_size
+    if isinstance(size, bool) or not isinstance(size, Integral) or int(size) < 0:
         raise UsageError(f"min_size must be a number of bytes, 0 or more, not {min_size!r}")
 
 

@@ -6,8 +6,10 @@ import inspect
 import os
 import sys
 import sysconfig
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import count, islice
 from types import FrameType, ModuleType
 from typing import Any
@@ -39,6 +41,10 @@ _LIBRARIES = tuple(
     os.path.join(os.path.realpath(sysconfig.get_path(kind)), "")
     for kind in ("stdlib", "purelib", "platlib")
 )
+_COMPOSABLE = "__composable_api_state_key"
+"""Begins the attribute, with a random ending, in which ``fully_shard`` and its like keep what they
+know of a module (torch/distributed/_composable/contract.py); names leave it out."""
+
 _OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 
 
@@ -58,6 +64,9 @@ def names_of_attributes(models: Iterable[torch.nn.Module], wanted: set[int]) -> 
 def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, str]:
     """Names of tensors after variables: of the calling functions, then globals of modules.
 
+    The functions that an exception went through count as calling ones while it is handled, and
+    after it ended a cell of a notebook: their variables live on.
+
     Args:
         frame: of the innermost function whose variables count; torch's functions and this
             package's are left out.
@@ -71,22 +80,46 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
     namespaces: dict[int, Mapping[str, object]] = {}
     roots: list[tuple[str, object]] = []
     is_first = True
-    while frame is not None:
-        filename = frame.f_code.co_filename
+    for each in _frames(frame):
+        filename = each.f_code.co_filename
         if not filename.startswith((_INNER, _TORCH)):
             if not filename.startswith(_LIBRARIES):
-                namespaces[id(frame.f_globals)] = frame.f_globals
-            if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-                prefix = "" if is_first else f"{frame.f_code.co_name}()."
-                roots += _named(_locals_of(frame), prefix)
+                namespaces[id(each.f_globals)] = each.f_globals
+            if each.f_code.co_flags & inspect.CO_OPTIMIZED:
+                prefix = "" if is_first else f"{each.f_code.co_name}()."
+                roots += _named(_locals_of(each), prefix)
             is_first = False
-        frame = frame.f_back
     search.run(roots)
     del roots
     for namespace in namespaces.values():
         search.run(_named(namespace))
     search.run(pair for module in _other_modules(namespaces) for pair in module)
     return search.names
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """The frames of the callers, then those that exceptions still hold; innermost first."""
+    calling = []
+    while frame is not None:
+        calling.append(frame)
+        frame = frame.f_back
+    yield from calling
+    seen = set(map(id, calling))
+    for error in _exceptions():
+        walked = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        yield from (each for each in reversed(walked) if id(each) not in seen)
+        seen.update(map(id, walked))
+
+
+def _exceptions() -> Iterator[BaseException]:
+    """The one that is handled now, the one that Python's prompt showed last, and their causes."""
+    for error in (sys.exc_info()[1], getattr(sys, "last_value", None)):
+        seen: set[int] = set()
+        current = error if isinstance(error, BaseException) else None
+        while current is not None and id(current) not in seen:
+            seen.add(id(current))
+            yield current
+            current = current.__cause__ or current.__context__
 
 
 class _Search:
@@ -102,7 +135,8 @@ class _Search:
         """Follow what the roots lead to."""
         left = LOOKED_INTO
         queue: deque[tuple[str, object]] = deque()
-        self._enter(roots, queue, LOOKED_INTO)
+        with suppress(Exception):  # a model that does not tell its modules
+            self._enter(roots, queue, LOOKED_INTO)
         while queue and left > 0 and len(self.names) < len(self._wanted):
             path, value = queue.popleft()
             if id(value) not in self._seen:
@@ -128,7 +162,8 @@ class _Search:
     def _name(self, path: str, tensor: object) -> None:
         key = id(tensor)
         if key in self._wanted and key not in self.names:
-            path = next(name for name in _variants(path) if name not in self._taken)
+            variants = _variants(path.lstrip("."))
+            path = next(name for name in variants if name not in self._taken)
             self._taken.add(path)
             self.names[key] = path
 
@@ -208,14 +243,24 @@ def _members(module: torch.nn.Module) -> Iterator[tuple[str, object]]:
         for kind in ("_parameters", "_buffers"):
             for name, tensor in own.get(kind, {}).items():
                 yield f".{path}.{name}".replace("..", "."), tensor
-    yield from ((f".{name}", value) for name, value in _attributes(module))
+    for name, value in _attributes(module):
+        yield (f".{name}" if name else ""), value
 
 
 def _attributes(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
     for path, module in torch.nn.Module.named_modules(model):
         for name, value in list(vars(module).items()):
-            if name not in _OWN_ATTRIBUTES and id(type(value)) not in _HAS_NO_TENSOR:
+            if name in _OWN_ATTRIBUTES or id(type(value)) in _HAS_NO_TENSOR:
+                continue
+            if name.startswith(_COMPOSABLE) and issubclass(type(value), dict):
+                states = list(dict.values(value))
+                yield from ((path, state) for state in states if not _is_tensor(state))
+            else:
                 yield f"{path}.{name}".lstrip("."), value
+
+
+def _is_tensor(value: object) -> bool:
+    return issubclass(type(value), torch.Tensor)
 
 
 def _attributes_of(value: object) -> Iterator[tuple[str, object]]:

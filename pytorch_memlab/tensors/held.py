@@ -32,9 +32,10 @@ def _references(tensors: list[torch.Tensor]) -> list[int]:
     return [sys.getrefcount(tensor) for tensor in tensors]
 
 
-def _held_by_cpp(tensor: Any) -> bool:
+def _held_by_cpp(tensor: torch.Tensor) -> bool:
+    base: Any = torch._C.TensorBase  # whose method no subclass can hide
     with torch._C.DisableTorchFunctionSubclass():
-        return bool(tensor._use_count() > 1)
+        return bool(base._use_count(tensor) > 1)
 
 
 def _references_when_not_held() -> int:

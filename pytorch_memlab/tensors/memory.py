@@ -110,10 +110,11 @@ def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _quantization_of(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    if tensor.is_quantized and tensor.qscheme() not in (
-        torch.per_tensor_affine,
-        torch.per_tensor_symmetric,
-    ):
+    try:
+        scheme = tensor.qscheme() if tensor.is_quantized else torch.per_tensor_affine
+    except RuntimeError:  # made without one
+        return
+    if scheme not in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         yield ".scales", tensor.q_per_channel_scales()
         yield ".zero_points", tensor.q_per_channel_zero_points()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -11,6 +12,9 @@ LEAF = "AccumulateGrad"
 """Name of the nodes that hold a leaf, which they keep after backward."""
 
 _RAW = "_raw_saved_"
+_CHECKPOINT = "_CheckpointFrame"
+_CONTAINERS = (dict, list, tuple)
+_DEEPEST = 4
 _HAS_DATA = hasattr(torch._C._autograd.SavedTensor, "data")
 
 
@@ -18,8 +22,9 @@ def saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[str, t
     """Tensors that the graphs behind some tensors hold until backward.
 
     Reads them without unpacking: hooks of saved tensors (offloading, checkpointing) do not run,
-    and what they packed comes instead, if it is a tensor. A PyTorch whose ``SavedTensor`` has no
-    ``data`` cannot do this, and gives nothing.
+    and the tensors that they packed come instead: copies on the host, the inputs of a
+    checkpointed region. A PyTorch whose ``SavedTensor`` has no ``data`` cannot do this, and gives
+    nothing.
 
     Args:
         tensors: whose graphs to walk.
@@ -86,15 +91,51 @@ def _held_by(node: Any, attributes: dict[type, list[str]]) -> Iterator[torch.Ten
     if isinstance(leaf, torch.Tensor):
         yield leaf
     for kept in list(getattr(node, "__dict__", {}).values()):  # of a function written in Python
-        if issubclass(type(kept), torch.Tensor):
-            yield kept
+        yield from _tensors_in(kept)
 
 
 def _tensors_of(node: Any, name: str) -> list[torch.Tensor]:
     try:
         saved = getattr(node, name)
         each = saved if isinstance(saved, (tuple, list)) else [saved]
-        tensors = [item.data for item in each if item is not None]
+        return [tensor for item in each if item is not None for tensor in _packed_in(item)]
     except RuntimeError:  # freed by backward
         return []
-    return [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+
+
+def _packed_in(saved: Any) -> Iterator[torch.Tensor]:
+    """What a saved tensor is, or what hooks packed in its place: a tensor, several, or none.
+
+    In place of all tensors of a region, checkpointing (torch/utils/checkpoint.py) keeps the
+    region's inputs, which only its hook knows.
+    """
+    packed = saved.data
+    yield from _tensors_in(packed)
+    if not issubclass(type(packed), torch.Tensor):
+        for frame in _checkpoints_of(getattr(saved, "unpack_hook", None)):
+            for kept in list(getattr(frame, "saved_args", ())):
+                yield from _tensors_in(kept.data if type(kept) is type(saved) else kept)
+
+
+def _checkpoints_of(hook: Any, depth: int = 0) -> Iterator[Any]:
+    """The frames of checkpointing that a hook refers to, itself or the hook that it calls."""
+    for cell in getattr(hook, "__closure__", None) or ():
+        try:
+            value = cell.cell_contents
+        except ValueError:  # empty
+            continue
+        if type(value).__name__ == _CHECKPOINT:
+            yield value
+        elif type(value) is FunctionType and not depth:
+            yield from _checkpoints_of(value, 1)
+
+
+def _tensors_in(value: object, depth: int = 0) -> Iterator[torch.Tensor]:
+    """A tensor, or those in nested lists, tuples and dicts."""
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        yield value  # type: ignore[misc]
+    elif kind in _CONTAINERS and depth < _DEEPEST:
+        parts: Any = dict.values(value) if kind is dict else value  # type: ignore[arg-type]
+        for part in list(parts):
+            yield from _tensors_in(part, depth + 1)
