@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.fsdp
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.gpus import PRESETS

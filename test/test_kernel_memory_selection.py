@@ -41,7 +41,7 @@ def test_a_mask_is_made_into_indices_first():
     before, after = nonzero_of(1000, 500 * 2 * 8)
     mask = lambda: indices(50, 20, below=2) > 0  # noqa: E731
     found = events(lambda x, m: x[m], lambda: randn(50, 20), mask)
-    assert found == [500 * 4, *before, -4, *after, -500 * 2 * 8]
+    assert found == [*before, -4, *after, 500 * 4, -500 * 2 * 8]
     assert events(torch.masked_select, lambda: randn(50, 20), mask) == found
 
 

@@ -11,9 +11,10 @@ from pytorch_memlab.simulation.kernels import table
 from pytorch_memlab.simulation.kernels.nothing_more import _TAKE_NOTHING
 
 FAMILIES = (
-    "copies", "cublas", "distances", "embeddings", "foreach", "indexing", "losses",
-    "mixed_matrices", "norms", "reductions", "sampling", "scans", "selection", "softmax", "sorting",
-    "spatial", "uniques",
+    "affine_grids", "bilinear", "copies", "cublas", "distances", "embeddings", "foreach", "fourier",
+    "indexing", "jagged", "losses", "margin_losses", "membership", "mixed_matrices", "norms",
+    "packed_sequences", "pooling", "quantization", "reductions", "sampling", "scans", "scatters",
+    "selection", "sharding", "softmax", "sorting", "spatial", "triangular", "uniques", "windows",
 )  # fmt: skip
 
 

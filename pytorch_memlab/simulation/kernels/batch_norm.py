@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ..cuda_ops.memory_formats import has_channels_last
 from .entry import Basis, Entry, nothing
 
 if TYPE_CHECKING:
@@ -14,14 +15,11 @@ if TYPE_CHECKING:
 
     from .launch import Launch
 
-_INT32: Final = 2**31 - 1
 _PER_THREAD: Final = 16
 _TILE: Final = 32
 _BLOCK: Final = 512
 _MOST_ROWS: Final = 128
 _FEWEST_ROWS: Final = 8
-
-_CHANNELS_LAST: Final = (torch.channels_last, torch.channels_last_3d)
 
 
 def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
@@ -50,7 +48,7 @@ def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
 def forward(launch: Launch) -> None:
     """Statistics of channels that lie last are staged between blocks of threads."""
     tensor = launch.args[0]
-    if launch.argument(5, "training") and _has_channels_last(tensor):
+    if launch.argument(5, "training") and has_channels_last(tensor):
         _stage(launch, tensor, 4)
 
 
@@ -60,12 +58,12 @@ def backward(launch: Launch) -> None:
     mean = launch.args[5]
     wants_input = launch.args[9][0]
     result, weight_gradient, bias_gradient = launch.result
-    if wants_input and not _has_channels_last(tensor):
+    if wants_input and not has_channels_last(tensor):
         if not _reshapes_freely(gradient):
             launch.copy(gradient)
         return
     if launch.args[7] or launch.args[9][1] or launch.args[9][2]:
-        is_staged = _has_channels_last(tensor) and _has_channels_last(gradient)
+        is_staged = has_channels_last(tensor) and has_channels_last(gradient)
         if is_staged or wants_input:
             for _sum in range(2):
                 launch.borrow(tensor.shape[1] * mean.element_size())
@@ -76,23 +74,26 @@ def backward(launch: Launch) -> None:
     launch.made(result)
 
 
+def statistics(launch: Launch) -> None:
+    """``batch_norm_stats``: those of channels that lie last are staged."""
+    tensor = launch.args[0]
+    if has_channels_last(tensor):
+        _stage(launch, tensor, 4)
+
+
+def sums(launch: Launch) -> None:
+    """``batch_norm_backward_reduce``: two sums over each channel, staged likewise."""
+    gradient, tensor = launch.args[:2]
+    if has_channels_last(gradient) and has_channels_last(tensor):
+        _stage(launch, tensor, 2)
+
+
 def _stage(launch: Launch, tensor: torch.Tensor, values: int) -> None:
     channels = tensor.shape[1]
     rows, columns = staging_rows(tensor.numel() // channels, channels)
     if rows > 1:
         launch.borrow(values * channels * rows * (8 if tensor.dtype == torch.float64 else 4))
         launch.borrow(columns * 4)
-
-
-def _has_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether the kernels for channels last run (``batch_norm_use_channels_last_kernels``)."""
-    if tensor.numel() >= _INT32:
-        return False
-    if tensor.is_contiguous() and tensor.stride(1) == 1:
-        return True
-    return tensor.dim() in (4, 5) and tensor.is_contiguous(
-        memory_format=_CHANNELS_LAST[tensor.dim() - 4]
-    )
 
 
 def _reshapes_freely(gradient: torch.Tensor) -> bool:
@@ -114,4 +115,9 @@ _SOURCE: Final = "aten/src/ATen/native/cuda/Normalization.cu, Normalization.cuh"
 ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::native_batch_norm": Entry(forward, _SOURCE, Basis.SOURCE),
     "aten::native_batch_norm_backward": Entry(nothing, _SOURCE, Basis.SOURCE, make=backward),
+    "aten::batch_norm_stats": Entry(statistics, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_gather_stats_with_counts": Entry(nothing, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_elemt": Entry(nothing, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_backward_reduce": Entry(sums, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_backward_elemt": Entry(nothing, _SOURCE, Basis.SOURCE),
 }

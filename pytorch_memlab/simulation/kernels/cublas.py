@@ -128,7 +128,20 @@ class Workspaces:
 def batched(launch: Launch) -> None:
     """``bmm`` and ``baddbmm``: copies of operands that are neither row- nor column-major."""
     first, second = factors(launch)
-    result = launch.result
+    multiply_batches(launch, first, second, launch.result)
+
+
+def multiply_batches(
+    launch: Launch, first: torch.Tensor, second: torch.Tensor, result: torch.Tensor
+) -> None:
+    """Take what a product of batches of matrices takes after its result is made.
+
+    Args:
+        launch: of the op that multiplies.
+        first: batch of matrices.
+        second: batch of matrices.
+        result: their product.
+    """
     if result.numel() == 0 or first.shape[2] == 0:
         return
     rows, columns, inner = result.shape[1], result.shape[2], first.shape[2]

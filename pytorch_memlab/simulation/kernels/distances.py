@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import torch
+
 from .entry import Basis, Entry
 from .staging import stage_sum
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-    import torch
 
     from .launch import Launch
 
@@ -57,6 +57,38 @@ def multiply_if_large(launch: Launch) -> None:
         launch.contiguous(*launch.args[:2])
 
 
+def gradient_inputs(launch: Launch) -> None:
+    """``_cdist_backward``, before its result: contiguous inputs, as many batches of each."""
+    gradient, first, second, _, distances = launch.args[:5]
+    batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    if first.numel() and second.numel():
+        expanded = (one.expand(*batch, *one.shape[-2:]) for one in (first, second))
+        launch.contiguous(*expanded, distances, gradient)
+
+
+def gradient(launch: Launch) -> None:
+    """``_cdist_backward``: the share of each pair of points, which are added up."""
+    gradients, first, second, order = launch.args[:4]
+    if order and gradients.numel() and first.numel() and second.numel():
+        rows, columns = first.shape[-2:]
+        batch = launch.result.numel() // (rows * columns)
+        _add_up(launch, (batch, second.shape[-2], rows, columns), 1)
+
+
+def gradient_within(launch: Launch) -> None:
+    """``_pdist_backward``: the share of each pair of points, which are added up."""
+    gradients, points, order = launch.args[:3]
+    if order and gradients.numel() and points.numel():
+        rows, columns = points.shape
+        _add_up(launch, (rows - 1, rows, columns), 0)
+
+
+def _add_up(launch: Launch, shape: tuple[int, ...], dim: int) -> None:
+    shares = torch.empty(shape, dtype=launch.result.dtype, device="meta")
+    launch.copy(shares)
+    stage_sum(launch, shares, dim)
+
+
 def _is_product(launch: Launch) -> bool:
     first, second, order, mode = (*launch.args, None)[:4]
     many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
@@ -64,8 +96,11 @@ def _is_product(launch: Launch) -> bool:
 
 
 _DISTANCE: Final = "aten/src/ATen/native/Distance.cpp"
+_PAIRS: Final = "aten/src/ATen/native/cuda/DistanceKernel.cu"
 
 ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::_euclidean_dist": Entry(multiply, _DISTANCE, Basis.SOURCE, augment),
     "aten::_cdist_forward": Entry(multiply_if_large, _DISTANCE, Basis.ESTIMATE, augment_if_large),
+    "aten::_cdist_backward": Entry(gradient, _PAIRS, Basis.SOURCE, gradient_inputs),
+    "aten::_pdist_backward": Entry(gradient_within, _PAIRS, Basis.SOURCE),
 }

@@ -35,7 +35,7 @@ def read(launch: Launch) -> None:
 
 
 def read_masked(launch: Launch) -> None:
-    """``index`` with masks: their indices, as many as its result shows."""
+    """``index`` with masks: their indices come before its result, which shows how many they are."""
     source, indices = launch.args[:2]
     if any(_is_mask(index) for index in _given(indices)):
         rest = _elements_per_index(source, indices)
@@ -157,7 +157,7 @@ def _is_on_host(launch: Launch, index: torch.Tensor) -> bool:
 
 
 _INDEXING: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
-_index = Entry(read_masked, _INDEXING, Basis.RECORDING, read)
+_index = Entry(nothing, _INDEXING, Basis.RECORDING, read, read_masked)
 _index_put = Entry(nothing, _INDEXING, Basis.RECORDING, write)
 
 ENTRIES: Final[Mapping[str, Entry]] = {

@@ -49,6 +49,16 @@ def sums(dim_position: int | None) -> Take:
     return take
 
 
+def trace(launch: Launch) -> None:
+    """``trace``: the sum of the diagonal."""
+    diagonal: torch.Tensor = launch.args[0].diagonal()
+    dtype = launch.result.dtype
+    if _is_cast_first(diagonal.dtype, dtype):
+        diagonal = torch.empty(diagonal.shape, dtype=dtype, device="meta")
+        launch.copy(diagonal)
+    stage_sum(launch, diagonal, None, dtype)
+
+
 def values_and_indices(dim_position: int) -> Take:
     """``max``, ``min``, ``argmax`` of a dimension: the accumulator is a value and its index.
 
@@ -133,7 +143,8 @@ def exponentials(launch: Launch) -> None:
         return
     dims = reduced_dims(launch.argument(1, "dim"), source.dim())
     width = source.element_size() if source.is_floating_point() else 4
-    largest = source.numel() // max(1, prod(source.shape[dim] for dim in dims)) * width
+    reduced = prod(source.shape[dim] for dim in dims) if source.dim() else 1
+    largest = source.numel() // reduced * width
     launch.borrow(largest)
     stage_values(launch, source, dims)
     with launch.scope():  # where they are infinite
@@ -170,6 +181,7 @@ def _reduction(take: Take, basis: Basis = Basis.SOURCE) -> Entry:
 
 
 _REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"
+_TRACE: Final = "aten/src/ATen/native/cuda/TriangularOps.cu, Reduce.cuh"
 _SUMMARY: Final = "aten/src/ATen/native/TensorAdvancedIndexing.cpp, cuda/Reduce.cuh"
 
 ENTRIES: Final[Mapping[str, Entry]] = {
@@ -196,6 +208,8 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::aminmax": _reduction(smallest_and_largest),
     "aten::all": _reduction(values(None)),
     "aten::any": _reduction(values(None)),
+    "aten::_is_all_true": _reduction(values(None)),
+    "aten::_is_any_true": _reduction(values(None)),
     "aten::all.dim": _reduction(values(1)),
     "aten::any.dim": _reduction(values(1)),
     "aten::all.dims": _reduction(values(1)),
@@ -204,6 +218,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::std.correction": _reduction(moments(1)),
     "aten::var_mean.correction": _reduction(moments(1)),
     "aten::std_mean.correction": _reduction(moments(1)),
+    "aten::trace": Entry(trace, _TRACE, Basis.SOURCE),
     "aten::count_nonzero": Entry(counted, _SUMMARY, Basis.SOURCE, count_mask),
     "aten::count_nonzero.dim_IntList": Entry(counted, _SUMMARY, Basis.SOURCE, count_mask),
     "aten::dist": Entry(distance, _REDUCE_OPS, Basis.SOURCE, distances),

@@ -86,11 +86,31 @@ def randperm(launch: Launch) -> None:
     launch.borrow(cub.radix_sort(launch.gpu.model, count, key, width, bits=bits))
 
 
+def dirichlet(launch: Launch) -> None:
+    """``_sample_dirichlet``: the sums that samples are divided by."""
+    samples: torch.Tensor = launch.result
+    if samples.numel():
+        launch.borrow(samples.numel() // samples.shape[-1] * samples.element_size())
+        stage_sum(launch, samples, -1)
+
+
+def leak(launch: Launch) -> None:
+    """``rrelu_with_noise`` of training: contiguous inputs."""
+    if launch.argument(4, "training", False):
+        launch.contiguous(*launch.args[:2])
+
+
 _DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"
 _PERMUTATION: Final = "aten/src/ATen/native/cuda/Randperm.cu"
 
 ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::multinomial": Entry(multinomial, _DISTRIBUTIONS, Basis.ESTIMATE),
+    "aten::rrelu_with_noise": Entry(
+        leak, "aten/src/ATen/native/cuda/RreluWithNoise.cu", Basis.SOURCE
+    ),
+    "aten::_sample_dirichlet": Entry(
+        dirichlet, "aten/src/ATen/native/cuda/Distributions.cpp", Basis.SOURCE
+    ),
     "aten::randperm": Entry(randperm, _PERMUTATION, Basis.ESTIMATE),
     "aten::randperm.generator": Entry(randperm, _PERMUTATION, Basis.ESTIMATE),
 }

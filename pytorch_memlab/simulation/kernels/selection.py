@@ -81,7 +81,7 @@ def nonzero_static(launch: Launch) -> None:
 
 
 def masked_select(launch: Launch) -> None:
-    """``masked_select``: the indices of what the mask selects, as many as its result shows."""
+    """``masked_select``: before its result, which shows how many, the indices that it selects."""
     first, second = launch.args[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape, (1,))
     mask = second.expand(shape)
@@ -94,7 +94,8 @@ def masked_select(launch: Launch) -> None:
 
 def masked_scatter(launch: Launch) -> None:
     """``masked_scatter``: where each element of the mask finds its source."""
-    target, mask, source = launch.args[:3]
+    mask, source = launch.args[1:3]
+    target: torch.Tensor = launch.result
     if not target.numel():
         return
     launch.borrow(target.numel() * _INDEX)
@@ -164,7 +165,8 @@ _HISTOGRAM: Final = "aten/src/ATen/native/cuda/SummaryOps.cu"
 ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::nonzero": Entry(nonzero, _NONZERO, Basis.ESTIMATE, nonzero_counts),
     "aten::nonzero_static": Entry(nonzero_static, _NONZERO, Basis.SOURCE),
-    "aten::masked_select": Entry(masked_select, _MASKED, Basis.ESTIMATE),
+    "aten::masked_select": Entry(nothing, _MASKED, Basis.ESTIMATE, make=masked_select),
+    "aten::masked_scatter_backward": Entry(nothing, _MASKED, Basis.ESTIMATE, make=masked_select),
     "aten::masked_scatter": Entry(masked_scatter, _SCATTER, Basis.ESTIMATE),
     "aten::masked_scatter_": Entry(masked_scatter, _SCATTER, Basis.ESTIMATE),
     "aten::repeat_interleave.Tensor": Entry(
