@@ -105,3 +105,22 @@ def test_what_has_no_simulation_is_refused_by_its_name(
             f"{name} is not covered by the simulated GPU; run this part on a real one"
         )
         assert not torch.cuda.is_current_stream_capturing()
+
+
+def test_scripted_functions_make_tensors_where_their_arguments_are() -> None:
+    """TorchScript finds functions by identity, and asks C++ for a tensor's device."""
+    with simulate("24GiB"):
+
+        @torch.jit.script
+        def shifted(x: torch.Tensor) -> torch.Tensor:
+            return x + torch.tensor([1.0, 2.0], device=x.device) + torch.ones(2, device=x.device)
+
+        result = shifted(torch.zeros(2, device="cuda"))
+        assert result.is_cuda
+        assert result.tolist() == [2, 3]
+
+    @torch.jit.script
+    def pair(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.tensor([1.0, 2.0])
+
+    assert pair(torch.zeros(2)).tolist() == [1, 2]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
+import torch.distributed as dist
 from both_ways import Example, bytes_of, kept_by, lines_both_ways
+from torch.distributed import fsdp
 
 
 @pytest.fixture
@@ -55,3 +59,32 @@ def test_a_gan(example):
     assert kept_by(lines, "generator, critic =") == state_of(generator) + state_of(critic)
     assert kept_by(lines, "optimizers[0].step()") == 2 * bytes_of(generator.parameters())
     assert kept_by(lines, "optimizers[1].step()") == 2 * bytes_of(critic.parameters())
+
+
+@pytest.mark.skipif(not hasattr(fsdp, "fully_shard"), reason="this torch has no fully_shard")
+@pytest.mark.filterwarnings("ignore:one rank of")
+def test_one_rank_of_a_sharded_language_model(monkeypatch):
+    from torch.distributed.tensor import _random
+
+    example = Example("fully_sharded")
+
+    def program():
+        monkeypatch.setattr(_random, "_rng_tracker", None)  # the first in a process sends its seed
+        dist.init_process_group("nccl", rank=0, world_size=8)
+        try:
+            example.names["train"]()
+        finally:
+            dist.destroy_process_group()
+            while gc.collect():  # what cycles hold of the model would go when nobody knows
+                pass
+
+    gc.disable()
+    try:
+        lines = lines_both_ways(program, [example.names["train"]])
+    finally:
+        gc.enable()
+    model = example.names["LanguageModel"](256, 128, 4, 4)
+    # The first dimension is cut into eight, which it is a multiple of in all parameters.
+    shards = bytes_of(model.parameters()) / 8
+    assert kept_by(lines, "model.to_empty") == shards
+    assert kept_by(lines, "optimizer.step()") == 2 * shards

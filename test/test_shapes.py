@@ -51,6 +51,19 @@ def test_one_tensor_may_be_larger_than_the_memory_of_the_host(machine):
     assert tensor.data_ptr() != other.data_ptr()
 
 
+def test_tensors_of_the_meta_device_stay_there(machine):
+    with torch.device("meta"):
+        model = torch.nn.Linear(2**10, 2**10)
+    assert {each.device.type for each in (*model.parameters(), torch.empty(2, device="meta"))} == {
+        "meta"
+    }
+    assert model.weight.new_zeros(2**20).is_meta
+    assert torch.ones(2**20).to("meta").is_meta
+    assert torch.cuda.memory_allocated() == 0
+    model.to_empty(device="cuda")
+    assert torch.cuda.memory_allocated() == 4 * (2**20 + 2**10)
+
+
 def test_small_tensors_keep_values_that_no_large_one_goes_into(machine):
     lengths = torch.tensor([3, 1, 2], device="cuda")
     mask = torch.arange(4, device="cuda")[None] < lengths[:, None]

@@ -63,6 +63,8 @@ class Destinations:
         index = self._common_place(func, traits, args, kwargs)
         if device is not None and device.type == "cpu":
             takes_none = next(tensors_in(args, kwargs), None) is None
+            if pin and takes_none:  # a hook that saves on the host: nothing else can be pinned
+                return HOST, kwargs, True
             index = self._where_a_factory_means(index, takes_none)
         return index, kwargs, pin and index == HOST
 

@@ -5,12 +5,16 @@ They are of no simulated GPU: ops on them take no memory, and PyTorch alone runs
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses import FakeTensor, fake_tensor
 from torch.utils._pytree import tree_leaves
 
 from ..errors import UnsupportedCUDACallError
+
+if TYPE_CHECKING:
+    from .patches import Patches
 
 _BUILD_HAS_CUDA = torch.version.cuda is not None
 _KEY = torch._C._TorchDispatchModeKey.FAKE
@@ -21,14 +25,21 @@ def are_on() -> bool:
     return torch._C._get_dispatch_mode(_KEY) is not None
 
 
-def prepare() -> None:
-    """Let autograd take fake tensors of a GPU in a build with CUDA on a machine without one.
+def install(patches: Patches) -> None:
+    """Let PyTorch make fake tensors of a GPU on a machine without one, until undone.
 
-    PyTorch does so itself only where ``torch.cuda.is_available()`` says no. From torch 2.5 on.
+    Where ``torch.cuda.is_available()`` says yes, it makes a tensor on the GPU first, and leaves
+    out the guard that autograd needs in a build with CUDA (from torch 2.5 on), which stays.
+
+    Args:
+        patches: who puts the originals back.
     """
     guard = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
     if guard is not None:
         guard()
+    for name in ("init_gpu_context", "init_cuda_context"):
+        if hasattr(fake_tensor, name):
+            patches.set(fake_tensor, name, lambda *_device: None)
 
 
 def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -44,7 +55,7 @@ def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if _BUILD_HAS_CUDA or not torch.is_grad_enabled():
         return
     for leaf in tree_leaves((args, kwargs)):
-        if isinstance(leaf, torch.Tensor) and leaf.requires_grad and leaf.device.type == "cuda":
+        if isinstance(leaf, FakeTensor) and leaf.requires_grad and leaf.device.type == "cuda":
             raise UnsupportedCUDACallError(
                 "fake tensors of a GPU with gradients (torch.export, FakeTensorMode) need a build "
                 "of PyTorch with CUDA; trace them under torch.no_grad(), or on the CPU"

@@ -11,6 +11,7 @@ from torch.utils._pytree import tree_leaves
 from ..errors import UnsupportedCUDACallError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from contextlib import AbstractContextManager
 
 _NEVER = frozenset({"scan", "map_impl", "strict_mode"})
@@ -59,10 +60,20 @@ def run(
         what it returns.
     """
     with mode:
-        if op.name() == "cond":
-            return _branch(*args, **kwargs)
+        instead = _INSTEAD.get(op.name())
+        if instead is not None:
+            return instead(*args, **kwargs)
         return op.dispatch(DispatchKey.CPU, *args, **kwargs)
 
 
 def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def _drawn(_start: Any, _end: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Random numbers are the host's: they have no offset that moves by rank."""
+    return op(*args, **kwargs)
+
+
+_INSTEAD: dict[str, Callable[..., Any]] = {"cond": _branch, "run_dtensor_rng_op": _drawn}
+"""What stands for implementations that a host cannot run."""

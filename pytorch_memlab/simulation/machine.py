@@ -111,7 +111,10 @@ class Machine:
     def place_of(self, tensor: torch.Tensor) -> int:
         """Index of the GPU that holds a tensor, ``HOST`` if none does."""
         placement = self.placements.find(tensor)
-        return HOST if placement is None else placement.gpu.index
+        if placement is None:
+            local = getattr(type(tensor), "_local_tensor", None)  # a DTensor is where its part is
+            return HOST if local is None else self.place_of(local.__get__(tensor))
+        return placement.gpu.index
 
     def put(self, storage: torch.UntypedStorage, index: int) -> None:
         """Label a new storage as living on a GPU, and take its memory there.
@@ -126,6 +129,15 @@ class Machine:
         gpu = self.gpu(index)
         placement = gpu.allocate(storage.nbytes(), self.current_stream(index))
         self.placements.add(storage, placement)
+
+    def label(self, storage: torch.UntypedStorage, index: int) -> None:
+        """Label a storage of which the GPU's allocator knows nothing: a wrapper's, which is empty.
+
+        Args:
+            storage: without a label so far.
+            index: of the GPU.
+        """
+        self.placements.add(storage, Placement(self.gpu(index), 0, 0))
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.

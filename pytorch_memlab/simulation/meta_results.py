@@ -13,6 +13,7 @@ from .meta_corrections import CORRECTIONS
 from .op_plans import Plan
 
 _META = torch.device("meta")
+_shape = vars(torch._C.TensorBase)["shape"].__get__  # parameters without data refuse theirs
 _MOST_SIGNATURES = 50_000
 
 
@@ -93,7 +94,7 @@ class MetaResults:
 def _signature(value: Any) -> Any:
     """What a result's shape depends on; a float argument decides no shape where a tensor does."""
     if isinstance(value, torch.Tensor):
-        return value.dtype, value.shape, value.stride()
+        return value.dtype, _shape(value), value.stride()
     if isinstance(value, (list, tuple)):
         return tuple([_signature(one) for one in value])
     if isinstance(value, torch.Generator):
@@ -138,7 +139,9 @@ class _Twins:
 
     def of(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            twin = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=_META)
+            twin = torch.empty_strided(
+                _shape(value), value.stride(), dtype=value.dtype, device=_META
+            )
             self._positions[twin.untyped_storage()._cdata] = len(self._kept)
             self._kept.append(twin)
             return twin

@@ -69,7 +69,8 @@ class Traits:
         may_be_in_place: a backward pass on a GPU may run it in place.
         device_position: where among the positional arguments a device may be; None: nowhere.
         composite: calls the ops that it is made of; None if it is none. Autograd has taken
-            composites apart before they come here, except in inference mode.
+            composites apart before they come here, except in inference mode, and those that
+            have a kernel of their own.
         compute: computes on the host what CUDA's kernel returns; None: the op itself does.
     """
 

@@ -59,7 +59,8 @@ class Shapes:
             UnsupportedCUDACallError: its result's shape cannot be told without values.
         """
         plan = plan_of(func)
-        if plan.touches_nothing:
+        device = kwargs.get("device")
+        if plan.touches_nothing or (device is not None and device.type == "meta"):
             return run(*args, **kwargs)
         tensors = list(_tensors_in(args, kwargs))
         state, all_small = self._look_at(tensors)

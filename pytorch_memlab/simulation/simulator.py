@@ -11,15 +11,20 @@ from ..errors import UsageError
 from . import (
     active,
     autocast,
+    autograd_calls,
     compiling,
     constructors,
     cuda_ops,
     cudnn,
     fake_tensors,
+    fast_path,
     generators,
     legacy_types,
+    process_groups,
     storage_methods,
     threads,
+    torchscript,
+    wrapper_tensors,
 )
 from .allocator_settings import AllocatorSettings
 from .calls import CallMode
@@ -162,19 +167,23 @@ def _installed(machine: Machine) -> Iterator[None]:
 
     with ExitStack() as exits:
         exits.callback(patches.undo)
-        fake_tensors.prepare()
+        fake_tensors.install(patches)
+        torchscript.install(machine, replacements, patches)
         constructors.install(machine, replacements, patches)
         generators.install(machine, patches)
         cudnn.install(patches)
         legacy_types.install(machine, patches)
         compiling.install(patches)
+        process_groups.install(machine, patches)
+        wrapper_tensors.install(machine, patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)
         if shapes is not None:
             shapes.install(patches)
-        _install_autograd(patches)
+        autograd_calls.install(machine, patches)
+        fast_path.install(machine, patches, exits)
         threads.install(modes, patches)
         CudaCalls(machine).install(patches)
         exits.enter_context(modes())
@@ -191,21 +200,3 @@ def _default_device_kept() -> Iterator[None]:
     finally:
         if torch.empty(0).device != before:
             torch.set_default_device(None if before.type == "cpu" else before)
-
-
-def _install_autograd(patches: Patches) -> None:
-    """Let ``backward`` and ``grad`` run as many calls, not as the one that a mode would see."""
-    patches.set(
-        torch.autograd,
-        "has_torch_function",
-        lambda tensors: any(_overrides_functions(type(tensor)) for tensor in tensors),
-    )
-
-
-def _overrides_functions(kind: type) -> bool:
-    """Whether a class of tensors has a ``__torch_function__`` of its own."""
-    own = getattr(kind, "__torch_function__", torch._C._disabled_torch_function_impl)
-    if own is torch._C._disabled_torch_function_impl:
-        return False
-    default: Any = torch.Tensor.__torch_function__
-    return getattr(own, "__func__", own) is not default.__func__

@@ -41,7 +41,9 @@ def install(machine: Machine, patches: Patches) -> None:
 
     def copy(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
         new = _Storage(storage.nbytes())
-        new.copy_(storage, False)
+        # C++ copies through tensors of its own, which are none of the program's.
+        with torch._C._DisableTorchDispatch():
+            new.copy_(storage, False)
         if place != HOST:
             machine.put(new, place)
         return new

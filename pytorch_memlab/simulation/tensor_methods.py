@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 _Base = torch._C.TensorBase
 _CPU = torch.device("cpu")
+_Uninitialized: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 
 
 class TensorMethods:
@@ -34,8 +35,11 @@ class TensorMethods:
         """Replace them on ``torch.Tensor`` until the patches are undone."""
         for name, getter in self._attributes().items():
             patches.set(torch.Tensor, name, property(getter))
-        for name, method in self._methods().items():
+        methods = self._methods()
+        for name, method in methods.items():
             patches.set(torch.Tensor, name, method)
+        allowed = [*_Uninitialized._allowed_methods, *methods.values()]
+        patches.set(_Uninitialized, "_allowed_methods", allowed)
 
     def _attributes(self) -> dict[str, Callable[[torch.Tensor], Any]]:
         machine = self._machine

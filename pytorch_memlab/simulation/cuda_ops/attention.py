@@ -57,7 +57,7 @@ def _is_valid(
 def _flash(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
     size = call.query.shape[-1]
     query, key, value = (_padded(tensor) for tensor in call[1:4])
-    result = _aten._scaled_dot_product_flash_attention.default(
+    result, *others = _aten._scaled_dot_product_flash_attention.default(
         query,
         key,
         value,
@@ -65,7 +65,8 @@ def _flash(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
         call.causal,
         False,
         scale=size**-0.5 if scale is None else scale,
-    )[0]
+    )
+    _let_go(others)
     return result if result.shape[-1] == size else result[..., :size]
 
 
@@ -80,7 +81,7 @@ def _efficient(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
 
 
 def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
-    return _aten._scaled_dot_product_cudnn_attention.default(
+    result, *others = _aten._scaled_dot_product_cudnn_attention.default(
         *call[1:4],
         _added_mask(gpu, call),
         call.trains,
@@ -88,7 +89,9 @@ def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
         call.causal,
         False,
         scale=scale,
-    )[0]
+    )
+    _let_go(others)
+    return result
 
 
 def _math(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
@@ -102,6 +105,12 @@ def _math(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
         scale=scale,
         **grouped,
     )[0]
+
+
+def _let_go(results: list[Any]) -> None:
+    """Drop results as C++ drops those of a tuple: the first goes first."""
+    while results:
+        del results[0]
 
 
 def _added_mask(gpu: SimulatedGPU, call: Call) -> Any:

@@ -60,20 +60,14 @@ def select(call: Call) -> Backend:
         RuntimeError: all that could run are switched off; in CUDA's words, after warnings that
             name each backend's reason.
     """
-    enabled = torch._C._get_math_sdp_enabled()
-    if not (
-        enabled
-        or torch._C._get_flash_sdp_enabled()
-        or torch._C._get_mem_efficient_sdp_enabled()
-        or torch._C._get_cudnn_sdp_enabled()
-    ):
+    if not is_any_enabled():
         raise RuntimeError(
             "No viable backend for scaled_dot_product_attention was found. "
             "This is likely due to turning off both the math kernel and the fused kernels."
         )
     for choice in _priority(call):
         if choice == Backend.MATH:
-            if enabled:
+            if torch._C._get_math_sdp_enabled():
                 return Backend.MATH
         elif choice == _OVERRIDEABLE:
             if RELEASE >= (2, 5) and torch._C._get_overrideable_sdp_enabled():
@@ -83,6 +77,16 @@ def select(call: Call) -> Backend:
     for name, backend in _NAMES.items():
         warnings.warn(f"{name} not used because: {_AGAINST[backend](call)}", stacklevel=2)
     raise RuntimeError("No available kernel. Aborting execution.")
+
+
+def is_any_enabled() -> bool:
+    """Whether the program left any backend switched on."""
+    return (
+        torch._C._get_math_sdp_enabled()
+        or torch._C._get_flash_sdp_enabled()
+        or torch._C._get_mem_efficient_sdp_enabled()
+        or torch._C._get_cudnn_sdp_enabled()
+    )
 
 
 def against_cudnn(call: Call) -> str | None:

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .. import active
-from . import attention, batch_norm, ctc, dropout, rms_norm, rnn, rnn_cells, softmax
+from . import (
+    attention,
+    batch_norm,
+    ctc,
+    dropout,
+    native_attention,
+    rms_norm,
+    rnn,
+    rnn_cells,
+    softmax,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +45,14 @@ Each is called as the op is, with the simulated GPU of its first tensor before t
 above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorch.
 """
 
+COMPOUND: Final[Mapping[str, Choice | None]] = native_attention.COMPOUND
+"""Ops with kernels of their own that call other ops, by their names; called below autograd.
+
+Each is called as those of ``CHOICES`` are. Where it is None or returns ``NotImplemented``, the
+host's kernel calls the ops that CUDA's does.
+"""
+
+_HOST: Final = torch._C.DispatchKey.CPU
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _KEYS: Final = ("CPU", "AutogradCPU")
 _libraries: list[torch.library.Library] = []
@@ -64,29 +82,31 @@ def installed() -> Iterator[None]:
 
 @functools.cache
 def choice_of(op: Any) -> Choice | None:
-    """What runs in place of a composite op.
+    """What runs in place of an op that calls other ops.
 
     Args:
         op: a ``torch._ops.OpOverload``.
 
     Returns:
         a function of the op's arguments that makes CUDA's choice for tensors of simulated GPUs,
-        and PyTorch's for others; None if the op is no composite.
+        and PyTorch's for others; None if the op is a kernel.
     """
     schema = op._schema
     name = f"{schema.name}.{schema.overload_name}" if schema.overload_name else schema.name
     choice = CHOICES.get(name)
     if choice is not None:
         return functools.partial(_choose, choice, functools.partial(op._op_dk, _COMPOSITE))
+    if name in COMPOUND:
+        return functools.partial(_choose, COMPOUND[name], functools.partial(op._op_dk, _HOST))
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
         return functools.partial(op._op_dk, _COMPOSITE)
     return None
 
 
-def _choose(choice: Choice, composite: Choice, *args: Any, **kwargs: Any) -> Any:
+def _choose(choice: Choice | None, composite: Choice, *args: Any, **kwargs: Any) -> Any:
     gpu = _gpu_of(active.machine, args)
-    if gpu is not None:
+    if gpu is not None and choice is not None:
         result = choice(gpu, *args, **kwargs)
         if result is not NotImplemented:
             return result

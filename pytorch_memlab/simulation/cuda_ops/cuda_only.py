@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import torch
+
 from . import (
     attention_backward,
     attention_forward,
@@ -17,10 +19,14 @@ from . import (
     group_norm,
     grouped_matrices,
     histograms,
+    layer_norm,
     log_sigmoid,
+    missing_shapes,
     mixed_matrices,
+    native_attention,
     rms_norm,
     softmax,
+    sync_batch_norm,
     uniques,
 )
 
@@ -50,6 +56,15 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::cudnn_batch_norm_backward": CudaOnly(
         cudnn_batch_norm.backward, cudnn_batch_norm.backward_shapes
     ),
+    "aten::batch_norm_stats": CudaOnly(sync_batch_norm.statistics, sync_batch_norm.statistics),
+    "aten::batch_norm_gather_stats_with_counts": CudaOnly(
+        sync_batch_norm.of_all_ranks, sync_batch_norm.of_all_ranks
+    ),
+    "aten::batch_norm_elemt": CudaOnly(sync_batch_norm.normalize, sync_batch_norm.normalize),
+    "aten::batch_norm_backward_reduce": CudaOnly(sync_batch_norm.sums, sync_batch_norm.sums),
+    "aten::batch_norm_backward_elemt": CudaOnly(
+        sync_batch_norm.gradient_of_tensor, sync_batch_norm.gradient_of_tensor
+    ),
     "aten::_cudnn_rnn": CudaOnly(cudnn_rnn.compute, cudnn_rnn.shapes),
     "aten::_cudnn_rnn_backward": CudaOnly(cudnn_rnn.backward, cudnn_rnn.backward_shapes),
     "aten::_thnn_fused_lstm_cell": CudaOnly(fused_cells.lstm, fused_cells.lstm_shapes),
@@ -78,6 +93,14 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
         attention_forward.cudnn, attention_forward.cudnn_shapes
     ),
     "aten::_scaled_dot_product_cudnn_attention_backward": CudaOnly(attention_backward.cudnn),
+    "aten::_masked_softmax": CudaOnly(
+        torch.ops.aten._masked_softmax.default, native_attention.masked_softmax_shape
+    ),
+    "aten::_transform_bias_rescale_qkv": CudaOnly(
+        torch.ops.aten._transform_bias_rescale_qkv.default, native_attention.heads_shapes
+    ),
+    "aten::native_layer_norm": CudaOnly(layer_norm.forward, layer_norm.forward),
+    "aten::native_layer_norm_backward": CudaOnly(layer_norm.backward),
     "aten::_fused_rms_norm": CudaOnly(rms_norm.forward, rms_norm.shapes),
     "aten::_fused_rms_norm_backward": CudaOnly(rms_norm.backward, rms_norm.backward_shapes),
     "aten::_softmax": CudaOnly(softmax.forward),
@@ -105,6 +128,11 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::_grouped_mm": CudaOnly(
         grouped_matrices.multiply, meta=grouped_matrices.shape_of_product
     ),
+    **{
+        f"aten::{name}": CudaOnly(getattr(torch.ops.aten, name).default, shape)
+        for name, shape in missing_shapes.SHAPES.items()
+        if hasattr(torch.ops.aten, name)
+    },
 }
 """By the op's name, with the overload's behind a dot where it has one."""
 

@@ -9,6 +9,8 @@ from torch._prims_common import suggest_memory_format
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
+_INT32: Final = 2**31 - 1
+
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
@@ -45,6 +47,23 @@ def convolved(tensor: torch.Tensor, weight: torch.Tensor) -> torch.memory_format
     if wanted is not None and wanted in (suggested(tensor), suggested(weight)):
         return wanted
     return torch.contiguous_format
+
+
+def has_channels_last(tensor: torch.Tensor) -> bool:
+    """Whether batch norm runs for channels last (``batch_norm_use_channels_last_kernels``).
+
+    Args:
+        tensor: of shape (batch, channels, ...).
+
+    Returns:
+        whether its channels lie densely beside each other, with indices of 32 bits.
+    """
+    if tensor.numel() >= _INT32:
+        return False
+    if tensor.is_contiguous() and tensor.stride(1) == 1:
+        return True
+    wanted = _CHANNELS_LAST.get(tensor.dim())
+    return wanted is not None and tensor.is_contiguous(memory_format=wanted)
 
 
 def accumulated_in(dtype: torch.dtype) -> torch.dtype:

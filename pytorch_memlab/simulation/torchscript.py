@@ -1,0 +1,50 @@
+"""TorchScript inside a simulation: it compiles what is replaced, and makes tensors on the GPU."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.jit._builtins
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .machine import Machine
+    from .patches import Patches
+
+
+def install(
+    machine: Machine,
+    replacements: Mapping[Callable[..., Any], Callable[..., Any]],
+    patches: Patches,
+) -> None:
+    """Let scripted functions run as on the GPU, until undone.
+
+    The compiler knows PyTorch's functions by their identity, from a table that it fills once, so
+    this must come before anything of ``torch`` is replaced. Scripted code asks C++ for a tensor's
+    device, which says that of the host; the call's arguments tell which GPU it means.
+
+    Args:
+        machine: the simulated machine.
+        replacements: functions of ``torch``, and what stands for each.
+        patches: who puts the originals back.
+    """
+    table = torch.jit._builtins._get_builtin_table()
+    names = {id(new): table[id(old)] for old, new in replacements.items() if id(old) in table}
+    patches.set(torch.jit._builtins, "_builtin_table", {**table, **names})
+    for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        patches.set(kind, "__call__", _called(machine, kind.__call__))
+
+
+def _called(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(script: Any, *args: Any, **kwargs: Any) -> Any:
+        thread = machine.thread
+        outer = thread.call
+        thread.call = (args, kwargs)
+        try:
+            return original(script, *args, **kwargs)
+        finally:
+            thread.call = outer
+
+    return call
