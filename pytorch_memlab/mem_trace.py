@@ -8,7 +8,7 @@ from .devices.driver_memory import current_gpu
 from .errors import UsageError
 from .gpu_mem import b2mb
 from .scopes import PeakScope
-from .wrapping import within
+from .wrapping import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -179,4 +179,4 @@ def gpu_mem_trace(func: Callable[P, T]) -> Callable[P, T]:
     def trace() -> GPUMemTrace:
         return GPUMemTrace(ctx=func.__qualname__, on_exit_report=True)
 
-    return within(trace, func, "gpu_mem_trace")  # type: ignore[no-any-return]
+    return decorated(trace, func, "gpu_mem_trace")  # type: ignore[no-any-return]

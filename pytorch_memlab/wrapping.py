@@ -13,12 +13,10 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
 
-def within(
+def decorated(
     context: Callable[[], AbstractContextManager[Any]], func: Callable[..., Any], decorator: str
 ) -> Any:
-    """A function that does the same as another, each call within a new context.
-
-    The context of a coroutine and of a generator lasts until it has ended.
+    """``within`` for what a user decorates.
 
     Args:
         context: makes what a call runs in.
@@ -36,6 +34,23 @@ def within(
             f"@{decorator} takes a function, and this is of type {type(func).__name__}: put it "
             "right above the def, below @staticmethod, @classmethod or @property"
         )
+    return within(context, func)
+
+
+def within(
+    context: Callable[[], AbstractContextManager[Any]], func: Callable[..., Any]
+) -> Callable[..., Any]:
+    """A function that does the same as another, each call within a new context.
+
+    The context of a coroutine and of a generator lasts until it has ended.
+
+    Args:
+        context: makes what a call runs in.
+        func: a function, a coroutine function or a generator function.
+
+    Returns:
+        the function.
+    """
     if inspect.iscoroutinefunction(func):
 
         @functools.wraps(func)

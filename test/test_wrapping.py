@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.wrapping import within
+from pytorch_memlab.wrapping import decorated
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def decorate(log):
         finally:
             log.append("ends")
 
-    return lambda func: within(context, func, "decorator")
+    return lambda func: decorated(context, func, "decorator")
 
 
 def test_a_function_runs_inside(log, decorate):

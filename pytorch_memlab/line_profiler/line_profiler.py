@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
 import sys
 from typing import TYPE_CHECKING, Any
 
 from ..devices import find_devices
 from ..records import FunctionInfo
 from ..render import gaps
+from ..wrapping import within
 from .columns import DEFAULT_COLUMNS
 from .intervals import FunctionIntervals, Measured
 from .line_records import LineRecords, RecordsDisplay
@@ -209,7 +208,7 @@ class LineProfiler:
             a function that does the same, measured.
         """
         self.add_function(func)
-        return _inside(self, func)
+        return within(lambda: self, func)
 
     def _register(self, functions: list[RegisteredFunction]) -> None:
         for function in functions:
@@ -243,29 +242,3 @@ def _device_notes(devices: list[DeviceInfo]) -> list[str]:
             "functions ran"
         )
     return notes
-
-
-def _inside(profiler: LineProfiler, func: Callable[..., Any]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(func):
-
-        @functools.wraps(func)
-        async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
-            with profiler:
-                return await func(*args, **kwargs)
-
-        return run_coroutine
-    if inspect.isgeneratorfunction(func):
-
-        @functools.wraps(func)
-        def run_generator(*args: Any, **kwargs: Any) -> Any:
-            with profiler:
-                return (yield from func(*args, **kwargs))
-
-        return run_generator
-
-    @functools.wraps(func)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with profiler:
-            return func(*args, **kwargs)
-
-    return run

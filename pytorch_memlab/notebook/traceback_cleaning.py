@@ -10,7 +10,7 @@ import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ..wrapping import within
+from ..wrapping import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -82,7 +82,7 @@ def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
     Raises:
         UsageError: it is no function.
     """
-    return within(lambda: _restoring(_is_to_be_cleared), func, "gpu_mem_restore")  # type: ignore[no-any-return]
+    return decorated(lambda: _restoring(_is_to_be_cleared), func, "gpu_mem_restore")  # type: ignore[no-any-return]
 
 
 ipython_tb_clear_frames_ctx = gpu_mem_restore_ctx
@@ -100,7 +100,7 @@ def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
     Raises:
         UsageError: it is no function.
     """
-    return within(gpu_mem_restore_ctx, func, "ipython_tb_clear_frames")  # type: ignore[no-any-return]
+    return decorated(gpu_mem_restore_ctx, func, "ipython_tb_clear_frames")  # type: ignore[no-any-return]
 
 
 def forget_last_error(shell: InteractiveShell) -> bool:
