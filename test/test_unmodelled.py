@@ -398,8 +398,9 @@ def test_products_with_compressed_sparse_matrices_are_named() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_a_device_among_positional_arguments_counts() -> None:
-    with simulate("24GiB"):
+@pytest.mark.parametrize("compute", [True, False])
+def test_a_device_among_positional_arguments_counts(compute: bool) -> None:
+    with simulate("24GiB", compute=compute):
         nested = torch.nested.nested_tensor(
             [torch.ones(128, 4), torch.ones(256, 4)], device="cuda", layout=torch.strided
         )

@@ -163,6 +163,8 @@ class Shapes:
                 readable = known.get(_untyped_storage(tensor)._cdata)
             except (NotImplementedError, RuntimeError, ValueError):
                 return _SPECIAL, False
+            if tensor.is_nested:
+                return _SPECIAL, False
             if readable is None:
                 if tensor.is_meta:
                     return _SPECIAL, False
@@ -174,7 +176,7 @@ class Shapes:
         return state, all_small
 
     def _special(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """An op on sparse tensors, or on those of the meta device, which have no values anyway."""
+        """An op on sparse, nested or meta tensors."""
         rule = SPARSE_RULES.get(plan.name)
         tensors = list(_tensors_in(args, kwargs))
         if rule is None or any(tensor.is_meta for tensor in tensors):
