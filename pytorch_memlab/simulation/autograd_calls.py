@@ -42,13 +42,8 @@ def install(machine: Machine, patches: Patches) -> None:
 def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(hook)
     def run(value: Any) -> Any:
-        thread = machine.thread
-        outer = thread.call
-        thread.call = ((), {})
-        try:
+        with machine.thread.calling((), {}):
             return hook(value)
-        finally:
-            thread.call = outer
 
     return run
 

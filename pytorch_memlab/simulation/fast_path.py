@@ -14,10 +14,10 @@ import torch
 from ..errors import UnmodelledOpError
 from .calls import CallMode
 from .machine import HOST
+from .torchscript import make_known
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from contextlib import ExitStack
 
     from .machine import Machine
     from .patches import Patches
@@ -28,13 +28,12 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NESTED = torch.ops.aten._nested_tensor_from_mask.default
 
 
-def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
+def install(machine: Machine, patches: Patches) -> None:
     """Answer ``torch.overrides.has_torch_function`` as without the simulation.
 
     Args:
         machine: the simulated machine.
         patches: who puts the original back.
-        exits: makes TorchScript forget the replacement.
     """
     makes_nested = torch.nn.TransformerEncoder.forward.__code__
 
@@ -51,9 +50,7 @@ def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
         return any(getattr(one, "is_nested", False) for one in relevant_args)
 
     patches.set(torch.overrides, "has_torch_function", has_torch_function)
-    known_to_script = torch.jit._builtins._get_builtin_table()
-    known_to_script[id(has_torch_function)] = known_to_script[id(_has_torch_function)]
-    exits.callback(known_to_script.pop, id(has_torch_function))
+    make_known(_has_torch_function, has_torch_function)
 
 
 def _is_the_programs(values: Iterable[Any]) -> bool:

@@ -8,7 +8,7 @@ import torch
 from torch._C import DispatchKey
 from torch.utils._pytree import tree_leaves
 
-from ..errors import UnsupportedCUDACallError
+from .uncovered import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,15 +34,12 @@ def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """
     name: str = op.name()
     if name in _NEVER:
-        raise UnsupportedCUDACallError(f"{name} {_ELSEWHERE}")
+        refuse(name)()
     if not torch.is_grad_enabled():
         return
     leaves = tree_leaves((args, kwargs))
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
-        raise UnsupportedCUDACallError(f"{name} with gradients {_ELSEWHERE}")
-
-
-_ELSEWHERE = "is not covered by the simulated GPU; run this part on a real one"
+        refuse(f"{name} with gradients")()
 
 
 def run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -34,6 +35,33 @@ class ThreadState(threading.local):
         self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.target: int | None = None
         self.last = HOST
+
+    @contextmanager
+    def making_on(self, target: int | None) -> Iterator[None]:
+        """Meanwhile all ops make their results in one place.
+
+        Args:
+            target: index of a GPU, or ``HOST``; None: where their arguments are.
+        """
+        outer, self.target = self.target, target
+        try:
+            yield
+        finally:
+            self.target = outer
+
+    @contextmanager
+    def calling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Meanwhile ops belong to another call of the program's.
+
+        Args:
+            args: of the call.
+            kwargs: its keyword arguments.
+        """
+        outer, self.call = self.call, (args, kwargs)
+        try:
+            yield
+        finally:
+            self.call = outer
 
 
 class Machine:

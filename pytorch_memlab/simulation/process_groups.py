@@ -96,28 +96,14 @@ def _reducer(machine: Machine) -> type:
         """
 
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
-            self._place = machine.place_of(parameters[0])
-            with _made_on(machine, self._place):
+            place = machine.place_of(parameters[0])
+            self._target = None if place == HOST else place
+            with machine.thread.making_on(self._target):
                 super().__init__(parameters, *args, **kwargs)
 
         def _rebuild_buckets(self) -> bool:
-            with _made_on(machine, self._place):
+            with machine.thread.making_on(self._target):
                 rebuilt: bool = super()._rebuild_buckets()
             return rebuilt
 
     return Reducer
-
-
-class _made_on:  # noqa: N801 - reads as what it says
-    """Ops of this thread make their results on one GPU meanwhile."""
-
-    def __init__(self, machine: Machine, place: int) -> None:
-        self._thread = machine.thread
-        self._target = None if place == HOST else place
-
-    def __enter__(self) -> None:
-        self._before = self._thread.target
-        self._thread.target = self._target
-
-    def __exit__(self, *exc: Any) -> None:
-        self._thread.target = self._before

@@ -183,7 +183,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         if shapes is not None:
             shapes.install(patches)
         autograd_calls.install(machine, patches)
-        fast_path.install(machine, patches, exits)
+        fast_path.install(machine, patches)
         threads.install(modes, patches)
         CudaCalls(machine).install(patches)
         exits.enter_context(modes())

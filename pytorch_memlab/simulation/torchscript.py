@@ -30,21 +30,23 @@ def install(
         replacements: functions of ``torch``, and what stands for each.
         patches: who puts the originals back.
     """
-    table = torch.jit._builtins._get_builtin_table()
-    names = {id(new): table[id(old)] for old, new in replacements.items() if id(old) in table}
-    patches.set(torch.jit._builtins, "_builtin_table", {**table, **names})
+    patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
+    for old, new in replacements.items():
+        make_known(old, new)
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         patches.set(kind, "__call__", _called(machine, kind.__call__))
 
 
+def make_known(old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """Let the compiler take a replacement for what it replaces, until ``install`` is undone."""
+    table = torch.jit._builtins._get_builtin_table()
+    if id(old) in table:
+        table[id(new)] = table[id(old)]
+
+
 def _called(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(script: Any, *args: Any, **kwargs: Any) -> Any:
-        thread = machine.thread
-        outer = thread.call
-        thread.call = (args, kwargs)
-        try:
+        with machine.thread.calling(args, kwargs):
             return original(script, *args, **kwargs)
-        finally:
-            thread.call = outer
 
     return call

@@ -59,13 +59,8 @@ def move(
 def _copy(
     machine: Machine, tensor: torch.Tensor, target: int, options: dict[str, Any]
 ) -> torch.Tensor:
-    thread = machine.thread
-    outer = thread.target
-    thread.target = target
-    try:
+    with machine.thread.making_on(target):
         return _to(tensor, **options)
-    finally:
-        thread.target = outer
 
 
 def place_of_device(machine: Machine, device: Any) -> int:

@@ -43,12 +43,23 @@ def reduced_pairs(launch: Launch) -> None:
         stage_columns(launch, _broadcast(launch)[0], 1, launch.result.dtype)
 
 
-def binary(launch: Launch) -> None:
-    """``binary_cross_entropy``: its mean or sum, copied into the losses of the elements."""
-    source: torch.Tensor = launch.args[0]
-    if launch.argument(3, "reduction", 1) != _NONE:
-        launch.borrow(source.element_size())
-        stage_sum(launch, source)
+def reduced_in_place(position: int) -> Callable[[Launch], None]:
+    """A loss whose mean or sum is copied into the losses of the elements.
+
+    Args:
+        position: of ``reduction`` among the op's arguments.
+
+    Returns:
+        the entry's function.
+    """
+
+    def take(launch: Launch) -> None:
+        source: torch.Tensor = launch.args[0]
+        if launch.argument(position, "reduction", 1) != _NONE:
+            launch.borrow(source.element_size())
+            stage_sum(launch, source)
+
+    return take
 
 
 def with_logits(launch: Launch) -> None:
@@ -155,7 +166,7 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::mse_loss": Entry(of_pairs, _LOSS, Basis.SOURCE),
     "aten::smooth_l1_loss": Entry(of_pairs, _LOSS, Basis.SOURCE),
     "aten::huber_loss": Entry(reduced_pairs, _LOSS, Basis.SOURCE, each_pair),
-    "aten::binary_cross_entropy": Entry(binary, _NLL, Basis.SOURCE),
+    "aten::binary_cross_entropy": Entry(reduced_in_place(3), _NLL, Basis.SOURCE),
     "aten::binary_cross_entropy_with_logits": Entry(
         reduced_logits, _LOSS, Basis.SOURCE, with_logits
     ),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from .entry import Basis, Entry, nothing
-from .staging import stage_columns, stage_sum
+from .losses import reduced_in_place
+from .staging import stage_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,14 +69,6 @@ def gradient_of_labels(launch: Launch) -> None:
         launch.contiguous(source, target, is_target, gradient)
 
 
-def soft(launch: Launch) -> None:
-    """``soft_margin_loss``: its mean or sum, copied into the losses of the elements."""
-    source: torch.Tensor = launch.args[0]
-    if launch.argument(2, "reduction", 1) != _NONE:
-        launch.borrow(source.element_size())
-        stage_sum(launch, source)
-
-
 def gradient_of_soft_inputs(launch: Launch) -> None:
     """``soft_margin_loss_backward``, before its result: the exponentials of a product."""
     _, source, target = launch.args[:3]
@@ -104,6 +97,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
         of_labels, _LABELS, Basis.SOURCE, of_labels_inputs, of_labels_results
     ),
     "aten::multilabel_margin_loss_backward": Entry(gradient_of_labels, _LABELS, Basis.SOURCE),
-    "aten::soft_margin_loss": Entry(soft, _LOSS, Basis.SOURCE),
+    "aten::soft_margin_loss": Entry(reduced_in_place(2), _LOSS, Basis.SOURCE),
     "aten::soft_margin_loss_backward": Entry(nothing, _LOSS, Basis.SOURCE, gradient_of_soft_inputs),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from .entry import Basis, Entry, nothing
+from .spatial import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,18 +18,6 @@ if TYPE_CHECKING:
 
 _BATCHED_VOLUMES: Final = 5
 _BATCHED_IMAGES: Final = 4
-
-
-def plain(*positions: int) -> Take:
-    """Inputs are made contiguous, one after another.
-
-    Args:
-        positions: of the arguments copied, among the op's.
-
-    Returns:
-        the entry's function.
-    """
-    return lambda launch: launch.contiguous(*(launch.args[position] for position in positions))
 
 
 def if_batched(launch: Launch) -> None:
