@@ -1,14 +1,11 @@
 import copy
-import gzip
-import json
-from pathlib import Path
 
 import pytest
+from recorded_programs.streams import load
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.simulation import replay
 
-FOLDER = Path(__file__).parents[2] / "shared" / "ground_truth"
 MB = 2**20
 BASE = 0x7000_0000_0000
 
@@ -27,14 +24,6 @@ COUNTS = {
     "lm_small_ctx128_forward": (681, 0),
     "lm_small_ctx128_forward_bf16": (937, 0),
 }
-
-
-def load(name):
-    path = FOLDER / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"the recorded traces are not here: {path.name} is not beside the repository")
-    with gzip.open(path) as file:
-        return json.load(file)
 
 
 @pytest.mark.parametrize("name", COUNTS)

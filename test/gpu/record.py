@@ -20,6 +20,7 @@ sys.path[:0] = [str(TESTS), str(TESTS.parent)]
 
 import torch  # noqa: E402
 from recorded_programs.memory_history import trace_of  # noqa: E402
+from recorded_programs.streams import FOLDER  # noqa: E402
 from recorded_programs.workloads import WORKLOADS  # noqa: E402
 
 from pytorch_memlab.simulation import replay  # noqa: E402
@@ -28,7 +29,7 @@ from pytorch_memlab.simulation import replay  # noqa: E402
 def main(arguments: list[str]) -> str | None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(WORKLOADS))
-    parser.add_argument("--out", type=Path, default=TESTS / "data", help="folder for the traces")
+    parser.add_argument("--out", type=Path, default=FOLDER, help="folder for the traces")
     parser.add_argument("--here", action="store_true", help="record one, in this process")
     options = parser.parse_args(arguments)
     unknown = sorted(set(options.names) - set(WORKLOADS))

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from pytorch_memlab.simulation import simulate
@@ -16,7 +15,7 @@ from pytorch_memlab.simulation.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.driver import RecordedDriver
 from pytorch_memlab.simulation.kernels.cublas import workspace_size
 
-FOLDER = Path(__file__).parents[3] / "shared" / "ground_truth"
+FOLDER = Path(__file__).parents[1] / "data" / "recordings"
 
 Event = tuple[str, int]
 """``alloc`` or ``free``, and the bytes requested."""
@@ -28,10 +27,7 @@ def load(name: str) -> dict[str, Any]:
     Args:
         name: of its file, without endings.
     """
-    path = FOLDER / f"{name}.json.gz"
-    if not path.exists():
-        pytest.skip(f"the recorded traces are not here: {path.name} is not beside the repository")
-    with gzip.open(path) as file:
+    with gzip.open(FOLDER / f"{name}.json.gz") as file:
         trace: dict[str, Any] = json.load(file)
     return trace
 
