@@ -60,11 +60,13 @@ if TYPE_CHECKING:
         HostScope,
         PeakScope,
     )
+    from .simulation.hardware.gpu import GPU
     from .simulation.simulator import simulate
 
 __version__ = "1.0.0.dev0"
 
 _HOMES = {
+    "GPU": "simulation.hardware.gpu",
     "Courtesy": "courtesy",
     "GPUMemTrace": "mem_trace",
     "GPUMemory": "gpu_mem",
@@ -108,6 +110,7 @@ _HOMES = {
 
 # All but ``display``: ``import *`` in a notebook would hide IPython's own.
 __all__ = [
+    "GPU",
     "Courtesy",
     "GPUMemTrace",
     "GPUMemory",

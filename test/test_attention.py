@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import random
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,8 @@ from pytorch_memlab.simulation.cuda_ops.attention_rules import (
     against_efficient,
     against_flash,
 )
-from pytorch_memlab.simulation.gpus import PRESETS
+from pytorch_memlab.simulation.hardware.gpu import GPU
+from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.kernels.attention import splits_of
 from pytorch_memlab.simulation.kernels.attention_tiles import tile_of, workspace
 
@@ -121,7 +121,9 @@ def call_of(gpu: Any, configuration: Any) -> Call:
 def test_a_backend_can_be_used_exactly_where_cudas_own_rules_say_so(recorded):
     for capability in recorded["capabilities"]:
         major, minor = map(int, capability.split("."))
-        gpu = replace(PRESETS["h100"], major=major, minor=minor)
+        gpu = GPU(
+            "any", "80GiB", (major, minor), 132, 2048, shared_memory_per_multiprocessor="228KiB"
+        )
         for configuration, digit in zip(configurations(), recorded["usable"], strict=True):
             call = call_of(gpu, configuration)
             usable = (

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from pytorch_memlab import simulate
 from pytorch_memlab.simulation.cuda_ops.attention_rules import RELEASE
-from pytorch_memlab.simulation.gpus import PRESETS
+from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.kernels import cub, mixed_matrices
 
 A100 = PRESETS["a100"]

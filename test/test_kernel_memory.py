@@ -10,7 +10,7 @@ import torch
 import torch.distributed.fsdp
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.gpus import PRESETS
+from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
 from pytorch_memlab.simulation.kernels.table import ENTRIES
 

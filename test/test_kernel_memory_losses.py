@@ -8,7 +8,7 @@ from kernel_calls import aten, events, indices, randn
 from torch.nn import functional
 
 from pytorch_memlab.simulation import shapes
-from pytorch_memlab.simulation.gpus import PRESETS
+from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
 
 both = pytest.mark.parametrize("compute", [True, False])

@@ -7,7 +7,7 @@ import torch
 from kernel_calls import aten, events, indices, randn, ups_and_downs
 from torch.nn import functional
 
-from pytorch_memlab.simulation.gpus import PRESETS
+from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from kernel_calls import events, indices, randn, ups_and_downs
 
-from pytorch_memlab.simulation.gpus import PRESETS
+from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
 
 

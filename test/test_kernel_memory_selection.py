@@ -6,7 +6,7 @@ import pytest
 import torch
 from kernel_calls import aten, events, indices, randn, ups_and_downs
 
-from pytorch_memlab.simulation.gpus import PRESETS
+from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.kernels import cub
 
 A100 = PRESETS["a100"]

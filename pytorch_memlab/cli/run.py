@@ -73,9 +73,10 @@ class RunCommand:
         )
         add(
             "--gpu",
-            metavar="NAME|SIZE",
-            help="simulate this GPU: a name such as t4, rtx4090, a100, h100, or its memory, such as"
-            f" 24GiB; without it: the machine's own, or {DEFAULT_GPU} where there is none",
+            metavar="NAME|SIZE|FILE",
+            help="simulate this GPU: a name such as t4, rtx4090, a100, h100; its memory, such as"
+            " 24GiB; or a TOML file with its name, memory, compute_capability and multiprocessors"
+            f" (default: the machine's own GPU, or {DEFAULT_GPU} if it has none)",
         )
         add("--count", type=int, metavar="N", help="simulate so many GPUs; without it: 1")
         add(

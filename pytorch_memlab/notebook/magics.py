@@ -196,7 +196,7 @@ def simulate_by_words(words: list[str]) -> str:
         UsageError: the words mean nothing.
         UnknownGPUError: there is no such GPU.
     """
-    from ..simulation.gpus import find_gpu
+    from ..simulation.hardware.presets import find_gpu
     from ..simulation.simulator import simulate
 
     match words:

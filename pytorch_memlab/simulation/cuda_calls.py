@@ -19,7 +19,7 @@ from .streams import CUDA_DEVICE_TYPE, SimulatedEvent, SimulatedStream
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .gpus import GPU
+    from .hardware.gpu import GPU
     from .machine import Machine
     from .patches import Patches
     from .simulated_gpu import SimulatedGPU

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .allocator_settings import AllocatorSettings
-    from .gpus import GPU
+    from .hardware.gpu import GPU
     from .shapes import Shapes
     from .values_read import ValueRead
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .allocator_settings import AllocatorSettings
-    from .gpus import GPU
+    from .hardware.gpu import GPU
     from .taken_memory import TakenMemory
 
 

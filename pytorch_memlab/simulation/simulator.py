@@ -29,7 +29,7 @@ from . import (
 from .allocator_settings import AllocatorSettings
 from .calls import CallMode
 from .cuda_calls import CudaCalls
-from .gpus import find_gpu
+from .hardware.presets import find_gpu
 from .machine import Machine
 from .patches import Patches
 from .placement import PlacementMode, compute
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from .hardware.gpu import GPU
+
 
 class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     """Simulated CUDA GPUs for unmodified programs, in every thread that they start.
@@ -53,7 +55,8 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
     other's tensors are tensors of the host.
 
     Args:
-        gpu: a preset's name such as ``"h100"``, or a capacity: ``"24GiB"``, or bytes.
+        gpu: a preset's name such as ``"h100"``, a capacity such as ``"24GiB"`` or bytes, a ``GPU``,
+            or the path of a TOML file that describes one.
         count: how many GPUs there are.
         compute: whether ops compute. Without it they return tensors of the right shapes that
             have no values and cost no memory of the host, so that a model of any size runs in
@@ -62,14 +65,14 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
             such lines.
         context: how much of each GPU CUDA's context takes, with the kernels and the libraries'
             handles: a size such as ``"450MiB"``, or bytes. Without it an estimate from published
-            messages of that GPU (``contexts.py``), and nothing of a GPU that is given as a
+            messages of that GPU (``hardware/presets.toml``), and nothing of a GPU given as a
             capacity: all of that is PyTorch's.
         others: how much of each GPU other processes hold, a size likewise.
         strict: whether an op without an entry in the kernels' table is an error. Without it the
             machine's ``unmodelled`` counts such ops, and the line profiler marks their lines.
 
     Raises:
-        UnknownGPUError: no such preset or size; the message lists them.
+        UnknownGPUError: no such preset, size or file; the message lists the presets.
         UsageError: ``count`` is no positive int, ``context`` or ``others`` is no size, or they
             leave nothing, or this one is on already.
         UnmodelledOpError: with ``strict``, when such an op runs.
@@ -92,7 +95,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
 
     def __init__(
         self,
-        gpu: str | int = "h100",
+        gpu: str | int | GPU = "h100",
         count: int = 1,
         *,
         compute: bool = True,

@@ -10,7 +10,7 @@ from .out_of_memory import format_size
 from .sizes import read_size
 
 if TYPE_CHECKING:
-    from .gpus import GPU
+    from .hardware.gpu import GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from ..gpus import GPU
+    from ..hardware.gpu import GPU
 
 RELEASE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
 """Of PyTorch: its major and minor number."""

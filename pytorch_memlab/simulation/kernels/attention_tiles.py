@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from ..gpus import GPU
+    from ..hardware.gpu import GPU
 
 _KIB: Final = 1024
 _ANY: Final = 65_536

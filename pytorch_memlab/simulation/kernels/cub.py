@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..gpus import GPU
+    from ..hardware.gpu import GPU
 
 _OFFSET: Final = 8
 """Bytes of an offset: PyTorch counts a sort's items in ``int64_t``."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..gpus import GPU
+    from ..hardware.gpu import GPU
 
 _WARP: Final = 32
 _VECTOR: Final = 4

@@ -14,7 +14,7 @@ from .launch_config import reduction_of, staging_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from ..gpus import GPU
+    from ..hardware.gpu import GPU
     from .launch import Launch
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)

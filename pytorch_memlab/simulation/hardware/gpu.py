@@ -1,0 +1,174 @@
+"""The description of a GPU: what the simulation and ``torch.cuda`` tell programs about it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ...errors import UnknownGPUError, UsageError
+from ..sizes import read_size
+
+_KIB: Final = 1024
+_MIB: Final = 1024**2
+
+# Nothing can be allocated below PyTorch's smallest segment, or beyond the 47 bits of address space
+# that CUDA's unified addressing shares with the CPU.
+_SMALLEST: Final = 2 * _MIB
+_LARGEST: Final = 2**47
+
+# Threads and bytes of shared memory per SM, by compute capability: CUDA C++ Programming Guide,
+# "Technical Specifications per Compute Capability".
+_SM_LIMITS: Final[Mapping[tuple[int, int], tuple[int, int]]] = {
+    (6, 0): (2048, 64 * _KIB),
+    (6, 1): (2048, 96 * _KIB),
+    (7, 0): (2048, 96 * _KIB),
+    (7, 5): (1024, 64 * _KIB),
+    (8, 0): (2048, 164 * _KIB),
+    (8, 6): (1536, 100 * _KIB),
+    (8, 7): (1536, 164 * _KIB),
+    (8, 9): (1536, 100 * _KIB),
+    (9, 0): (2048, 228 * _KIB),
+    (10, 0): (2048, 228 * _KIB),
+    (10, 3): (2048, 228 * _KIB),
+    (12, 0): (1536, 100 * _KIB),
+    (12, 1): (1536, 100 * _KIB),
+}
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class GPU:
+    """A GPU to simulate, with the properties that ``torch.cuda.get_device_properties`` gives.
+
+    Args:
+        name: as ``torch.cuda.get_device_name`` gives it.
+        memory: what ``total_memory`` gives, in bytes or a size such as ``"24GiB"``. It is less
+            than the size on the box, because the driver keeps a part.
+        compute_capability: major and minor number, such as ``(7, 5)``.
+        multiprocessors: number of streaming multiprocessors (SMs). It decides how much memory
+            reductions, sorts and attention kernels take.
+        threads_per_multiprocessor: threads that one SM holds at once. The default follows the
+            compute capability.
+        shared_memory_per_multiprocessor: bytes, or a size. The default follows the compute
+            capability.
+        shared_memory_per_block: bytes, or a size: what a kernel gets without opting in for more.
+        l2_cache: bytes, or a size. The default 0 stands for an unknown size.
+        context: bytes that the CUDA context takes, or a size. The default is 0: all of ``memory``
+            is PyTorch's. ``simulate(context=...)`` overrides it.
+
+    Raises:
+        UsageError: an argument cannot be used; the message names it.
+
+    >>> gpu = GPU("Quadro RTX 5000", "16GiB", compute_capability=(7, 5), multiprocessors=48)
+    >>> gpu.total_memory, gpu.max_threads_per_multi_processor
+    (17179869184, 1024)
+    """
+
+    name: str
+    total_memory: int
+    major: int
+    minor: int
+    multi_processor_count: int
+    l2_cache_size: int
+    max_threads_per_multi_processor: int
+    shared_memory_per_multiprocessor: int
+    shared_memory_per_block: int
+    context: int
+
+    def __init__(
+        self,
+        name: str,
+        memory: int | str,
+        compute_capability: tuple[int, int],
+        multiprocessors: int,
+        threads_per_multiprocessor: int | None = None,
+        *,
+        shared_memory_per_multiprocessor: int | str | None = None,
+        shared_memory_per_block: int | str = 48 * _KIB,
+        l2_cache: int | str = 0,
+        context: int | str = 0,
+    ) -> None:
+        if not isinstance(name, str) or not name.strip():
+            raise UsageError(f"name is the GPU's name, such as 'Quadro RTX 5000', not {name!r}")
+        capability = _checked_capability(compute_capability)
+        limits = _SM_LIMITS.get(capability)
+        if threads_per_multiprocessor is None or shared_memory_per_multiprocessor is None:
+            if limits is None:
+                raise UsageError(
+                    f"compute capability {capability[0]}.{capability[1]} is not known: give "
+                    "threads_per_multiprocessor and shared_memory_per_multiprocessor too"
+                )
+            if threads_per_multiprocessor is None:
+                threads_per_multiprocessor = limits[0]
+            if shared_memory_per_multiprocessor is None:
+                shared_memory_per_multiprocessor = limits[1]
+        values: dict[str, Any] = {
+            "name": name,
+            "total_memory": checked_memory(read_size("memory", memory), memory),
+            "major": capability[0],
+            "minor": capability[1],
+            "multi_processor_count": _count("multiprocessors", multiprocessors, 1),
+            "l2_cache_size": read_size("l2_cache", l2_cache),
+            "max_threads_per_multi_processor": _count(
+                "threads_per_multiprocessor", threads_per_multiprocessor, 32
+            ),
+            "shared_memory_per_multiprocessor": read_size(
+                "shared_memory_per_multiprocessor", shared_memory_per_multiprocessor
+            ),
+            "shared_memory_per_block": read_size(
+                "shared_memory_per_block", shared_memory_per_block
+            ),
+            "context": read_size("context", context),
+        }
+        for field, value in values.items():
+            object.__setattr__(self, field, value)
+
+
+def checked_memory(size: int, spec: object) -> int:
+    """A size in bytes that a GPU's memory can have.
+
+    Args:
+        size: in bytes.
+        spec: what the user wrote, for the message.
+
+    Raises:
+        UnknownGPUError: no GPU has so little, or so much.
+    """
+    if not _SMALLEST <= size <= _LARGEST:
+        lacks_unit = isinstance(spec, str) and spec.strip().isdecimal() and 0 < size < 10_000
+        meant = f" (did you mean {size}GiB?)" if lacks_unit else ""
+        raise UnknownGPUError(
+            f"a GPU has 2 MiB to 128 TiB of memory, not {quoted(spec)}{meant}. "
+            "Give a size such as '24GiB', '24GB' (24 * 10**9 bytes) or 25769803776 (bytes)"
+        )
+    return size
+
+
+def quoted(spec: object) -> str:
+    """What the user wrote, on one line and not too long.
+
+    Args:
+        spec: anything.
+    """
+    if isinstance(spec, int) and spec.bit_length() > 64:  # Python refuses to print the longest ones
+        return f"an int of {spec.bit_length()} bits"
+    text = " ".join(repr(spec).split())
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+def _checked_capability(capability: object) -> tuple[int, int]:
+    if isinstance(capability, (tuple, list)) and len(capability) == 2:
+        major, minor = capability
+        if _is_int(major) and _is_int(minor) and major > 0 and minor >= 0:
+            return int(major), int(minor)
+    raise UsageError(f"compute_capability is two numbers such as (7, 5), not {quoted(capability)}")
+
+
+def _count(name: str, value: object, least: int) -> int:
+    if not _is_int(value) or not least <= int(value) <= 2**20:  # type: ignore[call-overload]
+        raise UsageError(f"{name} is an int of at least {least}, not {quoted(value)}")
+    return int(value)  # type: ignore[call-overload, no-any-return]
+
+
+def _is_int(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
