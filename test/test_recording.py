@@ -104,10 +104,44 @@ def test_a_history_becomes_a_trace_that_replays(snapshots):
     assert (result.allocations, result.mismatches, result.final_matches) == (1, [], True)
 
 
-def test_segments_that_grow_cannot_be_told(snapshots):
+def test_a_history_of_segments_that_grow_on_a_full_gpu_becomes_a_trace_that_replays():
+    history = [
+        event("segment_map", BASE, 2 * MB),
+        event("alloc", BASE, 512),
+        {"action": "oom", "device_free": MB, "size": 40 * MB, "stream": 0},
+        event("free_completed", BASE, 512),
+        event("segment_unmap", BASE, 2 * MB),
+    ]
+    settings = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    after = {"segments": [], "device_traces": [history]}
+    trace = trace_of({"segments": []}, after, settings, total_memory=3 * MB)
+
+    assert trace["events"] == [
+        ["segment_map", BASE, 2 * MB, 0],
+        ["alloc", BASE, 512, 0, {}],
+        ["oom", MB, 40 * MB, 0],
+        ["free", BASE, 512, 0],
+        ["segment_unmap", BASE, 2 * MB, 0],
+    ]
+    result = replay(trace)
+    assert (result.mismatches, result.final_matches) == ([], True)
+    [error] = result.out_of_memory
+    assert error.message.startswith(
+        "CUDA out of memory. Tried to allocate 40.00 MiB. "
+        "GPU 0 has a total capacity of 3.00 MiB of which 1024.00 KiB is free. Of the"
+    )
+
+
+def test_expandable_segments_are_told():
+    before = {"segments": [{**segment((2 * MB, 4)), "is_expandable": True}]}
+    trace = trace_of(before, {"segments": [], "device_traces": [[]]}, {})
+    assert trace["initial"][0]["expandable"] is True
+
+
+def test_events_of_an_unknown_kind_cannot_be_told(snapshots):
     before, after = snapshots
-    after["device_traces"][0].append(event("segment_map", BASE, 2 * MB))
-    with pytest.raises(UnknownHistoryError, match="segment_map"):
+    after["device_traces"][0].append(event("segment_moved", BASE, 2 * MB))
+    with pytest.raises(UnknownHistoryError, match="segment_moved"):
         trace_of(before, after, {})
 
 

@@ -1,7 +1,8 @@
 import copy
+import re
 
 import pytest
-from recorded_programs.streams import load
+from recorded_programs.streams import FOLDER, load
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.simulation import replay
@@ -9,9 +10,10 @@ from pytorch_memlab.simulation import replay
 MB = 2**20
 BASE = 0x7000_0000_0000
 
-# allocations, segments made and freed
+# allocations; segments made and freed, and ranges of pages mapped and unmapped
 COUNTS = {
     "attention_from_start": (36, 9),
+    "graph_trainer_expandable": (2434, 175),
     "lm2.7b_ctx128_forward": (2058, 289),
     "lm2.7b_ctx128_forward_bf16": (2703, 461),
     "lm2.7b_ctx128_forward_other": (3113, 178),
@@ -24,6 +26,23 @@ COUNTS = {
     "lm_small_ctx128_forward": (681, 0),
     "lm_small_ctx128_forward_bf16": (937, 0),
 }
+
+
+def test_every_recording_is_replayed():
+    assert {path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz")} == set(COUNTS)
+
+
+def test_the_readme_of_the_recordings_gives_their_events_and_peaks():
+    rows = re.findall(
+        r"^\| `([\w.]+)` \|.*\| ([\d,]+) \| ([\d.]+) MiB \|$",
+        (FOLDER / "README.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
+    assert [name for name, _, _ in rows] == sorted(COUNTS)
+    for name, events, peak in rows:
+        trace = load(name)
+        assert events == f"{len(trace['events']):,}"
+        assert peak == f"{replay(trace).stats['active_bytes']['all']['peak'] / 2**20:.2f}"
 
 
 @pytest.mark.parametrize("name", COUNTS)
@@ -191,10 +210,8 @@ def test_the_settings_of_the_trace_are_used(trace):
         ),
         (lambda trace: trace.update(initial=3), "not an allocation trace: TypeError"),
         (
-            lambda trace: trace["settings"].update(
-                PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True"
-            ),
-            "a trace of expandable segments does not tell when pages were mapped",
+            lambda trace: trace["initial"][0].update(expandable=True),
+            "an initial segment is expandable, .*: record from the first allocation",
         ),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Iterator
 from typing import Protocol
 
 PAGE = 2 * 2**20
@@ -116,7 +117,7 @@ class SimulatedDriver:
         self._reserved = AddressSpace(base + 2**43)
 
     @property
-    def process_memory(self) -> int:
+    def process_memory(self) -> int | None:
         """Bytes that this process has taken on the card."""
         return self.context + self._used
 
@@ -161,21 +162,46 @@ class SimulatedDriver:
 
 
 class RecordedDriver(SimulatedDriver):
-    """A card without a limit that hands out the addresses of a recording, in order.
+    """A card that hands out the memory of a recording, in order.
 
-    `expected` holds the segments recorded next (a number for the caller's use, address, size in
-    bytes), `freed` the addresses given back. What the allocator asks otherwise than recorded is
-    noted in `surprises`, and it goes on with an address that no recording has.
+    What the allocator asks otherwise than recorded is noted in `surprises`, and it goes on with an
+    address that no recording has.
+
+    Attributes:
+        expected: segments and pages that get memory next: a number for the caller's use, address,
+            size in bytes.
+        later: the same, for requests that follow after a request failed and memory was freed.
+        mapped: addresses of all pages that get memory in the recording.
+        available: bytes free on the card, which refuses what is not expected; None: no limit.
+        freed: addresses of the segments and pages given back.
+        unmapped: bytes given back at the address of each range of pages.
+        surprises: what differs from the recording.
     """
 
     def __init__(self) -> None:
         super().__init__(total=2**62, base=2**62)
         self.expected: deque[tuple[int, int, int]] = deque()
+        self.later: deque[list[tuple[int, int, int]]] = deque()
+        self.mapped: list[int] = []
+        self.available: int | None = None
         self.freed: list[int] = []
+        self.unmapped: dict[int, int] = {}
         self.surprises: list[str] = []
+        self._refused = False
+        self._ranges: dict[int, range] = {}
+
+    @property
+    def process_memory(self) -> None:
+        """Unknown: recordings do not have it."""
+
+    def free_memory(self) -> int:
+        """Return the bytes free on the card."""
+        return super().free_memory() if self.available is None else self.available
 
     def malloc(self, size: int) -> int | None:
         """Return the address recorded next."""
+        if self._refuses():
+            return None
         if not self.expected:
             self.surprises.append(f"a segment of {size} bytes that was not recorded")
             return super().malloc(size)
@@ -187,3 +213,50 @@ class RecordedDriver(SimulatedDriver):
     def free(self, address: int) -> None:
         """Note that the segment at `address` was freed."""
         self.freed.append(address)
+        self._go_on()
+
+    def reserve(self, size: int) -> int:
+        """Return the address that gets memory next, while it refuses one that does so later."""
+        upcoming = [self.expected[0][1]] if self.expected else self._unknown_addresses()
+        address = next(iter(upcoming), None)
+        if address is None:
+            address = super().reserve(size)
+        self._ranges[address] = range(address, address + size)
+        return address
+
+    def map(self, address: int, size: int) -> bool:
+        """Compare a range of pages with the one recorded next."""
+        if self._refuses():
+            return False
+        if not self.expected:
+            self.surprises.append(f"{size} bytes mapped at {address:#x}, which was not recorded")
+            return True
+        _, recorded, recorded_size = self.expected.popleft()
+        if (address, size) != (recorded, recorded_size):
+            self.surprises.append(
+                f"{size} bytes mapped at {address:#x}, recorded {recorded_size} at {recorded:#x}"
+            )
+        return True
+
+    def unmap(self, address: int, size: int) -> None:
+        """Note that `size` bytes at `address` were given back."""
+        self.freed.append(address)
+        self.unmapped[address] = size
+        self._go_on()
+
+    def release(self, address: int, size: int) -> None:
+        """Forget a range of addresses."""
+        del self._ranges[address]
+
+    def _unknown_addresses(self) -> Iterator[int]:
+        known = self._ranges.values()
+        return (one for one in self.mapped if not any(one in addresses for addresses in known))
+
+    def _refuses(self) -> bool:
+        self._refused = not self.expected and (bool(self.later) or self.available is not None)
+        return self._refused
+
+    def _go_on(self) -> None:
+        if self._refused and self.later:
+            self.expected.extend(self.later.popleft())
+            self._refused = False

@@ -10,6 +10,13 @@ from ..errors import UsageError
 from .allocator_settings import AllocatorSettings
 from .caching_allocator import CachingAllocator
 from .driver import RecordedDriver
+from .out_of_memory import OutOfMemory
+
+_GROWTH = frozenset({"segment_alloc", "segment_map"})
+_RELEASES = frozenset({"segment_free", "segment_unmap"})
+
+Range = tuple[int, int, int]
+"""Index of an event, address, and size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +32,19 @@ class Mismatch:
     message: str
 
 
+@dataclass(frozen=True, slots=True)
+class ReplayedError:
+    """A request that fails in the recording and in the replay.
+
+    Args:
+        index: of the event in the trace.
+        message: text of ``torch.OutOfMemoryError``.
+    """
+
+    index: int
+    message: str
+
+
 @dataclass(slots=True)
 class Replay:
     """What a replay found.
@@ -32,28 +52,41 @@ class Replay:
     Args:
         allocations: how many allocations were compared.
         mismatches: events at which the two differ.
-        segments_checked: how many segments made or freed were compared.
+        segments_checked: how many segments made or freed were compared, and how many ranges of
+            pages that got or lost memory.
         final_matches: whether all segments and blocks are as recorded in the end.
+        out_of_memory: requests that fail in both.
+        stats: the allocator's counters in the end, nested as
+            ``torch.cuda.memory_stats_as_nested_dict()`` nests them, in bytes or counts; peaks are
+            those since the recording began.
     """
 
     allocations: int = 0
     mismatches: list[Mismatch] = field(default_factory=list)
     segments_checked: int = 0
     final_matches: bool = False
+    out_of_memory: list[ReplayedError] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
 
 
 def replay(trace: Mapping[str, Any]) -> Replay:
     """Run a recorded allocation trace through the allocator.
 
     The recorded segments' addresses are given to the allocator; which block each allocation gets,
-    and when segments are made and freed, it decides itself. Among blocks of one size it takes the
-    lowest address, as the PyTorch versions did that the traces come from. A run of freed segments
-    is replayed as one ``empty_cache``.
+    and when segments and pages are made and freed, it decides itself. Among blocks of one size it
+    takes the lowest address, as the PyTorch versions did that the traces come from. A run of freed
+    segments is replayed as one ``empty_cache``.
+
+    A recording does not hold all that the text of an error has: the index of the GPU is 0 in it,
+    there are no bytes as NVML counts them, and without ``total_memory`` in the trace the GPU's
+    capacity is the least possible: what was free on it and what the allocator held.
 
     Args:
         trace: ``settings``, ``initial`` and ``final`` segments, and ``events``: lists of a kind
-            (``segment_alloc``, ``segment_free``, ``alloc``, ``free``), an address, a size in bytes
-            and a stream.
+            (``segment_alloc``, ``segment_free``, ``segment_map``, ``segment_unmap``, ``alloc``,
+            ``free``), an address, a size in bytes and a stream; a list of the kind ``oom`` has the
+            bytes free on the GPU in place of an address. ``total_memory``, bytes of the GPU, may
+            be there.
 
     Returns:
         what was compared, and every difference.
@@ -73,38 +106,50 @@ class _Replayer:
     def __init__(self, trace: Mapping[str, Any]) -> None:
         self._trace = trace
         self._driver = RecordedDriver()
+        self._driver.total = trace.get("total_memory", self._driver.total)
+        self._driver.mapped = [event[1] for event in trace["events"] if event[0] == "segment_map"]
         settings = AllocatorSettings.parse(trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or "")
-        if settings.expandable_segments:
-            raise UsageError("a trace of expandable segments does not tell when pages were mapped")
         self._allocator = CachingAllocator(self._driver, settings, order_by_address=True)
         self._result = Replay()
         self._addresses: dict[int, int] = {}
+        self._releases: list[Range] = []
+        self._releases_within: list[Range] = []
         for segment in trace["initial"]:
             self._adopt(segment)
+        self._allocator.reset_peak_stats()
 
     def run(self) -> Replay:
         handlers = {
-            "segment_alloc": self._segment_alloc,
+            **dict.fromkeys(_GROWTH, self._growth),
             "alloc": self._alloc,
             "free": self._free,
+            "oom": self._oom,
         }
         events: Sequence[Sequence[Any]] = self._trace["events"]
-        position = 0
-        while position < len(events):
-            kind, address, size, stream = events[position][:4]
-            if kind == "segment_free":
-                position = self._segments_freed(events, position)
+        for index, event in enumerate(events):
+            kind, address, size, stream = event[:4]
+            if kind in _RELEASES:
+                self._releases.append((index, address, size))
                 continue
             if kind not in handlers:
-                raise UsageError(f"event {position} has the unknown kind {kind!r}")
-            handlers[kind](position, address, size, stream)
-            position += 1
-        self._result.final_matches = (
-            not self._driver.expected and list(self._state()) == self._recorded_final()
+                raise UsageError(f"event {index} has the unknown kind {kind!r}")
+            self._release()
+            handlers[kind](index, address, size, stream)
+        self._release()
+        self._tell_unneeded()
+        result = self._result
+        result.final_matches = (
+            not self._releases_within and list(self._state()) == self._recorded_final()
         )
-        return self._result
+        result.stats = self._allocator.memory_stats()
+        return result
 
     def _adopt(self, segment: Mapping[str, Any]) -> None:
+        if segment.get("expandable"):
+            raise UsageError(
+                "an initial segment is expandable, and the trace does not tell where its addresses "
+                "begin: record from the first allocation of the process"
+            )
         blocks = []
         for address, size, allocated, *requested in segment["blocks"]:
             blocks.append((size, requested[0] if allocated else None))
@@ -117,26 +162,75 @@ class _Replayer:
             is_small=segment["pool"] == "small",
         )
 
-    def _segment_alloc(self, index: int, address: int, size: int, _stream: int) -> None:
-        self._driver.expected.append((index, address, size))
+    def _growth(self, index: int, address: int, size: int, _stream: int) -> None:
+        later = self._driver.later
+        growth = later[-1] if later else self._driver.expected
+        growth.append((index, address, size))
 
     def _alloc(self, index: int, address: int, size: int, stream: int) -> None:
         self._result.allocations += 1
-        driver = self._driver
-        announced = len(driver.expected)
-        actual = self._allocator.malloc(size, stream)
+        try:
+            actual = self._malloc(index, size, stream)
+        except OutOfMemory:
+            self._differs(index, f"{size} bytes refused, recorded at {address:#x}")
+            return
         self._addresses[address] = actual
-        self._result.segments_checked += announced
-        for surprise in driver.surprises:
-            self._differs(index, surprise)
-        driver.surprises.clear()
-        for segment_index, segment, segment_size in driver.expected:
-            self._differs(
-                segment_index, f"no segment of {segment_size} bytes was needed at {segment:#x}"
-            )
-        driver.expected.clear()
         if actual != address:
             self._differs(index, f"{size} bytes at {actual:#x}, recorded at {address:#x}")
+
+    def _oom(self, index: int, free: int, size: int, stream: int) -> None:
+        driver = self._driver
+        total, driver.total = driver.total, self._total_memory(free)
+        driver.available = free
+        try:
+            actual = self._malloc(index, size, stream)
+        except OutOfMemory as error:
+            self._result.out_of_memory.append(ReplayedError(index, str(error)))
+        else:
+            self._allocator.free(actual)
+            self._differs(index, f"{size} bytes at {actual:#x}, recorded as out of memory")
+        finally:
+            driver.total, driver.available = total, None
+
+    def _total_memory(self, free: int) -> int:
+        """The GPU's capacity, or the least that it can be when a request fails."""
+        if "total_memory" in self._trace:
+            return int(self._trace["total_memory"])
+        reserved: int = self._allocator.memory_stats()["reserved_bytes"]["all"]["current"]
+        growth = [*self._driver.expected, *(one for some in self._driver.later for one in some)]
+        grown = sum(size for _, _, size in growth)
+        released = sum(size for _, _, size in self._releases_within)
+        return free + reserved + grown - released
+
+    def _malloc(self, index: int, size: int, stream: int) -> int:
+        """Allocate, and compare what the allocator asked the driver for.
+
+        Raises:
+            OutOfMemory: as the recording has it, or else the allocator differs from it.
+        """
+        driver = self._driver
+        announced = len(driver.expected) + sum(map(len, driver.later))
+        driver.freed.clear()
+        try:
+            return self._allocator.malloc(size, stream)
+        finally:
+            self._result.segments_checked += announced
+            for surprise in driver.surprises:
+                self._differs(index, surprise)
+            driver.surprises.clear()
+            self._tell_unneeded()
+            if self._releases_within:
+                self._compare_releases(self._releases_within)
+                self._releases_within = []
+
+    def _tell_unneeded(self) -> None:
+        driver = self._driver
+        for growth in (driver.expected, *driver.later):
+            for index, address, size in growth:
+                noun = "segment" if self._kind(index) == "segment_alloc" else "range"
+                self._differs(index, f"no {noun} of {size} bytes was needed at {address:#x}")
+        driver.expected.clear()
+        driver.later.clear()
 
     def _free(self, index: int, address: int, size: int, _stream: int) -> None:
         actual = self._addresses.pop(address, None)
@@ -145,25 +239,41 @@ class _Replayer:
         else:
             self._allocator.free(actual)
 
-    def _segments_freed(self, events: Sequence[Sequence[Any]], start: int) -> int:
-        """Compare a run of freed segments with those that the allocator gives back."""
-        stop = start
-        while stop < len(events) and events[stop][0] == "segment_free":
-            stop += 1
-        self._driver.freed.clear()
-        self._allocator.empty_cache()
-        recorded = [events[index][1] for index in range(start, stop)]
+    def _release(self) -> None:
+        """Take a run of releases over: one after growth belongs to the request that follows."""
+        releases, self._releases = self._releases, []
+        if not releases:
+            return
+        if self._driver.expected:
+            self._releases_within += releases
+            self._driver.later.append([])
+        else:
+            self._driver.freed.clear()
+            self._allocator.empty_cache()
+            self._compare_releases(releases)
+
+    def _compare_releases(self, releases: Sequence[Range]) -> None:
+        """Compare recorded releases with those that the allocator made."""
+        self._result.segments_checked += len(releases)
+        recorded = [address for _, address, _ in releases]
         freed = self._driver.freed
-        self._result.segments_checked += len(recorded)
-        for index, address in enumerate(recorded, start):
+        for index, address, size in releases:
+            noun = "segment" if self._kind(index) == "segment_free" else "range"
             if address not in freed:
-                self._differs(index, f"the segment at {address:#x} is not free")
+                self._differs(index, f"the {noun} at {address:#x} is not free")
+            elif noun == "range" and self._driver.unmapped.get(address) != size:
+                actual = self._driver.unmapped.get(address)
+                self._differs(index, f"{actual} bytes unmapped at {address:#x}, recorded {size}")
+        last = releases[-1][0]
         for address in sorted(set(freed).difference(recorded)):
-            self._differs(stop - 1, f"the segment at {address:#x} is free, recorded as kept")
+            noun = "range" if address in self._driver.unmapped else "segment"
+            self._differs(last, f"the {noun} at {address:#x} is free, recorded as kept")
         if freed != recorded and sorted(freed) == sorted(recorded):
-            order = [mine == theirs for mine, theirs in zip(freed, recorded, strict=True)]
-            self._differs(start + order.index(False), "segments are freed in another order")
-        return stop
+            same = [mine == theirs for mine, theirs in zip(freed, recorded, strict=True)]
+            self._differs(releases[same.index(False)][0], "segments are freed in another order")
+
+    def _kind(self, index: int) -> str:
+        return str(self._trace["events"][index][0])
 
     def _differs(self, index: int, message: str) -> None:
         self._result.mismatches.append(Mismatch(index, message))

@@ -62,7 +62,8 @@ def record(name: str) -> dict[str, Any]:
     del kept
     conf = os.environ.get("PYTORCH_CUDA_ALLOC_CONF") or os.environ.get("PYTORCH_ALLOC_CONF") or ""
     settings = {**after.get("allocator_settings", {}), "PYTORCH_CUDA_ALLOC_CONF": conf}
-    return trace_of(before, after, settings, versions())
+    total_memory = torch.cuda.get_device_properties(0).total_memory
+    return trace_of(before, after, settings, versions(), total_memory=total_memory)
 
 
 def versions() -> dict[str, str]:

@@ -12,8 +12,11 @@ _KINDS = {
     "free_completed": "free",
     "segment_alloc": "segment_alloc",
     "segment_free": "segment_free",
+    "segment_map": "segment_map",
+    "segment_unmap": "segment_unmap",
+    "oom": "oom",
 }
-_SKIPPED = frozenset({"free_requested", "snapshot", "oom", "user_defined"})
+_SKIPPED = frozenset({"free_requested", "snapshot", "user_defined"})
 _OP = re.compile(r"at::_ops::(\w+)::(?:call|redispatch)")
 _NODE = re.compile(r"torch::autograd::(?:generated::)?(\w+Backward\d*)::apply")
 _KERNEL = re.compile(r"\bat::native::(?:\(anonymous namespace\)::)?\w+")
@@ -30,6 +33,7 @@ def trace_of(
     settings: Mapping[str, Any],
     versions: Mapping[str, str] | None = None,
     device: int = 0,
+    total_memory: int | None = None,
 ) -> dict[str, Any]:
     """The trace of what one device's allocator did between two snapshots.
 
@@ -39,14 +43,18 @@ def trace_of(
         settings: of the allocator; ``PYTORCH_CUDA_ALLOC_CONF`` among them.
         versions: what it was recorded with, kept as it is.
         device: index of the GPU.
+        total_memory: bytes of the GPU.
 
     Returns:
-        ``settings``, ``versions``, ``initial``, ``events`` and ``final``.
+        ``settings``, ``versions``, ``initial``, ``events`` and ``final``, and ``total_memory``
+        where it is given.
 
     Raises:
-        UnknownHistoryError: a kind of event that traces do not have, such as expandable segments'.
+        UnknownHistoryError: a kind of event that traces do not have.
     """
+    capacity = {} if total_memory is None else {"total_memory": total_memory}
     return {
+        **capacity,
         "settings": dict(settings),
         "versions": dict(versions or {}),
         "initial": _segments(before, device, with_requests=True),
@@ -68,12 +76,14 @@ def _segments(snapshot: Mapping[str, Any], device: int, with_requests: bool) -> 
                 one.append(block["requested_size"])
             blocks.append(one)
             address += block["size"]
+        expandable = {"expandable": True} if segment.get("is_expandable") else {}
         segments.append(
             {
                 "address": segment["address"],
                 "size": segment["total_size"],
                 "stream": segment["stream"],
                 "pool": segment["segment_type"],
+                **expandable,
                 "blocks": blocks,
             }
         )
@@ -88,7 +98,8 @@ def _events(history: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
             continue
         if action not in _KINDS:
             raise UnknownHistoryError(f"a trace has no events of the kind {action!r}")
-        event = [_KINDS[action], entry["addr"], entry["size"], entry["stream"]]
+        first = entry["device_free" if action == "oom" else "addr"]
+        event = [_KINDS[action], first, entry["size"], entry["stream"]]
         if action == "alloc":
             event.append(context_of(entry.get("frames", ())))
         events.append(event)
