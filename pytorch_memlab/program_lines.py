@@ -8,7 +8,9 @@ import sys
 import torch
 
 _SKIPPED = tuple(
-    os.path.join(os.path.dirname(os.path.realpath(path)), "") for path in (torch.__file__, __file__)
+    os.path.join(os.path.dirname(file), "")
+    for path in (torch.__file__, __file__)
+    for file in (path, os.path.realpath(path))
 )
 
 

@@ -1,4 +1,4 @@
-"""One rank of many without the others: what NCCL's collectives return where all ranks are alike.
+"""One rank of many without the others: what collectives return where all ranks are alike.
 
 The other ranks are taken to hold what this one holds. Nothing is sent. Collectives take no memory
 from PyTorch's allocator (``ProcessGroupNCCL.cpp``); NCCL's own buffers come from the driver.
@@ -6,7 +6,10 @@ from PyTorch's allocator (``ProcessGroupNCCL.cpp``); NCCL's own buffers come fro
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,37 +17,50 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 from torch.futures import Future
 
+from ..program_lines import is_of_program
+
 _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between versions of PyTorch
 
 
-class SimulatedNCCL(_ProcessGroup):  # type: ignore[misc]
+class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     """A process group of one process that stands for any number of them.
 
     Its methods have the names, arguments and results of ``torch.distributed.ProcessGroup``, whose
     C++ calls them too (``DistributedDataParallel``). Newer versions of PyTorch know some of them
-    by a second name.
+    by a second name. It is its own backend.
 
     Args:
         store: not asked.
         rank: of this process.
         size: how many ranks there are.
-        options: of NCCL, not needed.
+        options: of its backend; nothing depends on them.
+        timeout: not needed, nothing waits.
     """
 
     class Options:
-        """What programs set; nothing depends on it."""
+        """What programs set and read; nothing depends on it."""
 
-        def __init__(self, *_args: Any, **_options: Any) -> None:
-            self.is_high_priority_stream = False
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = SimpleNamespace()
+            self.global_ranks_in_group: list[int] = []
+            self.group_name = ""
+            self._timeout = vars(dist.distributed_c10d)["default_pg_nccl_timeout"]
 
-    def __init__(self, store: Any, rank: int, size: int, options: Any = None) -> None:
-        del store, options
+    def __init__(
+        self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None
+    ) -> None:
+        del store, timeout
         super().__init__(rank, size)
         self._rank = rank
         self._size = size
+        self._name: str | None = None
+        self.options = options or self.Options()
+        if size > 1 and not dist.is_initialized():
+            _say_that_the_others_are_not_there(size)
 
     def getBackendName(self) -> str:  # noqa: N802 - C++ calls it
-        """As the real one says."""
+        """NCCL's also for Gloo: C++ would look in that for an object of Gloo's."""
         return "nccl"
 
     def size(self) -> int:
@@ -58,7 +74,69 @@ class SimulatedNCCL(_ProcessGroup):  # type: ignore[misc]
     @property
     def group_name(self) -> str:
         """The name by which functional collectives find it."""
-        return dist.distributed_c10d._world.pg_names[self]
+        return self._name or dist.distributed_c10d._world.pg_names[self]
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Of which devices it takes tensors; objects travel in tensors of the first."""
+        config = dist.distributed_c10d._world.pg_backend_config.get(self)
+        pairs = (config or "cuda:nccl").split(",")
+        return [torch.device(pair.partition(":")[0]) for pair in pairs]
+
+    def _get_backend(self, device: torch.device) -> SimulatedGroup:
+        """Every device has the same."""
+        del device
+        return self
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether groups can be made of this one; older versions of PyTorch do it otherwise."""
+        return hasattr(_ProcessGroup, "split_group")
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """A communicator of one device is made at once: its memory is not PyTorch's."""
+        self.bound_device_id = device
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Other ranks make a group of theirs."""
+
+    def comm_split_count(self) -> int:
+        """How many groups were split off: only a description counts them."""
+        return 0
+
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: Any = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        **_options: Any,
+    ) -> SimulatedGroup | None:
+        """The group of some of this one's ranks, None if this process is none of them."""
+        if self._rank not in ranks:
+            return None
+        part = type(self)(None, ranks.index(self._rank), len(ranks), opts, timeout)
+        part._name = group_name
+        part._set_group_desc(group_desc or "undefined")
+        return part
+
+    def get_group_store(self) -> Any:
+        """A store of this process alone."""
+        return vars(dist)["HashStore"]()
+
+    def _set_default_timeout(self, timeout: Any) -> None:
+        """Nothing waits."""
+
+    _add_ephemeral_timeout = set_timeout = _set_default_timeout
+
+    def abort(self) -> None:
+        """Nothing runs that could be ended."""
+
+    shutdown = abort
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         """All ranks get the sum, or what ``opts`` wants."""
@@ -181,9 +259,17 @@ class SimulatedNCCL(_ProcessGroup):  # type: ignore[misc]
         _clear(tensors)
         return _done(tensors)
 
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
+        """The same of any rank: it was the next one."""
+        _clear(tensors)
+        return _Received((self._rank + 1) % self._size)
+
     def barrier(self, opts: Any = None) -> Any:
-        """Everybody is here."""
+        """All ranks are here."""
         return _done([])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """All ranks are here."""
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Nothing waits."""
@@ -207,6 +293,48 @@ class SimulatedNCCL(_ProcessGroup):  # type: ignore[misc]
                     tensor.mul_(self._size)
                 elif operation == dist.ReduceOp.PRODUCT:
                     tensor.pow_(self._size)
+
+
+class SimulatedNCCL(SimulatedGroup):
+    """A group with NCCL."""
+
+
+class SimulatedGloo(SimulatedGroup):
+    """A group with Gloo, or with Gloo for the host and NCCL for GPUs."""
+
+
+class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
+    """A receipt that has come from some rank.
+
+    Args:
+        source: the rank.
+    """
+
+    def __init__(self, source: int) -> None:
+        super().__init__()
+        self._source = source
+
+    def wait(self, timeout: Any = None) -> bool:
+        """It is here."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is here."""
+        return True
+
+    def _source_rank(self) -> int:
+        return self._source
+
+
+def _say_that_the_others_are_not_there(size: int) -> None:
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back is not None and not is_of_program(frame.f_code.co_filename):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(
+        f"one rank of {size} is simulated: the others are taken to hold what this one "
+        "holds, and NCCL's own buffers are not counted",
+        stacklevel=depth,
+    )
 
 
 def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:

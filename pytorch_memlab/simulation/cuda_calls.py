@@ -104,6 +104,7 @@ class CudaCalls:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._settings = RuntimeSettings(machine, settings_string())
+        self._was_initialized = False
 
     def install(self, patches: Patches) -> None:
         """Answer for CUDA until the patches are undone."""
@@ -133,6 +134,7 @@ class CudaCalls:
             return before if device >= 0 else -1
 
         def set_device(device: int) -> None:
+            self._initialize()
             exchange(device)
 
         return {
@@ -214,6 +216,13 @@ class CudaCalls:
             "_accelerator_getMemoryInfo": _Runtime(machine).cudaMemGetInfo,
         }
 
+    def _initialize(self) -> None:
+        self._was_initialized = True
+
+    def _is_initialized(self) -> bool:
+        """Whether the program has used CUDA: ``DeviceMesh`` chooses a device if it has not."""
+        return self._was_initialized or any(gpu.in_use() for gpu in self._machine.gpus)
+
     def _synchronize(self, device: int | None = None) -> None:
         self._machine.gpu(self._machine.thread.device if device is None else device).call(
             "synchronize"
@@ -239,9 +248,9 @@ class CudaCalls:
         runtime = _Runtime(machine)
         names: dict[str, Any] = {
             "_initialized": True,
-            "_lazy_init": lambda: None,
-            "init": lambda: None,
-            "is_initialized": lambda: True,
+            "_lazy_init": self._initialize,
+            "init": self._initialize,
+            "is_initialized": self._is_initialized,
             "_lazy_call": lambda callable, **_: callable(),
             "is_available": lambda: True,
             "_is_in_bad_fork": lambda: False,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 _ABSENT = object()
@@ -34,6 +35,19 @@ class Patches:
         """
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
+
+    def set_by_name(self, original: Any, value: Any) -> None:
+        """Replace a function in every module that holds it under its own name.
+
+        Args:
+            original: the function.
+            value: what stands for it until ``undo``; modules that are imported before then keep
+                it, so it must do what the original does for those who come later.
+        """
+        name = original.__name__
+        for module in list(sys.modules.values()):
+            if getattr(module, "__dict__", {}).get(name) is original:
+                self.set(module, name, value)
 
     def names_of(self, owner: Any) -> frozenset[str]:
         """Names of an owner that are replaced now."""

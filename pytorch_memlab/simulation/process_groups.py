@@ -1,19 +1,25 @@
-"""``torch.distributed`` with NCCL under simulation: this process is one rank of many."""
+"""``torch.distributed`` under simulation: this process is one rank of many."""
 
 from __future__ import annotations
 
 import functools
+import inspect
 import os
-import warnings
+import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlparse
 
 import torch
 import torch.distributed as dist
 
+from ..errors import UnsupportedCUDACallError
 from .machine import HOST
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
+
     from .machine import Machine
     from .patches import Patches
 
@@ -21,69 +27,105 @@ _NCCL_VERSION = 2 << 32 | 29 << 16 | 7
 """2.29.7, which torch 2.13.0+cu130 is installed with."""
 
 
-def install(machine: Machine, patches: Patches) -> None:
-    """Let groups with NCCL be made without NCCL and without other processes, until undone.
+def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
+    """Let process groups be made without NCCL and without other processes, until undone.
 
     Rank and number of ranks are those that the program gives, or ``RANK`` and ``WORLD_SIZE`` of
-    the environment, as ``torchrun`` sets them. Groups with ``gloo`` alone stay real.
+    the environment, as ``torchrun`` sets them. Replaced is what ``init_process_group`` and
+    ``new_group`` call, so that it does not matter who holds those under a name of their own.
 
     Args:
         machine: the simulated machine.
         patches: who puts the originals back.
+        exits: destroys, when it closes, the groups that were made.
     """
     if not dist.is_available():
         return
-    from .collectives import SimulatedNCCL
+    from .collectives import SimulatedGloo, SimulatedNCCL
+    from .stores import SimulatedTCPStore
 
     c10d = dist.distributed_c10d
-    initialize = _initializer(dist.init_process_group)
     for module in (dist, c10d):
         patches.set(module, "is_nccl_available", lambda: True)
         patches.set(module, "ProcessGroupNCCL", SimulatedNCCL)
-        patches.set(module, "init_process_group", initialize)
+        patches.set(module, "ProcessGroupGloo", SimulatedGloo)
+        patches.set(module, "TCPStore", SimulatedTCPStore)
+    patches.set(sys.modules["torch.distributed.rendezvous"], "TCPStore", SimulatedTCPStore)
+    patches.set(c10d, "rendezvous", _rendezvous)
+    patches.set(c10d, "_store_based_barrier", _pass_barrier)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    broadcast = _broadcast_object_list(dist.broadcast_object_list)
+    patches.set_by_name(dist.broadcast_object_list, broadcast)
+    patches.set(c10d, "_tensor_to_object", _tensor_to_object(c10d._tensor_to_object))
     patches.set(dist, "Reducer", _reducer(machine))
     patches.set(torch._C, "_nccl_version", lambda: _NCCL_VERSION)
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
+    if not dist.is_initialized():
+        exits.callback(_destroy_simulated_groups)
 
 
-def _initializer(original: Any) -> Any:
-    @functools.wraps(original)
-    def init_process_group(
-        backend: Any = None,
-        init_method: Any = None,
-        timeout: Any = None,
-        world_size: int = -1,
-        rank: int = -1,
-        store: Any = None,
-        *args: Any,
-        **kwargs: Any,
-    ) -> None:
-        if backend is not None and "nccl" not in str(backend).lower():
-            original(backend, init_method, timeout, world_size, rank, store, *args, **kwargs)
-            return
-        if store is None:
-            store = vars(dist)["HashStore"]()
-            rank = _from_environment("RANK") if rank < 0 else rank
-            world_size = _from_environment("WORLD_SIZE") if world_size < 0 else world_size
-        warnings.warn(
-            f"one rank of {world_size} is simulated: the others are taken to hold what this one "
-            "holds, and NCCL's own buffers are not counted",
-            stacklevel=2,
-        )
-        original("nccl", None, timeout, world_size, rank, store, *args, **kwargs)
-
-    return init_process_group
+def _rendezvous(
+    url: str, rank: int = -1, world_size: int = -1, **_options: Any
+) -> Iterator[tuple[Any, int, int]]:
+    """What ``init_process_group`` asks for: a store, the rank, and how many ranks there are."""
+    query = dict(parse_qsl(urlparse(url).query))
+    yield (
+        vars(dist)["HashStore"](),
+        rank if rank >= 0 else _number("RANK", query.get("rank")),
+        world_size if world_size >= 0 else _number("WORLD_SIZE", query.get("world_size")),
+    )
 
 
-def _from_environment(name: str) -> int:
+def _number(name: str, given: str | None) -> int:
     try:
-        return int(os.environ[name])
+        return int(os.environ[name] if given is None else given)
     except KeyError:
         raise ValueError(
             f"environment variable {name} expected, but not set; a simulated rank needs RANK and "
             "WORLD_SIZE, such as RANK=0 WORLD_SIZE=8"
         ) from None
+
+
+def _pass_barrier(*_arguments: Any, **_options: Any) -> None:
+    """The barrier in the store after a group is made, at which the other ranks never arrive."""
+
+
+def _broadcast_object_list(original: Callable[..., None]) -> Callable[..., None]:
+    """Other ranks hold what this one holds: their objects are this rank's."""
+    from .collectives import SimulatedGroup
+
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def broadcast_object_list(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs).arguments
+        group = given.get("group") or dist.group.WORLD
+        if isinstance(group, SimulatedGroup):
+            given.pop("group_src", None)
+            given["src"] = dist.get_rank()
+        original(**given)
+
+    return broadcast_object_list
+
+
+def _tensor_to_object(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def tensor_to_object(tensor: torch.Tensor, tensor_size: Any, *group: Any) -> Any:
+        if tensor_size == 0:  # no pickle is as short: it is what a simulated rank receives
+            raise UnsupportedCUDACallError(
+                "objects that another rank sends or scatters are not known: one rank alone is "
+                "simulated; broadcast_object_list and all_gather_object take this rank's own"
+            )
+        return original(tensor, tensor_size, *group)
+
+    return tensor_to_object
+
+
+def _destroy_simulated_groups() -> None:
+    from .collectives import SimulatedGroup
+
+    if isinstance(dist.group.WORLD, SimulatedGroup):
+        dist.destroy_process_group()
 
 
 def _reducer(machine: Machine) -> type:

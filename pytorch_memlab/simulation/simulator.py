@@ -177,7 +177,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         cudnn.install(patches)
         legacy_types.install(machine, patches)
         compiling.install(patches)
-        process_groups.install(machine, patches)
+        process_groups.install(machine, patches, exits)
         wrapper_tensors.install(machine, patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())
