@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 import weakref
 from dataclasses import dataclass
@@ -141,12 +142,17 @@ def current_shell() -> InteractiveShell:
     return shell  # type: ignore[no-any-return]
 
 
-def running_source(shell: InteractiveShell) -> str:
-    """The cell that runs, as the user typed it; what is in ``In`` is transformed already.
+def running_source(shell: InteractiveShell, frame: FrameType) -> str:
+    """The cell that runs, from which the lines of its frame are counted.
 
     Args:
         shell: an IPython shell.
+        frame: of the cell.
     """
+    lines = linecache.getlines(frame.f_code.co_filename)
+    if lines:
+        return "".join(lines)
+    # %%time compiles without leaving its source anywhere: what was typed last has it.
     history = shell.history_manager
     typed = [] if history is None else history.input_hist_raw
     return typed[-1] if typed else ""

@@ -105,8 +105,7 @@ class IPyExperiments:
         )
         self._running: RunningExperiment | None = None
         if exp_enable:
-            line = None if cell is None else cell.f_lineno
-            running = self._running = RunningExperiment(shell, self.backend, rebound, line)
+            running = self._running = RunningExperiment(shell, self.backend, rebound, cell)
             running.follow(self, lambda: _end(cl, running))
         if cl_enable:
             cl.start()

@@ -16,6 +16,7 @@ from .variables import delete_variables, forget_outputs_since, variable_names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -46,11 +47,11 @@ class RunningExperiment:
         backend: whose memory it follows.
         rebound: what becomes of variables from before that cells assign: ``keep``, ``delete`` or
             ``restore``. To restore them, the values that they had are held until the end.
-        line: of the running cell, behind which assignments count; None if nothing of it counts.
+        cell: frame of the running cell, whose later lines count; None if nothing of it counts.
     """
 
     def __init__(
-        self, shell: InteractiveShell, backend: Backend, rebound: str, line: int | None
+        self, shell: InteractiveShell, backend: Backend, rebound: str, cell: FrameType | None
     ) -> None:
         self._shell = shell
         self._backend = backend
@@ -64,14 +65,16 @@ class RunningExperiment:
         self.outcome: Outcome | None = None
         self._before = variable_names(shell)
         self._values = {name: shell.user_ns[name] for name in self._before if rebound == "restore"}
-        running = "" if line is None else running_source(shell)
-        self._assigned = self._assigned_in(running, line or 0)
+        self._assigned: set[str] = set()
         self._first_cell = len(shell.user_ns.get("In", ())) - 1
         gc.collect()
         self._backend.empty_cache()
         self._began = time.perf_counter()
         self.start = memory_now(backend)
         self._cells.add(self)
+        # What add has told of the running cell counts all of it, with what stands before this line.
+        source = "" if cell is None else running_source(shell, cell)
+        self._assigned = self._assigned_in(source, 0 if cell is None else cell.f_lineno)
         print(start_text(backend.name, self.start))
 
     def follow(self, handle: Any, on_lost: Callable[[], Any]) -> None:
@@ -109,9 +112,8 @@ class RunningExperiment:
         self._values.clear()
 
     def cell_began(self, cell: Cell, /) -> None:
-        """Note what a cell will assign; of the first one that is known already."""
-        if cell.is_whole:
-            self._assigned |= self._assigned_in(cell.source)
+        """Note what a cell will assign."""
+        self._assigned |= self._assigned_in(cell.source)
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
         """Note a failure, and whether a variable still holds the experiment."""

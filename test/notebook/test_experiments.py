@@ -218,6 +218,35 @@ def test_the_beginning_cell_counts_from_the_experiments_line_on_under_magics_too
     assert "b" not in names
 
 
+@pytest.mark.parametrize(
+    "listening",
+    [
+        "from pytorch_memlab import IPyGPULogger; logger = IPyGPULogger(); _ = logger.start()",
+        "%load_ext pytorch_memlab\n%imu_start",
+        "other = IPyExperimentsCPU()",
+    ],
+)
+def test_beside_another_listener_what_stands_before_the_experiment_counts_no_more(
+    shell, run, names, listening
+):
+    run("data = b = 0")
+    run(listening)
+    run("data = 1\nwith IPyExperiments('cpu', rebound='delete'):\n    b = 2")
+    assert names.get("data") == 1
+    assert "b" not in names
+    if "logger" in names:
+        names["logger"].stop()
+    run("%unload_ext pytorch_memlab")
+
+
+def test_a_cell_that_goes_to_no_history_counts_by_its_own_lines(shell, run, names):
+    run("a = b = 1")
+    run("pass\npass\npass\na = 2")
+    shell.run_cell(f"b = 2\n{POLICY}", store_history=False)
+    run("exp.finish()")
+    assert (names.get("a"), names.get("b")) == (2, 2)
+
+
 def test_what_line_magics_assign_counts(run, names):
     run("%load_ext pytorch_memlab")
     run("a = b = 1")
