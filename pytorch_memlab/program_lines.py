@@ -7,11 +7,18 @@ import sys
 
 import torch
 
-_SKIPPED = tuple(
-    os.path.join(os.path.dirname(file), "")
-    for path in (torch.__file__, __file__)
-    for file in (path, os.path.realpath(path))
-)
+
+def folder_names(*folders: str) -> tuple[str, ...]:
+    """Folders as code objects may name the files in them: through links, and where those lead.
+
+    Args:
+        folders: a virtual environment may be reached by a symbolic link.
+    """
+    both = (name for folder in folders for name in (folder, os.path.realpath(folder)))
+    return tuple(os.path.join(name, "") for name in dict.fromkeys(both))
+
+
+_SKIPPED = folder_names(*map(os.path.dirname, (torch.__file__, __file__)))
 
 
 def is_of_program(filename: str) -> bool:

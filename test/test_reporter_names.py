@@ -5,7 +5,9 @@ from __future__ import annotations
 import collections
 import gc
 import re
+import runpy
 import sys
+import threading
 import types
 import weakref
 from dataclasses import dataclass
@@ -322,3 +324,23 @@ def test_what_composable_apis_keep_of_a_module():
 
     assert named(reporter.snapshot()) == {"gathered[0]": 3, "0.gathered[0]": 4}
     assert named(MemReporter().snapshot()) == {"model.gathered[0]": 3, "model.0.gathered[0]": 4}
+
+
+def test_globals_of_a_program_that_runpy_runs(tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import torch\nfrom pytorch_memlab import MemReporter\n"
+        "keep = torch.empty(3, device='meta')\nsnapshot = MemReporter().snapshot()\n"
+    )
+    assert named(runpy.run_path(str(program))["snapshot"]) == {"keep": 3}
+
+
+def test_variables_of_libraries_name_what_nothing_else_does():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(named(MemReporter().snapshot())))
+    thread.extra = tensor(2)
+    thread.start()
+    thread.join()
+
+    assert found == [{"run().self.extra": 2}]
+    del thread

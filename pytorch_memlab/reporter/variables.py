@@ -16,6 +16,8 @@ from typing import Any
 
 import torch
 
+from ..program_lines import folder_names
+
 Roots = Iterable[tuple[str, object]]
 
 LOOKED_INTO = 50_000
@@ -35,12 +37,10 @@ _HAS_NO_TENSOR = frozenset(
         ),
     )
 )
-_INNER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_LIBRARIES = tuple(
-    os.path.join(os.path.realpath(sysconfig.get_path(kind)), "")
-    for kind in ("stdlib", "purelib", "platlib")
+_INNER_OR_TORCH = folder_names(
+    os.path.dirname(os.path.dirname(os.path.abspath(__file__))), os.path.dirname(torch.__file__)
 )
+_LIBRARIES = folder_names(*map(sysconfig.get_path, ("stdlib", "purelib", "platlib")))
 _COMPOSABLE = "__composable_api_state_key"
 """Begins the attribute, with a random ending, in which ``fully_shard`` and its like keep what they
 know of a module (torch/distributed/_composable/contract.py); names leave it out."""
@@ -64,6 +64,8 @@ def names_of_attributes(models: Iterable[torch.nn.Module], wanted: set[int]) -> 
 def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, str]:
     """Names of tensors after variables: of the calling functions, then globals of modules.
 
+    Variables of calling functions of libraries come after the globals of the calling modules.
+
     The functions that an exception went through count as calling ones while it is handled, and
     after it ended a cell of a notebook: their variables live on.
 
@@ -76,23 +78,28 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
         ``id`` -> ``inp``, ``batch['x']``, ``main().model.weight`` for a function further out,
         ``train.cache`` for a global of another module.
     """
-    search = _Search(wanted)
     namespaces: dict[int, Mapping[str, object]] = {}
-    roots: list[tuple[str, object]] = []
+    own: list[tuple[str, object]] = []
+    libraries: list[tuple[str, object]] = []
     is_first = True
     for each in _frames(frame):
         filename = each.f_code.co_filename
-        if not filename.startswith((_INNER, _TORCH)):
-            if not filename.startswith(_LIBRARIES):
-                namespaces[id(each.f_globals)] = each.f_globals
-            if each.f_code.co_flags & inspect.CO_OPTIMIZED:
-                prefix = "" if is_first else f"{each.f_code.co_name}()."
-                roots += _named(_locals_of(each), prefix)
-            is_first = False
-    search.run(roots)
-    del roots
+        if filename.startswith(_INNER_OR_TORCH):
+            continue
+        is_library = filename.startswith(_LIBRARIES)
+        if not is_library:
+            namespaces[id(each.f_globals)] = each.f_globals
+        if each.f_code.co_flags & inspect.CO_OPTIMIZED:
+            prefix = "" if is_first else f"{each.f_code.co_name}()."
+            (libraries if is_library else own).extend(_named(_locals_of(each), prefix))
+        is_first = False
+    # What runs a program, such as IPython or runpy, holds its globals in variables too.
+    search = _Search(wanted, passed_over=namespaces)
+    search.run(own)
     for namespace in namespaces.values():
         search.run(_named(namespace))
+    search.run(libraries)
+    del own, libraries
     search.run(pair for module in _other_modules(namespaces) for pair in module)
     return search.names
 
@@ -123,13 +130,18 @@ def _exceptions() -> Iterator[BaseException]:
 
 
 class _Search:
-    """Looks for tensors breadth first, so that the shortest path is the name."""
+    """Looks for tensors breadth first, so that the shortest path is the name.
 
-    def __init__(self, wanted: set[int]) -> None:
+    Args:
+        wanted: ``id`` of the tensors to name.
+        passed_over: ``id`` of objects that are not looked into.
+    """
+
+    def __init__(self, wanted: set[int], passed_over: Iterable[int] = ()) -> None:
         self.names: dict[int, str] = {}
         self._wanted = wanted
         self._taken: set[str] = set()
-        self._seen: set[int] = set()
+        self._seen: set[int] = set(passed_over)
 
     def run(self, roots: Roots) -> dict[int, str]:
         """Follow what the roots lead to."""
