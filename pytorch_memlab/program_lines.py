@@ -18,7 +18,7 @@ def folder_names(*folders: str) -> tuple[str, ...]:
     return tuple(os.path.join(name, "") for name in dict.fromkeys(both))
 
 
-_SKIPPED = folder_names(*map(os.path.dirname, (torch.__file__, __file__)))
+_SKIPPED = (*folder_names(*map(os.path.dirname, (torch.__file__, __file__))), "<frozen")
 
 
 def is_of_program(filename: str) -> bool:
@@ -30,7 +30,7 @@ def is_of_program(filename: str) -> bool:
     >>> is_of_program("train.py"), is_of_program(torch.nn.__file__), is_of_program(__file__)
     (True, False, False)
     """
-    return not (filename.startswith(_SKIPPED) or filename.startswith("<frozen"))
+    return not filename.startswith(_SKIPPED)
 
 
 def current_line() -> tuple[str, int]:

@@ -1,4 +1,4 @@
-"""The name that the result of the call in progress will be assigned to."""
+"""What becomes of the result of the call in progress: a name for it, or nothing."""
 
 from __future__ import annotations
 
@@ -39,11 +39,36 @@ def assignment_target(frame: FrameType) -> str | None:
     >>> call() is None
     True
     """
+    following = _following(frame)
+    if following is not None and following.opname in _STORES:
+        return str(following.argval)
+    return None
+
+
+def is_result_dropped(frame: FrameType | None) -> bool:
+    """Whether nothing gets the result of a frame's current call, not even IPython to show it.
+
+    Args:
+        frame: that is in a call; None is no frame, which drops nothing.
+
+    >>> import sys
+    >>> dropped = []
+    >>> def call():
+    ...     dropped.append(is_result_dropped(sys._getframe(1)))
+    >>> def use():
+    ...     call()
+    ...     return call()
+    >>> use()
+    >>> dropped
+    [True, False]
+    """
+    following = None if frame is None else _following(frame)
+    return following is not None and following.opname == "POP_TOP"
+
+
+def _following(frame: FrameType) -> dis.Instruction | None:
+    """The instruction that takes the result of the call."""
     for instruction in dis.get_instructions(frame.f_code):
-        if instruction.offset <= frame.f_lasti:
-            continue
-        if instruction.opname in _STORES:
-            return str(instruction.argval)
-        if instruction.opname not in _ON_THE_WAY:
-            return None
+        if instruction.offset > frame.f_lasti and instruction.opname not in _ON_THE_WAY:
+            return instruction
     return None

@@ -18,21 +18,25 @@ from IPython.core.magic import (
     no_var_expand,
 )
 from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import display as show
 from IPython.utils.text import DollarFormatter
 
 from ..devices.driver_memory import count_gpus
-from ..errors import MemlabError, UsageError
+from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
+from ..line_profiler.line_records import RecordsDisplay
+from ..render import text
 from ..render.to_file import file_writer
+from .assignment_target import is_result_dropped
 from .memory_usage import start_watching_memory, stop_watching_memory
-from .mlrun import CellRun, split_statement, words_of
+from .mlrun import CellRun, CellSyntaxError, split_statement, words_of
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Callable
+    from types import FrameType
 
     from ..line_profiler.line_profiler import LineProfiler
-    from ..line_profiler.line_records import RecordsDisplay
     from ..records import Report
     from ..simulation.simulator import simulate
 
@@ -77,6 +81,7 @@ class MemlabMagics(Magics):
     )
     @argument(
         "-g",
+        "--gpu",
         "--device",
         metavar="ID",
         help="Measure this device alone, such as 1 or cuda:1. Without it: every one in use.",
@@ -86,16 +91,16 @@ class MemlabMagics(Magics):
         "-T",
         "--dump-profile",
         metavar="FILE",
-        help="Write the tables to a file: text, a page, or data, as its ending says"
-        " (.txt, .html, .json).",
+        help="Write the tables to a file: a page if its name ends in .html, data if in .json,"
+        " else text.",
     )
     @argument(
-        "--gpu",
+        "--simulate",
         metavar="NAME|SIZE",
         help="Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"
         " such as 24GiB. %%simulate does so for many cells.",
     )
-    @argument("--count", type=int, default=1, metavar="N", help="Simulate so many of --gpu.")
+    @argument("--count", type=int, default=1, metavar="N", help="Simulate so many GPUs.")
     @argument("-h", "--help", action="store_true", help="Show this, and run nothing.")
     @no_var_expand  # braces and dollars in a statement are the statement's
     @needs_local_scope
@@ -112,12 +117,18 @@ class MemlabMagics(Magics):
         words = words_of(options, lambda word: self._expanded(word, local_ns))
         args = self.mlrun.parser.parse_args(words)
         if args.help:
-            print(inspect.cleandoc(MemlabMagics.mlrun.__doc__ or ""))
+            print(_help_text())
             return None
         try:
-            return self._mlrun(args, statement if cell is None else cell, cell is None, local_ns)
+            shown = self._mlrun(args, statement if cell is None else cell, cell is None, local_ns)
+        except CellSyntaxError:
+            raise
         except MemlabError as error:
             raise MagicUsageError(str(error)) from None
+        if isinstance(shown, RecordsDisplay) and is_result_dropped(_calling_frame()):
+            show(shown)
+            return None
+        return shown
 
     @line_magic
     def simulate(self, line: str) -> None:
@@ -159,16 +170,16 @@ class MemlabMagics(Magics):
         __tracebackhide__ = True
         columns = _columns(args)
         path = args.dump_profile
-        write = _write_nothing if path is None else _telling_failure(file_writer(path))
+        write = _write_nothing if path is None else _telling_failure(file_writer(path, text.render))
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
         assert self.shell is not None
         with ExitStack() as simulation:
-            if args.gpu is not None:
+            if args.simulate is not None:
                 from ..simulation.simulator import simulate
 
-                simulation.enter_context(simulate(args.gpu, args.count))
-            run = CellRun(self.shell, args.function, args.device)
+                simulation.enter_context(simulate(args.simulate, args.count))
+            run = CellRun(self.shell, args.function, _checked_device(args.gpu))
             try:
                 run.run(source, local_ns)
             except BaseException as error:
@@ -231,6 +242,39 @@ def _words_before_comment(line: str) -> list[str]:
     return words_of(line.partition("#")[0])
 
 
+def _help_text() -> str:
+    """What IPython has made of the options, without the mark of a literal block."""
+    return inspect.cleandoc(MemlabMagics.mlrun.__doc__ or "").removeprefix("::").lstrip("\n")
+
+
+def _calling_frame() -> FrameType | None:
+    """The frame of the user's code that called a magic."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_of_machinery(frame):
+        frame = frame.f_back
+    return frame
+
+
+def _is_of_machinery(frame: FrameType) -> bool:
+    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return module in ("IPython", __name__.partition(".")[0])
+
+
+def _checked_device(device: str | None) -> str | None:
+    """A device as the user named it, unless it is a GPU to be simulated."""
+    from ..simulation.gpus import find_gpu
+
+    if device is None or device.isdecimal():
+        return device
+    try:
+        find_gpu(device)
+    except UnknownGPUError:
+        return device
+    raise UsageError(
+        f"-g and --gpu take a device such as 1 or cuda:1: --simulate {device} simulates one"
+    )
+
+
 def _columns(args: Namespace) -> tuple[str, ...]:
     asked = [name for names in args.column for name in re.split(r"\s*,\s*", names)]
     if args.no_default_columns and not asked:
@@ -263,9 +307,7 @@ def _show_after_failure(
     quiet: bool,
 ) -> None:
     """What was measured until the code failed is shown all the same."""
-    from IPython.display import display as show
-
-    measured: RecordsDisplay = profiler.display(columns=columns)
+    measured = profiler.display(columns=columns)
     if not measured.report.tables:
         return
     write(measured.report)
@@ -275,4 +317,4 @@ def _show_after_failure(
 
 def _advise_without_gpu(error: BaseException) -> None:
     if not count_gpus() and "cuda" in str(error).lower():
-        print("no GPU here: %simulate h100 simulates one, as does --gpu h100", file=sys.stderr)
+        print("no GPU here: %simulate h100 simulates one, as does --simulate h100", file=sys.stderr)

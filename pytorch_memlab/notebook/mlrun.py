@@ -9,7 +9,7 @@ import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..errors import UsageError
+from ..errors import MemlabError, UsageError
 from ..line_profiler.definitions import definitions, lines_of
 from ..line_profiler.line_profiler import LineProfiler
 
@@ -27,6 +27,26 @@ _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all
 
 _CELL = "<cell>"
 """What the top level of a cell is called in reports."""
+
+
+class CellSyntaxError(MemlabError):
+    """The source is no Python; ``__cause__`` is Python's own ``SyntaxError``.
+
+    Args:
+        shell: that shows it.
+        error: as Python found it.
+    """
+
+    def __init__(self, shell: InteractiveShell, error: SyntaxError) -> None:
+        super().__init__(str(error))
+        self._shell = shell
+        self.__cause__ = error
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the line and the place in it, as for a cell without a magic."""
+        printer = self._shell.SyntaxTB
+        lines: list[str] = printer.structured_traceback(SyntaxError, self.__cause__, [])
+        return lines
 
 
 def split_statement(line: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
@@ -117,14 +137,17 @@ class CellRun:
         Raises:
             UsageError: a function to profile was nowhere, and all of the source has run all the
                 same; or the source awaits at its top level, and has not run.
-            SyntaxError: it is no Python.
+            CellSyntaxError: it is no Python.
         """
         __tracebackhide__ = True  # IPython leaves this frame out of a failing cell's traceback
         shell = self._shell
         text = shell.transform_cell(source)
         number = len(shell.user_ns.get("In", ())) - 1
         name = shell.compile.cache(text, number, raw_code=source)
-        whole = _compiled(text, name, shell.compile.flags)
+        try:
+            whole = _compiled(text, name, shell.compile.flags)
+        except SyntaxError as error:
+            raise CellSyntaxError(shell, error) from error
         namespace = shell.user_ns if local_ns is None else local_ns
         self._register_own(whole, text)
         self._register_named(namespace)

@@ -17,22 +17,26 @@ _RENDERERS: dict[str, Callable[[Report], str]] = {
 }
 
 
-def renderer_for(path: str | PathLike[str]) -> Callable[[Report], str]:
+def renderer_for(
+    path: str | PathLike[str], otherwise: Callable[[Report], str] | None = None
+) -> Callable[[Report], str]:
     """The renderer that a file's name asks for.
 
     Args:
         path: a file ending in ``.txt``, ``.html`` or ``.json``.
+        otherwise: the renderer for a name with another ending or none.
 
     Returns:
         A function from a report to the file's text.
 
     Raises:
-        UsageError: another ending.
+        UsageError: another ending, and there is no renderer for it.
 
     >>> renderer_for("profile.json").__module__
     'pytorch_memlab.render.json'
     """
     suffix = PurePath(path).suffix.lower()
-    if suffix not in _RENDERERS:
+    renderer = _RENDERERS.get(suffix, otherwise)
+    if renderer is None:
         raise UsageError(f"cannot tell the format of {path}: end it in {', '.join(_RENDERERS)}")
-    return _RENDERERS[suffix]
+    return renderer

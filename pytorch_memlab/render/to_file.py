@@ -15,20 +15,23 @@ if TYPE_CHECKING:
     from ..records import Report
 
 
-def file_writer(path: str) -> Callable[[Report], None]:
+def file_writer(
+    path: str, otherwise: Callable[[Report], str] | None = None
+) -> Callable[[Report], None]:
     """What writes a report, checked before there is one.
 
     Args:
         path: a file ending in ``.txt``, ``.html`` or ``.json``.
+        otherwise: the renderer for a name with another ending or none.
 
     Returns:
         a function of the report. The path stays what it was if the program changes its folder. It
         raises ``UsageError`` too if the file cannot be written after all.
 
     Raises:
-        UsageError: another ending, or no file can be written there.
+        UsageError: another ending without a renderer for it, or no file can be written there.
     """
-    render = renderer_for(path)
+    render = renderer_for(path, otherwise)
     file = Path(path).absolute()
     if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
         raise UsageError(f"cannot write {path}: no such folder, or no right to write there")

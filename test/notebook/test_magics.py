@@ -57,7 +57,7 @@ def test_everything_may_be_imported_without_hiding_what_ipython_has(shell, run):
 
 
 def test_the_function_may_be_defined_in_the_cell_that_it_profiles(run, magics, capsys):
-    result = run(SEED_CELL.format(options="--gpu h100 --count 2"))
+    result = run(SEED_CELL.format(options="--simulate h100 --count 2"))
     assert result.success
     assert "No data collected: func did not run while profiled" in str(result.result)
     run("%simulate h100 2")
@@ -146,9 +146,11 @@ def test_a_function_that_a_statement_brings_is_found_when_it_has_come(run, magic
 def test_quiet_return_and_dump(run, magics, tmp_path):
     run("%simulate 24GiB")
     run("def f():\n    return torch.ones(256).cuda()")
-    for name in ("p.txt", "p.html", "p.json"):
+    for name in ("p.txt", "p.html", "p.json", "profile.log", "profile"):
         assert run(f"%mlrun -q -f f -c hits -D -T {tmp_path / name} f()").result is None
     assert "## f" in (tmp_path / "p.txt").read_text()
+    for name in ("profile.log", "profile"):
+        assert (tmp_path / name).read_text() == (tmp_path / "p.txt").read_text()
     assert "<table" in (tmp_path / "p.html").read_text()
     assert json.loads((tmp_path / "p.json").read_text())["columns"] == ["hits"]
     profiler = run("%mlrun -r -f f f()").result
@@ -159,8 +161,8 @@ def test_quiet_return_and_dump(run, magics, tmp_path):
 def test_one_device_can_be_measured_alone(run, magics):
     run("%simulate 24GiB 2")
     run("def f():\n    torch.ones(1, device='cuda:0')\n    torch.ones(1, device='cuda:1')")
-    for device in ("1", "cuda:1"):
-        tables = run(f"%mlrun -f f -g {device} f()").result.report.tables
+    for option in ("-g 1", "-g cuda:1", "--gpu 1", "--gpu=1", "--device 1"):
+        tables = run(f"%mlrun -f f {option} f()").result.report.tables
         assert [table.device.name for table in tables] == ["cuda:1"]
 
 
@@ -185,8 +187,9 @@ def test_what_was_measured_until_an_error_is_shown_and_the_error_goes_on(run, ma
         ("%mlrun -D fun(1)", "UsageError: -D leaves out the default columns: name others with -c"),
         ("%mlrun -g 7 fun(1)", "UsageError: no device '7' here: there is cuda:0, and cpu"),
         (
-            "%mlrun -T x.pdf fun(1)",
-            "UsageError: cannot tell the format of x.pdf: end it in .txt, .html, .json",
+            "%mlrun --gpu H100 fun(1)",
+            "UsageError: -g and --gpu take a device such as 1 or cuda:1: --simulate H100"
+            " simulates one",
         ),
         (
             "%mlrun -T /no/such/x.txt fun(1)",
@@ -230,20 +233,52 @@ def test_options_take_quotes_and_values_of_variables(run, magics, tmp_path):
     assert (tmp_path / "own.txt").exists()
 
 
+def test_where_nobody_gets_its_result_it_is_shown_at_once(run, magics, capsys):
+    run("%simulate 24GiB")
+    run("def f(n): return torch.ones(n).cuda()")
+    capsys.readouterr()
+
+    def shown(cell: str) -> int:
+        assert run(cell).success
+        return capsys.readouterr().out.count("## f\n")
+
+    assert shown("for n in (1, 2):\n    %mlrun -f f f(n)") == 2
+    assert shown("%mlrun -f f f(1)\nx = 3") == 1
+    assert shown("%%mlrun -q\n%mlrun -f f f(1)") == 1
+    assert shown("%%capture\n%mlrun -f f f(1)\nx = 3") == 0
+    # Otherwise IPython shows it, or whoever has it.
+    assert shown("%mlrun -f f f(1)") == 1
+    assert shown("x = %mlrun -f f f(1)") == 0
+    assert shown("x") == 1
+
+
 def test_help_runs_nothing(run, magics, capsys):
     assert run("%mlrun -h -q ran = 1").result is None
     assert "ran" not in magics
-    assert "--dump-profile FILE" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "--dump-profile FILE" in printed
+    assert printed.startswith("  %mlrun [-f FUNC]")
 
 
-@pytest.mark.parametrize("line", ["%mlrun f(", "%mlrun -f f 1 +"])
-def test_a_syntax_error_comes_without_a_report(run, magics, capsys, line):
+@pytest.mark.parametrize(
+    ("cell", "shown"),
+    [
+        ("%mlrun f(", "  Cell In[3], line 1\n    f(\n     ^\nSyntaxError: '(' was never closed\n"),
+        (
+            "%mlrun -f f 1 +",
+            "  Cell In[3], line 1\n    1 +\n       ^\nSyntaxError: invalid syntax\n",
+        ),
+        (
+            "%%mlrun\nx = 1\ndef f(:\n    pass",
+            "  Cell In[3], line 2\n    def f(:\n          ^\nSyntaxError: invalid syntax\n",
+        ),
+    ],
+)
+def test_a_syntax_error_is_shown_as_in_any_cell(run, magics, capsys, cell, shown):
     run("%simulate 24GiB")
     capsys.readouterr()
-    assert isinstance(run(line).error_in_exec, SyntaxError)
-    printed = "".join(capsys.readouterr())
-    assert "No data collected" not in printed
-    assert "During handling" not in printed
+    assert isinstance(run(cell).error_in_exec.__cause__, SyntaxError)
+    assert "".join(capsys.readouterr()).strip("\n") == shown.strip("\n")
 
 
 def test_what_awaits_is_told_what_to_do(run, magics, capsys):
@@ -305,7 +340,7 @@ def test_an_unknown_gpu_lists_the_known_ones(run, magics, capsys):
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_how_to_simulate_one(run, magics, capsys):
     run("%mlrun torch.ones(1).cuda()")
-    assert "no GPU here: %simulate h100 simulates one, as does --gpu h100" in told(capsys)
+    assert "no GPU here: %simulate h100 simulates one, as does --simulate h100" in told(capsys)
 
 
 def test_simulate_is_on_for_all_cells_until_it_is_off(run, magics, capsys):
@@ -353,7 +388,7 @@ def test_imu_answers_and_reports_on_its_own_cell_but_not_on_the_last(run, magics
 
 def test_help_names_every_option(run, magics, capsys):
     text = MemlabMagics.mlrun.__doc__
-    for option in ("-f", "-c", "-D", "-r", "-g", "-q", "-T", "--gpu", "--count"):
+    for option in ("-f", "-c", "-D", "-r", "-g", "--gpu", "-q", "-T", "--simulate", "--count"):
         assert f"  {option}" in text or f", {option}" in text
 
 
@@ -363,8 +398,9 @@ def test_help_names_every_option(run, magics, capsys):
         ("f(-1)", "", "f(-1)"),
         ("-f g -q  f('a  b')", "-f g -q  ", "f('a  b')"),
         ("-f -g f()", "-f -g ", "f()"),
-        ("--gpu h100 x = 1", "--gpu h100 ", "x = 1"),
-        ("--gpu=h100 -- -x", "--gpu=h100 ", "-x"),
+        ("--simulate h100 x = 1", "--simulate h100 ", "x = 1"),
+        ("--simulate=h100 -- -x", "--simulate=h100 ", "-x"),
+        ("--gpu 0 x = 1", "--gpu 0 ", "x = 1"),
         ("-T 'a b.txt' f('c d')", "-T 'a b.txt' ", "f('c d')"),
         ('-c "hits, time"  -D f()', '-c "hits, time"  -D ', "f()"),
         ("-q", "-q", ""),
