@@ -8,6 +8,7 @@ from collections import deque
 
 import torch
 
+from ..devices.driver_memory import allocated_memory
 from ..errors import MemlabError
 from ..tensors.living import living
 from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
@@ -66,7 +67,7 @@ def warn_of_what_stays(device: torch.device | None) -> None:
     """
     indices = range(torch.cuda.device_count()) if device is None else [device.index]
     for index in indices:
-        stays = torch.cuda.memory_allocated(index)
+        stays = allocated_memory(index)
         if stays:
             warnings.warn(
                 f"{readable_size(stays)} stay on cuda:{index}: neither Python's objects nor "

@@ -1,8 +1,8 @@
-"""What the driver says of a GPU: the memory of the whole card, whoever took it."""
+"""Memory of a GPU: of the whole card, as the driver has it, and what is allocated of it."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,3 +42,14 @@ def driver_memory(index: int) -> DriverMemory:
         index: as in ``cuda:index``.
     """
     return DriverMemory(*torch.cuda.mem_get_info(index))
+
+
+def allocated_memory(index: int) -> int:
+    """Bytes that this process has allocated on a card.
+
+    Args:
+        index: as in ``cuda:index``.
+    """
+    # torch.cuda.memory_allocated would leave 130 objects in reference cycles.
+    stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(index)
+    return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0

@@ -8,7 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from ..devices.driver_memory import count_gpus, current_gpu, driver_memory, empty_caches
+from ..devices.driver_memory import (
+    allocated_memory,
+    count_gpus,
+    current_gpu,
+    driver_memory,
+    empty_caches,
+)
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 
@@ -100,10 +106,8 @@ class PytorchBackend:
 
     def gpus(self) -> list[GPUState]:
         """Every device with what is allocated on it."""
-        import torch
-
         return [
-            GPUState(index, torch.cuda.memory_allocated(index), *driver_memory(index))
+            GPUState(index, allocated_memory(index), *driver_memory(index))
             for index in range(count_gpus())
         ]
 

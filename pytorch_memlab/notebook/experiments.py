@@ -67,7 +67,8 @@ class IPyExperiments:
             (found from the cells' own source): ``keep`` them with their new values, ``delete``
             them, or ``restore`` the values that they had. They are reported in any case.
         exp_enable: whether this is an experiment; if not, it logs cells and deletes nothing.
-        cl_enable: whether ``cl`` reports on every cell from now on.
+        cl_enable: whether ``cl`` reports on every cell from now on; None if it is all that was
+            asked for: without an experiment, or with a seed.
         cl_compact: whether such a report has one line.
         cl_gc_collect: whether garbage is collected before a cell's memory is read.
         cl_set_seed: of all random numbers before every cell while ``cl`` reports; 0 for none.
@@ -83,7 +84,7 @@ class IPyExperiments:
         *,
         rebound: str = "keep",
         exp_enable: bool = True,
-        cl_enable: bool = False,
+        cl_enable: bool | None = None,
         cl_compact: bool = False,
         cl_gc_collect: bool = True,
         cl_set_seed: int = 0,
@@ -107,7 +108,7 @@ class IPyExperiments:
         if exp_enable:
             running = self._running = RunningExperiment(shell, self.backend, rebound, cell)
             running.follow(self, lambda: _end(cl, running))
-        if cl_enable:
+        if cl_enable if cl_enable is not None else not exp_enable or cl_set_seed:
             cl.start()
 
     def backend_load(self) -> None:
@@ -216,7 +217,7 @@ class ExperimentOptions(TypedDict, total=False):
 
     rebound: str
     exp_enable: bool
-    cl_enable: bool
+    cl_enable: bool | None
     cl_compact: bool
     cl_gc_collect: bool
     cl_set_seed: int

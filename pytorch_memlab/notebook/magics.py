@@ -262,7 +262,7 @@ def _is_of_machinery(frame: FrameType) -> bool:
 
 def _checked_device(device: str | None) -> str | None:
     """A device as the user named it, unless it is a GPU to be simulated."""
-    from ..simulation.gpus import find_gpu
+    from ..simulation.hardware.presets import find_gpu
 
     if device is None or device.isdecimal():
         return device
@@ -270,9 +270,7 @@ def _checked_device(device: str | None) -> str | None:
         find_gpu(device)
     except UnknownGPUError:
         return device
-    raise UsageError(
-        f"-g and --gpu take a device such as 1 or cuda:1: --simulate {device} simulates one"
-    )
+    raise UsageError(f"-g takes a device such as 1 or cuda:1; --simulate {device} simulates one")
 
 
 def _columns(args: Namespace) -> tuple[str, ...]:

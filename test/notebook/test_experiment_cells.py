@@ -111,8 +111,27 @@ def test_it_ends_with_its_experiment(run, names, capsys, end):
     assert not torch.backends.cudnn.deterministic
 
 
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ("", 0),
+        ("exp_enable=False", 2),
+        ("cl_set_seed=42", 2),
+        ("cl_set_seed=42, cl_enable=False", 0),
+    ],
+)
+def test_it_reports_from_the_beginning_if_nothing_else_was_asked_for(
+    run, names, capsys, options, count
+):
+    run(f"exp = IPyExperimentsCPU({options})\nfirst = random.random()")
+    run("second = random.random()")
+    assert capsys.readouterr().out.count("･ CPU:") == count
+    assert (names["first"] == names["second"]) is (options == "cl_set_seed=42")
+    names["exp"].finish()
+
+
 def test_an_experiment_that_only_logs_deletes_nothing(run, names, capsys):
-    run("exp = IPyExperimentsCPU(exp_enable=False, cl_enable=True, cl_compact=True)")
+    run("exp = IPyExperimentsCPU(exp_enable=False, cl_compact=True)")
     run("x = bytearray(64 * MB); exp.keep_var_names('x')")
     assert 63 * MB < names["exp"].cl.data.cpu.used_delta < 66 * MB
     run("final = exp.finish()")

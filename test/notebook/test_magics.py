@@ -188,8 +188,7 @@ def test_what_was_measured_until_an_error_is_shown_and_the_error_goes_on(run, ma
         ("%mlrun -g 7 fun(1)", "UsageError: no device '7' here: there is cuda:0, and cpu"),
         (
             "%mlrun --gpu H100 fun(1)",
-            "UsageError: -g and --gpu take a device such as 1 or cuda:1:"
-            + " --simulate H100 simulates one",
+            "UsageError: -g takes a device such as 1 or cuda:1; --simulate H100 simulates one",
         ),
         (
             "%mlrun -T /no/such/x.txt fun(1)",
