@@ -44,7 +44,7 @@ class CellSyntaxError(MemlabError):
 
     def _render_traceback_(self) -> list[str]:
         """What IPython shows: the line and the place in it, as for a cell without a magic."""
-        printer = self._shell.SyntaxTB
+        printer: Any = self._shell.SyntaxTB
         lines: list[str] = printer.structured_traceback(SyntaxError, self.__cause__, [])
         return lines
 
