@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -124,3 +126,22 @@ def test_scripted_functions_make_tensors_where_their_arguments_are() -> None:
         return x + torch.tensor([1.0, 2.0])
 
     assert pair(torch.zeros(2)).tolist() == [1, 2]
+
+
+RESETS = """
+import torch
+from pytorch_memlab import simulate
+
+with simulate("24GiB", count=2):
+    torch._dynamo.reset()
+    import torch._inductor.cudagraph_trees
+    torch._inductor.cudagraph_trees.reset_cudagraph_trees()
+print(hasattr(torch._C, "_cuda_CUDAAllocator_AllocatorState"), torch.cuda.is_available())
+"""
+
+
+def test_the_compilers_caches_are_reset_in_a_fresh_process() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", RESETS], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.stdout, done.returncode) == ("False False\n", 0), done.stderr

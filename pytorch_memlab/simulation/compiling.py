@@ -30,6 +30,18 @@ def install(patches: Patches) -> None:
     frames = sys.modules.get("torch._dynamo.eval_frame")
     if frames is not None and hasattr(frames, "DynamoStance"):
         patches.set(frames, "_stance", frames.DynamoStance("force_eager"))
+    # torch._inductor.cudagraph_trees imports both where CUDA is built in; torch._dynamo.reset()
+    # imports it.
+    for name, value in (
+        ("_cuda_CUDAAllocator_AllocatorState", _AllocatorState),
+        ("_set_cached_tensors_enabled", lambda _enabled: None),
+    ):
+        if not hasattr(torch._C, name):
+            patches.set(torch._C, name, value)
+
+
+class _AllocatorState:
+    """Saved state of a CUDA graph's private pool, of which there are none."""
 
 
 class _EagerCompiler:

@@ -189,7 +189,8 @@ class PlacementMode(TorchDispatchMode):
         self, traits: Traits, args: tuple[Any, ...], position: int, index: int
     ) -> int:
         if traits.is_foreach and len(self._machine.gpus) > 1:
-            place = self._machine.place_of(args[0][position])
+            lists = (one for one in args if isinstance(one, (list, tuple)))
+            place = self._machine.place_of(next(lists)[position])
             return index if place == HOST else place
         return index
 
