@@ -400,8 +400,8 @@ def test_legacy_types(gpus: Any) -> None:
 
 
 def test_what_is_not_covered_names_itself(gpus: Any) -> None:
-    with pytest.raises(UnsupportedCUDACallError, match=r"torch\.cuda\._sleep is not covered"):
-        torch.cuda._sleep(1)
+    with pytest.raises(UnsupportedCUDACallError, match=r"cuda\.current_blas_handle is not covered"):
+        torch.cuda.current_blas_handle()
     with pytest.raises(UnsupportedCUDACallError, match=r"torch\.cuda\.CUDAGraph is not covered"):
         torch.cuda.CUDAGraph()
     assert torch.cuda.CUDAGraph | None

@@ -7,8 +7,9 @@ are not modelled. Nothing here locks: calls must come one after the other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from .allocator_settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
@@ -19,6 +20,9 @@ from .driver import Driver
 from .memory_snapshot import segments_of
 from .out_of_memory import TOO_LARGE, OutOfMemory
 from .stream_events import StreamEvents
+
+if TYPE_CHECKING:
+    from .stream_work import Work
 
 __all__ = ["AllocatorSettings", "CachingAllocator", "Driver", "OutOfMemory"]
 
@@ -77,7 +81,7 @@ class CachingAllocator:
             return 0
         if size >= ONE_EXABYTE:
             raise OutOfMemory(TOO_LARGE)
-        if self._events.any_complete:
+        if self._events.any_recorded:
             self.process_events()
         if self._rounds_to_512:
             rounded = (size + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
@@ -140,17 +144,34 @@ class CachingAllocator:
                 block.stream_uses = set()
             block.stream_uses.add(stream)
 
-    def hold_stream(self, stream: int) -> None:
+    def hold_stream(self, stream: int, start: float = math.inf, seconds: float = 0.0) -> None:
         """Let the work on `stream` be unfinished until `synchronize`.
 
         Without it simulated work is done at once: a block freed while other streams use it becomes
         free at the next allocation, as on a GPU whose streams are idle.
+
+        Args:
+            stream: that is busy from now on.
+            start: the time now, in seconds of ``time.perf_counter``.
+            seconds: how long the work takes by the clock, at which only queries look.
         """
-        self._events.hold(stream)
+        self._events.work.sleep(stream, start, seconds)
+
+    def unfinished_work(self, stream: int) -> Work | None:
+        """Return what `stream` has to do last, None if it has done all."""
+        return self._events.work.last(stream)
+
+    def wait_for_work(self, stream: int, work: Work) -> None:
+        """Let `stream` do nothing more until `work` of another stream, of any GPU, is done."""
+        self._events.work.wait(stream, work)
+
+    def finish_work(self, work: Work) -> None:
+        """Let work of one of the streams be done, with all that comes before it."""
+        work.finish()
 
     def synchronize(self, stream: int | None = None) -> None:
         """Finish the work of `stream`, or of all; as in CUDA this frees nothing by itself."""
-        self._events.synchronize(stream)
+        self._events.work.finish(stream)
 
     def process_events(self) -> None:
         """Free the blocks whose streams have finished; every allocation begins with this."""
@@ -160,7 +181,7 @@ class CachingAllocator:
     def empty_cache(self) -> None:
         """Wait for all streams and give every free segment and page back to the card."""
         self._stats.num_sync_all_streams += 1
-        self._events.complete_all()
+        self._events.wait_for_all()
         self.process_events()
         for pool in (self._store.large, self._store.small):
             self._source.release_all(pool)

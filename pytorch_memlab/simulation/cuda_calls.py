@@ -14,7 +14,14 @@ import torch
 from . import uncovered
 from .generators import make_generator
 from .runtime_settings import RuntimeSettings, settings_string
-from .streams import CUDA_DEVICE_TYPE, SimulatedEvent, SimulatedStream
+from .stream_ids import handle_of
+from .streams import (
+    CUDA_DEVICE_TYPE,
+    SimulatedCUDAEvent,
+    SimulatedCUDAStream,
+    SimulatedEvent,
+    SimulatedStream,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,6 +30,9 @@ if TYPE_CHECKING:
     from .machine import Machine
     from .patches import Patches
     from .simulated_gpu import SimulatedGPU
+
+_CYCLES_PER_SECOND = 1e9
+"""Of a GPU's clock, for ``torch.cuda._sleep``: a round number, GPUs run at 1 to 2.6 GHz."""
 
 
 @dataclass(frozen=True)
@@ -163,11 +173,18 @@ class CudaCalls:
 
         def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
             machine.thread.device = machine.gpu(device_index).index
-            machine.thread.streams[device_index] = stream_id
+            machine.use_stream(device_index, stream_id)
+
+        def sleep(cycles: int) -> None:
+            machine.sleep(machine.thread.device, cycles / _CYCLES_PER_SECOND)
 
         return {
+            "_cuda_sleep": sleep,
+            "_activate_gpu_trace": machine.start_trace,
             "_cuda_getCurrentStream": current,
-            "_cuda_getCurrentRawStream": machine.current_stream,
+            "_cuda_getCurrentRawStream": (
+                lambda device: handle_of(machine.current_stream(device), device)
+            ),
             "_cuda_getDefaultStream": lambda device: (0, device, CUDA_DEVICE_TYPE),
             "_cuda_setStream": set_stream,
         }
@@ -227,20 +244,26 @@ class CudaCalls:
         self._machine.gpu(self._machine.thread.device if device is None else device).call(
             "synchronize"
         )
+        self._machine.traced("DeviceSynchronization")
 
     def _snapshot(self, *_options: Any) -> dict[str, Any]:
-        segments = [one for gpu in self._machine.gpus for one in gpu.call("snapshot")]
+        segments = [
+            {**segment, "stream": handle_of(segment["stream"], gpu.index)}
+            for gpu in self._machine.gpus
+            for segment in gpu.call("snapshot")
+        ]
         return {"segments": segments, "device_traces": [], "allocator_settings": {}}
 
     def _set_fraction(self, fraction: float, device: int) -> None:
         self._machine.gpu(device).call("set_memory_fraction", fraction)
 
     def _current_stream(self, device: int) -> SimulatedStream:
-        stream = self._machine.current_stream(device)
+        stream = self._machine.current_stream(self._machine.gpu(device).index)
         return SimulatedStream(stream_id=stream, device_index=device)
 
     def _set_stream(self, stream: SimulatedStream) -> None:
-        self._machine.thread.streams[stream.device_index] = stream.stream_id
+        self._machine.thread.device = stream.device_index
+        self._machine.use_stream(stream.device_index, stream.stream_id)
 
     def _install_module(self, patches: Patches) -> None:
         machine = self._machine
@@ -261,8 +284,8 @@ class CudaCalls:
             "cudart": lambda: runtime,
             "_cudart": runtime,
             "default_generators": tuple(make_generator(gpu.index) for gpu in machine.gpus),
-            "Stream": SimulatedStream,
-            "Event": SimulatedEvent,
+            "Stream": SimulatedCUDAStream,
+            "Event": SimulatedCUDAEvent,
             "has_magma": True,
             "get_arch_list": lambda: [_arch(machine.gpus[0].model)],
         }
@@ -273,10 +296,12 @@ class CudaCalls:
         for name in ("_lazy_init", "is_initialized"):
             patches.set(torch.cuda.memory, name, names[name])
         patches.set(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
-        for module in (torch, torch.cuda.streams):
-            patches.set(module, "Stream", SimulatedStream)
-            patches.set(module, "Event", SimulatedEvent)
-        patches.set(SimulatedStream, "machine", machine)
+        patches.set(torch, "Stream", SimulatedStream)
+        patches.set(torch, "Event", SimulatedEvent)
+        patches.set(torch.cuda.streams, "Stream", SimulatedCUDAStream)
+        patches.set(torch.cuda.streams, "Event", SimulatedCUDAEvent)
+        for kind in (SimulatedStream, SimulatedEvent):
+            patches.set(kind, "machine", machine)
 
 
 class _NoRanges:

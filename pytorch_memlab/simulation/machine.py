@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..storages import StorageTable
+from .backward_streams import StreamChanges
 from .kernels import Workspaces
 from .kernels.gaps import OpCount, OpGaps
 from .simulated_gpu import Placement, SimulatedGPU
+from .stream_ids import StreamIds, all_ids, handle_of
 from .taken_memory import TakenMemory
+from .trace_callbacks import TraceCallbacks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,7 +35,7 @@ class ThreadState(threading.local):
 
     def __init__(self) -> None:
         self.device = 0
-        self.streams: dict[int, int] = {}
+        self.streams = StreamChanges()
         self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.target: int | None = None
         self.last = HOST
@@ -91,6 +95,9 @@ class Machine:
         self.gaps = [OpGaps() for _ in self.gpus]
         self.strict = False
         self.shapes = shapes
+        self.waits_are_seen = False
+        self._trace: TraceCallbacks | None = None
+        self._stream_ids = [StreamIds() for _ in self.gpus]
 
     @property
     def unmodelled(self) -> dict[str, OpCount]:
@@ -122,8 +129,78 @@ class Machine:
         return self.gpus[index]
 
     def current_stream(self, index: int) -> int:
-        """Id of the stream that this thread uses on a GPU."""
-        return self.thread.streams.get(index, 0)
+        """Id of the stream that this thread uses on a GPU: in a backward pass, the node's."""
+        streams = self.thread.streams
+        if streams.any_change:
+            of_node = streams.of_new_node()
+            if of_node is not None:
+                self.use_streams(of_node)
+        return streams.current.get(index, 0)
+
+    def use_stream(self, index: int, stream: int) -> None:
+        """Let this thread use a stream of a GPU."""
+        self.current_stream(index)  # a node that begins with this does not change it back
+        self.thread.streams.use(index, stream)
+
+    def use_streams(self, streams: dict[int, int]) -> None:
+        """Let this thread use one stream of each GPU, which waits for the one used before.
+
+        Args:
+            streams: ids by the GPUs' indices; others use their default streams.
+        """
+        before = self.thread.streams.current
+        for index in {*before, *streams}:
+            old, new = before.get(index, 0), streams.get(index, 0)
+            if old == new:
+                continue
+            if self.waits_are_seen:
+                gpu = self.gpus[index]
+                work = gpu.call("unfinished_work", old)
+                if work is not None:
+                    gpu.call("wait_for_work", new, work)
+            self.thread.streams.use(index, new)
+
+    def new_stream(self, index: int, priority: int) -> int:
+        """Id of the next stream of a priority that a GPU hands out."""
+        ids = self._stream_ids[index]
+        if not ids.any_given:
+            for one in all_ids():
+                self.traced("StreamCreation", handle_of(one, index))
+        return ids.next(priority)
+
+    def sleep(self, index: int, seconds: float) -> None:
+        """Let the current stream of a GPU be busy until somebody synchronizes with it.
+
+        Args:
+            index: of the GPU.
+            seconds: how long that takes by the clock.
+        """
+        self.waits_are_seen = True
+        gpu = self.gpu(index)
+        gpu.call("hold_stream", self.current_stream(index), time.perf_counter(), seconds)
+
+    def synchronize_stream(self, index: int, stream: int) -> None:
+        """Wait until a stream has done its work."""
+        self.gpu(index).call("synchronize", stream)
+        self.traced("StreamSynchronization", handle_of(stream, index))
+
+    def start_trace(self) -> None:
+        """Call what the program registers in ``torch.cuda._gpu_trace`` from now on."""
+        if self._trace is None:
+            self._trace = TraceCallbacks()
+            self.waits_are_seen = True
+            for gpu in self.gpus:
+                gpu.trace(self._trace)
+
+    def traced(self, event: str, *args: int) -> None:
+        """Tell the callbacks of ``torch.cuda._gpu_trace``, if the program wants them.
+
+        Args:
+            event: as torch names their list, such as ``"EventWait"``.
+            args: handles or addresses.
+        """
+        if self._trace is not None:
+            self._trace.fire(event, *args)
 
     def index_of(self, device: torch.device) -> int:
         """Index that a device means in this thread: ``HOST``, or a GPU's.

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import HostMemoryError, UnmodelledOpError
 from ..storages import storages_of
-from . import fake_tensors, higher_order
+from . import blocking_ops, fake_tensors, higher_order
 from .destinations import Destinations, tensors_in
 from .kernels import Basis, Launch
 from .kernels.accumulation import GradientFlow
@@ -80,7 +80,10 @@ class PlacementMode(TorchDispatchMode):
             if isinstance(func, HigherOrderOperator):
                 return higher_order.run(func, self, args, kwargs or {})
             with torch._C.DisableTorchFunction():
-                return self._run(func, args, kwargs or {})
+                result = self._run(func, args, kwargs or {})
+                if self._machine.waits_are_seen:
+                    blocking_ops.wait(self._machine, func, args, kwargs or {}, result)
+                return result
         except BaseException as error:
             let_go(error)
             del args, kwargs

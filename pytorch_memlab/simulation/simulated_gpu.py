@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .allocator_settings import AllocatorSettings
     from .hardware.gpu import GPU
     from .taken_memory import TakenMemory
+    from .trace_callbacks import TraceCallbacks
 
 
 _ADDRESSES = 2**44
@@ -74,6 +75,12 @@ class SimulatedGPU:
         )
         self.allocator = CachingAllocator(self.driver, settings, index)
         self._dead: deque[int] = deque()
+        self._trace: TraceCallbacks | None = None
+
+    def trace(self, trace: TraceCallbacks) -> None:
+        """Tell callbacks what the allocator does from now on."""
+        self._trace = trace
+        trace.watch(self.allocator)
 
     def allocate(self, nbytes: int, stream: int) -> Placement:
         """Take memory for a storage.
@@ -131,6 +138,8 @@ class SimulatedGPU:
         while self._dead and not _busy.locked():
             with _busy:
                 self._in_one_go(lambda: None)
+        if self._trace is not None:
+            self._trace.tell()
 
     def _in_one_go(self, work: Callable[..., Any], *args: Any) -> Any:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""

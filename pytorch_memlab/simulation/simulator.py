@@ -12,6 +12,7 @@ from . import (
     active,
     autocast,
     autograd_calls,
+    backward_streams,
     compiling,
     constructors,
     cuda_ops,
@@ -186,6 +187,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         if shapes is not None:
             shapes.install(patches)
         autograd_calls.install(machine, patches)
+        backward_streams.install(machine, patches)
         fast_path.install(machine, patches)
         threads.install(modes, patches)
         CudaCalls(machine).install(patches)

@@ -5,55 +5,45 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from .stream_work import StreamWork
+
 if TYPE_CHECKING:
     from .blocks import Block
+    from .stream_work import Work
 
 
 class StreamEvents:
     """One event for each stream that uses a freed block, as ``record_stream`` told.
 
     A simulated stream has finished its work at once, so its events are complete when they are
-    recorded; the allocator notices at its next allocation. A stream that is held has not finished:
-    its events complete when it is synchronized.
+    recorded; the allocator notices at its next allocation. The events of a stream with unfinished
+    work complete when that is done.
     """
 
     def __init__(self) -> None:
-        self._held: set[int] = set()
-        self._waiting: dict[int, list[Block]] = {}
+        self.work = StreamWork()
+        self._waiting: list[tuple[Work, Block]] = []
         self._complete: list[Block] = []
 
     @property
-    def any_complete(self) -> bool:
-        """Whether an event has completed that nobody has taken notice of."""
-        return bool(self._complete)
+    def any_recorded(self) -> bool:
+        """Whether an event may have completed that nobody has taken notice of."""
+        return bool(self._complete or self._waiting)
 
-    def hold(self, stream: int) -> None:
-        """Let work on `stream` be unfinished from now on."""
-        self._held.add(stream)
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """Let the work of `stream`, or of all streams, be finished."""
-        if stream is None:
-            self._held.clear()
-            self.complete_all()
-        else:
-            self._held.discard(stream)
-            self._complete += self._waiting.pop(stream, ())
-
-    def complete_all(self) -> None:
-        """Wait for every event that was recorded; streams that are held stay so."""
-        for blocks in self._waiting.values():
-            self._complete += blocks
-        self._waiting.clear()
+    def wait_for_all(self) -> None:
+        """Wait for every event that was recorded."""
+        for work, _ in self._waiting:
+            work.finish()
 
     def record(self, block: Block) -> None:
         """Record an event on every stream that uses a freed block."""
         for stream in block.stream_uses or ():
             block.event_count += 1
-            if stream in self._held:
-                self._waiting.setdefault(stream, []).append(block)
-            else:
+            work = self.work.last(stream)
+            if work is None:
                 self._complete.append(block)
+            else:
+                self._waiting.append((work, block))
         block.stream_uses = None
 
     def finished_blocks(self) -> Iterator[Block]:
@@ -63,6 +53,9 @@ class StreamEvents:
         that the two are not joined too early.
         """
         complete, self._complete = self._complete, []
+        if self._waiting:
+            complete += [block for work, block in self._waiting if work.is_finished]
+            self._waiting = [pair for pair in self._waiting if not pair[0].is_finished]
         for block in complete:
             block.event_count -= 1
             if not block.event_count:
@@ -70,5 +63,5 @@ class StreamEvents:
 
     def pending_blocks(self) -> list[Block]:
         """Return the freed blocks that wait for an event."""
-        waiting = [block for blocks in self._waiting.values() for block in blocks]
+        waiting = [block for _, block in self._waiting]
         return list({id(block): block for block in (*self._complete, *waiting)}.values())

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from .patches import Patches
 
 _Base = torch._C.TensorBase
+_tolist = torch.Tensor.tolist
 _CPU = torch.device("cpu")
 _Uninitialized: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 
@@ -65,6 +66,7 @@ class TensorMethods:
             "type": self._type(),
             "get_device": self._get_device(),
             "numpy": self._numpy(),
+            "tolist": self._tolist(),
             "new_tensor": self._new_tensor(),
             "record_stream": self._record_stream(),
             "share_memory_": self._share_memory(),
@@ -151,6 +153,17 @@ class TensorMethods:
             return _Base.numpy(self, force=force)
 
         return numpy
+
+    def _tolist(self) -> Callable[[torch.Tensor], Any]:
+        machine = self._machine
+
+        def tolist(self: torch.Tensor) -> Any:
+            place = machine.place_of(self)
+            if place != HOST and machine.waits_are_seen:
+                machine.synchronize_stream(place, machine.current_stream(place))
+            return _tolist(self)
+
+        return tolist
 
     def _new_tensor(self) -> Callable[..., torch.Tensor]:
         def new_tensor(

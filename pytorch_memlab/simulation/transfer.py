@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..storages import storages_of
 from .machine import HOST
 
 if TYPE_CHECKING:
@@ -60,7 +61,11 @@ def _copy(
     machine: Machine, tensor: torch.Tensor, target: int, options: dict[str, Any]
 ) -> torch.Tensor:
     with machine.thread.making_on(target):
-        return _to(tensor, **options)
+        copied = _to(tensor, **options)
+    if target == HOST and options.get("non_blocking") and copied.layout is torch.strided:
+        for storage in storages_of(copied):
+            machine.pinned.add(storage, True)
+    return copied
 
 
 def place_of_device(machine: Machine, device: Any) -> int:

@@ -1,0 +1,59 @@
+"""Which streams a GPU has: PyTorch makes 32 of each priority once, and hands them out in turn."""
+
+from __future__ import annotations
+
+STREAMS_PER_PRIORITY = 32
+PRIORITIES = 4
+"""The most that PyTorch uses of what a GPU offers (``c10/cuda/CUDAStream.cpp``)."""
+
+_DEVICE_SHIFT = 16
+"""Of a handle: the bits of a stream's id, which are fewer, lie below."""
+
+
+class StreamIds:
+    """Hands out the streams of one GPU. An id's bits are those that ``c10::cuda`` gives it."""
+
+    def __init__(self) -> None:
+        self._given = [0] * PRIORITIES
+
+    @property
+    def any_given(self) -> bool:
+        """Whether the GPU has streams beside its default one."""
+        return any(self._given)
+
+    def next(self, priority: int) -> int:
+        """The next stream of a priority.
+
+        Args:
+            priority: 0 or less, the lower the more urgent; others mean the nearest.
+        """
+        level = min(max(-priority, 0), PRIORITIES - 1)
+        index = self._given[level] % STREAMS_PER_PRIORITY
+        self._given[level] += 1
+        return _id(level, index)
+
+
+def all_ids() -> list[int]:
+    """Ids of all streams that a GPU has beside its default one."""
+    return [
+        _id(level, index) for index in range(STREAMS_PER_PRIORITY) for level in range(PRIORITIES)
+    ]
+
+
+def priority_of(stream_id: int) -> int:
+    """Priority of a stream."""
+    return -max((stream_id >> 1 & 0xF) - 1, 0)
+
+
+def handle_of(stream_id: int, device_index: int) -> int:
+    """What stands for CUDA's own pointer to a stream: 0 for the default one, else never the same.
+
+    Args:
+        stream_id: PyTorch's.
+        device_index: of its GPU.
+    """
+    return stream_id and device_index << _DEVICE_SHIFT | stream_id
+
+
+def _id(level: int, index: int) -> int:
+    return index << 5 | (level + 1) << 1 | 1
