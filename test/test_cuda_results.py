@@ -283,10 +283,58 @@ def test_they_are_more_exact_than_their_operands():
 
 @has_dtype
 @BOTH
+@pytest.mark.parametrize("name", ["mm", "bmm", "addmm", "baddbmm"])
+def test_products_are_written_to_what_is_given(name, compute):
+    """The bias is copied into the result: nothing is taken on the way."""
+    batch = (2,) if "bmm" in name else ()
+    shapes = [(*batch, 100, 60), (*batch, 60, 90)]
+    if "add" in name:
+        shapes.insert(0, (*batch, 100, 90))
+
+    def call(*given):
+        *factors, out = given
+        result = getattr(torch, name)(*factors, out_dtype=SINGLE, out=out)
+        assert result is out
+        assert out.shape == (*batch, 100, 90)
+
+    given = [lambda shape=shape: randn(*shape, dtype=BFLOAT) for shape in shapes]
+    found = events(call, *given, lambda: randn(*batch, 100, 90), compute=compute)
+    assert found == [WORKSPACE]
+
+
+@has_dtype
+def test_what_is_given_gets_the_products():
+    torch.manual_seed(0)
+    wide = [torch.randn(*shape).half() for shape in ((3, 9, 7), (3, 9, 64), (3, 64, 7))]
+    with simulate("1GiB"):
+        bias, first, second = (one.cuda() for one in wide)
+        out, one = torch.zeros(3, 9, 7, device="cuda"), torch.zeros(9, 7, device="cuda")
+        for name, given, to in (
+            ("bmm", (first, second), out),
+            ("baddbmm", (bias, first, second), out),
+            ("mm", (first[0], second[0]), one),
+            ("addmm", (bias[0], first[0], second[0]), one),
+        ):
+            product = getattr(torch, name)
+            product(*given, out_dtype=SINGLE, out=to)
+            assert torch.equal(to, product(*given, out_dtype=SINGLE))
+
+
+@has_dtype
+@BOTH
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: torch.mm(randn(9, 9), randn(9, 9), out_dtype=HALF), "out_dtype"),
+        (
+            lambda: torch.mm(
+                randn(9, 9, dtype=HALF),
+                randn(9, 9, dtype=HALF),
+                out_dtype=SINGLE,
+                out=randn(9, 9, dtype=HALF),
+            ),
+            "dtype of the provided out tensor",
+        ),
         (
             lambda: torch.baddbmm(
                 randn(1, 9, 9, dtype=HALF),

@@ -40,6 +40,14 @@ def install(patches: Patches) -> None:
     for name in ("init_gpu_context", "init_cuda_context"):
         if hasattr(fake_tensor, name):
             patches.set(fake_tensor, name, lambda *_device: None)
+    if not _BUILD_HAS_CUDA:
+        patches.set(FakeTensor, "copy_", _copy)
+
+
+def _copy(self: FakeTensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """The op: ``Tensor.copy_`` asks for CUDA's device guard before it comes to the op."""
+    result: torch.Tensor = torch.ops.aten.copy_.default(self, src, non_blocking)
+    return result
 
 
 def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -38,6 +38,7 @@ from .runtime_settings import settings_string
 from .shapes import Shapes
 from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
+from .torch_api import nn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -180,6 +181,7 @@ def _installed(machine: Machine) -> Iterator[None]:
         compiling.install(patches)
         process_groups.install(machine, patches, exits)
         wrapper_tensors.install(machine, patches)
+        nn.install(machine, patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())
         TensorMethods(machine).install(patches)

@@ -118,8 +118,8 @@ def _gpu_of(machine: Machine | None, args: tuple[Any, ...]) -> SimulatedGPU | No
     first = next((value for value in args if isinstance(value, torch.Tensor)), None)
     if machine is None or first is None:
         return None
-    placement = machine.placements.find(first)
-    return None if placement is None else placement.gpu
+    place = machine.place_of(first)
+    return machine.gpus[place] if place >= 0 else None
 
 
 def _overload(name: str) -> Any:

@@ -120,6 +120,16 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::bmm.dtype": CudaOnly(mixed_matrices.bmm),
     "aten::addmm.dtype": CudaOnly(mixed_matrices.addmm, mixed_matrices.addmm_shape),
     "aten::baddbmm.dtype": CudaOnly(mixed_matrices.baddbmm, mixed_matrices.baddbmm_shape),
+    **{
+        f"aten::{product.__name__}.dtype_out": CudaOnly(into_out, into_out)
+        for product in (
+            mixed_matrices.mm,
+            mixed_matrices.bmm,
+            mixed_matrices.addmm,
+            mixed_matrices.baddbmm,
+        )
+        for into_out in (mixed_matrices.into_out(product),)
+    },
     "aten::_int_mm": CudaOnly(mixed_matrices.int_mm, mixed_matrices.int_mm),
     "aten::_ctc_loss_backward": CudaOnly(ctc.backward, ctc.backward_shape),
     "aten::_cudnn_ctc_loss": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),

@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from .memory_formats import LOW_PRECISION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _aten: Final = torch.ops.aten
 
@@ -122,6 +125,26 @@ def baddbmm_shape(
     """Shape of what ``baddbmm`` returns: PyTorch's own meta kernel fails."""
     _check_bias(bias, _aten.bmm.dtype(first, second, dtype))
     return torch.empty_like(bias, dtype=dtype)
+
+
+def into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The variant with ``out=`` of one of these products, on the host or the meta device.
+
+    Args:
+        product: ``mm``, ``bmm``, ``addmm`` or ``baddbmm``.
+
+    Returns:
+        a function that writes to ``out`` what the product returns.
+    """
+
+    def write(*args: Any, out: torch.Tensor, **factors: float) -> torch.Tensor:
+        dtype = args[-1]
+        if dtype != out.dtype:
+            raise RuntimeError("out_dtype must be the same as the dtype of the provided out tensor")
+        found = product(*args, **factors)
+        return out.resize_(found.shape).copy_(found)
+
+    return write
 
 
 def int_mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

@@ -55,5 +55,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::bmm.dtype": Entry(batched, _BLAS, Basis.SOURCE),
     "aten::addmm.dtype": Entry(matrices, _BLAS, Basis.SOURCE, make=added),
     "aten::baddbmm.dtype": Entry(batched, _BLAS, Basis.SOURCE, make=batch_added),
+    "aten::mm.dtype_out": Entry(matrices, _BLAS, Basis.SOURCE),
+    "aten::bmm.dtype_out": Entry(batched, _BLAS, Basis.SOURCE),
+    "aten::addmm.dtype_out": Entry(matrices, _BLAS, Basis.SOURCE),
+    "aten::baddbmm.dtype_out": Entry(batched, _BLAS, Basis.SOURCE),
     "aten::_int_mm": Entry(of_integers, _BLAS, Basis.SOURCE),
 }
