@@ -477,23 +477,23 @@ def test_monitoring_leaves_settrace_and_other_tools_alone(
 def test_monitoring_gives_its_tool_id_back(version: tuple[int, int], tmp_path: Path) -> None:
     run(
         """
-        m, events = sys.monitoring, sys.monitoring.events
+        m, events, first = sys.monitoring, sys.monitoring.events, 3
         codes = [programs.outer.__code__, programs.inner.__code__]
         for _ in range(2):
             tracer.watch(recorder, codes)
-            assert m.get_tool(m.PROFILER_ID) == "pytorch_memlab"
-            assert m.get_events(m.PROFILER_ID) == events.PY_THROW | events.PY_UNWIND
-            assert m.get_local_events(m.PROFILER_ID, codes[0])
+            assert m.get_tool(first) == "pytorch_memlab"
+            assert m.get_events(first) == events.PY_THROW | events.PY_UNWIND
+            assert m.get_local_events(first, codes[0])
             programs.outer(1)
             tracer.unwatch(recorder)
-            assert m.get_tool(m.PROFILER_ID) is None
-            m.use_tool_id(m.PROFILER_ID, "next")
-            assert m.get_events(m.PROFILER_ID) == 0
-            assert [m.get_local_events(m.PROFILER_ID, code) for code in codes] == [0, 0]
+            assert m.get_tool(first) is None
+            m.use_tool_id(first, "next")
+            assert m.get_events(first) == 0
+            assert [m.get_local_events(first, code) for code in codes] == [0, 0]
             for event in (events.LINE, events.JUMP, events.PY_START, events.PY_RESUME,
                     events.PY_YIELD, events.PY_RETURN, events.PY_THROW, events.PY_UNWIND):
-                assert m.register_callback(m.PROFILER_ID, event, None) is None
-            m.free_tool_id(m.PROFILER_ID)
+                assert m.register_callback(first, event, None) is None
+            m.free_tool_id(first)
         assert len(recorder.calls) == 14
         """,
         python=python_of(version),
@@ -509,16 +509,16 @@ def test_monitoring_after_a_tool_that_disabled_lines(
     """It left its local events set when it freed the id, as 3.12 and 3.13 let it."""
     run(
         """
-        m, events = sys.monitoring, sys.monitoring.events
+        m, events, first = sys.monitoring, sys.monitoring.events, 3
         code = programs.outer.__code__
-        m.use_tool_id(m.PROFILER_ID, "former")
+        m.use_tool_id(first, "former")
         all_events = (events.LINE | events.JUMP | events.PY_START | events.PY_RESUME
             | events.PY_YIELD | events.PY_RETURN)
         for event in (events.LINE, events.PY_START, events.PY_RETURN):
-            m.register_callback(m.PROFILER_ID, event, lambda *_: m.DISABLE)
-        m.set_local_events(m.PROFILER_ID, code, all_events)
+            m.register_callback(first, event, lambda *_: m.DISABLE)
+        m.set_local_events(first, code, all_events)
         programs.outer(1)
-        m.free_tool_id(m.PROFILER_ID)
+        m.free_tool_id(first)
 
         for turn in (1, 2):
             tracer.watch(recorder, [code])
@@ -526,6 +526,34 @@ def test_monitoring_after_a_tool_that_disabled_lines(
             tracer.unwatch(recorder)
         one = ["outer1 enter 0", "outer1 line 1", "outer1 line 2", "outer1 leave"]
         assert recorder.calls == one + [call.replace("outer1", "outer2") for call in one]
+        """,
+        python=python_of(version),
+        tmp_path=tmp_path,
+        PYTORCH_MEMLAB_TRACER="",
+    )
+
+
+@needs_monitoring
+def test_cprofile_starts_and_counts_the_same_calls_while_codes_are_watched(
+    version: tuple[int, int], tmp_path: Path
+) -> None:
+    """It takes the tool id of profilers, and fails where that is taken."""
+    run(
+        """
+        import cProfile, pstats
+
+        def calls():
+            profile = cProfile.Profile()
+            profile.runcall(programs.outer, 1)
+            stats = pstats.Stats(profile).stats
+            return {name[2]: row[:2] for name, row in stats.items() if name[2] in ("outer", "inner")}
+
+        alone = calls()
+        tracer.watch(recorder, [programs.outer.__code__])
+        assert tracer.name == "sys.monitoring"
+        assert calls() == alone == {"outer": (1, 1), "inner": (1, 1)}
+        tracer.unwatch(recorder)
+        assert recorder.calls == OUTER
         """,
         python=python_of(version),
         tmp_path=tmp_path,

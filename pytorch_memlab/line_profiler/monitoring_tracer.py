@@ -19,6 +19,10 @@ from pytorch_memlab.line_profiler.watched import (
 if TYPE_CHECKING:
     from pytorch_memlab.line_profiler.tracer import LineListener
 
+_TOOLS = (3, 4, 5, 2, 1, 0)
+"""Tool ids as they are tried: first the two without a name, since cProfile fails where somebody
+else holds the profilers' (2), as coverage does with its own (1) and debuggers with theirs (0)."""
+
 _monitoring: Any = getattr(sys, "monitoring", None)
 _getframe = sys._getframe
 
@@ -206,8 +210,7 @@ def _local_events() -> int:
 
 def _take_tool(callbacks: dict[int, Callable[..., object]]) -> int:
     taken = []
-    tools: tuple[int, ...] = (_monitoring.PROFILER_ID, 3, 4, 5, 1, 0)
-    for tool in tools:
+    for tool in _TOOLS:
         try:
             _monitoring.use_tool_id(tool, "pytorch_memlab")
         except ValueError:
