@@ -415,7 +415,7 @@ def test_peaks_are_given_back_and_ledgers_forgotten() -> None:
             work()
         raw = machine.gpus[0].allocator.memory_stats()
         assert raw["allocated_bytes"]["all"]["peak"] == 16 * KIB
-        assert ledger_of(__import__("pytorch_memlab.devices").devices.get_device(0))._epochs == []
+        assert ledger_of(__import__("pytorch_memlab.devices").devices.get_device(0)).epochs == []
 
 
 def test_without_a_gpu_cpu_tensors_are_measured_and_it_says_so() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import torch
 
+from .._common.made_once import made_once
 from ..errors import UnknownDeviceError
 from ..simulation import active
 from . import accelerator, cuda
@@ -104,22 +104,23 @@ def _simulated(machine: Machine, index: int) -> Device:
     gpu = machine.gpus[index]
     if gpu.reader is None:
         reads = None if machine.shapes is None else machine.shapes.reads
-        gpu.reader = SimulatedDevice(gpu, SimulatedGaps(machine.gaps[index], reads))
+        made = SimulatedDevice(gpu, SimulatedGaps(machine.gaps[index], reads))
+        vars(gpu).setdefault("reader", made)  # another thread may make one too: the first counts
     reader: Device = gpu.reader
     return reader
 
 
-@functools.cache
+@made_once
 def _cuda(index: int) -> Device:
     return cuda.CudaDevice(index)
 
 
-@functools.cache
+@made_once
 def _accelerator(kind: str, index: int) -> Device:
     return accelerator.AcceleratorDevice(kind, index)
 
 
-@functools.cache
+@made_once
 def _cpu() -> Device:
     from .cpu import CpuDevice
 

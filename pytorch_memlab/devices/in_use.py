@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,23 +12,41 @@ from ..simulation import active
 from . import NO_GAPS, cuda, find_devices
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from . import Device, Gaps
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What is known of the devices at one moment.
+
+    Args:
+        machine: the simulation that was on, None without one.
+        devices: those in use.
+        newcomers: those among them that came into use after the first question about them.
+        waiting: the others, each with what tells whether it is in use by now.
+    """
+
+    machine: object
+    devices: tuple[Device, ...] = ()
+    newcomers: frozenset[Device] = frozenset()
+    waiting: tuple[tuple[Callable[[], bool], Device], ...] = ()
+
+
 class DevicesInUse:
-    """The devices that the process uses, as they come into use."""
+    """The devices that the process uses, as they come into use; any thread may ask."""
 
     def __init__(self) -> None:
-        self._asked = False
-        self._machine: object = None
-        self._devices: tuple[Device, ...] = ()
-        self._waiting: list[tuple[Callable[[], bool], Device]] = []
-        self.newcomers: set[Device] = set()
-        """Those that came into use after the first question about them."""
+        self._answer = _Answer(machine=self)  # no machine: the first question is still to come
+        self._lock = threading.RLock()
         self.seen: dict[Device, None] = {}
         """All that were ever in use, in that order."""
+
+    @property
+    def newcomers(self) -> frozenset[Device]:
+        """Those that came into use after the first question about them."""
+        return self._answer.newcomers
 
     def now(self) -> tuple[Device, ...]:
         """The devices in use.
@@ -35,34 +55,47 @@ class DevicesInUse:
             the very same tuple until another device comes into use, or a simulation begins or
             ends.
         """
-        machine = active.machine
-        if machine is not self._machine or not self._asked:
-            self._ask_anew(machine)
-        elif self._waiting:
-            self.newcomers.update(self._admit())
-        return self._devices
+        answer = self._answer
+        if active.machine is answer.machine:
+            for is_used, _ in answer.waiting:
+                if is_used():
+                    return self._ask_again().devices
+            return answer.devices
+        return self._ask_again().devices
 
     def gaps_before_use(self) -> Gaps:
         """What the devices that are not in use did without knowing all of it: reads of values."""
-        for _, device in self._waiting:
+        for _, device in self._answer.waiting:
             return NO_GAPS if device.gaps is None else device.gaps()
         return NO_GAPS
 
-    def _ask_anew(self, machine: object) -> None:
-        self._asked = True
-        self._machine = machine
-        self._devices = ()
-        self._waiting = [(_question(device), device) for device in find_devices()]
-        self.newcomers.clear()
-        self._admit()
-
-    def _admit(self) -> list[Device]:
-        came = [device for is_used, device in self._waiting if is_used()]
-        if came:
-            self._devices += tuple(came)
+    def _ask_again(self) -> _Answer:
+        with self._lock:
+            before, machine = self._answer, active.machine
+            if machine is not before.machine:
+                came, waiting = _sorted_by_use((_question(one), one) for one in find_devices())
+                answer = _Answer(machine, tuple(came), waiting=waiting)
+            else:
+                came, waiting = _sorted_by_use(before.waiting)
+                if not came:  # another thread was faster
+                    return before
+                answer = _Answer(
+                    machine, (*before.devices, *came), before.newcomers.union(came), waiting
+                )
             self.seen.update(dict.fromkeys(came))
-            self._waiting = [pair for pair in self._waiting if pair[1] not in came]
-        return came
+            self._answer = answer
+            return answer
+
+
+def _sorted_by_use(
+    devices: Iterable[tuple[Callable[[], bool], Device]],
+) -> tuple[list[Device], tuple[tuple[Callable[[], bool], Device], ...]]:
+    """Those in use, and the others."""
+    asked = [(is_used(), is_used, device) for is_used, device in devices]
+    return (
+        [device for used, _, device in asked if used],
+        tuple((is_used, device) for used, is_used, device in asked if not used),
+    )
 
 
 def _question(device: Device) -> Callable[[], bool]:

@@ -56,9 +56,9 @@ class Measured:
             self.now = lambda: chosen
 
     @property
-    def newcomers(self) -> set[Device]:
+    def newcomers(self) -> frozenset[Device]:
         """Devices that came into use while somebody asked; of a chosen one that does not matter."""
-        return set() if self.is_narrowed else self._in_use.newcomers
+        return frozenset() if self.is_narrowed else self._in_use.newcomers
 
     def gaps_before_use(self) -> Gaps:
         """What was done without knowing all of it while no device is in use."""
@@ -107,18 +107,16 @@ class _OpenInterval:
 
     Args:
         device: where it is measured.
-        window: over the device.
-        start: the reading when the interval began.
+        window: over the device; its start is that of the interval.
     """
 
-    __slots__ = ("device", "ledger", "name", "start", "window")
+    __slots__ = ("device", "ledger", "name", "window")
 
-    def __init__(self, device: Device, window: Window, start: Sample) -> None:
+    def __init__(self, device: Device, window: Window) -> None:
         self.device = device
         self.name = device.name
         self.ledger = window.ledger
         self.window = window
-        self.start = start
 
 
 class FrameIntervals:
@@ -155,8 +153,10 @@ class FrameIntervals:
             if not self._open:
                 self._end_before_use(current)
             for interval in self._open:
-                start = interval.start
-                end = interval.start = interval.ledger.lap(interval.window)
+                start = interval.window.start
+                end = interval.ledger.lap(interval.window)
+                if end is None:  # another thread has ended the profiling
+                    continue
                 try:
                     record = current.devices[interval.name]
                 except KeyError:
@@ -189,20 +189,24 @@ class FrameIntervals:
     def leave(self) -> None:
         """The frame stands still or has ended."""
         ended = perf_counter()
-        current, self._line = self._line, None
+        current = self._line
         if current is None:
             return
         current.time += ended - self._began
+        self._began = ended
         current.on_every_device = current.on_every_device or not self._measured.is_narrowed
         if self._measured.now() is not self._devices:
             self._change_devices()
         if not self._open:
             self._end_before_use(current)
         # Windows close as they opened, the last one first: that is what costs least.
-        while self._open:
-            interval = self._open.pop()
-            current.on(interval.device).add(interval.start, interval.window.close())
-        self._devices = ()
+        # What an interrupt leaves of this, a second call does; two threads may be in here.
+        for interval in reversed(self._open.copy()):
+            end = interval.window.close()
+            if end is not None:
+                current.on(interval.device).add(interval.window.start, end)
+        self._open = []
+        self._line = None
 
     def _end_before_use(self, line: Line) -> None:
         """An interval ends in which no device was in use: of reads of values a line says so too."""
@@ -214,7 +218,7 @@ class FrameIntervals:
     def _change_devices(self) -> None:
         """Devices came into use, or another is the target, since the interval began."""
         devices = self._measured.now()
-        gaps = self._open[0].start.gaps if self._open else self._gaps
+        gaps = self._open[0].window.start.gaps if self._open else self._gaps
         for interval in [one for one in self._open if one.device not in devices]:
             interval.window.close()
             self._open.remove(interval)
@@ -228,10 +232,9 @@ class FrameIntervals:
 
 
 def _begin(device: Device) -> _OpenInterval:
-    window, start = ledger_of(device).open()
-    return _OpenInterval(device, window, start)
+    return _OpenInterval(device, ledger_of(device).open()[0])
 
 
 def _begin_from_first_use(device: Device, gaps: Gaps) -> _OpenInterval:
     start = Sample(ZERO.values, ZERO.allocated, gaps)
-    return _OpenInterval(device, ledger_of(device).open_from_first_use(), start)
+    return _OpenInterval(device, ledger_of(device).open_from_first_use(start))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
+
+_lock = threading.RLock()
+"""Of all additions, which are rare: two threads may add to one line."""
 
 if TYPE_CHECKING:
     from ..devices import Gaps
@@ -29,8 +33,9 @@ class LineGaps:
             before = start.get(key)
             if gap is not before:
                 new = gap if before is None else gap.since(before)
-                known = sums.get(new.subject)
-                sums[new.subject] = new if known is None else known + new
+                with _lock:
+                    known = sums.get(new.subject)
+                    sums[new.subject] = new if known is None else known + new
 
     def all(self) -> tuple[Gap, ...]:
         """All so far, in the order in which they first happened."""

@@ -63,10 +63,10 @@ class Line:
 
     def on(self, device: Device) -> DeviceLine:
         """This line on a device."""
-        found = self.devices.get(device.name)
-        if found is None:
-            found = self.devices[device.name] = DeviceLine(device)
-        return found
+        try:
+            return self.devices[device.name]
+        except KeyError:
+            return self.devices.setdefault(device.name, DeviceLine(device))
 
     def entries(self, code_id: int, number: int, devices: list[DeviceInfo]) -> Iterator[LineEntry]:
         """This line as plain data.

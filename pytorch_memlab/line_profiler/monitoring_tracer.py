@@ -121,7 +121,8 @@ class _Frames:
     def _start(self, code: CodeType, _offset: int) -> None:
         watched = self._codes.by_id.get(id(code))
         if watched is not None:
-            self._running[id(_getframe(1))] = WatchedFrame(watched)
+            running = self._running[id(_getframe(1))] = WatchedFrame(watched)
+            running.end_removed()
 
     def _resume(self, code: CodeType, _offset: int) -> None:
         self._go_on(code, _getframe(1))
@@ -132,16 +133,20 @@ class _Frames:
 
     def _yield(self, _code: CodeType, _offset: int, _value: object) -> None:
         key = id(_getframe(1))
-        running = self._running.pop(key, None)
+        running = self._running.get(key)
         if running is not None:
-            self._suspended[key] = running
             running.leave()
+            self._suspended[key] = running
+            self._running.pop(key, None)
 
     def _return(self, code: CodeType, _offset: int, _value: object) -> None:
         if id(code) in self._codes.by_id:
-            running = self._running.pop(id(_getframe(1)), None)
+            # After an interrupt in leave() the frame unwinds, which is the next event.
+            key = id(_getframe(1))
+            running = self._running.get(key)
             if running is not None:
                 running.leave()
+                self._running.pop(key, None)
 
     def _jump(self, code: CodeType, source: int, target: int) -> object:
         """A loop on one line: each turn is a hit, though the line does not change."""
@@ -169,6 +174,7 @@ class _Frames:
         self._running[id(frame)] = running
         if not is_starting:
             running.resume(frame.f_lineno)
+        running.end_removed()
 
     def _follow(self, frame: FrameType, watched: WatchedCode) -> None:
         running, line = self._running.get(id(frame)), frame.f_lineno
@@ -178,6 +184,8 @@ class _Frames:
         else:
             running = self._running[id(frame)] = WatchedFrame(watched)
             running.resume(line)
+        if self._running.get(id(frame)) is not running:  # it ended in its thread
+            running.leave()
 
     def _catch_up(self, frame: FrameType, line: int) -> None:
         """A frame arrives at a line before ``follow_running`` came to it, in another thread."""
@@ -185,6 +193,7 @@ class _Frames:
         if watched is not None:
             running = self._running[id(frame)] = WatchedFrame(watched)
             running.line(line)
+            running.end_removed()
 
 
 def _line_callback(

@@ -137,9 +137,9 @@ class SettraceSession:
 
     def leave(self, frame: FrameType, traced: _TracedFrame) -> None:
         """The frame returned, yielded or unwound."""
-        self._running.pop(id(frame), None)
-        traced.local = None
         traced.leave()
+        traced.local = None
+        self._running.pop(id(frame), None)
 
     def fail(self, frame: FrameType) -> None:
         """A trace function raises, so that CPython stops tracing this thread: intervals end."""
@@ -204,6 +204,7 @@ class SettraceSession:
         self._running[id(frame)] = traced
         if not is_starting:
             traced.resume(frame.f_lineno)
+        traced.end_removed()
         return traced
 
     def _follow(self, frame: FrameType, watched: WatchedCode, chain: Chain | None) -> None:
@@ -214,6 +215,8 @@ class SettraceSession:
         else:
             traced = self._running[id(frame)] = _TracedFrame(watched, self)
             traced.resume(line)
+        if self._running.get(id(frame)) is not traced:  # it ended in its thread
+            traced.leave()
         if chain is None:
             frame.f_trace = traced.local
         else:

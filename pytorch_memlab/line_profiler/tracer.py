@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable
-from functools import cache
 from types import CodeType
 from typing import Protocol
 
+from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.errors import UsageError
 
 TRACER_VARIABLE = "PYTORCH_MEMLAB_TRACER"
@@ -66,7 +66,7 @@ class LineTracer(Protocol):
         """End the listener's open intervals; with the last listener the tracer is given back."""
 
 
-@cache
+@made_once
 def current_tracer() -> LineTracer:
     """The process' one tracer, chosen at the first call.
 

@@ -106,7 +106,7 @@ class WatchedFrame:
         line, resume, leave: the frame listener's own methods where there is one listener.
     """
 
-    __slots__ = ("_listeners", "_watches", "leave", "line", "resume", "watched")
+    __slots__ = ("_entered", "_watches", "leave", "line", "resume", "watched")
 
     line: Callable[[int], None]
     resume: Callable[[int], None]
@@ -117,10 +117,10 @@ class WatchedFrame:
         self._watches = watches = watched.watches
         if len(watches) == 1:
             only = watches[0].listener.enter(watched.code, watched.first_line)
-            self._listeners = [only]
+            self._entered = {watches[0]: only}
             self.line, self.resume, self.leave = only.line, only.resume, only.leave
         else:
-            self._bind([self._enter(watch) for watch in watches])
+            self._bind({watch: self._enter(watch) for watch in watches})
 
     def update(self, *, is_running: bool) -> list[FrameListener]:
         """Follow watches that began or ended since.
@@ -131,24 +131,34 @@ class WatchedFrame:
         Returns:
             The listeners of new watches; the caller resumes them when the frame runs.
         """
-        if self._watches is self.watched.watches:
+        watches = self.watched.watches
+        if self._watches is watches:
             return []
-        known = dict(zip(self._watches, self._listeners, strict=True))
-        self._watches = self.watched.watches
-        new = {watch: self._enter(watch) for watch in self._watches if watch not in known}
+        known = self._entered
+        new = {watch: self._enter(watch) for watch in watches if watch not in known}
         current = known | new
-        self._bind([current[watch] for watch in self._watches])
+        self._bind({watch: current[watch] for watch in watches})
+        self._watches = watches
         if is_running:
             for watch, listener in known.items():
-                if watch not in self._watches:
+                if watch not in watches:
                     listener.leave()
         return list(new.values())
+
+    def end_removed(self) -> None:
+        """End the intervals of watches that another thread ended while this frame was entered."""
+        watches = self.watched.watches
+        if self._watches is not watches:
+            for watch, listener in self._entered.items():
+                if watch not in watches:
+                    listener.leave()
 
     def _enter(self, watch: Watch) -> FrameListener:
         return watch.listener.enter(self.watched.code, self.watched.first_line)
 
-    def _bind(self, listeners: list[FrameListener]) -> None:
-        self._listeners = listeners
+    def _bind(self, entered: dict[Watch, FrameListener]) -> None:
+        self._entered = entered  # one object, for other threads read it
+        listeners = list(entered.values())
         self.line = _all([listener.line for listener in listeners])
         self.resume = _all([listener.resume for listener in listeners])
         self.leave = _all([listener.leave for listener in listeners])

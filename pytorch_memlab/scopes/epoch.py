@@ -16,12 +16,15 @@ class Epoch:
 
     Args:
         base: the reading when it begins.
+
+    Attributes:
+        windows: ``id`` of those that begin with it, and are open.
     """
 
     __slots__ = ("base", "first", "later", "windows")
 
     def __init__(self, base: Sample) -> None:
-        self.windows = 1
+        self.windows: set[int] = set()
         self.begin(base)
 
     def begin(self, base: Sample) -> None:

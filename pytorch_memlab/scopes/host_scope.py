@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from typing import TYPE_CHECKING
 
+from .._common.made_once import made_once
 from ..devices.host_process import host_process
 from ..errors import UsageError
 
@@ -73,7 +73,7 @@ class HostLedger:
                 scope.highest = max(scope.highest, peak)
 
 
-@functools.cache
+@made_once
 def host_ledger() -> HostLedger:
     """The ledger of this process."""
     return HostLedger(host_process())

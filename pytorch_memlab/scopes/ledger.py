@@ -9,6 +9,7 @@ many windows are open.
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import TYPE_CHECKING
 
@@ -40,26 +41,29 @@ _PLACE = "_ledger"
 
 def ledger_of(device: Device) -> Ledger:
     """The ledger of a device: always the same one."""
-    ledger: Ledger | None = getattr(device, _PLACE, None)
-    if ledger is None:
-        ledger = Ledger(device)
-        setattr(device, _PLACE, ledger)
+    ledger: Ledger = vars(device).get(_PLACE) or vars(device).setdefault(_PLACE, Ledger(device))
     return ledger
 
 
 class Window:
     """A stretch of time over one device, with the peaks in it.
 
+    It ends with its object, if not before: an interrupt may come right when it begins.
+
     Args:
         ledger: that of the device.
         epoch: the one that begins with it.
+        start: the reading when it begins.
     """
 
-    __slots__ = ("epoch", "ledger")
+    __slots__ = ("epoch", "is_open", "ledger", "start")
 
-    def __init__(self, ledger: Ledger, epoch: Epoch) -> None:
+    def __init__(self, ledger: Ledger, epoch: Epoch, start: Sample) -> None:
         self.ledger = ledger
         self.epoch = epoch
+        self.start = start
+        self.is_open = True
+        epoch.windows.add(id(self))
 
     def read(self) -> Sample:
         """The counters now, with the peaks since the window began; it stays open."""
@@ -67,9 +71,13 @@ class Window:
         with ledger.lock:
             return ledger.since(self.epoch, ledger.take())
 
-    def close(self) -> Sample:
-        """The counters now, with the peaks since the window began, which ends."""
+    def close(self) -> Sample | None:
+        """The counters now, with the peaks since the window began, which ends; None if it has."""
         return self.ledger.close(self)
+
+    def __del__(self) -> None:
+        if self.is_open and not sys.is_finalizing() and self.epoch in self.ledger.epochs:
+            self.close()
 
 
 class Ledger:
@@ -83,9 +91,9 @@ class Ledger:
         self.device = device
         self.lock = threading.RLock()
         self.busy = False
-        self._epochs: list[Epoch] = []
+        self.epochs: list[Epoch] = []
         self._user: Window | None = None
-        self._open_windows = 0
+        self._windows: set[int] = set()
         self._gaps = device.gaps
         self._activity_in = read_activity if device.gaps is None else self._activity_with_gaps
         self._forget_readings()
@@ -104,22 +112,25 @@ class Ledger:
         self.device.attach()
         with self.lock:
             self._own_peaks()
-            self._open_windows += 1
             sample = self.take()
-            return Window(self, self._begin(sample)), sample
+            window = Window(self, self._begin(sample), sample)
+            self._windows.add(id(window))
+            return window, sample
 
-    def open_from_first_use(self) -> Window:
+    def open_from_first_use(self, start: Sample) -> Window:
         """A window that began before anything was allocated on the device.
 
         Only right for a device that came into use after its reader began.
+
+        Args:
+            start: the reading at that time.
         """
         self.device.attach()
         with self.lock:
             self._own_peaks()
-            self._open_windows += 1
-            epoch = self._epochs[0]
-            epoch.windows += 1
-            return Window(self, epoch)
+            window = Window(self, self.epochs[0], start)
+            self._windows.add(id(window))
+            return window
 
     def take(self) -> Sample:
         """Read the device, with the peaks since the last reading; every open window notes them.
@@ -135,13 +146,14 @@ class Ledger:
                 if self._rest is None:
                     self._rest = self._latest.at_rest()
                 return self._rest
+            values = row_of(stats)
+            gaps = NO_GAPS if self._gaps is None else self._gaps()
+            sample = Sample(values, stats["allocated_bytes"]["all"]["current"], gaps)
+            # Before the reset, so that an interrupt after it loses no peak.
+            self.epochs[-1].fold(values)
             self.device.reset_peaks()
         finally:
             self.busy = False
-        values = row_of(stats)
-        gaps = NO_GAPS if self._gaps is None else self._gaps()
-        sample = Sample(values, stats["allocated_bytes"]["all"]["current"], gaps)
-        self._epochs[-1].fold(values)
         self._activity = resting(activity)
         self._latest = sample
         self._rest = None
@@ -152,36 +164,46 @@ class Ledger:
         gaps = self._gaps
         return (None if gaps is None else gaps(), *read_activity(stats))
 
-    def lap(self, window: Window) -> Sample:
-        """As ``close``, but the window begins anew.
+    def lap(self, window: Window) -> Sample | None:
+        """As ``close``, but the window begins anew; its ``start`` becomes what this returns.
 
         Args:
-            window: of this ledger, open.
+            window: of this ledger.
+
+        Returns:
+            None where another thread has closed the window.
         """
         with self.lock:
-            sample = self.take()
+            if not window.is_open:
+                return None
+            result = sample = self.take()
             epoch = window.epoch
-            if epoch is not self._epochs[-1] or epoch.windows > 1:
+            if epoch is not self.epochs[-1] or len(epoch.windows) > 1:
                 result = self.since(epoch, sample)
-                self._end(epoch)
+                self._end(window)
                 window.epoch = self._begin(sample)
-                return result
-            highest = epoch.highest()
-            if highest is None:
-                return sample
-            result = sample if highest is sample.values else sample.with_peak(highest[PEAK])
-            self._epochs[-2].fold(highest)
-            epoch.begin(sample)
+                window.epoch.windows.add(id(window))
+            else:
+                highest = epoch.highest()
+                if highest is not None:
+                    if highest is not sample.values:
+                        result = sample.with_peak(highest[PEAK])
+                    self.epochs[-2].fold(highest)
+                    epoch.begin(sample)
+            window.start = result
             return result
 
-    def close(self, window: Window) -> Sample:
-        """See ``Window.close``."""
+    def close(self, window: Window) -> Sample | None:
+        """See ``Window.close``. After an interrupt it can be called again."""
         with self.lock:
+            if not window.is_open:
+                return None
             result = self.since(window.epoch, self.take())
-            self._end(window.epoch)
-            self._open_windows -= 1
-            if not self._open_windows:
-                self._release()
+            try:
+                self._count_out(window)
+            except BaseException:  # an interrupt left it half done
+                self._count_out(window)
+                raise
         self.device.detach()
         return result
 
@@ -205,14 +227,15 @@ class Ledger:
         if self._user is None:
             return
         sample = self.take()
-        self._end(self._user.epoch)
+        self._end(self._user)
         self._user.epoch = self._begin(sample)
-        if not self._open_windows:
+        self._user.epoch.windows.add(id(self._user))
+        if not self._windows:
             self._reset_peaks()
             self._release()
 
     def _peak_since(self, epoch: Epoch) -> Row:
-        epochs = self._epochs
+        epochs = self.epochs
         position = len(epochs) - 1
         peak = epochs[position].peak()
         while epochs[position] is not epoch:
@@ -222,27 +245,36 @@ class Ledger:
 
     def _begin(self, sample: Sample) -> Epoch:
         epoch = Epoch(sample)
-        self._epochs.append(epoch)
+        self.epochs.append(epoch)
         return epoch
 
-    def _end(self, epoch: Epoch) -> None:
-        epoch.windows -= 1
-        first = self._epochs[0]
-        if epoch.windows or epoch is first:
+    def _count_out(self, window: Window) -> None:
+        """A window is over. Each step may be done twice, as after an interrupt."""
+        self._windows.discard(id(window))
+        self._end(window)
+        if not self._windows:
+            self._release()
+        window.is_open = False
+
+    def _end(self, window: Window) -> None:
+        epoch = window.epoch
+        epoch.windows.discard(id(window))
+        if epoch.windows or epoch not in self.epochs[1:]:
             return
-        position = self._epochs.index(epoch)
-        del self._epochs[position]
+        position = self.epochs.index(epoch)
         highest = epoch.highest()
         if highest is not None:
-            self._epochs[position - 1].fold(highest)
+            self.epochs[position - 1].fold(highest)
+        del self.epochs[position]
 
     def _own_peaks(self) -> None:
         """Begin to own the peaks; the program's own peak so far is kept as its first epoch."""
-        if self._epochs:
+        if self.epochs:
             return
         first = Epoch(self._latest)
-        self._epochs.append(first)
-        self._user = Window(self, first)
+        self._user = Window(self, first, self._latest)
+        self._user.is_open = False  # nobody closes it
+        self.epochs.append(first)
         self.take()
         user_view.install(self)
 
@@ -255,12 +287,12 @@ class Ledger:
 
     def _release(self) -> None:
         """Give the peaks back, if the device lets us; else answer for it until that is needless."""
-        if self._user is None:
+        if self._user is None or not self.epochs:
             return
         sample = self.take()
         peak = self._peak_since(self._user.epoch)
         if self.device.restore_peaks(nest_peaks(peak)) or bool((peak <= sample.current).all()):
-            self._epochs.clear()
+            user_view.remove(self)
+            self.epochs.clear()
             self._user = None
             self._forget_readings()
-            user_view.remove(self)

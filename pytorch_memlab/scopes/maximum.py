@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -45,14 +46,19 @@ class HighestRow:
 
 
 class HighestInterval:
-    """The entrywise maximum of intervals; what was allocated and freed counts from their start."""
+    """The entrywise maximum of intervals; what was allocated and freed counts from their start.
 
-    __slots__ = ("_ends", "_row", "_starts")
+    Any thread adds, and any thread reads, without waiting: the maximum is at every moment that of
+    the merged row and of the intervals that are not merged yet. One thread at a time merges.
+    """
+
+    __slots__ = ("_is_merging", "_lock", "_pending", "_row")
 
     def __init__(self) -> None:
         self._row: Row = np.zeros(len(FIELDS), dtype=np.int64)
-        self._starts: list[Row] = []
-        self._ends: list[Row] = []
+        self._pending: list[tuple[Row, Row]] = []
+        self._lock = threading.RLock()
+        self._is_merging = False
 
     def add(self, start: Sample, end: Sample) -> None:
         """Take an interval over.
@@ -61,23 +67,37 @@ class HighestInterval:
             start: reading when it began.
             end: reading when it ended, with the peaks in between.
         """
-        ends = self._ends
-        ends.append(end.values)
-        self._starts.append(start.values)
-        if len(ends) >= _BATCH:
-            self.row()
+        pending = self._pending
+        pending.append((start.values, end.values))
+        if len(pending) >= _BATCH:
+            self._merge()
 
     def row(self) -> Row:
         """The maximum so far, 0 without any interval."""
-        if self._ends:
-            # Another thread may add while this one merges: only what is taken here is dropped.
-            count = len(self._ends)
-            ends = np.concatenate(self._ends[:count]).reshape(count, -1)
-            starts = np.concatenate(self._starts[:count]).reshape(count, -1)
-            intervals = ends - starts * _ACCUMULATED
-            self._row = np.maximum(self._row, intervals.max(axis=0))
-            del self._ends[:count], self._starts[:count]
-        return self._row
+        # In this order: what a merge takes out of the list is in the row by then.
+        pending = self._pending.copy()
+        return _with_intervals(self._row, pending)
+
+    def _merge(self) -> None:
+        with self._lock:
+            if self._is_merging:  # a finalizer or a signal's handler, in the middle of a merge
+                return
+            try:
+                self._is_merging = True
+                merged = self._pending.copy()
+                self._row = _with_intervals(self._row, merged)
+                del self._pending[: len(merged)]
+            finally:
+                self._is_merging = False
+
+
+def _with_intervals(row: Row, intervals: list[tuple[Row, Row]]) -> Row:
+    if not intervals:
+        return row
+    starts = np.concatenate([start for start, _ in intervals]).reshape(len(intervals), -1)
+    ends = np.concatenate([end for _, end in intervals]).reshape(len(intervals), -1)
+    highest: Row = np.maximum(row, (ends - starts * _ACCUMULATED).max(axis=0))
+    return highest
 
 
 def _highest(rows: list[Row]) -> Row:

@@ -70,7 +70,7 @@ class PeakScope:
     def stop(self) -> None:
         """Close the window; its values stay. A second stop has no effect."""
         if self._window is not None:
-            self._last = self._window.close()
+            self._last = self._window.close() or self._last
             self._window = None
 
     def reset(self) -> None:
@@ -79,9 +79,10 @@ class PeakScope:
         Raises:
             UsageError: it is not open.
         """
-        if self._window is None:
+        sample = None if self._window is None else self._window.ledger.lap(self._window)
+        if sample is None:
             raise UsageError("this scope is not open: start() it, or use it in a with statement")
-        self._start = self._window.ledger.lap(self._window).allocated
+        self._start = sample.allocated
 
     @property
     def peak(self) -> int:

@@ -1,0 +1,189 @@
+"""Threads that meet anywhere in the profiler: nothing is lost, and no thread gets an exception."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common.made_once import made_once
+from pytorch_memlab.devices import get_device
+from pytorch_memlab.scopes import FIELDS, HighestInterval, PeakScope, Sample, ledger_of
+
+PEAK = FIELDS.index("allocated_bytes.all.peak")
+MIB = 2**20
+THREADS = 4
+
+
+@pytest.fixture(autouse=True)
+def threads_change_as_often_as_they_can() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def at_once(*works: Callable[[], object]) -> list[BaseException]:
+    """Run each in a thread, all beginning together; returns what they raised."""
+    raised: list[BaseException] = []
+    start = threading.Barrier(len(works))
+
+    def run(work: Callable[[], object]) -> None:
+        start.wait(60)
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not any(thread.is_alive() for thread in threads)
+    return raised
+
+
+def sample(peak: int) -> Sample:
+    values = np.zeros(len(FIELDS), dtype=np.int64)
+    values[PEAK] = peak
+    return Sample(values, 0)
+
+
+def test_no_interval_is_lost_while_others_are_merged():
+    for turn in range(10):
+        highest = HighestInterval()
+        missed: list[int] = []
+
+        def add(first: int, highest: HighestInterval = highest, missed: list[int] = missed) -> None:
+            for peak in range(first, first + 200 * THREADS, THREADS):
+                highest.add(sample(0), sample(peak))
+                if highest.row()[PEAK] < peak:
+                    missed.append(peak)
+
+        assert at_once(*(lambda i=i: add(i) for i in range(turn, turn + THREADS))) == []
+        assert missed == [], "a thread did not find what it had just added"
+        assert highest.row()[PEAK] == turn + 200 * THREADS - 1
+
+
+def test_an_interval_added_in_the_middle_of_a_merge_by_the_same_thread_counts(monkeypatch):
+    """As a finalizer or a signal's handler does."""
+    from pytorch_memlab.scopes import maximum
+
+    highest = HighestInterval()
+    merge = maximum._with_intervals
+    late = [sample(peak) for peak in range(1000, 1040)]
+
+    def interrupted(row: Any, intervals: Any) -> Any:
+        merged = merge(row, intervals)
+        while late:
+            highest.add(sample(0), late.pop())
+        return merged
+
+    monkeypatch.setattr(maximum, "_with_intervals", interrupted)
+    for peak in range(16):
+        highest.add(sample(0), sample(peak))
+    assert highest.row()[PEAK] == 1039
+
+
+def test_one_function_in_several_threads_has_all_hits_and_its_peak():
+    def work(number: int) -> None:
+        kept = torch.empty(number * MIB, dtype=torch.uint8, device="cuda")
+        del kept
+
+    def loop() -> None:
+        for number in range(40):
+            work(number % 8 + 1)
+
+    first = work.__code__.co_firstlineno
+    with simulate("24GiB"):
+        with LineProfiler(work) as profiler:
+            assert at_once(*[loop] * THREADS) == []
+        entries = {entry.line - first: entry for entry in profiler.records()._raw_line_records}
+        assert [entries[line].hits for line in range(3)] == [THREADS * 40] * 3
+        assert 8 * MIB <= entries[1].stats["allocated_bytes.all.peak"] <= 8 * MIB * THREADS
+        assert ledger_of(get_device(0)).epochs == []
+
+
+def test_every_thread_finds_the_gpu_that_it_used_first():
+    def work(index: int) -> torch.Tensor:
+        return torch.empty(MIB, dtype=torch.uint8, device=f"cuda:{index}")
+
+    def loop(index: int) -> None:
+        for _ in range(5):
+            work(index)
+
+    line = work.__code__.co_firstlineno + 1
+    for _ in range(15):
+        with simulate("24GiB", count=THREADS):
+            with LineProfiler(work) as profiler:
+                assert at_once(*(lambda i=i: loop(i) for i in range(THREADS))) == []
+            peaks = {
+                entry.device.name: entry.stats["allocated_bytes.all.peak"]
+                for entry in profiler.records()._raw_line_records
+                if entry.line == line
+            }
+            assert len(peaks) == THREADS
+            assert all(MIB <= peak <= 5 * MIB for peak in peaks.values()), peaks
+
+
+def test_a_profiler_that_ends_while_threads_run_takes_all_its_windows_with_it():
+    def work() -> None:
+        kept = torch.empty(512, device="cuda")
+        del kept
+
+    def loop(over: threading.Event) -> None:
+        while not over.is_set():
+            work()
+
+    def profile(over: threading.Event) -> None:
+        try:
+            for _ in range(5):
+                with LineProfiler(work):
+                    pass
+        finally:
+            over.set()
+
+    with simulate("24GiB"):
+        torch.empty(1, device="cuda")
+        ledger = ledger_of(get_device(0))
+        for _ in range(10):
+            over = threading.Event()
+            loops = [lambda over=over: loop(over)] * (THREADS - 1)
+            assert at_once(lambda over=over: profile(over), *loops) == []
+            assert ledger.epochs == []
+
+
+def test_a_window_that_nobody_holds_any_more_gives_the_peaks_back():
+    with simulate("24GiB"):
+        scope = PeakScope()
+        scope.start()
+        assert ledger_of(scope.device).epochs
+        del scope
+        assert ledger_of(get_device(0)).epochs == []
+
+
+def test_all_threads_get_the_object_that_was_made_first():
+    both_are_in = threading.Barrier(2)
+
+    def make() -> object:
+        both_are_in.wait(60)
+        return object()
+
+    made, found = made_once(make), []
+    assert at_once(*[lambda: found.append(made())] * 2) == []
+    assert found[0] is found[1] is made()
+
+
+def test_a_device_has_one_reader_and_one_ledger():
+    for _ in range(50):
+        with simulate("24GiB"):
+            found: list[object] = []
+            at_once(*[lambda found=found: found.append(ledger_of(get_device(0)))] * THREADS)
+            assert len({id(one) for one in found}) == 1
