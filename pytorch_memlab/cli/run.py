@@ -94,7 +94,16 @@ class RunCommand:
             "--dry-run",
             action="store_true",
             help="simulate shapes only: nothing is computed and no tensor takes memory here, so"
-            " that a model of any size runs in seconds; lines that read values are marked",
+            " that a model of any size runs in seconds; lines that read values are marked. Files"
+            " of tensors (torch.save, safetensors, numpy, pickle) stay as they are: what would be"
+            " in them can be read until the run ends. All else that the script does, it does: it"
+            " makes folders, writes logs and other files, uses the network",
+        )
+        add(
+            "--allow-writes",
+            action="store_true",
+            help="let a dry run write files of tensors, with zeros or whatever is in memory for"
+            " the values that it does not have",
         )
         add(
             "--strict",
@@ -159,6 +168,8 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
 
     from pytorch_memlab.simulation import simulate
 
+    if options.allow_writes and not options.dry_run:
+        raise UsageError("--allow-writes is for --dry-run: any other run writes its files")
     is_asked_for = options.gpu is not None or options.dry_run or options.strict
     if not is_asked_for and torch.cuda.is_available():
         for name in ("count", "context", "others"):
@@ -173,6 +184,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
             1 if options.count is None else options.count,
             compute=not options.dry_run,
             strict=options.strict,
+            allow_writes=options.allow_writes,
             context=options.context,
             others=options.others or 0,
         )

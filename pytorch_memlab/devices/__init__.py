@@ -104,7 +104,8 @@ def _simulated(machine: Machine, index: int) -> Device:
     gpu = machine.gpus[index]
     if gpu.reader is None:
         reads = None if machine.shapes is None else machine.shapes.reads
-        made = SimulatedDevice(gpu, SimulatedGaps(machine.gaps[index], reads))
+        gaps = SimulatedGaps(machine.gaps[index], reads)
+        made = SimulatedDevice(gpu, gaps, machine.kept_files)
         vars(gpu).setdefault("reader", made)  # another thread may make one too: the first counts
     reader: Device = gpu.reader
     return reader

@@ -66,6 +66,10 @@ class AcceleratorDevice:
         """Bytes that it has."""
         return int(torch.accelerator.get_memory_info(self._index)[1])
 
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is to be said."""
+        return ()
+
     def attach(self) -> None:
         """Counters are there anyway."""
 

@@ -66,6 +66,10 @@ class CpuDevice:
         """Bytes of the host's memory."""
         return int(psutil.virtual_memory().total)
 
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is to be said."""
+        return ()
+
     def attach(self) -> None:
         """Follow the storages that this thread makes, until as many ``detach`` as ``attach``."""
         thread = self._thread

@@ -67,6 +67,10 @@ class CudaDevice:
         """Bytes on the card."""
         return int(torch.cuda.get_device_properties(self._index).total_memory)
 
+    def notes(self) -> tuple[str, ...]:
+        """Nothing is to be said."""
+        return ()
+
     def attach(self) -> None:
         """Counters are there anyway."""
 

@@ -60,6 +60,9 @@ class Device(Protocol):
         It gives the very same object until there is more to tell.
         """
 
+    def notes(self) -> tuple[str, ...]:
+        """What reports say below their tables of what happened there."""
+
     def attach(self) -> None:
         """A reader begins in this thread; what costs the program something starts here."""
 

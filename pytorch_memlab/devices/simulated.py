@@ -9,6 +9,7 @@ from ..records import DeviceInfo
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..simulation.dry_run.kept_files import KeptFiles
     from ..simulation.simulated_gpu import SimulatedGPU
     from .device import Stats
     from .simulated_gaps import SimulatedGaps
@@ -20,10 +21,14 @@ class SimulatedDevice:
     Args:
         gpu: which.
         gaps: what it did without knowing all of it.
+        kept_files: the files that the run did not write, None if it writes all.
     """
 
-    def __init__(self, gpu: SimulatedGPU, gaps: SimulatedGaps) -> None:
+    def __init__(
+        self, gpu: SimulatedGPU, gaps: SimulatedGaps, kept_files: KeptFiles | None
+    ) -> None:
         self._gpu = gpu
+        self._kept_files = kept_files
         self.gaps = gaps.now
         self.name = f"cuda:{gpu.index}"
         self._info = DeviceInfo(self.name, gpu.model.name, simulated=True)
@@ -50,6 +55,11 @@ class SimulatedDevice:
     def capacity(self) -> int:
         """Bytes on the card that it stands for."""
         return self._gpu.model.total_memory
+
+    def notes(self) -> tuple[str, ...]:
+        """Which files a dry run did not write."""
+        note = "" if self._kept_files is None else self._kept_files.note()
+        return (note,) if note else ()
 
     def attach(self) -> None:
         """Counters are there anyway."""

@@ -12,7 +12,7 @@ from ..scopes import ZERO, Sample, ledger_of
 from .line_store import Line
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterable
     from types import CodeType
 
     import torch
@@ -69,11 +69,17 @@ class Measured:
 
         Their totals, whatever was profiled of it; those of the first device if none was in use.
         """
-        devices = {**self._in_use.seen, **self._chosen} or dict.fromkeys(find_devices()[:1])
         together: dict[Hashable, Gap] = {}
-        for device in devices:
+        for device in self._devices():
             together.update({} if device.gaps is None else device.gaps())
         return joined(together.values())
+
+    def notes(self) -> list[str]:
+        """What there is to say of all devices that were ever measured."""
+        return list(dict.fromkeys(note for device in self._devices() for note in device.notes()))
+
+    def _devices(self) -> Iterable[Device]:
+        return {**self._in_use.seen, **self._chosen} or find_devices()[:1]
 
     def forget(self) -> None:
         """Forget the devices that were measured so far."""

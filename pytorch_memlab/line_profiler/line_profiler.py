@@ -226,7 +226,7 @@ class LineProfiler:
 
     def _notes(self) -> list[str]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        return _device_notes(devices) + gaps.summary(self._measured.gaps())
+        return _device_notes(devices) + gaps.summary(self._measured.gaps()) + self._measured.notes()
 
 
 def _device_notes(devices: list[DeviceInfo]) -> list[str]:

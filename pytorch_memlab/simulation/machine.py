@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from .allocator_settings import AllocatorSettings
+    from .dry_run.kept_files import KeptFiles
     from .hardware.gpu import GPU
     from .shapes import Shapes
     from .values_read import ValueRead
@@ -98,6 +99,8 @@ class Machine:
         self.waits_are_seen = False
         self._trace: TraceCallbacks | None = None
         self._stream_ids = [StreamIds() for _ in self.gpus]
+        self.kept_files: KeptFiles | None = None
+        """The files that a dry run does not write; None where files are written."""
 
     @property
     def unmodelled(self) -> dict[str, OpCount]:

@@ -97,6 +97,23 @@ class Shapes:
         """Whether a tensor has values, or zeros in their place."""
         return self._unknown.known.get(_untyped_storage(tensor)._cdata, True)
 
+    def lacks_values(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor of any layout has no values, or not all of them."""
+        return any(map(self.storage_lacks_values, _storages(tensor)))
+
+    def storage_lacks_values(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage has no values."""
+        return storage._cdata in self._unknown.known
+
+    def bytes_without_values(self, count: int) -> torch.Tensor:
+        """A tensor of bytes without values, whatever modes are on.
+
+        Args:
+            count: of bytes.
+        """
+        with torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch():
+            return self._make_strided((count,), (1,), torch.uint8)
+
     def make(self, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
         """A contiguous tensor without values.
 
@@ -135,8 +152,9 @@ class Shapes:
             with torch._C.DisableTorchFunction():
                 if self.is_readable(tensor):
                     return read(tensor, *args, **kwargs)
-                zeros = torch.zeros((), dtype=tensor.dtype).expand(tensor.shape)
-                return read(zeros, *args, **kwargs)
+                zero = torch.zeros((), dtype=tensor.dtype)
+                self.forget_values(zero)
+                return read(zero.expand(tensor.shape), *args, **kwargs)
 
         return reader
 
@@ -285,6 +303,11 @@ def _is_small_outcome(outcome: Outcome) -> bool:
     if any(size.numel() > _MOST_OTHERS for size in outcome.sizes or ()):
         return False
     return all(_is_small(spec.numel, spec.dtype) for spec in _specs_in(outcome.result))
+
+
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    with torch._C.DisableTorchFunction():
+        return storages_of(tensor)
 
 
 def _specs_in(result: Any) -> Iterator[TensorSpec]:

@@ -17,6 +17,7 @@ from . import (
     constructors,
     cuda_ops,
     cudnn,
+    dry_run,
     fake_tensors,
     fast_path,
     generators,
@@ -70,6 +71,10 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
             messages of that GPU (``hardware/presets.toml``), and nothing of a GPU given as a
             capacity: all of that is PyTorch's.
         others: how much of each GPU other processes hold, a size likewise.
+        allow_writes: whether a run without values writes files that should hold them, such as
+            those of ``torch.save``. Without it they stay as they are, the first one is named on
+            standard error and all of them below the line profiler's tables, and reading one back
+            within the run gives what it would have held. What else the program does, it does.
         strict: whether an op without an entry in the kernels' table is an error. Without it the
             machine's ``unmodelled`` counts such ops, and the line profiler marks their lines.
 
@@ -102,6 +107,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         *,
         compute: bool = True,
         strict: bool = False,
+        allow_writes: bool = False,
         context: str | int | None = None,
         others: str | int = 0,
     ) -> None:
@@ -112,6 +118,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         self._count = count
         self._compute = compute
         self._strict = strict
+        self._allow_writes = allow_writes
         self._context = context
         self._others = others
         self._taken = TakenMemory.of(self._model, context, others)
@@ -124,6 +131,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
             self._count,
             compute=self._compute,
             strict=self._strict,
+            allow_writes=self._allow_writes,
             context=self._context,
             others=self._others,
         )
@@ -143,7 +151,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         with ExitStack() as exits:
             exits.callback(setattr, active, "machine", active.machine)
             active.machine = machine
-            exits.enter_context(_installed(machine))
+            exits.enter_context(_installed(machine, self._allow_writes))
             self._exits = exits.pop_all()
         return machine
 
@@ -155,7 +163,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
 
 
 @contextmanager
-def _installed(machine: Machine) -> Iterator[None]:
+def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
     patches = Patches()
     replacements = constructors.make_replacements(machine)
     shapes = machine.shapes
@@ -188,6 +196,8 @@ def _installed(machine: Machine) -> Iterator[None]:
         storage_methods.install(machine, patches)
         if shapes is not None:
             shapes.install(patches)
+            if not allow_writes:
+                exits.callback(dry_run.install(machine, patches))
         autograd_calls.install(machine, patches)
         backward_streams.install(machine, patches)
         fast_path.install(machine, patches)

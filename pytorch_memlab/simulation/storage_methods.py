@@ -24,6 +24,7 @@ def install(machine: Machine, patches: Patches) -> None:
         patches: who puts them back.
     """
     known = machine.placements.known
+    shapes = machine.shapes
     host_device = vars(torch._C.StorageBase)["device"].__get__
     host_resize = _Storage.resize_
 
@@ -40,10 +41,13 @@ def install(machine: Machine, patches: Patches) -> None:
         return copy(storage, place)
 
     def copy(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
-        new = _Storage(storage.nbytes())
-        # C++ copies through tensors of its own, which are none of the program's.
-        with torch._C._DisableTorchDispatch():
-            new.copy_(storage, False)
+        if shapes is not None and shapes.storage_lacks_values(storage):
+            new = shapes.bytes_without_values(storage.nbytes()).untyped_storage()
+        else:
+            new = _Storage(storage.nbytes())
+            # C++ copies through tensors of its own, which are none of the program's.
+            with torch._C._DisableTorchDispatch():
+                new.copy_(storage, False)
         if place != HOST:
             machine.put(new, place)
         return new

@@ -1,0 +1,152 @@
+"""NumPy arrays of tensors without values: they say so, also when they are copied or written."""
+
+from __future__ import annotations
+
+import os
+from functools import wraps
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from ..torchscript import make_known
+from .files import leave_room, watched_file
+from .kept_files import MARK
+from .marks import WithoutValues, is_marked
+
+if TYPE_CHECKING:
+    from ..patches import Patches
+    from ..shapes import Shapes
+    from .kept_files import KeptFiles
+
+
+class BytesWithoutValues(WithoutValues, bytes):
+    """The bytes of an array without values."""
+
+
+class ArrayWithoutValues(WithoutValues, np.ndarray[Any, Any]):
+    """An array of a tensor without values, or one that was computed from such an array."""
+
+    __array_priority__ = 1.0
+
+    def __array_wrap__(self, array: Any, *_context: Any) -> Any:
+        """A scalar where plain arrays give one."""
+        return array[()] if array.shape == () else array.view(type(self))
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickle the shape alone."""
+        return _without_values, (self.shape, self.dtype.str, MARK)
+
+    def tofile(self, fid: Any, sep: str = "", format: str = "%s") -> None:
+        """Write to a file: as for any array, but the file is kept from being written."""
+        if isinstance(fid, (str, bytes, os.PathLike)):
+            with open(fid, "wb") as file:
+                self.tofile(file, sep, format)
+            return
+        leave_room(fid, self.nbytes)
+
+    def tobytes(self, order: Any = "C") -> bytes:
+        """The bytes, which say that they have no values."""
+        return BytesWithoutValues(super().tobytes(order))
+
+    def dump(self, file: Any) -> None:
+        """Pickle to a file."""
+        import pickle
+
+        if isinstance(file, (str, bytes, os.PathLike)):
+            with open(file, "wb") as opened:
+                pickle.dump(self, opened)
+        else:
+            pickle.dump(self, file)
+
+
+def _without_values(shape: tuple[int, ...], dtype: str, _mark: bytes) -> Any:
+    """An array without values, from a pickle."""
+    return np.zeros(shape, dtype).view(ArrayWithoutValues)
+
+
+def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
+    """Mark arrays without values, and keep them out of files.
+
+    Args:
+        shapes: knows which tensors have none.
+        kept: the files that are not written.
+        patches: puts the originals back.
+    """
+
+    def lacks_values(value: Any) -> bool:
+        while value is not None:
+            if isinstance(value, torch.Tensor):
+                return shapes.lacks_values(value)
+            if is_marked(value):
+                return True
+            value = getattr(value, "base", None)
+        return False
+
+    to_numpy = torch.Tensor.numpy
+
+    def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        array = to_numpy(self, *args, **kwargs)
+        return array.view(ArrayWithoutValues) if shapes.lacks_values(self) else array
+
+    make = np.array
+
+    def array(object: Any, *args: Any, **kwargs: Any) -> Any:
+        parts = object if isinstance(object, (list, tuple)) else (object,)
+        made = make(object, *args, **kwargs)
+        return made.view(ArrayWithoutValues) if any(map(lacks_values, parts)) else made
+
+    write_array = np.lib.format.write_array
+
+    def write(fp: Any, array: Any, *args: Any, **kwargs: Any) -> None:
+        if lacks_values(array):
+            array = np.asanyarray(array).view(ArrayWithoutValues)
+            watched = watched_file(fp)
+            if watched is not None:
+                watched.lacks_values = True
+        write_array(fp, array, *args, **kwargs)
+
+    save_text = np.savetxt
+
+    def savetxt(fname: Any, X: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N803
+        if not lacks_values(X):
+            save_text(fname, X, *args, **kwargs)
+        elif isinstance(fname, (str, bytes, os.PathLike)):
+            copy = kept.new_copy()
+            save_text(copy, X, *args, **kwargs)
+            kept.keep(fname, copy)
+        else:
+            kept.tell(getattr(fname, "name", "<file>"))
+
+    def tensor_maker(make_tensor: Any) -> Any:
+        @wraps(make_tensor)
+        def made(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+            tensor: torch.Tensor = make_tensor(data, *args, **kwargs)
+            if isinstance(data, np.ndarray) and lacks_values(data):
+                shapes.forget_values(tensor)
+            return tensor
+
+        make_known(make_tensor, made)
+        return made
+
+    for name in ("from_numpy", "as_tensor", "tensor"):
+        patches.set(torch, name, tensor_maker(getattr(torch, name)))
+    patches.set(torch.Tensor, "numpy", numpy)
+    patches.set(np, "array", array)
+    patches.set(np.lib.format, "write_array", write)
+    patches.set(np, "savetxt", savetxt)
+    for name in ("load", "fromfile", "loadtxt"):
+        patches.set(np, name, _reader(kept, getattr(np, name)))
+
+
+def _reader(kept: KeptFiles, read: Any) -> Any:
+    """A function that reads files, of which some are kept copies."""
+
+    def reader(file: Any, *args: Any, **kwargs: Any) -> Any:
+        copy = kept.copy_of(file)
+        if copy is None:
+            return read(file, *args, **kwargs)
+        made = read(copy, *args, **kwargs)
+        return made.view(ArrayWithoutValues) if isinstance(made, np.ndarray) else made
+
+    return reader

@@ -1,0 +1,320 @@
+"""``open`` and the functions of ``os`` that move files, in a dry run.
+
+See Note [Files without values].
+"""
+
+from __future__ import annotations
+
+import builtins
+import io
+import os
+import pathlib
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from .kept_files import MARK, resolved
+from .marks import is_marked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..patches import Patches
+    from .after_import import AfterImport
+    from .kept_files import KeptFiles
+
+_open = io.open
+_unlink = os.unlink
+_LOOKED_AT = 65_536
+_INNER = ("raw", "buffer", "file", "fileobj", "myfileobj", "fp", "_fp", "_fileobj", "f", "stream")
+"""Attributes under which a file object has the one that it writes to."""
+_COMPRESSING = (
+    ("gzip", "GzipFile"),
+    ("bz2", "BZ2File"),
+    ("lzma", "LZMAFile"),
+    ("zipfile", "_ZipWriteFile"),
+)
+
+
+class WatchedFile(io.FileIO):
+    """A file that a program overwrites; it stays as it was if what is written has no values.
+
+    A file that holds something is written when this closes, from a copy; until then it stays.
+
+    Args:
+        path: of the file.
+        mode: as ``open`` takes it.
+        kept: the files that are not written.
+    """
+
+    def __init__(self, path: Any, mode: str, kept: KeptFiles) -> None:
+        self._kept = kept
+        self._path = path
+        self._process = os.getpid()
+        self._existed = os.path.exists(path)
+        self._old: Any = None
+        self._copy: str | None = None
+        self._tail = b""
+        self.lacks_values = kept.is_in_kept_folder(path)
+        if self._existed and os.path.getsize(path):
+            self._old = _open(path, "r+b", buffering=0)
+            self._copy = kept.new_copy()
+        super().__init__(path if self._copy is None else self._copy, mode)
+        self.name = path
+
+    def write(self, data: Any) -> int:
+        """Write, and look for the mark of tensors without values."""
+        if not self.lacks_values:
+            seen = self._tail + bytes(data)
+            self.lacks_values = MARK in seen
+            self._tail = seen[1 - len(MARK) :]
+        return super().write(data)
+
+    def close(self) -> None:
+        """Close it; now the file gets what was written, or stays as it was."""
+        if self.closed:
+            return
+        super().close()
+        if os.getpid() != self._process:
+            return
+        # What was written through its descriptor was not seen.
+        if self.lacks_values or _is_marked_file(self._copy or self._path):
+            self._keep()
+        else:
+            self._write_through()
+        if self._old is not None:
+            self._old.close()
+
+    def _keep(self) -> None:
+        copy = self._copy
+        if copy is None:
+            copy = self._kept.new_copy()
+            _copy_content(self._path, copy)
+            if self._existed:
+                os.truncate(self._path, 0)
+            else:
+                _unlink(self._path)
+        self._kept.keep(self._path, copy)
+
+    def _write_through(self) -> None:
+        self._kept.drop(self._path)
+        if self._copy is not None:
+            self._old.truncate(0)
+            with _open(self._copy, "rb") as new:
+                shutil.copyfileobj(new, self._old)
+            _unlink(self._copy)
+
+
+class _WatchedWriter(io.BufferedWriter):
+    """Notices arrays without values among what is written."""
+
+    def write(self, data: Any) -> int:
+        hole = _hole(self, data)
+        return super().write(data) if hole is None else hole
+
+
+class _WatchedRandom(io.BufferedRandom):
+    """Notices arrays without values among what is written."""
+
+    def write(self, data: Any) -> int:
+        hole = _hole(self, data)
+        return super().write(data) if hole is None else hole
+
+
+def _hole(file: Any, data: Any) -> int | None:
+    """Leave room for data without values; None if the data has some."""
+    return leave_room(file, memoryview(data).nbytes) if is_marked(data) else None
+
+
+def leave_room(file: Any, nbytes: int) -> int | None:
+    """Leave room for data without values in a watched file, which is not written from now on.
+
+    Args:
+        file: what a program writes to.
+        nbytes: size of the data.
+
+    Returns:
+        The size; None if the file is not watched.
+    """
+    watched = watched_file(file)
+    if watched is None:
+        return None
+    watched.lacks_values = True
+    file.seek(nbytes, os.SEEK_CUR)
+    watched.truncate(file.tell())
+    return nbytes
+
+
+def watched_file(file: Any) -> WatchedFile | None:
+    """The watched file that a file object writes to, whatever lies between the two.
+
+    Args:
+        file: what a program writes to.
+    """
+    seen = set()
+    while file is not None and id(file) not in seen:
+        if isinstance(file, WatchedFile):
+            return file
+        seen.add(id(file))
+        inner = None
+        for name in _INNER:
+            inner = getattr(file, name, None)
+            if inner is not None and hasattr(inner, "write"):
+                break
+            inner = None
+        file = inner
+    return None
+
+
+def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
+    """Watch files that are opened to be overwritten, or moved over others.
+
+    Args:
+        kept: the files that are not written.
+        imports: tells when the program has imported what compresses.
+        patches: puts the originals back.
+    """
+    open_ = _opener(kept)
+    patches.set(builtins, "open", open_)
+    patches.set(io, "open", open_)
+    for module, name in _COMPRESSING:
+        imports.call(module, partial(_watch_compressed, name, patches))
+    move, remove = _mover(kept), _remover(kept)
+    for name in ("rename", "replace"):
+        patches.set(os, name, move(getattr(os, name)))
+    for name in ("remove", "unlink"):
+        patches.set(os, name, remove(getattr(os, name)))
+    for name in ("copyfile", "copy", "copy2"):
+        patches.set(shutil, name, _copier(kept, getattr(shutil, name)))
+    patches.set(os.path, "getsize", _sizer(kept))
+    accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has its own references
+    if accessor is not None:
+        for name in ("rename", "replace", "unlink"):
+            patches.set(accessor, name, staticmethod(getattr(os, name)))
+        patches.set(accessor, "open", staticmethod(open_))
+
+
+def _watch_compressed(name: str, patches: Patches, module: Any) -> None:
+    """Look for the mark before it is compressed."""
+    kind = getattr(module, name)
+    write_compressed = kind.write
+
+    def write(self: Any, data: Any) -> Any:
+        if is_marked(data) or MARK in bytes(data):
+            watched = watched_file(self)
+            if watched is not None:
+                watched.lacks_values = True
+        return write_compressed(self, data)
+
+    patches.set(kind, "write", write)
+    if hasattr(module, "_builtin_open"):
+        patches.set(module, "_builtin_open", builtins.open)
+
+
+def _opener(kept: KeptFiles) -> Callable[..., Any]:
+    def open(
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> Any:
+        others = (encoding, errors, newline, closefd, opener)
+        if isinstance(file, int) or opener is not None:
+            return _open(file, mode, buffering, *others)
+        overwrites = "w" in mode or "x" in mode
+        if not overwrites:
+            return _open(kept.copy_of(file) or file, mode, buffering, *others)
+        is_watched = "b" in mode and (os.path.isfile(file) or not os.path.exists(file))
+        if not is_watched or others != (None, None, None, True, None):
+            opened = _open(file, mode, buffering, *others)
+            kept.drop(file)
+            return opened
+        raw = WatchedFile(file, mode.replace("b", ""), kept)
+        if buffering == 0:
+            return raw
+        size = buffering if buffering > 1 else io.DEFAULT_BUFFER_SIZE
+        return _WatchedRandom(raw, size) if "+" in mode else _WatchedWriter(raw, size)
+
+    return open
+
+
+def _mover(kept: KeptFiles) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def of(move: Callable[..., Any]) -> Callable[..., Any]:
+        def moved(src: Any, dst: Any, **options: Any) -> None:
+            if options:  # names within folders that are open
+                move(src, dst, **options)
+            elif kept.copy_of(src) is not None:
+                kept.move(src, dst)
+            elif os.path.isdir(src):
+                before = resolved(src)
+                move(src, dst)
+                kept.move_folder(before, resolved(dst))
+            elif kept.is_in_kept_folder(dst) or _is_marked_file(src):
+                copy = kept.new_copy()
+                _copy_content(src, copy)
+                _unlink(src)
+                kept.keep(dst, copy)
+            else:
+                move(src, dst)
+                kept.drop(dst)
+
+        return moved
+
+    return of
+
+
+def _remover(kept: KeptFiles) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def of(remove: Callable[..., Any]) -> Callable[..., Any]:
+        def removed(path: Any, **options: Any) -> None:
+            if options:
+                remove(path, **options)
+            elif kept.copy_of(path) is not None:
+                kept.drop(path)
+            elif not kept.is_in_kept_folder(path):
+                remove(path)
+
+        return removed
+
+    return of
+
+
+def _copier(kept: KeptFiles, copy: Callable[..., Any]) -> Callable[..., Any]:
+    def copied(src: Any, dst: Any, **options: Any) -> Any:
+        source = kept.copy_of(src)
+        if source is None:
+            return copy(src, dst, **options)
+        if os.path.isdir(dst):
+            dst = os.path.join(dst, os.path.basename(src))
+        target = kept.new_copy()
+        _copy_content(source, target)
+        kept.keep(dst, target)
+        return dst
+
+    return copied
+
+
+def _sizer(kept: KeptFiles) -> Callable[[Any], int]:
+    getsize = os.path.getsize
+    return lambda filename: getsize(kept.copy_of(filename) or filename)
+
+
+def _is_marked_file(path: Any) -> bool:
+    """Whether a file that was written unwatched holds tensors without values."""
+    if not os.path.isfile(path):
+        return False
+    with _open(path, "rb") as file:
+        return MARK in file.read(_LOOKED_AT)
+
+
+def _copy_content(source: Any, target: Any) -> None:
+    with _open(source, "rb") as old, _open(target, "wb") as new:
+        shutil.copyfileobj(old, new)
+
+
+def parent_exists(path: Any) -> bool:
+    """Whether the folder is there that a file would be written to."""
+    return os.path.isdir(os.path.dirname(resolved(path)))

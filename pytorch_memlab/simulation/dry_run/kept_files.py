@@ -1,0 +1,150 @@
+"""Files that a dry run does not write: their paths, and what they would have held.
+
+Note [Files without values]
+
+A file that would hold values which a dry run does not have is not written. What the program would
+have written goes to a copy in the folder for temporary files, in which tensors without values
+stand by their sizes alone. Whatever reads the path within the run reads the copy. The file itself
+stays as it is.
+
+Text files, folders, other libraries' files and everything outside of this process are not watched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import threading
+from typing import Any
+
+MARK = b".pytorch_memlab_tensors_without_values"
+"""Stands in the bytes of everything that was saved with tensors that have no values."""
+
+_NAMED = 5
+_unlink = os.unlink
+
+
+class KeptFiles:
+    """The files of one dry run that are not written."""
+
+    def __init__(self) -> None:
+        self._copies: dict[str, str] = {}
+        self._folders: set[str] = set()
+        self._named: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._is_closed = False
+        self._is_told = False
+
+    def copy_of(self, path: Any) -> str | None:
+        """The file that holds what would be at a path.
+
+        Args:
+            path: as a program names it; anything else than a path is not kept.
+        """
+        if not isinstance(path, (str, bytes, os.PathLike)) or not self._copies:
+            return None
+        return self._copies.get(resolved(path))
+
+    def new_copy(self) -> str:
+        """An empty file in the folder for temporary files."""
+        descriptor, path = tempfile.mkstemp(prefix="pytorch_memlab_dry_run_")
+        os.close(descriptor)
+        return path
+
+    def keep(self, path: Any, copy: str) -> None:
+        """Take the copy for the file.
+
+        Args:
+            path: as the program names it.
+            copy: from ``new_copy``; this owns it from now on.
+        """
+        with self._lock:
+            if self._is_closed:
+                _unlink(copy)
+                return
+            before = self._copies.get(resolved(path))
+            self._copies[resolved(path)] = copy
+            if before is not None and before != copy:
+                _unlink(before)
+            if not self.is_in_kept_folder(path):
+                self.tell(path)
+
+    def keep_folder(self, path: Any) -> None:
+        """Keep every file that is written into a folder from now on."""
+        with self._lock:
+            self._folders.add(resolved(path))
+            self.tell(path)
+
+    def is_in_kept_folder(self, path: Any) -> bool:
+        """Whether every file that is written at this place is kept."""
+        return bool(self._folders) and os.path.dirname(resolved(path)) in self._folders
+
+    def drop(self, path: Any) -> None:
+        """Forget the copy of a file: the file itself was written."""
+        with self._lock:
+            copy = self._copies.pop(resolved(path), None)
+        if copy is not None:
+            _unlink(copy)
+
+    def move(self, source: Any, target: Any) -> None:
+        """Take a copy under another path.
+
+        Args:
+            source: whose copy is kept.
+            target: the new path.
+        """
+        with self._lock:
+            copy = self._copies.pop(resolved(source))
+            self._named.pop(resolved(source), None)
+            self.keep(target, copy)
+
+    def move_folder(self, source: str, target: str) -> None:
+        """Follow a folder that was moved with the files that would be in it.
+
+        Args:
+            source: its resolved path before.
+            target: its resolved path now.
+        """
+        with self._lock:
+            for path in [path for path in self._copies if path.startswith(source + os.sep)]:
+                self._copies[target + path[len(source) :]] = self._copies.pop(path)
+
+    def tell(self, path: Any) -> None:
+        """Name a path in the reports, and the first one on standard error at once."""
+        name = os.fsdecode(os.fspath(path))
+        with self._lock:
+            if not self._is_told:
+                self._is_told = True
+                print(
+                    f"pytorch-memlab: dry run: {name} is not written, its tensors have no values;"
+                    " the same goes for all that follow (--allow-writes, or"
+                    " simulate(..., allow_writes=True), writes them)",
+                    file=sys.stderr,
+                )
+            self._named[resolved(path)] = name
+
+    def note(self) -> str:
+        """What reports say of all of them; empty if there are none."""
+        names = list(self._named.copy().values())
+        if not names:
+            return ""
+        rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+        return (
+            f"not written, for tensors of a dry run have no values: {', '.join(names[:_NAMED])}"
+            f"{rest}"
+        )
+
+    def close(self) -> None:
+        """Delete the copies."""
+        with self._lock:
+            self._is_closed = True
+            copies = list(self._copies.values())
+            self._copies.clear()
+        for copy in copies:
+            _unlink(copy)
+
+
+def resolved(path: Any) -> str:
+    """The path of a file that a program names, without links."""
+    return os.path.realpath(os.fsdecode(os.fspath(path)))

@@ -1,0 +1,228 @@
+"""safetensors in a dry run; see Note [Files without values]."""
+
+from __future__ import annotations
+
+import io
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from .kept_files import MARK
+from .marks import is_marked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Self
+
+    from ..patches import Patches
+    from ..shapes import Shapes
+    from .after_import import AfterImport
+    from .kept_files import KeptFiles
+
+_DTYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+}
+
+
+class _Flat(dict[str, Any]):
+    """What the library makes of tensors before it writes them, with those tensors."""
+
+    tensors: dict[str, torch.Tensor]
+
+
+def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
+    """Keep tensors and arrays without values out of safetensors' files.
+
+    Args:
+        shapes: knows which tensors have none.
+        kept: the files that are not written.
+        imports: tells when the program has imported the library.
+        patches: puts the originals back.
+    """
+
+    def lacks_values(value: Any) -> bool:
+        return shapes.lacks_values(value) if isinstance(value, torch.Tensor) else is_marked(value)
+
+    def flattened(flatten: Callable[..., Any]) -> Callable[..., Any]:
+        def flat(tensors: dict[str, Any], *args: Any) -> Any:
+            found = flatten(tensors, *args)
+            if not any(map(lacks_values, tensors.values())):
+                return found
+            made = _Flat(found)
+            made.tensors = tensors
+            return made
+
+        return flat
+
+    def serialized(write: Callable[..., Any]) -> Callable[..., Any]:
+        def serialize(flat: Any, metadata: Any = None) -> Any:
+            if isinstance(flat, _Flat):
+                return _archive(flat.tensors, metadata, shapes)
+            return write(flat, metadata=metadata)
+
+        return serialize
+
+    def serialized_to(write: Callable[..., Any]) -> Callable[..., Any]:
+        def serialize_file(flat: Any, filename: Any, metadata: Any = None) -> None:
+            if not isinstance(flat, _Flat):
+                write(flat, filename, metadata=metadata)
+                kept.drop(filename)
+                return
+            with open(filename, "wb") as file:
+                file.write(_archive(flat.tensors, metadata, shapes))
+
+        return serialize_file
+
+    def patch(module: Any, load: Callable[..., Any]) -> None:
+        for name in ("_flatten_as_ptr", "_flatten"):
+            if hasattr(module, name):
+                patches.set(module, name, flattened(getattr(module, name)))
+        patches.set(module, "serialize", serialized(module.serialize))
+        patches.set(module, "serialize_file", serialized_to(module.serialize_file))
+        patches.set(module, "load", load)
+        patches.set(module, "safe_open", _opener(kept, module.safe_open))
+
+    def patch_torch(module: Any) -> None:
+        load = module.load
+        patch(module, lambda data: _tensors(data) if MARK in data else load(data))
+
+    def patch_numpy(module: Any) -> None:
+        load = module.load
+        patch(
+            module,
+            lambda data: (
+                {name: tensor.numpy() for name, tensor in _tensors(data).items()}
+                if MARK in data
+                else load(data)
+            ),
+        )
+
+    def patch_package(module: Any) -> None:
+        patches.set(module, "safe_open", _opener(kept, module.safe_open))
+
+    imports.call("safetensors.torch", patch_torch)
+    imports.call("safetensors.numpy", patch_numpy)
+    imports.call("safetensors", patch_package)
+
+
+def _archive(tensors: dict[str, Any], metadata: dict[str, str] | None, shapes: Shapes) -> bytes:
+    buffer = io.BytesIO()
+    values = {name: _on_host(value, shapes) for name, value in tensors.items()}
+    torch.save({"tensors": values, "metadata": metadata}, buffer)
+    return buffer.getvalue()
+
+
+def _on_host(value: Any, shapes: Shapes) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.detach().cpu()
+    tensor = torch.from_numpy(np.asarray(value))
+    if is_marked(value):
+        shapes.forget_values(tensor)
+    return tensor
+
+
+def _content(data: Any) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
+    return content
+
+
+def _tensors(data: Any) -> dict[str, torch.Tensor]:
+    tensors: dict[str, torch.Tensor] = _content(data)["tensors"]
+    return tensors
+
+
+def _opener(kept: KeptFiles, safe_open: Callable[..., Any]) -> Callable[..., Any]:
+    def opened(
+        filename: Any, framework: str = "pt", device: Any = "cpu", *args: Any, **kwargs: Any
+    ) -> Any:
+        copy = kept.copy_of(filename)
+        if copy is None:
+            return safe_open(filename, framework, device, *args, **kwargs)
+        return _KeptTensors(copy, framework, device)
+
+    return opened
+
+
+class _KeptTensors:
+    """A file of safetensors, opened, that was not written.
+
+    Args:
+        copy: the file that holds what would have been written.
+        framework: ``"np"`` or ``"numpy"`` for arrays, any other for tensors.
+        device: where tensors go.
+    """
+
+    def __init__(self, copy: str, framework: str, device: Any) -> None:
+        with open(copy, "rb") as file:
+            content = _content(file.read())
+        self._tensors: dict[str, torch.Tensor] = content["tensors"]
+        self._metadata: dict[str, str] | None = content["metadata"]
+        self._is_numpy = framework in ("np", "numpy")
+        self._device = device
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is open."""
+
+    def keys(self) -> list[str]:
+        """Names of the tensors, in order."""
+        return sorted(self._tensors)
+
+    offset_keys = keys
+
+    def metadata(self) -> dict[str, str] | None:
+        """The texts that were saved with them."""
+        return self._metadata
+
+    def get_tensor(self, name: str) -> Any:
+        """One of them."""
+        tensor = self._tensors[name]
+        return tensor.numpy() if self._is_numpy else tensor.to(self._device)
+
+    def get_tensors(self) -> dict[str, Any]:
+        """All of them."""
+        return {name: self.get_tensor(name) for name in self.keys()}
+
+    def get_slice(self, name: str) -> _KeptSlice:
+        """One of them, of which parts can be read."""
+        return _KeptSlice(self._tensors[name], partial(self.get_tensor, name))
+
+
+class _KeptSlice:
+    """A tensor of such a file, of which parts can be read.
+
+    Args:
+        tensor: as it was saved.
+        get: gives it as it is to be read.
+    """
+
+    def __init__(self, tensor: torch.Tensor, get: Callable[[], Any]) -> None:
+        self._tensor = tensor
+        self._get = get
+
+    def get_shape(self) -> list[int]:
+        """Its size."""
+        return list(self._tensor.shape)
+
+    def get_dtype(self) -> str:
+        """The format's name of its type."""
+        return _DTYPES[self._tensor.dtype]
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._get()[index]

@@ -1,0 +1,584 @@
+"""A dry run leaves files alone that would hold values which it does not have."""
+
+from __future__ import annotations
+
+import builtins
+import bz2
+import gzip
+import io
+import json
+import os
+import pickle
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.cli.main import main
+from pytorch_memlab.render import html
+from pytorch_memlab.render import json as json_report
+
+OLD = b"the only copy of a month of training" * 1000
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A dry run in a folder of its own, in which ``old`` is there already."""
+    monkeypatch.chdir(tmp_path)
+    Path("old").write_bytes(OLD)
+    with simulate("8TiB", compute=False) as machine:
+        yield machine
+
+
+def checkpoint():
+    return {
+        "weight": torch.empty(2**20, 2**20, device="cuda"),
+        "mask": torch.tensor([True, False]),
+        "step": 7,
+    }
+
+
+def is_checkpoint(machine, loaded, device="cuda"):
+    weight = loaded["weight"]
+    return (
+        weight.shape == (2**20, 2**20)
+        and weight.device.type == device
+        and machine.shapes.lacks_values(weight)
+        and loaded["mask"].tolist() == [True, False]
+        and loaded["step"] == 7
+    )
+
+
+def save_to_path(path):
+    torch.save(checkpoint(), path)
+
+
+def save_to_legacy_path(path):
+    torch.save(checkpoint(), path, _use_new_zipfile_serialization=False)
+
+
+def save_to_file(path):
+    with open(path, "wb") as file:
+        torch.save(checkpoint(), file)
+
+
+def save_to_unbuffered_file(path):
+    with open(path, "wb", buffering=0) as file:
+        torch.save(checkpoint(), file)
+
+
+def save_to_legacy_file(path):
+    with path.open("w+b") as file:
+        torch.save(checkpoint(), file, _use_new_zipfile_serialization=False)
+
+
+def save_after_real_data(path):
+    with open(path, "wb") as file:
+        torch.save(torch.arange(10_000), file)
+        torch.save(checkpoint(), file)
+
+
+def save_to_bytes(path):
+    buffer = io.BytesIO()
+    torch.save(checkpoint(), buffer)
+    path.write_bytes(buffer.getvalue())
+
+
+def save_to_temporary_file(path):
+    with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
+        torch.save(checkpoint(), file)
+    os.replace(file.name, path)
+
+
+def save_beside_and_rename(path):
+    torch.save(checkpoint(), "beside")
+    Path("beside").rename(path)
+
+
+def save_beside_and_copy(path):
+    torch.save(checkpoint(), "beside")
+    shutil.copyfile("beside", path)
+    os.remove("beside")
+
+
+def pickle_to_file(path):
+    with open(path, "wb") as file:
+        pickle.dump(checkpoint(), file)
+
+
+def pickle_compressed(path):
+    with gzip.open(path, "wb") as file:
+        pickle.dump(checkpoint(), file)
+
+
+def pickle_compressed_otherwise(path):
+    with bz2.open(path, "wb") as file:
+        pickle.dump(checkpoint(), file)
+
+
+def save_into_zip(path):
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        buffer = io.BytesIO()
+        torch.save(checkpoint(), buffer)
+        archive.writestr("model.pt", buffer.getvalue())
+
+
+def load_pickle(path):
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def load_compressed(path):
+    with gzip.open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def load_compressed_otherwise(path):
+    with bz2.open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def load_second(path):
+    with open(path, "rb") as file:
+        assert torch.load(file).tolist() == list(range(10_000))
+        return torch.load(file)
+
+
+def load_from_zip(path):
+    with zipfile.ZipFile(path) as archive:
+        return torch.load(io.BytesIO(archive.read("model.pt")))
+
+
+SAVED = [
+    (save_to_path, torch.load),
+    (save_to_legacy_path, torch.load),
+    (save_to_file, torch.load),
+    (save_to_unbuffered_file, torch.load),
+    (save_to_legacy_file, torch.load),
+    (save_to_bytes, torch.load),
+    (save_to_temporary_file, torch.load),
+    (save_beside_and_rename, torch.load),
+    (save_beside_and_copy, torch.load),
+    (save_into_zip, load_from_zip),
+    (pickle_to_file, load_pickle),
+    (pickle_compressed, load_compressed),
+    (pickle_compressed_otherwise, load_compressed_otherwise),
+]
+WAYS = pytest.mark.parametrize(("save", "load"), SAVED, ids=[save.__name__ for save, _ in SAVED])
+
+
+@WAYS
+def test_a_file_that_is_there_stays_and_its_path_gives_what_it_would_hold(machine, save, load):
+    path = Path("old").absolute()
+
+    save(path)
+
+    assert is_checkpoint(machine, load(path))
+    assert io.FileIO(path).read() == OLD  # not through the ``open`` that the run has replaced
+    assert os.listdir() == ["old"]
+    assert list(machine.kept_files.note().split(": ", 1)[1].split(", "))[-1] == str(path)
+
+
+@WAYS
+def test_no_file_comes_up_where_none_was(machine, save, load):
+    path = Path("new").absolute()
+
+    save(path)
+
+    assert is_checkpoint(machine, load(path))
+    assert os.listdir() == ["old"]
+
+
+def test_the_first_file_is_named_on_standard_error_and_no_other(machine, capsys):
+    save_to_path("old")
+    save_to_path("new")
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        "pytorch-memlab: dry run: old is not written, its tensors have no values; the same goes for"
+        " all that follow (--allow-writes, or simulate(..., allow_writes=True), writes them)\n"
+    )
+    assert machine.kept_files.note() == (
+        "not written, for tensors of a dry run have no values: old, new"
+    )
+
+
+def test_what_is_loaded_lies_where_it_is_mapped_to_and_counts_there(machine):
+    save_to_path("new")
+    before = torch.cuda.memory_allocated()
+
+    on_host = torch.load("new", map_location="cpu", mmap=True)
+    assert is_checkpoint(machine, on_host, "cpu")
+    assert torch.cuda.memory_allocated() == before
+    on_gpu = torch.load("new", map_location="cuda:0")
+    assert torch.cuda.memory_allocated() == before + 4 * 2**40 + 512
+    assert is_checkpoint(machine, on_gpu)
+
+
+def test_saving_again_from_what_was_loaded_keeps_the_file_too(machine):
+    save_to_path("new")
+
+    torch.save(torch.load("new"), "old")
+
+    assert io.FileIO("old").read() == OLD
+    assert is_checkpoint(machine, torch.load("old"))
+
+
+def test_views_of_one_storage_are_views_of_one_when_they_are_loaded(machine):
+    whole = torch.empty(100, 100, device="cuda")
+    torch.save([whole, whole[3:5]], "new")
+
+    first, second = torch.load("new")
+
+    assert second.shape == (2, 100)
+    assert first.untyped_storage()._cdata == second.untyped_storage()._cdata
+
+
+def test_a_copy_through_memory_works_as_ever(machine):
+    buffer = io.BytesIO()
+    torch.save(checkpoint(), buffer)
+    buffer.seek(0)
+
+    assert is_checkpoint(machine, torch.load(buffer))
+    assert len(buffer.getvalue()) < 10_000
+    assert machine.kept_files.note() == ""
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_data_with_values_is_written_as_it_is_without_a_dry_run(tmp_path, monkeypatch, is_new):
+    monkeypatch.chdir(tmp_path)
+    data = {"step": torch.tensor(3), "data": torch.arange(100_000), "rate": 0.5}
+    options = {"_use_new_zipfile_serialization": is_new}
+    torch.save(data, "same", **options)
+    expected = Path("same").read_bytes()
+    Path("same").unlink()
+
+    with simulate("8TiB", compute=False) as machine:
+        torch.save(data, "same", **options)
+        assert Path("same").read_bytes() == expected
+        with open("file", "wb") as file:
+            file.write(OLD)
+        assert machine.kept_files.note() == ""
+
+    assert Path("file").read_bytes() == OLD
+
+
+def test_a_file_with_values_takes_the_place_of_one_that_was_kept(machine):
+    save_to_path("old")
+    torch.save(torch.arange(3), "old")
+
+    assert torch.load("old").tolist() == [0, 1, 2]
+    assert io.FileIO("old").read() != OLD
+
+
+def test_an_overwritten_file_gets_values_when_it_closes(machine):
+    with open("old", "wb") as file:
+        file.write(b"new")
+        os.write(file.fileno(), b"er")
+        assert io.FileIO("old").read() == OLD
+
+    assert io.FileIO("old").read() == b"ernew"
+
+
+def test_a_link_and_what_it_leads_to_are_one_file(machine):
+    Path("link").symlink_to("old")
+
+    save_to_path("link")
+
+    assert io.FileIO("old").read() == OLD
+    assert is_checkpoint(machine, torch.load("old"))
+    assert Path("link").is_symlink()
+
+
+def test_a_folder_that_is_moved_takes_its_files_along(machine):
+    Path("temporary").mkdir()
+    save_to_path("temporary/model.pt")
+    os.rename("temporary", "final")
+
+    assert is_checkpoint(machine, torch.load("final/model.pt"))
+    assert os.listdir("final") == []
+
+
+def test_a_kept_file_has_a_size_and_can_be_removed(machine):
+    save_to_path("old")
+
+    assert 0 < os.path.getsize("old") < 10_000
+    os.remove("old")
+
+    assert io.FileIO("old").read() == OLD
+    assert os.path.getsize("old") == len(OLD)
+
+
+def test_a_file_opened_to_be_changed_or_added_to_stays(machine):
+    for mode in ("r+b", "ab"):
+        with open("old", mode) as file:
+            torch.save(checkpoint(), file)
+
+    assert io.FileIO("old").read() == OLD
+    assert machine.kept_files.note().endswith(": old")
+
+
+def test_a_missing_folder_is_an_error_as_ever(machine):
+    with pytest.raises(RuntimeError, match=r"Parent directory nowhere does not exist"):
+        save_to_path("nowhere/new")
+    with pytest.raises(FileNotFoundError):
+        save_to_file("nowhere/new")
+
+
+def test_an_error_amid_saving_leaves_the_file_as_it_was(machine):
+    with pytest.raises((pickle.PicklingError, AttributeError)):
+        torch.save([checkpoint(), lambda: 0], "old")
+
+    assert io.FileIO("old").read() == OLD
+
+
+def test_writes_that_are_allowed_are_done(tmp_path):
+    path = tmp_path / "model.pt"
+    with simulate("a100", compute=False, allow_writes=True):
+        torch.save(torch.empty(1000, 1000, device="cuda"), path)
+
+    assert torch.load(path, map_location="cpu").shape == (1000, 1000)
+
+
+def test_with_arithmetic_files_are_written(tmp_path):
+    path = tmp_path / "model.pt"
+    with simulate("a100"):
+        torch.save(torch.full((100, 100), 3.0, device="cuda"), path)
+
+    assert torch.load(path, map_location="cpu").sum() == 30_000
+
+
+def test_all_is_given_back_and_no_copy_stays(tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    owners = (builtins, io, os, os.path, shutil, np, torch, torch.serialization, torch.jit)
+    before = [dict(vars(owner)) for owner in owners]
+
+    with simulate("8TiB", compute=False):
+        save_to_path(tmp_path / "new")
+        assert len(os.listdir(folder)) == 1
+        unclosed = open(tmp_path / "late", "wb")  # noqa: SIM115
+        torch.save(checkpoint(), unclosed)
+    unclosed.close()
+
+    assert os.listdir(folder) == []
+    assert os.listdir(tmp_path) == ["temporary"]
+    assert [dict(vars(owner)) for owner in owners] == before
+
+
+# NumPy
+
+
+def zeros_of(machine):
+    return torch.empty(1000, 1000, device="cuda").cpu().numpy()
+
+
+def save_array(path, array):
+    with open(path, "wb") as file:
+        np.save(file, array)
+
+
+def save_zipped(path, array):
+    with open(path, "wb") as file:
+        np.savez(file, array=array)
+
+
+def write_bytes_of_array(path, array):
+    with open(path, "wb") as file:
+        file.write(b"header")
+        file.write(array.tobytes())
+
+
+def write_array(path, array):
+    with open(path, "wb") as file:
+        file.write(b"header")
+        file.write(array)
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        save_array,
+        save_zipped,
+        write_bytes_of_array,
+        write_array,
+        lambda path, array: array.tofile(path),
+        lambda path, array: array.dump(path),
+        lambda path, array: np.savetxt(path, array[:2]),
+        lambda path, array: save_array(path, array * 2 + 1),
+        lambda path, array: save_array(path, np.concatenate([np.ones((1, 1000)), array])),
+        lambda path, array: save_array(path, np.array([array[0], array[1]])),
+        lambda path, array: save_array(path, np.asarray(array)[3:]),
+        lambda path, array: save_array(path, array.astype("float16").T),
+        lambda path, array: save_array(path, np.asarray(torch.from_numpy(array).numpy())),
+    ],
+)
+def test_arrays_of_tensors_without_values_are_not_written(machine, write):
+    write("old", zeros_of(machine))
+
+    assert io.FileIO("old").read() == OLD
+    assert machine.kept_files.note().endswith(": old")
+
+
+def test_arrays_can_be_read_back(machine):
+    array = zeros_of(machine)
+    np.save("new.npy", array)
+    np.savez("new.npz", array=array, real=np.arange(3))
+    array.tofile("new.bin")
+    np.savetxt("new.txt", array[:2, :3])
+
+    assert np.load("new.npy").shape == (1000, 1000)
+    assert np.load("new.npz")["array"].shape == (1000, 1000)
+    assert np.load("new.npz")["real"].tolist() == [0, 1, 2]
+    assert np.fromfile("new.bin", np.float32).size == 1_000_000
+    assert np.loadtxt("new.txt").tolist() == [[0, 0, 0], [0, 0, 0]]
+    assert os.listdir() == ["old"]
+    np.save("old", np.load("new.npy"))
+    assert io.FileIO("old").read() == OLD
+
+
+def test_other_arrays_are_written(machine):
+    np.save("ids.npy", torch.arange(5).numpy())
+    np.arange(3).tofile("old")
+
+    assert np.load(io.BytesIO(io.FileIO("ids.npy").read())).tolist() == [0, 1, 2, 3, 4]
+    assert io.FileIO("old").read() == np.arange(3).tobytes()
+
+
+def test_arrays_without_values_are_arrays(machine):
+    array = zeros_of(machine)
+
+    assert type(array.sum()) is np.float32
+    assert type(array[0, 0]) is np.float32
+    assert f"{array.mean():.2f}" == "0.00"
+    assert pickle.loads(pickle.dumps(array)).shape == array.shape
+
+
+# TorchScript and checkpoints of many files
+
+
+def test_scripted_modules_are_not_written(machine):
+    module = torch.jit.script(torch.nn.Linear(100, 100).cuda())
+    module.weight.data.normal_()
+    torch.jit.save(module, "old")
+    module.save("new")
+    with open("newer", "wb") as file:
+        torch.jit.save(module, file)
+
+    for path in ("old", "new", "newer"):
+        loaded = torch.jit.load(path)
+        assert machine.shapes.lacks_values(loaded.weight)
+        assert loaded(torch.ones(3, 100)).shape == (3, 100)
+    assert io.FileIO("old").read() == OLD
+    assert os.listdir() == ["old"]
+
+
+def test_a_distributed_checkpoint_stays_as_a_whole(tmp_path, monkeypatch):
+    from torch.distributed import checkpoint as dcp
+
+    monkeypatch.chdir(tmp_path)
+    old = {"weight": torch.ones(100, 100), "step": torch.tensor(1)}
+    dcp.save(old, checkpoint_id="folder", no_dist=True)
+    files = {path: path.read_bytes() for path in Path("folder").iterdir()}
+
+    with simulate("a100", compute=False) as machine:
+        new = {"weight": torch.empty(100, 100, device="cuda"), "step": torch.tensor(2)}
+        dcp.save(new, checkpoint_id="folder", no_dist=True)
+        loaded = {"weight": torch.ones(100, 100, device="cuda"), "step": torch.tensor(0)}
+        dcp.load(loaded, checkpoint_id="folder", no_dist=True)
+        assert loaded["step"] == 2
+        assert machine.shapes.lacks_values(loaded["weight"])
+        dcp.async_save(new, checkpoint_id="other", no_dist=True).result()
+        assert machine.kept_files.note().endswith(": folder, other")
+
+    assert {path: path.read_bytes() for path in Path("folder").iterdir()} == files
+    assert os.listdir("other") == []
+    dcp.load(old, checkpoint_id="folder", no_dist=True)
+    assert old["step"] == 1
+
+
+# Reports
+
+RESUME = """\
+import os, torch
+
+
+def train():
+    model = torch.nn.Linear(1000, 1000)
+    model.load_state_dict(torch.load("model.pt")["model"])
+    model.cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(8, 1000, device="cuda")).sum().backward()
+    optimizer.step()
+    torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "model.pt")
+    return torch.load("model.pt")
+
+
+loaded = train()
+print(sorted(loaded), len(loaded["optimizer"]["state"]), loaded["model"]["weight"].device)
+"""
+NOTE = "not written, for tensors of a dry run have no values: model.pt"
+
+
+@pytest.mark.parametrize("output", [None, "out.txt", "out.html", "out.json"])
+def test_a_script_that_resumes_keeps_its_checkpoint(tmp_path, monkeypatch, capsys, output):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"model": torch.nn.Linear(1000, 1000).state_dict()}, "model.pt")
+    before = Path("model.pt").read_bytes()
+    Path("resume.py").write_text(RESUME)
+
+    arguments = ["-o", output] if output else []
+    assert main(["run", "--dry-run", "--gpu", "a100", *arguments, "resume.py"]) == 0
+
+    told = capsys.readouterr()
+    assert Path("model.pt").read_bytes() == before
+    assert told.out.startswith("['model', 'optimizer'] 2 cuda:0\n")
+    assert told.err.count("model.pt is not written") == 1
+    report = told.out if output is None else Path(output).read_text()
+    assert NOTE in report
+    if output == "out.json":
+        assert NOTE in json.loads(report)["notes"]
+
+
+def test_a_script_may_be_allowed_to_write(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    torch.save({"model": torch.nn.Linear(1000, 1000).state_dict()}, "model.pt")
+    Path("resume.py").write_text(RESUME)
+
+    assert main(["run", "--dry-run", "--allow-writes", "--gpu", "a100", "resume.py"]) == 0
+
+    assert "not written" not in "".join(capsys.readouterr())
+    assert sorted(torch.load("model.pt", map_location="cpu")) == ["model", "optimizer"]
+
+
+def test_allowed_writes_are_those_of_a_dry_run(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("print('ran')")
+
+    assert main(["run", "--allow-writes", "script.py"]) == 2
+    assert capsys.readouterr().err == (
+        "pytorch-memlab run: error: --allow-writes is for --dry-run: any other run writes its"
+        " files\n"
+    )
+
+
+def test_the_profiler_names_them_also_when_the_run_has_ended(tmp_path):
+    def work():
+        torch.save(torch.empty(1000, 1000, device="cuda"), tmp_path / "new")
+
+    with simulate("a100", compute=False), LineProfiler(work) as profiler:
+        work()
+
+    note = f"not written, for tensors of a dry run have no values: {tmp_path / 'new'}"
+    report = profiler.display().report
+    assert note in report.notes
+    assert note in str(profiler.display())
+    assert note in html.render(report)
+    assert note in json_report.render(report)
