@@ -20,7 +20,7 @@ def decorated(
 
     Args:
         context: makes what a call runs in.
-        func: a function, a coroutine function or a generator function.
+        func: a function; also one of coroutines, generators or asynchronous generators.
         decorator: what the user calls this, for the error.
 
     Returns:
@@ -42,11 +42,11 @@ def within(
 ) -> Callable[..., Any]:
     """A function that does the same as another, each call within a new context.
 
-    The context of a coroutine and of a generator lasts until it has ended.
+    The context of a coroutine or a generator, asynchronous or not, lasts until it has ended.
 
     Args:
         context: makes what a call runs in.
-        func: a function, a coroutine function or a generator function.
+        func: a function of any of these.
 
     Returns:
         the function.
@@ -67,6 +67,29 @@ def within(
                 return (yield from func(*args, **kwargs))
 
         return run_generator
+    if inspect.isasyncgenfunction(func):
+
+        @functools.wraps(func)
+        async def run_async_generator(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                inner = func(*args, **kwargs)
+                step = inner.__anext__()
+                while True:
+                    try:
+                        item = await step
+                    except StopAsyncIteration:
+                        return
+                    try:
+                        sent = yield item
+                    except GeneratorExit:
+                        await inner.aclose()
+                        raise
+                    except BaseException as error:
+                        step = inner.athrow(error)
+                    else:
+                        step = inner.asend(sent)
+
+        return run_async_generator
 
     @functools.wraps(func)
     def run(*args: Any, **kwargs: Any) -> Any:

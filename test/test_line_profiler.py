@@ -452,7 +452,7 @@ def test_no_data_says_why() -> None:
         assert table(prof, idle, (PEAK,)) == {0: (0,), 1: (0,)}
 
 
-def test_it_decorates_functions_generators_and_coroutines() -> None:
+def test_it_decorates_functions_of_all_kinds() -> None:
     prof = LineProfiler()
 
     @prof
@@ -468,14 +468,24 @@ def test_it_decorates_functions_generators_and_coroutines() -> None:
     async def coroutine() -> None:
         block(3)
 
+    @prof
+    async def asynchronous() -> AsyncIterator[int]:
+        block(4)
+        yield 1
+
+    async def collect() -> list[int]:
+        return [number async for number in asynchronous()]
+
     with simulate("24GiB"):
         assert not prof.enabled
         plain()
         assert list(generator()) == [1]
         asyncio.run(coroutine())
+        assert asyncio.run(collect()) == [1]
         assert not prof.enabled
-        peaks = [table(prof, func, (PEAK,))[2] for func in (plain, generator, coroutine)]
-    assert peaks == [(1,), (2,), (3,)]
+        functions = (plain, generator, coroutine, asynchronous)
+        peaks = [table(prof, func, (PEAK,))[2] for func in functions]
+    assert peaks == [(1,), (2,), (3,), (4,)]
 
 
 def test_print_stats_writes_to_the_stdout_of_the_moment() -> None:

@@ -7,7 +7,7 @@ import functools
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,13 +187,28 @@ def test_profile_every_takes_methods_generators_and_coroutines(
     async def waits() -> None:
         block(4)
 
+    @profile_every(1)
+    async def ticks() -> AsyncIterator[int]:
+        block(6)
+        yield 1
+
+    async def collect() -> list[int]:
+        return [number async for number in ticks()]
+
     with simulate("24GiB"):
         Net()(torch.zeros(256, device="cuda"))
         assert list(numbers()) == [1]
         asyncio.run(waits())
+        never_run = ticks()
+        assert asyncio.run(collect()) == [1]
+        del never_run
     lines = capsys.readouterr().out.splitlines()
-    shown = [line.split()[0] for line in lines if line.endswith(("x + 1", "block(2)", "block(4)"))]
-    assert shown == ["2.00K", "2.00K", "4.00K"]
+    shown = [
+        line.split()[0]
+        for line in lines
+        if line.endswith(("x + 1", "block(2)", "block(4)", "block(6)"))
+    ]
+    assert shown == ["2.00K", "2.00K", "4.00K", "6.00K"]
 
 
 def test_a_failing_call_counts_and_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import io
 import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -482,6 +484,30 @@ def test_it_decorates_functions() -> None:
         return torch.cuda.get_device_properties(0).total_memory
 
     assert [work(), work()] == [16 * 2**30] * 2
+    assert not torch.cuda.is_available()
+
+
+def test_it_decorates_coroutines_and_generators_until_they_end() -> None:
+    @simulate("16GiB")
+    async def coroutine() -> int:
+        await asyncio.sleep(0)
+        return torch.empty(128, device="cuda").nbytes
+
+    @simulate("16GiB")
+    def generator() -> Iterator[int]:
+        for size in (128, 256):
+            yield torch.empty(size, device="cuda").nbytes
+
+    @simulate("16GiB")
+    async def asynchronous() -> AsyncIterator[int]:
+        for size in (128, 256):
+            yield torch.empty(size, device="cuda").nbytes
+
+    async def collect() -> list[int]:
+        return [size async for size in asynchronous()]
+
+    assert asyncio.run(coroutine()) == 512
+    assert list(generator()) == asyncio.run(collect()) == [512, 1024]
     assert not torch.cuda.is_available()
 
 

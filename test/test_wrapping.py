@@ -70,6 +70,58 @@ def test_a_generator_runs_inside_until_its_end(log, decorate):
     assert log == ["begins", "hello", "ends", 7]
 
 
+def test_an_asynchronous_generator_runs_inside_until_its_end(log, decorate):
+    @decorate
+    async def echo():
+        heard = 1
+        while heard:
+            try:
+                heard = yield heard
+            except KeyError as error:  # noqa: PERF203 - thrown in
+                heard = str(error)
+            finally:
+                log.append("turn")
+
+    async def talk():
+        running = echo()
+        assert log == []
+        said = [await running.__anext__(), await running.asend("hello")]
+        assert log == ["begins", "turn"]
+        said.append(await running.athrow(KeyError("thrown")))
+        with pytest.raises(StopAsyncIteration):
+            await running.asend(None)
+        assert log == ["begins", "turn", "turn", "turn", "ends"]
+        return said
+
+    assert asyncio.run(talk()) == [1, "hello", "'thrown'"]
+
+
+def test_an_asynchronous_generator_that_is_closed_or_fails_ends_its_context(log, decorate):
+    @decorate
+    async def counting():
+        try:
+            yield 1
+            raise ValueError("its own")
+        finally:
+            await asyncio.sleep(0)
+            log.append("cleans up")
+
+    async def close():
+        running = counting()
+        await running.__anext__()
+        await running.aclose()
+
+    async def fail():
+        with pytest.raises(ValueError, match="its own"):
+            async for _ in counting():
+                pass
+
+    for use in (close, fail):
+        log.clear()
+        asyncio.run(use())
+        assert log == ["begins", "cleans up", "ends"]
+
+
 def test_methods_of_all_kinds_run_inside(log, decorate):
     class Thing:
         @decorate

@@ -202,7 +202,7 @@ class LineProfiler:
         """Decorate: profile this function whenever it runs.
 
         Args:
-            func: a function, generator function or coroutine function.
+            func: a function; also one of coroutines, generators or asynchronous generators.
 
         Returns:
             a function that does the same, measured.

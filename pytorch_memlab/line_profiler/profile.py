@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import atexit
 import functools
-import inspect
 import os
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from ..errors import UsageError
+from ..wrapping import within
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
 from .registration import resolve
@@ -156,14 +156,14 @@ def profile_every(
         if not enable or _is_switched_off():
             return func
         global_line_profiler.add_function(func)
-        counted: Function = _Counter(func, output_interval, checked).wrapped()
-        return counted
+        counter = _Counter(func, output_interval, checked)
+        return within(lambda: counter, func)  # type: ignore[return-value]
 
     return decorate
 
 
 class _Counter:
-    """Counts the calls of one function, and prints at every n-th."""
+    """The context of each call of one function: counts them, and prints at every n-th."""
 
     def __init__(self, func: Any, interval: int, columns: tuple[str, ...]) -> None:
         self._func = func
@@ -171,38 +171,12 @@ class _Counter:
         self._columns = columns
         self._calls = 0
 
-    def wrapped(self) -> Any:
-        """The function, counted."""
-        func = self._func
-        if inspect.iscoroutinefunction(func):
+    def __enter__(self) -> None:
+        """A call begins."""
 
-            @functools.wraps(func)
-            async def run_coroutine(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return await func(*args, **kwargs)
-                finally:
-                    self._called()
-
-            return run_coroutine
-        if inspect.isgeneratorfunction(func):
-
-            @functools.wraps(func)
-            def run_generator(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    return (yield from func(*args, **kwargs))
-                finally:
-                    self._called()
-
-            return run_generator
-
-        @functools.wraps(func)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return func(*args, **kwargs)
-            finally:
-                self._called()
-
-        return run
+    def __exit__(self, *exc: object) -> None:
+        """A call has ended, however it did."""
+        self._called()
 
     def _called(self) -> None:
         self._calls += 1

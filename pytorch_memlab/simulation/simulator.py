@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import ContextDecorator, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
 from ..errors import UsageError
+from ..wrapping import decorated
 from . import (
     active,
     autocast,
@@ -42,20 +43,23 @@ from .tensor_methods import TensorMethods
 from .torch_api import nn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from typing_extensions import Self
 
     from .hardware.gpu import GPU
 
+    Function = TypeVar("Function", bound=Callable[..., Any])
 
-class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
+
+class simulate:  # noqa: N801 - reads as the verb that it is
     """Simulated CUDA GPUs for unmodified programs, in every thread that they start.
 
     Tensors are tensors of the host; each storage on a GPU has a label, and PyTorch's caching
     allocator, modelled to the byte, accounts for it, and for what kernels take besides their
     results (``kernels/``). A simulation inside another is a machine of its own, to which the
-    other's tensors are tensors of the host.
+    other's tensors are tensors of the host. As a decorator it simulates each call of a function by
+    itself: of a coroutine or a generator until that has ended.
 
     Args:
         gpu: a preset's name such as ``"h100"``, a capacity such as ``"24GiB"`` or bytes, a ``GPU``,
@@ -124,7 +128,7 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
         self._taken = TakenMemory.of(self._model, context, others)
         self._exits: ExitStack | None = None
 
-    def _recreate_cm(self) -> Self:
+    def _fresh(self) -> Self:
         """A fresh simulation for every call of a decorated function."""
         return type(self)(
             self._gpu,
@@ -135,6 +139,10 @@ class simulate(ContextDecorator):  # noqa: N801 - reads as the verb that it is
             context=self._context,
             others=self._others,
         )
+
+    def __call__(self, func: Function) -> Function:
+        """Decorate: simulate while the function runs, each time with GPUs of its own."""
+        return decorated(self._fresh, func, "simulate")  # type: ignore[no-any-return]
 
     def __enter__(self) -> Machine:
         """Begin to simulate.
