@@ -34,7 +34,8 @@ _OPTIONS = (
 _MEASURE = """<script>
 const block = document.body.firstElementChild;
 block.style.display = "inline-block";
-document.body.dataset.size = [block.offsetWidth, block.offsetHeight].map(Math.ceil).join("x");
+const {width, height} = block.getBoundingClientRect();
+document.body.dataset.size = [width, height].map(Math.ceil).join("x");
 </script>
 </body>"""
 
@@ -56,7 +57,8 @@ def first_table(notebook: Path) -> str:
         html = "".join(output.get("data", {}).get("text/html", ()))
         if html:
             return (
-                '<!DOCTYPE html><html><head><meta charset="utf-8"></head>'
+                '<!DOCTYPE html><html><head><meta charset="utf-8">'
+                "<style>body { margin: 0; }</style></head>"
                 f"<body><div>{html}</div></body></html>"
             )
     raise LookupError(f"{notebook.name} has no output with HTML: run it with `make notebook`")

@@ -1,16 +1,24 @@
-"""A report as HTML: offline, with a bar for each value."""
+"""A report as HTML: offline, with a bar for each value.
+
+Note [HTML in notebooks]
+
+JupyterLab shows the outputs of a notebook that is not trusted, such as a fresh clone, through a
+sanitizer: it drops ``<style>``, and of inline styles every value that it cannot check, ``var(...)``
+among them. So all styles are inline, and none names the colour of text or ground: both are the
+theme's own, dark or light. Bars let the ground shine through, and quieter text is translucent.
+
+A table is a row of columns, not of lines: a column says once what all of its lines look like.
+Lines meet across columns since each of them has the height of ``_LINES``. The values and the code
+scroll by themselves where there is no room for both, so that neither hides the other.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
-from math import isnan
-from typing import TYPE_CHECKING, Any
 
 from pytorch_memlab.records import FunctionTable, Report
-from pytorch_memlab.render import json
 from pytorch_memlab.render.cells import (
     cell,
     column_parts,
@@ -21,65 +29,25 @@ from pytorch_memlab.render.cells import (
 )
 from pytorch_memlab.render.gaps import line_notes, mark, table_notes
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from pandas.io.formats.style_render import CSSDict
+_COLOURS = ("#38f6", "#f826", "#2b56", "#e446", "#85f6", "#a726", "#e4a6", "#7776")
+_NEGATIVE = "#8886"
+_CHARACTER = 8
+"""Pixels that a character of ``_LINES`` has at most."""
 
-# Pale enough for black digits to be read on them.
-_COLOURS = ("#9dbff0", "#f7bd90", "#a5dba0", "#e8a3a3", "#c6b1e0", "#c9ad98", "#edb8df", "#c4c4c4")
+_BLOCK = "padding:8px 12px;overflow-x:auto;font:13px/1.45 sans-serif"
+_HEADING = "font:600 14px/1.4 monospace;margin:12px 0 6px"
+_NOTE = "margin:10px 0 0"
+_LINE_NOTE = "opacity:.75;margin:4px 0 0"
 
-_NEGATIVE = "#d0d7de"
-
-# Styler says these with the table's id, which beats the classes of a notebook's dark theme.
-_TABLE_STYLES: list[CSSDict] = [
-    {
-        "selector": "",
-        "props": [
-            ("border-collapse", "collapse"),
-            ("background-color", "#ffffff"),
-            ("color", "#1f2328"),
-            ("font", "13px/1.45 monospace"),
-            ("margin", "0"),
-        ],
-    },
-    {"selector": "tr", "props": [("background-color", "#ffffff")]},
-    {
-        "selector": "th",
-        "props": [
-            ("text-align", "right"),
-            ("font-weight", "600"),
-            ("color", "#57606a"),
-            ("border", "1px solid #ffffff"),
-            ("border-width", "0 3px 1px 0"),
-            ("padding", "0 8px"),
-        ],
-    },
-    {"selector": "thead tr:last-child th", "props": [("border-bottom", "1px solid #d0d7de")]},
-    {
-        "selector": "td",
-        "props": [
-            ("text-align", "right"),
-            ("white-space", "pre"),
-            ("color", "#1f2328"),
-            ("border", "1px solid #ffffff"),
-            ("border-width", "0 3px 1px 0"),
-            ("background-clip", "padding-box"),
-            ("padding", "1px 8px"),
-        ],
-    },
-]
-
-_HEADING = "font:600 14px/1.4 monospace;color:#1f2328;margin:12px 0 6px"
-_NOTE = "color:#1f2328;margin:10px 0 0"
-_LINE_NOTE = "color:#57606a;margin:4px 0 0"
+_LINES = "display:flex;font:13px/19px monospace;white-space:pre"
+_VALUES = "display:flex;flex:none;max-width:60%;overflow-x:auto"
+_VALUE = "min-width:{}px;margin:0 4px;text-align:right"
+_LINE = "padding:0 8px 0 12px;text-align:right"
+_CODE = "overflow-x:auto"
+_HEAD = "font-weight:600;opacity:.7;border-bottom:1px solid #8888"
 
 # Without a width the digits stay where they are in unmarked rows.
-_MARK = "display:inline-block;width:0;text-align:left;font-weight:600;color:#9a3b00;cursor:help"
-
-_BLOCK = (
-    "background:#ffffff;color:#1f2328;color-scheme:light;"
-    "padding:8px 12px;overflow-x:auto;font:13px/1.45 sans-serif"
-)
+_MARK = "display:inline-block;width:0;text-align:left;font-weight:600;color:#d9730d;cursor:help"
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -87,7 +55,7 @@ _PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width">
 <title>{title}</title>
-<style>body {{ margin: 0; background: #ffffff; }}</style>
+<style>:root {{ color-scheme: light dark; }} body {{ margin: 0; }}</style>
 </head>
 <body>
 {body}
@@ -120,69 +88,95 @@ def fragment(report: Report) -> str:
         One ``div`` element.
     """
     if report.tables:
-        parts, notes = _tables(report), report.notes
+        parts, notes = list(_tables(report)), report.notes
     else:
         parts, notes = [], no_data(report)
     parts += [f'<p style="{_NOTE}">{escape(note)}</p>' for note in notes]
     return f'<div style="{_BLOCK}">\n' + "\n".join(parts) + "\n</div>"
 
 
-def _tables(report: Report) -> list[str]:
-    """Each table under its heading.
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column of values, alike in all tables, so that bars can be compared.
 
-    The ids come from the content: equal reports give equal HTML, others on one page do not mix.
+    Args:
+        name: of the column.
+        place: of its values in a row.
+        least: value of all tables, at most 0.
+        largest: value of all tables, at least 0.
+        width: pixels.
     """
-    digest = hashlib.sha256(json.render(report).encode()).hexdigest()[:10]
-    ranges = column_ranges(report)
-    return [
-        f'<h3 style="{_HEADING}">{escape(heading)}</h3>\n'
-        + _table(table, report.columns, ranges, f"{digest}_{place}")
-        + "".join(f'\n<p style="{_LINE_NOTE}">{escape(note)}</p>' for note in table_notes(table))
-        for place, (heading, table) in enumerate(zip(headings(report), report.tables, strict=True))
-    ]
+
+    name: str
+    place: int
+    least: float
+    largest: float
+    width: int
 
 
-def _table(
-    table: FunctionTable, columns: Sequence[str], ranges: Sequence[tuple[float, float]], uuid: str
-) -> str:
-    style = _frame(table, columns).style.set_uuid(uuid).hide(axis="index")
-    style = style.set_table_styles(_table_styles(len(columns)))
-    style = style.format({column_parts(column): partial(_cell, column) for column in columns})
-    style = style.format(partial(_line, table), subset=[column_parts("line")])
-    style = style.format(escape="html", subset=[column_parts("code")])
-    for number, (column, (least, largest)) in enumerate(zip(columns, ranges, strict=True)):
-        if least == largest == 0:
-            continue
-        colour = _COLOURS[number % len(_COLOURS)]
-        style = style.bar(
-            subset=[column_parts(column)],
-            color=[_NEGATIVE, colour],
-            vmin=least,
-            vmax=largest,
-            align="mid" if least else "left",
-        )
-    return style.to_html(sparse_columns=False)
+def _columns(report: Report) -> list[_Column]:
+    rows = [row for table in report.tables for row in table.rows.values()]
+    columns = []
+    for place, (name, limits) in enumerate(zip(report.columns, column_ranges(report), strict=True)):
+        texts = [*column_parts(name), *(cell(name, row[place]) for row in rows)]
+        width = _CHARACTER * (1 + max(map(len, texts)))
+        columns.append(_Column(name, place, *limits, width))
+    return columns
 
 
-def _frame(table: FunctionTable, columns: Sequence[str]) -> pd.DataFrame:
-    import pandas as pd
+def _tables(report: Report) -> Iterator[str]:
+    """Each table under its heading."""
+    columns = _columns(report)
+    for heading, table in zip(headings(report), report.tables, strict=True):
+        yield f'<h3 style="{_HEADING}">{escape(heading)}</h3>'
+        yield _table(table, columns)
+        yield from (f'<p style="{_LINE_NOTE}">{escape(note)}</p>' for note in table_notes(table))
 
+
+def _table(table: FunctionTable, columns: Sequence[_Column]) -> str:
     lines = source_lines(table)
-    blank = (None,) * len(columns)
-    rows = [table.rows.get(line, blank) for line in lines]
-    data: dict[tuple[str, str, str], pd.Series[Any]] = {
-        column_parts(column): pd.Series([row[place] for row in rows], dtype="float64")
-        for place, column in enumerate(columns)
-    }
-    data[column_parts("line")] = pd.Series(list(lines), dtype="int64")
-    data[column_parts("code")] = pd.Series(list(lines.values()), dtype="object")
-    return pd.DataFrame(data)
+    rows = [table.rows.get(line) for line in lines]
+    values = (
+        _values(column, [None if row is None else row[column.place] for row in rows])
+        for column in columns
+    )
+    numbers = "\n".join(f"{_line(table, line)} " for line in lines)
+    code = escape("\n".join(lines.values()), quote=False)
+    return (
+        f'<div style="{_LINES}"><div style="{_VALUES}">{"".join(values)}</div>'
+        f'<div style="{_LINE}">{_head("line")}{numbers}</div>'
+        f'<div style="{_CODE}">{_head("code")}{code}</div></div>'
+    )
 
 
-def _cell(column: str, value: float) -> str:
-    if isnan(value):
+def _values(column: _Column, values: Sequence[int | float | None]) -> str:
+    cells = (_cell(cell(column.name, value), _bar(column, value or 0)) for value in values)
+    return f'<div style="{_VALUE.format(column.width)}">{_head(column.name)}{"".join(cells)}</div>'
+
+
+def _head(column: str) -> str:
+    """The head of a column, a line for each part of its name."""
+    parts = "".join(f"{escape(part)} <br>" for part in column_parts(column))
+    return f'<div style="{_HEAD}">{parts}</div>'
+
+
+def _cell(text: str, bar: str) -> str:
+    return f'<div style="{bar}">{text} </div>' if bar else f"{text} <br>"
+
+
+def _bar(column: _Column, value: float) -> str:
+    """The style of a bar as long as a value's share of its column; none for zero."""
+    colour = _COLOURS[column.place % len(_COLOURS)]
+    if not value:
         return ""
-    return cell(column, value if column == "time" else int(value))
+    if not column.least:
+        return f"box-shadow:inset {column.width * value / column.largest:.0f}px 0 {colour}"
+    # Zero stands where the longest bar of a negative value ends.
+    whole = column.largest - column.least
+    begin, end = sorted(100 * (one - column.least) / whole for one in (0, value))
+    if value < 0:
+        colour = _NEGATIVE
+    return f"background:linear-gradient(90deg,#0000 {begin:.0f}%,{colour} 0 {end:.0f}%,#0000 0)"
 
 
 def _line(table: FunctionTable, line: int) -> str:
@@ -191,12 +185,3 @@ def _line(table: FunctionTable, line: int) -> str:
         return str(line)
     said = escape("\n".join(line_notes(gaps)))
     return f'{line}<span style="{_MARK}" title="{said}">{mark(gaps)}</span>'
-
-
-def _table_styles(columns: int) -> list[CSSDict]:
-    line, code = f".col{columns}", f".col{columns + 1}"
-    return [
-        *_TABLE_STYLES,
-        {"selector": f"td{line}", "props": [("color", "#8c959f")]},
-        {"selector": f"td{code}, th{code}", "props": [("text-align", "left")]},
-    ]

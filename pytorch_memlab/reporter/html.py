@@ -16,18 +16,16 @@ if TYPE_CHECKING:
     from .differences import Difference
     from .snapshot import MemorySnapshot
 
-_BLOCK = (
-    "background:#ffffff;color:#1f2328;color-scheme:light;padding:8px 12px;overflow-x:auto;"
-    "font:13px/1.45 monospace"
-)
-_HEADING = "font:600 14px/1.4 monospace;color:#1f2328;margin:12px 0 6px"
-_TABLE = "border-collapse:collapse;margin:0;background:#ffffff;color:#1f2328"
-_TEXT = "text-align:left;white-space:pre;padding:1px 12px 1px 0;color:#1f2328;border:0"
-_RIGHT = "text-align:right;white-space:pre;padding:1px 8px;color:#1f2328;border:0"
-_NOTE = "text-align:left;white-space:pre;padding:1px 8px;color:#57606a;border:0"
-_STRONG = ";font-weight:600;border-top:1px solid #d0d7de"
-_ROW = "background:#ffffff"
-_BAR = "#9dbff0"
+# Styles name no colour of text or ground: see Note [HTML in notebooks].
+_BLOCK = "padding:8px 12px;overflow-x:auto;font:13px/1.45 monospace"
+_HEADING = "font:600 14px/1.4 monospace;margin:12px 0 6px"
+_TABLE = "border-collapse:collapse;margin:0"
+_TEXT = "text-align:left;white-space:pre;padding:1px 12px 1px 0;border:0"
+_RIGHT = "text-align:right;white-space:pre;padding:1px 8px;border:0"
+_NOTE = "text-align:left;white-space:pre;padding:1px 8px;opacity:.7;border:0"
+_STRONG = ";font-weight:600;border-top:1px solid #8888"
+_ROW = "background:transparent"
+_BAR = "#38f6"
 
 
 def snapshot_fragment(snapshot: MemorySnapshot) -> str:
@@ -67,7 +65,7 @@ def difference_fragment(difference: Difference) -> str:
 
 def text_fragment(text: str) -> str:
     """Plain text as a piece of a page."""
-    return _block([f'<pre style="margin:0;color:#1f2328;background:#ffffff">{escape(text)}</pre>'])
+    return _block([f'<pre style="margin:0;background:transparent">{escape(text)}</pre>'])
 
 
 def _device(snapshot: MemorySnapshot, device: torch.device) -> Iterator[str]:
