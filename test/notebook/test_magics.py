@@ -151,7 +151,7 @@ def test_quiet_return_and_dump(run, magics, tmp_path):
     assert "## f" in (tmp_path / "p.txt").read_text()
     for name in ("profile.log", "profile"):
         assert (tmp_path / name).read_text() == (tmp_path / "p.txt").read_text()
-    assert "<table" in (tmp_path / "p.html").read_text()
+    assert "<h3" in (tmp_path / "p.html").read_text()
     assert json.loads((tmp_path / "p.json").read_text())["columns"] == ["hits"]
     profiler = run("%mlrun -r -f f f()").result
     assert isinstance(profiler, LineProfiler)
