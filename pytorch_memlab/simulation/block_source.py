@@ -11,6 +11,7 @@ from .out_of_memory import OutOfMemory, out_of_memory_text, rejection_text
 from .segments import Segments
 
 if TYPE_CHECKING:
+    from .allocator.events import AllocatorEvents
     from .allocator_settings import AllocatorSettings
     from .allocator_stats import DeviceStats
     from .blocks import Block, BlockPool
@@ -25,6 +26,7 @@ class BlockSource:
         stats: the device's counters.
         settings: how segments are made.
         device: index of the card, for messages.
+        events: where segments and failed requests are told.
         order_by_address: whether all segments rank as equally old.
     """
 
@@ -34,6 +36,7 @@ class BlockSource:
         stats: DeviceStats,
         settings: AllocatorSettings,
         device: int,
+        events: AllocatorEvents,
         *,
         order_by_address: bool,
     ) -> None:
@@ -42,8 +45,9 @@ class BlockSource:
         self._stats = stats
         self.settings = settings
         self._device = device
-        self._segments = Segments(driver, stats)
-        self._expandable = ExpandableSegments(driver, stats)
+        self._events = events
+        self._segments = Segments(driver, stats, events)
+        self._expandable = ExpandableSegments(driver, stats, events)
         self._age_step = 0 if order_by_address else 1
         self._registrations = 0
 
@@ -94,6 +98,7 @@ class BlockSource:
             if stats.num_oom_rejections != rejections:
                 raise OutOfMemory(rejection_text(requested))
             stats.num_ooms += 1
+            self._events.tell("oom", self._driver.free_memory(), size, stream)
             raise OutOfMemory(self._out_of_memory_text(size))
         return block
 

@@ -8,6 +8,7 @@ from .allocator_settings import MIN_BLOCK_SIZE, SMALL_SIZE
 from .blocks import Block, BlockPool
 
 if TYPE_CHECKING:
+    from .allocator.events import AllocatorEvents
     from .allocator_settings import AllocatorSettings
     from .allocator_stats import DeviceStats
 
@@ -18,10 +19,14 @@ class BlockStore:
     Args:
         stats: the device's counters.
         settings: with the limits for splitting.
+        events: where each completed free is told.
     """
 
-    def __init__(self, stats: DeviceStats, settings: AllocatorSettings) -> None:
+    def __init__(
+        self, stats: DeviceStats, settings: AllocatorSettings, events: AllocatorEvents
+    ) -> None:
         self._stats = stats
+        self._events = events
         self.settings = settings
         self.small = BlockPool(is_small=True, stats=stats.small_pool)
         self.large = BlockPool(is_small=False, stats=stats.large_pool)
@@ -79,6 +84,8 @@ class BlockStore:
         """Put a block that nobody uses any more into its pool, joined with free neighbours."""
         pool = block.pool
         size = block.size
+        if self._events.observer is not None:
+            self._events.tell("free_completed", block.address, block.requested_size, block.stream)
         blocks_change = size_change = 0
         for neighbour in (block.prev, block.next):
             gained = pool.merge(block, neighbour)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
+from .allocator.events import AllocatorEvents, Observer
 from .allocator_settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .allocator_stats import DeviceStats
 from .block_source import BlockSource
@@ -52,10 +53,11 @@ class CachingAllocator:
         self.device = device
         self.ever_allocated = False
         self._settings = settings
+        self._told = AllocatorEvents()
         self._stats = stats = DeviceStats(settings.max_split_size)
-        self._store = BlockStore(stats, settings)
+        self._store = BlockStore(stats, settings, self._told)
         self._source = BlockSource(
-            driver, stats, settings, device, order_by_address=order_by_address
+            driver, stats, settings, device, self._told, order_by_address=order_by_address
         )
         self._events = StreamEvents()
         self.change_settings(settings)
@@ -102,7 +104,10 @@ class CachingAllocator:
                 empty_cache=self.empty_cache,
             )
             self.ever_allocated = True
-        return store.hand_out(block, rounded, size)
+        address = store.hand_out(block, rounded, size)
+        if self._told.observer is not None:
+            self._told.tell("alloc", address, size, stream)
+        return address
 
     def free(self, address: int) -> None:
         """Take memory back; it stays cached.
@@ -119,6 +124,8 @@ class CachingAllocator:
         if block is None:
             raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
         self._store.request_free(block)
+        if self._told.observer is not None:
+            self._told.tell("free_requested", address, block.requested_size, block.stream)
         if block.stream_uses:
             self._events.record(block)
         else:
@@ -222,6 +229,15 @@ class CachingAllocator:
         """
         self._source.memory_fraction = fraction
 
+    def observe(self, observer: Observer | None) -> None:
+        """Call an observer with every event from now on.
+
+        Args:
+            observer: takes the action, the address, the size and the stream, as
+                ``AllocatorEvents`` says; None stops that.
+        """
+        self._told.observer = observer
+
     def memory_stats(self) -> dict[str, Any]:
         """Return the counters nested as ``torch.cuda.memory_stats_as_nested_dict()`` does."""
         return self._stats.as_nested_dict()
@@ -246,6 +262,8 @@ class CachingAllocator:
             *self._store.allocated.values(),
             *self._events.pending_blocks(),
         ]
+        active = self._stats.total.active_bytes.current
+        self._told.tell("snapshot", 0, active, 0)
         return segments_of(blocks, self.device)
 
     def adopt_segment(

@@ -203,7 +203,6 @@ class CudaCalls:
                 lambda device: gpu(device).call("reset_accumulated_stats")
             ),
             "_cuda_emptyCache": empty_cache,
-            "_cuda_memorySnapshot": self._snapshot,
             "_cuda_setMemoryFraction": self._set_fraction,
             "_cuda_getMemoryFraction": lambda device: gpu(device).allocator.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",
@@ -245,14 +244,6 @@ class CudaCalls:
             "synchronize"
         )
         self._machine.traced("DeviceSynchronization")
-
-    def _snapshot(self, *_options: Any) -> dict[str, Any]:
-        segments = [
-            {**segment, "stream": handle_of(segment["stream"], gpu.index)}
-            for gpu in self._machine.gpus
-            for segment in gpu.call("snapshot")
-        ]
-        return {"segments": segments, "device_traces": [], "allocator_settings": {}}
 
     def _set_fraction(self, fraction: float, device: int) -> None:
         self._machine.gpu(device).call("set_memory_fraction", fraction)

@@ -8,6 +8,7 @@ from .allocator_settings import SMALL_SEGMENT_SIZE
 from .blocks import Block, BlockPool
 
 if TYPE_CHECKING:
+    from .allocator.events import AllocatorEvents
     from .allocator_stats import DeviceStats
     from .driver import Driver
 
@@ -43,11 +44,13 @@ class ExpandableSegments:
     Args:
         driver: gives addresses and memory.
         stats: the device's counters.
+        events: where pages that get or lose memory are told.
     """
 
-    def __init__(self, driver: Driver, stats: DeviceStats) -> None:
+    def __init__(self, driver: Driver, stats: DeviceStats, events: AllocatorEvents) -> None:
         self._driver = driver
         self._stats = stats
+        self._events = events
 
     def allocate(
         self, pool: BlockPool, stream: int, size: int, registration: int, large_page_size: int
@@ -114,7 +117,8 @@ class ExpandableSegments:
         segment = block.expandable_segment
         assert segment is not None
         mapped = segment.page_end(block.address + size) - block.address
-        if not self._driver.map(block.address, mapped):
+        address = block.address
+        if not self._driver.map(address, mapped):
             return False
         pool = block.pool
         pool.remove_unmapped(block)
@@ -131,6 +135,7 @@ class ExpandableSegments:
         for stats in (self._stats.total, pool.stats):
             stats.reserved_bytes.increase(mapped)
         self._stats.num_device_alloc += 1
+        self._events.tell("segment_map", address, mapped, block.stream)
         return True
 
     def _unmap(self, block: Block) -> None:
@@ -158,6 +163,7 @@ class ExpandableSegments:
         for stats in (self._stats.total, pool.stats):
             stats.reserved_bytes.decrease(size)
         self._stats.num_device_free += 1
+        self._events.tell("segment_unmap", start, size, block.stream)
         if block.is_split:
             pool.add_unmapped(block)
         else:

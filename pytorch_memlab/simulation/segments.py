@@ -9,6 +9,7 @@ from .alloc_conf import NO_LIMIT
 from .blocks import Block, BlockPool
 
 if TYPE_CHECKING:
+    from .allocator.events import AllocatorEvents
     from .allocator_settings import AllocatorSettings
     from .allocator_stats import DeviceStats
     from .driver import Driver
@@ -20,11 +21,13 @@ class Segments:
     Args:
         driver: gives and takes the memory.
         stats: the device's counters.
+        events: where each segment made or freed is told.
     """
 
-    def __init__(self, driver: Driver, stats: DeviceStats) -> None:
+    def __init__(self, driver: Driver, stats: DeviceStats, events: AllocatorEvents) -> None:
         self._driver = driver
         self._stats = stats
+        self._events = events
 
     def allocate(
         self, pool: BlockPool, stream: int, size: int, registration: int, max_split_size: int
@@ -35,6 +38,7 @@ class Segments:
             return None
         self.count(pool, size, max_split_size)
         self._stats.num_device_alloc += 1
+        self._events.tell("segment_alloc", address, size, stream)
         return Block(address, size, stream, pool, registration)
 
     def count(self, pool: BlockPool, size: int, max_split_size: int) -> None:
@@ -55,6 +59,7 @@ class Segments:
         if block.size >= max_split_size:
             self._stats.oversize_segments.decrease(1)
         block.pool.remove(block)
+        self._events.tell("segment_free", block.address, block.size, block.stream)
 
     def release_all(self, pool: BlockPool, max_split_size: int) -> None:
         """Give every segment of the pool that is free as a whole back to the card."""

@@ -75,6 +75,7 @@ class SimulatedGPU:
         )
         self.allocator = CachingAllocator(self.driver, settings, index)
         self._dead: deque[int] = deque()
+        self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
         self._trace: TraceCallbacks | None = None
 
     def trace(self, trace: TraceCallbacks) -> None:
@@ -98,7 +99,15 @@ class SimulatedGPU:
         try:
             return Placement(self, self.call("malloc", nbytes, stream), nbytes)
         except OutOfMemory as error:
+            self._call_observers(nbytes)
             raise self._out_of_memory(str(error)) from None
+
+    def _call_observers(self, nbytes: int) -> None:
+        """Call the out-of-memory observers, which may ask the allocator for anything."""
+        settings = self.allocator.settings
+        needed = settings.segment_size(settings.round_size(nbytes))
+        for observer in self.out_of_memory_observers:
+            observer(needed, self.driver.total, self.driver.free_memory())
 
     def _out_of_memory(self, text: str) -> torch.OutOfMemoryError:
         """The error in PyTorch's own words; a traceback shows below them what was estimated."""

@@ -40,7 +40,7 @@ from .runtime_settings import settings_string
 from .shapes import Shapes
 from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
-from .torch_api import nn
+from .torch_api import memory_history, nn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -210,6 +210,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         backward_streams.install(machine, patches)
         fast_path.install(machine, patches)
         threads.install(modes, patches)
+        memory_history.install(machine, patches)
         CudaCalls(machine).install(patches)
         exits.enter_context(modes())
         exits.enter_context(_default_device_kept())
