@@ -1,4 +1,6 @@
-"""Names of the fields of ``torch.cuda.memory_stats()``: group, pool, metric."""
+"""Names of the fields of ``torch.cuda.memory_stats()``: group, pool, metric, and those without."""
+
+from itertools import product
 
 GROUPS = (
     "allocation",
@@ -13,3 +15,23 @@ GROUPS = (
 )
 POOLS = ("all", "small_pool", "large_pool")
 METRICS = ("current", "peak", "allocated", "freed")
+OVERSIZE_GROUPS = ("oversize_allocations", "oversize_segments")
+"""Groups without pools: blocks that ``max_split_size`` keeps whole."""
+EVENTS = (
+    "num_alloc_retries",
+    "num_ooms",
+    "num_sync_all_streams",
+    "num_device_alloc",
+    "num_device_free",
+    "num_oom_rejections",
+)
+"""Counts without metrics. PyTorch has not had all of them always."""
+SETTINGS = ("max_split_size",)
+
+POOL_FIELDS = tuple(".".join(parts) for parts in product(GROUPS, POOLS, METRICS))
+FIELDS_WITH_METRICS = (
+    *POOL_FIELDS,
+    *(".".join(parts) for parts in product(OVERSIZE_GROUPS, METRICS)),
+)
+FIELDS = (*FIELDS_WITH_METRICS, *EVENTS, *SETTINGS)
+"""All of them, in the order of a sample's row."""

@@ -1,8 +1,12 @@
 """Which columns exist."""
 
+from contextlib import suppress
+
 import pytest
+import torch
 from sample_reports import CUDA0
 
+from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import UnknownColumnError, UsageError
 from pytorch_memlab.line_profiler.columns import (
     DEFAULT_COLUMNS,
@@ -10,6 +14,7 @@ from pytorch_memlab.line_profiler.columns import (
     checked_columns,
 )
 from pytorch_memlab.records import LineEntry
+from pytorch_memlab.render import html, json, text
 
 
 def test_default_columns_are_the_two_peaks() -> None:
@@ -18,7 +23,7 @@ def test_default_columns_are_the_two_peaks() -> None:
 
 
 def test_every_field_and_extra_is_known() -> None:
-    assert len(KNOWN_COLUMNS) == 9 * 3 * 4 + 3
+    assert len(KNOWN_COLUMNS) == 9 * 3 * 4 + 2 * 4 + 7 + 3 + 3
     asked = ("requested_bytes.large_pool.freed", "segment.small_pool.current", "time", "delta")
     assert checked_columns(asked) == asked
 
@@ -35,8 +40,9 @@ def test_misspelt_column_names_the_near_ones() -> None:
     with pytest.raises(UnknownColumnError) as caught:
         checked_columns(["hits", "active_bytes.all.peek"])
     message = str(caught.value)
-    assert message.startswith("unknown column 'active_bytes.all.peek': near ones are ")
-    assert message.split("near ones are ")[1].split(", ")[0] == "active_bytes.all.peak"
+    start = "unknown column 'active_bytes.all.peek': did you mean "
+    assert message.startswith(f"{start}active_bytes.all.peak or ")
+    assert message.endswith("?")
     assert "\n" not in message
 
 
@@ -45,7 +51,7 @@ def test_column_near_to_nothing_names_the_kinds() -> None:
         checked_columns("zzz")
     assert str(caught.value) == (
         "unknown column 'zzz': a column is a field of torch.cuda.memory_stats() such as "
-        "active_bytes.all.peak, or one of hits, delta, time"
+        "active_bytes.all.peak, or one of peak, reserved, current, hits, delta, time"
     )
 
 
@@ -64,3 +70,68 @@ def test_recorded_field_is_known() -> None:
 def test_no_columns_is_an_error() -> None:
     with pytest.raises(UsageError, match="no columns given"):
         checked_columns([])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "near"),
+    [("peaks", "peak"), ("reserve", "reserved"), ("num_oom", "num_ooms"), ("dleta", "delta")],
+)
+def test_misspelt_short_names_have_near_ones(wrong: str, near: str) -> None:
+    with pytest.raises(UnknownColumnError, match=f"did you mean {near}( or |\\?)"):
+        checked_columns(wrong)
+
+
+def test_every_field_of_this_torch_and_of_the_simulation_is_a_column() -> None:
+    with simulate("1GiB"):
+        kept = torch.ones(1, device="cuda")
+        fields = set(torch.cuda.memory_stats())
+    assert kept is not None
+    assert {"num_ooms", "num_alloc_retries", "max_split_size", "segment.all.peak"} < fields
+    assert fields <= KNOWN_COLUMNS
+
+
+def grow_and_fail() -> None:
+    kept = [torch.empty(1 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    with suppress(torch.OutOfMemoryError):
+        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+    del kept
+    torch.cuda.empty_cache()
+
+
+def test_counts_are_those_of_a_single_hit_and_settings_as_they_are() -> None:
+    columns = (
+        "num_ooms",
+        "num_alloc_retries",
+        "num_device_alloc",
+        "num_device_free",
+        "max_split_size",
+        "oversize_segments.peak",
+        "allocation.all.allocated",
+    )
+    with simulate("1GiB"), LineProfiler(grow_and_fail) as profiler:
+        for _ in range(2):
+            grow_and_fail()
+    (table,) = profiler.display(columns=columns).report.tables
+    first = grow_and_fail.__code__.co_firstlineno
+    rows = {line - first: row for line, row in table.rows.items()}
+
+    assert rows[1] == (0, 0, 2, 0, -1, 0, 3)
+    assert rows[3] == (1, 1, 0, 0, -1, 0, 0)
+    assert rows[5] == (0, 0, 0, 2, -1, 0, 0)
+
+
+def test_short_names_are_the_heads_of_their_columns() -> None:
+    long = ("active_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.current")
+    with simulate("1GiB"), LineProfiler(grow_and_fail) as profiler:
+        grow_and_fail()
+    short = profiler.display(columns=("peak", "reserved", "current", "delta")).report
+
+    assert short.columns == ("peak", "reserved", "current", "delta")
+    (expected,) = profiler.display(columns=(*long, "delta")).report.tables
+    assert short.tables[0].rows == expected.rows
+    head, first, second, *_ = text.render(short).splitlines()[2:]
+    assert head.split() == ["peak", "reserved", "current", "delta", "line", "code"]
+    assert first.split()[:4] == ["0.00B"] * 4
+    assert second.split()[:4] == ["3.00M", "4.00M", "3.00M", "3.00M"]
+    assert "<th" in html.render(short)
+    assert json.load(json.render(short)) == short

@@ -60,8 +60,9 @@ class RunCommand:
             action="extend",
             type=lambda names: names.split(","),
             metavar="NAME,...",
-            help="show these columns: fields of torch.cuda.memory_stats() such as"
-            " allocated_bytes.all.peak, and hits, delta (bytes that a line kept), time;"
+            help="show these columns: peak (of active bytes), reserved (its peak), current (active"
+            " bytes), delta (bytes that a line kept), hits, time, and any field of"
+            " torch.cuda.memory_stats() such as allocated_bytes.all.peak or num_ooms;"
             f" repeatable; without it: {', '.join(DEFAULT_COLUMNS)}",
         )
         add(

@@ -10,7 +10,7 @@ import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
-from ..memory_fields import GROUPS, METRICS, POOLS
+from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
 from ..storages import StorageTable, storages_of
 
@@ -47,10 +47,11 @@ class CpuDevice:
 
     def stats(self) -> Stats:
         """Counters of the storages followed."""
-        return {
+        stats: Stats = {
             group: {pool: dict(metrics) for pool, metrics in pools.items()}
             for group, pools in self._stats.items()
         }
+        return stats | {group: dict.fromkeys(METRICS, 0) for group in OVERSIZE_GROUPS}
 
     def reset_peaks(self) -> None:
         """Set every peak to its current value."""

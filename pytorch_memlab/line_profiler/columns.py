@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
-from itertools import product
 
 from pytorch_memlab.errors import UnknownColumnError, UsageError
-from pytorch_memlab.memory_fields import GROUPS, METRICS, POOLS
+from pytorch_memlab.memory_fields import FIELDS
 from pytorch_memlab.records import LineEntry
 
 DEFAULT_COLUMNS = ("active_bytes.all.peak", "reserved_bytes.all.peak")
 EXTRA_COLUMNS = ("hits", "delta", "time")
+SHORT_NAMES = {
+    "peak": "active_bytes.all.peak",
+    "reserved": "reserved_bytes.all.peak",
+    "current": "active_bytes.all.current",
+}
+"""Columns that have a short name, under which tables show them."""
 
-KNOWN_COLUMNS = frozenset(
-    [".".join(parts) for parts in product(GROUPS, POOLS, METRICS)] + list(EXTRA_COLUMNS)
-)
+KNOWN_COLUMNS = frozenset((*FIELDS, *EXTRA_COLUMNS, *SHORT_NAMES))
 
 
 def checked_columns(
@@ -24,8 +27,9 @@ def checked_columns(
     """The columns asked for, each once, after a check that they exist.
 
     Args:
-        columns: one name or several: three-part fields of ``torch.cuda.memory_stats()`` such as
-            ``allocated_bytes.all.peak``, or ``hits``, ``delta``, ``time``.
+        columns: one name or several: fields of ``torch.cuda.memory_stats()`` such as
+            ``allocated_bytes.all.peak`` or ``num_ooms``, their short names ``peak``, ``reserved``
+            and ``current``, or ``hits``, ``delta``, ``time``.
         entries: recorded lines, whose own fields are known as well.
 
     Returns:
@@ -52,10 +56,9 @@ def checked_columns(
 
 def _unknown(name: object, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), sorted(known), n=4)
-    right = (
-        f"near ones are {', '.join(near)}"
-        if near
-        else f"a column is a field of torch.cuda.memory_stats() such as {DEFAULT_COLUMNS[0]}, "
-        f"or one of {', '.join(EXTRA_COLUMNS)}"
+    if near:
+        return f"unknown column {name!r}: did you mean {' or '.join(near)}?"
+    return (
+        f"unknown column {name!r}: a column is a field of torch.cuda.memory_stats() such as "
+        f"{DEFAULT_COLUMNS[0]}, or one of {', '.join((*SHORT_NAMES, *EXTRA_COLUMNS))}"
     )
-    return f"unknown column {name!r}: {right}"

@@ -135,8 +135,10 @@ class LineProfiler:
         Args:
             func: a function, its qualified name, or several; None for all.
             columns: fields of ``torch.cuda.memory_stats()`` such as ``allocated_bytes.all.peak``,
-                or ``hits``, ``delta`` (bytes kept), ``time`` (seconds). A statistic over several
-                hits is the maximum; of the allocated and freed ones, that of a single hit.
+                its short names ``peak`` (active bytes), ``reserved`` (its peak) and ``current``
+                (active bytes), or ``hits``, ``delta`` (bytes kept), ``time`` (seconds). A
+                statistic over several hits is the maximum; of what is allocated, freed and counted
+                (``num_ooms``), that of a single hit.
 
         Returns:
             an object that renders itself.

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
+from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
 from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_frame
 from pytorch_memlab.line_profiler.selection import listed, selected_code_ids
 from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report
@@ -45,7 +45,8 @@ class LineRecords:
             func: None for every function, a qualified name, anything that ``LineProfiler`` takes,
                 or a list of those.
             columns: fields of ``torch.cuda.memory_stats()`` such as ``active_bytes.all.peak``,
-                ``hits``, ``delta`` (bytes) or ``time`` (seconds).
+                its short names ``peak``, ``reserved`` and ``current``, or ``hits``, ``delta``
+                (bytes), ``time`` (seconds).
 
         Returns:
             An object that shows itself as HTML in a notebook and as text elsewhere.
@@ -146,7 +147,7 @@ def _value(entry: LineEntry, column: str) -> int | float | None:
         case "time":
             return entry.time
         case _:
-            return statistic(entry, column)
+            return statistic(entry, SHORT_NAMES.get(column, column))
 
 
 def _device_order(device: DeviceInfo) -> tuple[str, int, str]:

@@ -64,8 +64,8 @@ class MemlabMagics(Magics):
         metavar="NAME,...",
         action="append",
         default=[],
-        help="Show this column beside the default ones: a field of torch.cuda.memory_stats(),"
-        " or hits, delta, time; repeatable.",
+        help="Show this column beside the default ones: peak, reserved, current, delta, hits, time,"
+        " or any field of torch.cuda.memory_stats(); repeatable.",
     )
     @argument(
         "-D",

@@ -7,12 +7,17 @@ from collections import defaultdict
 from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
 from pytorch_memlab.utils import readable_size
 
+_BYTES = frozenset({"peak", "reserved", "current", "delta"})
+"""Columns of bytes whose names do not tell."""
+
 
 def column_parts(column: str) -> tuple[str, str, str]:
     """The three rows of a column's head.
 
     >>> column_parts("active_bytes.all.peak")
     ('active_bytes', 'all', 'peak')
+    >>> column_parts("peak")
+    ('peak', '', '')
     >>> column_parts("hits")
     ('hits', '', '')
     """
@@ -28,7 +33,7 @@ def cell(column: str, value: float | None) -> str:
     """
     if value is None:
         return ""
-    if column == "delta" or "bytes" in column.partition(".")[0]:
+    if column in _BYTES or "bytes" in column.partition(".")[0]:
         return readable_size(value)
     return f"{value * 1000:.3f}ms" if column == "time" else str(value)
 

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..memory_fields import METRICS
-from .sample import FIELDS
+from ..memory_fields import EVENTS, FIELDS
 
 if TYPE_CHECKING:
     from .sample import Row, Sample
 
 _BATCH = 16
 
-_ACCUMULATED = np.array([metric in ("allocated", "freed") for metric in METRICS], dtype=np.int64)
-_ACCUMULATED = np.tile(_ACCUMULATED, len(FIELDS) // len(METRICS))
+_ACCUMULATED = np.array(
+    [name.endswith((".allocated", ".freed")) or name in EVENTS for name in FIELDS], dtype=np.int64
+)
+_LEAST = np.array([-(name == "max_split_size") for name in FIELDS], dtype=np.int64)
+"""The least value of each field: -1 is no limit."""
 
 
 class HighestRow:
@@ -55,7 +57,7 @@ class HighestInterval:
     __slots__ = ("_is_merging", "_lock", "_pending", "_row")
 
     def __init__(self) -> None:
-        self._row: Row = np.zeros(len(FIELDS), dtype=np.int64)
+        self._row: Row = _LEAST
         self._pending: list[tuple[Row, Row]] = []
         self._lock = threading.RLock()
         self._is_merging = False

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices import Device, get_device
 from ..errors import UsageError
+from ..memory_fields import FIELDS
 from .ledger import ledger_of
-from .sample import FIELDS
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..devices import NO_GAPS
-from ..memory_fields import GROUPS, METRICS, POOLS
+from ..memory_fields import (
+    EVENTS,
+    FIELDS,
+    FIELDS_WITH_METRICS,
+    GROUPS,
+    METRICS,
+    OVERSIZE_GROUPS,
+    POOL_FIELDS,
+    POOLS,
+    SETTINGS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,11 +30,8 @@ if TYPE_CHECKING:
 
     Row = npt.NDArray[np.int64]
 
-FIELDS = tuple(".".join(parts) for parts in product(GROUPS, POOLS, METRICS))
-"""Names of a row's entries."""
-
-CURRENT = slice(METRICS.index("current"), None, len(METRICS))
-PEAK = slice(METRICS.index("peak"), None, len(METRICS))
+CURRENT = slice(METRICS.index("current"), len(FIELDS_WITH_METRICS), len(METRICS))
+PEAK = slice(METRICS.index("peak"), len(FIELDS_WITH_METRICS), len(METRICS))
 
 _INT64 = np.dtype(np.int64)
 
@@ -38,7 +45,11 @@ def _compile_row_maker() -> Callable[[Stats], bytes]:
     lines = ["def row(stats):"]
     for number, (group, pool) in enumerate(product(GROUPS, POOLS)):
         lines.append(f"    m{number} = stats[{group!r}][{pool!r}]")
-    values = (f"m{i // 4}[{METRICS[i % 4]!r}]" for i in range(len(FIELDS)))
+    for number, group in enumerate(OVERSIZE_GROUPS, len(POOL_FIELDS) // 4):
+        lines.append(f"    m{number} = stats[{group!r}]")
+    values = [f"m{i // 4}[{METRICS[i % 4]!r}]" for i in range(len(FIELDS_WITH_METRICS))]
+    lines.append("    get = stats.get")
+    values += [f"get({name!r}, 0)" for name in (*EVENTS, *SETTINGS)]
     lines.append(f"    return pack({', '.join(values)})")
     namespace: dict[str, Any] = {"pack": Struct(f"={len(FIELDS)}q").pack}
     exec("\n".join(lines), namespace)  # noqa: S102 - made of the constants above alone
@@ -73,7 +84,7 @@ class Sample:
 
     @property
     def current(self) -> Row:
-        """Current values, one for each group and pool."""
+        """Current values, one for each group and pool, then for each group without pools."""
         return self.values[CURRENT]
 
     def at_rest(self) -> Sample:
@@ -103,11 +114,12 @@ def read_activity(stats: Stats) -> Activity:
 
     Returns:
         accumulated counts, which only grow, and the active bytes with their peak, which tell
-        of a reset of the accumulated ones in between.
+        of a reset of the accumulated ones in between. An allocation that fails counts too.
     """
     allocation = stats["allocation"]["all"]
     active_bytes = stats["active_bytes"]["all"]
     return (
+        stats.get("num_ooms"),
         allocation["allocated"],
         allocation["freed"],
         stats["active"]["all"]["freed"],
@@ -135,6 +147,11 @@ def row_of(stats: Stats) -> Row:
             stats.get(group, {}).get(pool, {}).get(metric, 0)
             for group, pool, metric in product(GROUPS, POOLS, METRICS)
         ]
+        row += [
+            stats.get(group, {}).get(metric, 0)
+            for group, metric in product(OVERSIZE_GROUPS, METRICS)
+        ]
+        row += [stats.get(name, 0) for name in (*EVENTS, *SETTINGS)]
         return np.array(row, _INT64)
 
 
@@ -157,6 +174,10 @@ def replace_peaks(stats: Stats, peak: Row) -> Stats:
             pool: {**metrics, "peak": raised.get(pool, metrics["peak"])}
             for pool, metrics in pools.items()
         }
+    for group in OVERSIZE_GROUPS:
+        raised_peak = next(peaks)
+        if group in stats:
+            answer[group] = {**stats[group], "peak": raised_peak}
     return answer
 
 
@@ -167,4 +188,5 @@ def nest_peaks(peak: Row) -> Stats:
         peak: one for each group and pool.
     """
     values = iter(peak.tolist())
-    return {group: {pool: {"peak": next(values)} for pool in POOLS} for group in GROUPS}
+    nested: Stats = {group: {pool: {"peak": next(values)} for pool in POOLS} for group in GROUPS}
+    return nested | {group: {"peak": next(values)} for group in OVERSIZE_GROUPS}
