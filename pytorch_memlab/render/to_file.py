@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ..errors import UsageError
+from .._common.atomic_write import check_writable, write_file
 from . import renderer_for
 
 if TYPE_CHECKING:
@@ -32,14 +31,6 @@ def file_writer(
         UsageError: another ending without a renderer for it, or no file can be written there.
     """
     render = renderer_for(path, otherwise)
+    check_writable(path)
     file = Path(path).absolute()
-    if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
-        raise UsageError(f"cannot write {path}: no such folder, or no right to write there")
-
-    def write(report: Report) -> None:
-        try:
-            file.write_text(render(report), encoding="utf-8")
-        except OSError as error:
-            raise UsageError(f"cannot write {path}: {error.strerror}") from error
-
-    return write
+    return lambda report: write_file(file, render(report), called=path)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, redirect_stdout
-from io import BufferedIOBase, RawIOBase
+from contextlib import contextmanager, redirect_stdout
+from io import BufferedIOBase, RawIOBase, StringIO
 from typing import IO
 
+from .._common.atomic_write import check_writable, write_file
 from ..errors import UsageError
 
 
@@ -15,9 +16,12 @@ def check_file(file: object) -> None:
     """Refuse what no text can be printed to.
 
     Raises:
-        UsageError: it is neither a path nor an open text file.
+        UsageError: it is neither a path where a file can be nor an open text file.
     """
-    if file is None or isinstance(file, (str, os.PathLike)):
+    if file is None:
+        return
+    if isinstance(file, (str, os.PathLike)):
+        check_writable(file)
         return
     if not hasattr(file, "write") or isinstance(file, (RawIOBase, BufferedIOBase)):
         kind = type(file).__name__
@@ -31,12 +35,18 @@ def printed_to(file: str | os.PathLike[str] | IO[str] | None) -> Iterator[None]:
     """Let ``print`` write to a file: what a subclass of the reporter prints goes there too.
 
     Args:
-        file: a path, whose file is written anew, or an open text file; None for the standard
-            output.
+        file: a path, whose file is written anew when all is printed, or an open text file; None
+            for the standard output.
+
+    Raises:
+        UsageError: the file cannot be written.
     """
-    with ExitStack() as exits:
-        if isinstance(file, (str, os.PathLike)):
-            file = exits.enter_context(open(file, "w", encoding="utf-8"))
-        if file is not None:
-            exits.enter_context(redirect_stdout(file))
+    if file is None:
         yield
+    elif isinstance(file, (str, os.PathLike)):
+        with redirect_stdout(StringIO()) as printed:
+            yield
+        write_file(file, printed.getvalue())
+    else:
+        with redirect_stdout(file):
+            yield

@@ -1,0 +1,98 @@
+"""Files that are written whole, or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from contextlib import suppress
+
+from ..errors import UsageError
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Find out beforehand what can be found out.
+
+    Args:
+        path: of a file, there already or not.
+
+    Raises:
+        UsageError: no file can be written there.
+    """
+    file = os.path.abspath(path)
+    existing = file if os.path.exists(file) else os.path.dirname(file)
+    if not os.fspath(path) or os.path.isdir(file) or not os.access(existing, os.W_OK):
+        raise UsageError(
+            f"cannot write {os.fspath(path) or repr(path)}: no such folder, or no right to write "
+            "there"
+        )
+
+
+def write_file(path: str | os.PathLike[str], text: str, *, called: str = "") -> None:
+    """Write a text file so that at every moment there is the older file or all of the new one.
+
+    The text goes into a file beside it, which then takes its place. The file keeps its permissions
+    and, where this process may, its owner. A symbolic link stays one. What is no regular file, such
+    as ``/dev/stdout``, and a file in a folder where none can be made, is written in place.
+
+    Args:
+        path: of the file, there already or not.
+        text: what it holds afterwards, in UTF-8.
+        called: what an error calls the file; its path if empty.
+
+    Raises:
+        UsageError: it cannot be written; what was there is still there.
+    """
+    try:
+        _write(path, text)
+    except OSError as error:
+        raise UsageError(f"cannot write {called or os.fspath(path)}: {error.strerror}") from error
+
+
+def _write(path: str | os.PathLike[str], text: str) -> None:
+    target = os.path.realpath(path)
+    before = _status(target)
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        _write_in_place(target, text)
+        return
+    folder, name = os.path.split(target)
+    beside = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except PermissionError:
+        if before is None:
+            raise
+        _write_in_place(target, text)
+        return
+    try:
+        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(descriptor)
+        if before is not None:
+            _take_over(beside, before)
+        os.replace(beside, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _take_over(path: str, other: os.stat_result) -> None:
+    """Give a file the owner and the permissions of another one."""
+    if hasattr(os, "chown"):
+        with suppress(PermissionError):
+            os.chown(path, other.st_uid, other.st_gid)
+    os.chmod(path, stat.S_IMODE(other.st_mode))
+
+
+def _write_in_place(path: str, text: str) -> None:
+    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(text)
