@@ -14,6 +14,7 @@ from . import (
     autocast,
     autograd_calls,
     backward_streams,
+    child_processes,
     compiling,
     constructors,
     cuda_ops,
@@ -119,26 +120,20 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             raise UsageError(f"count must be a positive int, not {count!r}")
         self._gpu = gpu
         self._model = find_gpu(gpu)
-        self._count = count
-        self._compute = compute
-        self._strict = strict
-        self._allow_writes = allow_writes
-        self._context = context
-        self._others = others
+        self._options: dict[str, Any] = {
+            "count": count,
+            "compute": compute,
+            "strict": strict,
+            "allow_writes": allow_writes,
+            "context": context,
+            "others": others,
+        }
         self._taken = TakenMemory.of(self._model, context, others)
         self._exits: ExitStack | None = None
 
     def _fresh(self) -> Self:
         """A fresh simulation for every call of a decorated function."""
-        return type(self)(
-            self._gpu,
-            self._count,
-            compute=self._compute,
-            strict=self._strict,
-            allow_writes=self._allow_writes,
-            context=self._context,
-            others=self._others,
-        )
+        return type(self)(self._gpu, **self._options)
 
     def __call__(self, func: Function) -> Function:
         """Decorate: simulate while the function runs, each time with GPUs of its own."""
@@ -153,13 +148,14 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         if self._exits is not None:
             raise UsageError("this simulation is on already: make another to nest one")
         settings = AllocatorSettings.parse(settings_string())
-        shapes = None if self._compute else Shapes()
-        machine = Machine(self._model, self._count, settings, shapes, self._taken)
-        machine.strict = self._strict
+        shapes = None if self._options["compute"] else Shapes()
+        machine = Machine(self._model, self._options["count"], settings, shapes, self._taken)
+        machine.strict = self._options["strict"]
         with ExitStack() as exits:
             exits.callback(setattr, active, "machine", active.machine)
             active.machine = machine
-            exits.enter_context(_installed(machine, self._allow_writes))
+            exits.enter_context(_installed(machine, self._options["allow_writes"]))
+            exits.enter_context(child_processes.simulated(self._model, self._options))
             self._exits = exits.pop_all()
         return machine
 

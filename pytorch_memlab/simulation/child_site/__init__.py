@@ -1,0 +1,1 @@
+"""The folder that a simulated program puts on ``PYTHONPATH`` for the processes that it starts."""
