@@ -33,6 +33,10 @@ class AllocatorSettingsError(UsageError):
     """A PYTORCH_CUDA_ALLOC_CONF string that PyTorch would refuse."""
 
 
+class SnapshotError(UsageError):
+    """A file or an object that is no memory snapshot of PyTorch; the message says what it is."""
+
+
 class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError):
     """A CUDA call that the simulation does not cover; the message names it.
 

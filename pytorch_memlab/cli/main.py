@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import NoReturn, Protocol
 
+from pytorch_memlab.cli.peak import PeakCommand
 from pytorch_memlab.cli.run import RunCommand
 from pytorch_memlab.errors import MemlabError
 
@@ -38,7 +39,7 @@ class Command(Protocol):
         """
 
 
-COMMANDS: Mapping[str, Command] = {"run": RunCommand()}
+COMMANDS: Mapping[str, Command] = {"run": RunCommand(), "peak": PeakCommand()}
 
 
 def entry() -> NoReturn:

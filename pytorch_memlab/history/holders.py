@@ -1,0 +1,148 @@
+"""What holds the memory at a peak: bytes by source line, function or stack."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final
+
+from .model import AllocationHistory, Block, Frame, Stack
+from .peak import Peak, find_peak
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_LIBRARIES: Final = tuple(
+    os.path.join(folder, "")
+    for folder in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
+)
+_PACKAGES: Final = ("site-packages", "dist-packages")
+_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+
+BEFORE = "allocated before the recording"
+NO_FRAMES = "no Python frame"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A place whose allocations are in use at a peak.
+
+    Args:
+        file: of the source; empty if the place is not known.
+        line: its number; None for a whole function, 0 if the place is not known.
+        function: the function's name, or why the place is not known.
+        size: bytes of the blocks.
+        blocks: how many they are.
+    """
+
+    file: str
+    line: int | None
+    function: str
+    size: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class PeakHolders:
+    """What holds a GPU's memory at its peak.
+
+    Args:
+        peak: the moment.
+        stacks: of the history, which the blocks of the peak name by their index.
+    """
+
+    peak: Peak
+    stacks: Sequence[Stack]
+
+    def by_line(self) -> list[Holder]:
+        """Bytes by line of the program, the largest first; they add up to the peak."""
+        return self._by(lambda frame: (frame.filename, frame.line, frame.name))
+
+    def by_function(self) -> list[Holder]:
+        """Bytes by function of the program, the largest first; they add up to the peak."""
+        return self._by(lambda frame: (frame.filename, None, frame.name))
+
+    def by_stack(self) -> list[tuple[Stack, int]]:
+        """Bytes by stack, innermost frame first, the largest first; they add up to the peak."""
+        sizes: dict[Stack, int] = {}
+        for block in self.peak.blocks:
+            stack = self._stack(block)
+            sizes[stack] = sizes.get(stack, 0) + block.size
+        return sorted(sizes.items(), key=lambda item: -item[1])
+
+    def collapsed_stacks(self) -> str:
+        """A line per stack for flame graphs: frames, outermost first, and bytes."""
+        lines = []
+        for stack, size in self.by_stack():
+            frames = [
+                f"{f.name} ({os.path.basename(f.filename)}:{f.line})" for f in reversed(stack)
+            ]
+            lines.append(f"{';'.join(frames).replace(chr(10), ' ')} {size}")
+        return "\n".join(lines) + "\n" if lines else ""
+
+    def to_dataframe(self) -> pd.DataFrame:
+        """Bytes by line: columns ``file``, ``line``, ``function``, ``size`` and ``blocks``."""
+        import pandas as pd
+
+        columns = list(Holder.__slots__)
+        rows = [[getattr(holder, name) for name in columns] for holder in self.by_line()]
+        return pd.DataFrame(rows, columns=columns)
+
+    def _by(self, key: Callable[[Frame], tuple[str, int | None, str]]) -> list[Holder]:
+        sizes: dict[tuple[str, int | None, str], list[int]] = {}
+        for block in self.peak.blocks:
+            sizes.setdefault(key(self._place(block)), []).append(block.size)
+        holders = [
+            Holder(file, line, function, sum(found), len(found))
+            for (file, line, function), found in sizes.items()
+        ]
+        return sorted(holders, key=lambda holder: (-holder.size, holder.file, holder.line or 0))
+
+    def _stack(self, block: Block) -> Stack:
+        stack = () if block.stack is None else self.stacks[block.stack]
+        return stack or (self._place(block),)
+
+    def _place(self, block: Block) -> Frame:
+        """The innermost frame of the program, or a frame that says why there is none."""
+        if block.stack is None:
+            return Frame("", 0, BEFORE)
+        stack = self.stacks[block.stack]
+        for frame in stack:
+            if is_of_user(frame.filename):
+                return frame
+        return stack[0] if stack else Frame("", 0, NO_FRAMES)
+
+
+def peak_holders(history: AllocationHistory, device: int = 0) -> PeakHolders:
+    """What holds a GPU's memory at the moment of its highest active bytes.
+
+    Args:
+        history: of the process.
+        device: index of the GPU.
+    """
+    return PeakHolders(find_peak(history, device), history.stacks)
+
+
+def is_of_user(filename: str) -> bool:
+    """Whether a file is the user's own, not a library's, on whichever machine it was recorded.
+
+    Args:
+        filename: as a frame has it.
+
+    >>> is_of_user("/home/me/train.py"), is_of_user("/venv/lib/site-packages/torch/nn/modules.py")
+    (True, False)
+    """
+    if not filename.endswith(".py") and not filename.startswith("<ipython"):
+        return False
+    parts = filename.replace("\\", "/").split("/")
+    if any(part in _PACKAGES for part in parts) or filename.startswith(("<frozen", _OWN)):
+        return False
+    return not filename.startswith(_LIBRARIES) and not _is_standard_library(parts)
+
+
+def _is_standard_library(parts: Sequence[str]) -> bool:
+    """Whether a path runs through ``lib/python3.x``, as on the machine that recorded it."""
+    return any(left == "lib" and right.startswith("python3") for left, right in pairwise(parts))

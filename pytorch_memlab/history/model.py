@@ -1,0 +1,111 @@
+"""An allocation history as plain data: what an allocator did, and on which stacks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Frame(NamedTuple):
+    """A frame of a Python stack.
+
+    Args:
+        filename: of the source file.
+        line: number of the line.
+        name: of the function.
+    """
+
+    filename: str
+    line: int
+    name: str
+
+
+Stack = tuple[Frame, ...]
+"""Frames, innermost first; empty if nothing is known."""
+
+
+class Event(NamedTuple):
+    """One thing that an allocator did.
+
+    Args:
+        action: as PyTorch's memory history names it, such as ``alloc`` or ``free_completed``.
+        address: of the block or segment; for ``oom`` the bytes free on the GPU.
+        size: bytes requested for a block; bytes of a segment or its pages.
+        stream: that it belongs to.
+        time: in microseconds since the epoch.
+        stack: index of its stack in the history.
+    """
+
+    action: str
+    address: int
+    size: int
+    stream: int
+    time: int
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block in use.
+
+    Args:
+        address: where it begins.
+        size: its bytes.
+        requested: bytes that the program asked for.
+        stack: index of the stack of its allocation; None for one that the history does not have.
+    """
+
+    address: int
+    size: int
+    requested: int
+    stack: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A segment at one moment.
+
+    Args:
+        address: where it begins.
+        size: its bytes.
+        is_expandable: whether it is a range of pages of an expandable segment.
+        blocks: those in use.
+    """
+
+    address: int
+    size: int
+    is_expandable: bool
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHistory:
+    """What the allocator of one GPU did.
+
+    Args:
+        device: index of the GPU.
+        events: in order.
+        segments: those at the end.
+        initial: those at the beginning; None if they have to follow from the rest.
+    """
+
+    device: int
+    events: Sequence[Event]
+    segments: Sequence[Segment]
+    initial: Sequence[Segment] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationHistory:
+    """What the allocators of a process did.
+
+    Args:
+        devices: of each GPU.
+        stacks: the stacks that events and blocks name by their index.
+        settings: of the allocators, as a snapshot has them.
+    """
+
+    devices: Sequence[DeviceHistory]
+    stacks: Sequence[Stack]
+    settings: dict[str, object] = field(default_factory=dict)

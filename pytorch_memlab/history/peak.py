@@ -1,0 +1,211 @@
+"""The moment of the highest active bytes, and the blocks in use then.
+
+Note [Block sizes in a history]
+An ``alloc`` event has the bytes requested, and active bytes count whole blocks. A block begins
+where a free range begins; it takes the requested bytes, rounded, and all of the range if the rest
+is too small to be split off. So the size follows from the address, the blocks in use and the
+bounds of the segment, whichever rule chose the range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ..simulation.allocator_settings import (
+    MIN_BLOCK_SIZE,
+    SMALL_SEGMENT_SIZE,
+    SMALL_SIZE,
+    AllocatorSettings,
+)
+from .model import AllocationHistory, Block, DeviceHistory, Event
+
+_GROWS: Final = frozenset({"segment_alloc", "segment_map"})
+_SHRINKS: Final = frozenset({"segment_free", "segment_unmap"})
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The moment at which a GPU's active bytes are highest.
+
+    Args:
+        device: index of the GPU.
+        active: bytes of all blocks in use then.
+        reserved: bytes of all segments then.
+        event: index of the last event before; -1 if that is the beginning of the history.
+        events: how many events the history has.
+        blocks: those in use then, by address.
+    """
+
+    device: int
+    active: int
+    reserved: int
+    event: int
+    events: int
+    blocks: tuple[Block, ...]
+
+
+def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
+    """The first moment of the highest active bytes.
+
+    Args:
+        history: of the process.
+        device: index of the GPU.
+
+    Returns:
+        The peak; the sizes of its blocks add up to ``active``.
+    """
+    one = history.devices[device]
+    settings = _settings(history.settings)
+    state = _State(one, settings)
+    highest, moment = state.active, -1
+    for index, event in enumerate(one.events):
+        state.follow(event)
+        if state.active > highest:
+            highest, moment = state.active, index
+    state = _State(one, settings)
+    for event in one.events[: moment + 1]:
+        state.follow(event)
+    return Peak(device, state.active, state.reserved, moment, len(one.events), state.blocks())
+
+
+class _State:
+    """Segments and blocks of a GPU, followed from the beginning of its history."""
+
+    def __init__(self, device: DeviceHistory, settings: AllocatorSettings) -> None:
+        self._settings = settings
+        self._starts: list[int] = []
+        self._ends: dict[int, int] = {}
+        self._expandable = any(event.action == "segment_map" for event in device.events) or any(
+            segment.is_expandable for segment in device.segments
+        )
+        self._addresses: list[int] = []
+        self._blocks: dict[int, Block] = {}
+        self.active = 0
+        self.reserved = 0
+        for start, end in _first_segments(device):
+            self._add_range(start, end)
+        for block in _first_blocks(device, settings):
+            self._add(block)
+
+    def follow(self, event: Event) -> None:
+        """Do what the allocator did."""
+        action = event.action
+        if action == "alloc":
+            size = self._size_of(event)
+            self._add(Block(event.address, size, event.size, event.stack))
+        elif action == "free_completed":
+            self._remove(event.address)
+        elif action in _GROWS:
+            self._add_range(event.address, event.address + event.size)
+        elif action in _SHRINKS:
+            self._remove_range(event.address, event.address + event.size)
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The blocks in use, by address."""
+        return tuple(self._blocks[address] for address in self._addresses)
+
+    def _size_of(self, event: Event) -> int:
+        rounded = self._settings.round_size(event.size)
+        start, end = self._range_of(event.address)
+        after = bisect_right(self._addresses, event.address)
+        if after < len(self._addresses):
+            end = min(end, self._addresses[after])
+        rest = end - event.address - rounded
+        is_small = end - start <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE
+        if self._expandable or is_small:
+            splits = rest >= MIN_BLOCK_SIZE
+        else:
+            splits = rest > SMALL_SIZE and rounded < self._settings.max_split_size
+        return rounded if splits else max(rounded, rounded + rest)
+
+    def _range_of(self, address: int) -> tuple[int, int]:
+        """The mapped range around an address; one byte for an address that no segment has."""
+        index = bisect_right(self._starts, address) - 1
+        if index >= 0:
+            start = self._starts[index]
+            if address < self._ends[start]:
+                return start, self._ends[start]
+        return address, address
+
+    def _add(self, block: Block) -> None:
+        insort(self._addresses, block.address)
+        self._blocks[block.address] = block
+        self.active += block.size
+
+    def _remove(self, address: int) -> None:
+        block = self._blocks.pop(address, None)
+        if block is not None:
+            del self._addresses[bisect_left(self._addresses, address)]
+            self.active -= block.size
+
+    def _add_range(self, start: int, end: int) -> None:
+        self.reserved += end - start
+        index = bisect_left(self._starts, start)
+        if self._expandable and index < len(self._starts) and self._starts[index] == end:
+            following = self._starts.pop(index)
+            end = self._ends.pop(following)
+        if self._expandable and index and self._ends[self._starts[index - 1]] == start:
+            self._ends[self._starts[index - 1]] = end
+            return
+        self._starts.insert(index, start)
+        self._ends[start] = end
+
+    def _remove_range(self, start: int, end: int) -> None:
+        first, last = self._range_of(start)
+        if first == last:
+            return
+        self.reserved -= end - start
+        self._starts.remove(first)
+        del self._ends[first]
+        for left, right in ((first, start), (end, last)):
+            if left < right:
+                insort(self._starts, left)
+                self._ends[left] = right
+
+
+def _first_segments(device: DeviceHistory) -> list[tuple[int, int]]:
+    """Ranges of segments that exist before the first event: the last ones, all events undone."""
+    if device.initial is not None:
+        return [(one.address, one.address + one.size) for one in device.initial]
+    ends = {one.address: one.address + one.size for one in device.segments}
+    for event in reversed(device.events):
+        start, end = event.address, event.address + event.size
+        if event.action in _SHRINKS:
+            ends[start] = end
+        elif event.action in _GROWS:
+            around = next((one for one in ends if one <= start and end <= ends[one]), None)
+            if around is not None:
+                last = ends.pop(around)
+                if around < start:
+                    ends[around] = start
+                if end < last:
+                    ends[end] = last
+    return sorted(ends.items())
+
+
+def _first_blocks(device: DeviceHistory, settings: AllocatorSettings) -> Iterator[Block]:
+    """Blocks that are in use before the first event; the sizes of those freed since are rounded."""
+    if device.initial is not None:
+        for segment in device.initial:
+            yield from segment.blocks
+        return
+    seen: set[int] = set()
+    for event in device.events:
+        if event.action == "alloc":
+            seen.add(event.address)
+        elif event.action == "free_completed" and event.address not in seen:
+            seen.add(event.address)
+            size = settings.round_size(event.size)
+            yield Block(event.address, size, event.size, None)
+    for segment in device.segments:
+        for block in segment.blocks:
+            if block.address not in seen:
+                yield block
+
+
+def _settings(found: Mapping[str, object]) -> AllocatorSettings:
+    text = found.get("PYTORCH_CUDA_ALLOC_CONF") or ""
+    return AllocatorSettings.parse(str(text))
