@@ -60,15 +60,20 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     one = history.devices[device]
     settings = _settings(history.settings)
     state = _State(one, settings)
-    highest, moment = state.active, -1
+    blocks = dict(state.blocks)
+    highest, reserved, moment = state.active, state.reserved, -1
+    sizes = []
     for index, event in enumerate(one.events):
-        state.follow(event)
+        sizes.append(state.follow(event))
         if state.active > highest:
-            highest, moment = state.active, index
-    state = _State(one, settings)
-    for event in one.events[: moment + 1]:
-        state.follow(event)
-    return Peak(device, state.active, state.reserved, moment, len(one.events), state.blocks())
+            highest, reserved, moment = state.active, state.reserved, index
+    for event, size in zip(one.events[: moment + 1], sizes, strict=False):
+        if event.action == "alloc":
+            blocks[event.address] = Block(event.address, size, event.size, event.stack)
+        elif event.action == "free_completed":
+            blocks.pop(event.address, None)
+    in_use = tuple(blocks[address] for address in sorted(blocks))
+    return Peak(device, highest, reserved, moment, len(one.events), in_use)
 
 
 class _State:
@@ -82,30 +87,29 @@ class _State:
             segment.is_expandable for segment in device.segments
         )
         self._addresses: list[int] = []
-        self._blocks: dict[int, Block] = {}
+        self._sizes: dict[int, int] = {}
+        self.blocks = {block.address: block for block in _first_blocks(device, settings)}
         self.active = 0
         self.reserved = 0
         for start, end in _first_segments(device):
             self._add_range(start, end)
-        for block in _first_blocks(device, settings):
-            self._add(block)
+        for block in self.blocks.values():
+            self._add(block.address, block.size)
 
-    def follow(self, event: Event) -> None:
-        """Do what the allocator did."""
+    def follow(self, event: Event) -> int:
+        """Do what the allocator did, and return the size of the block that it allocated, if any."""
         action = event.action
         if action == "alloc":
             size = self._size_of(event)
-            self._add(Block(event.address, size, event.size, event.stack))
-        elif action == "free_completed":
+            self._add(event.address, size)
+            return size
+        if action == "free_completed":
             self._remove(event.address)
         elif action in _GROWS:
             self._add_range(event.address, event.address + event.size)
         elif action in _SHRINKS:
             self._remove_range(event.address, event.address + event.size)
-
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks in use, by address."""
-        return tuple(self._blocks[address] for address in self._addresses)
+        return 0
 
     def _size_of(self, event: Event) -> int:
         rounded = self._settings.round_size(event.size)
@@ -130,16 +134,16 @@ class _State:
                 return start, self._ends[start]
         return address, address
 
-    def _add(self, block: Block) -> None:
-        insort(self._addresses, block.address)
-        self._blocks[block.address] = block
-        self.active += block.size
+    def _add(self, address: int, size: int) -> None:
+        insort(self._addresses, address)
+        self._sizes[address] = size
+        self.active += size
 
     def _remove(self, address: int) -> None:
-        block = self._blocks.pop(address, None)
-        if block is not None:
+        size = self._sizes.pop(address, None)
+        if size is not None:
             del self._addresses[bisect_left(self._addresses, address)]
-            self.active -= block.size
+            self.active -= size
 
     def _add_range(self, start: int, end: int) -> None:
         self.reserved += end - start

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +26,7 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
             says which.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb") as file, _no_garbage_collection():
             snapshot = _DataUnpickler(file).load()
     except OSError as error:
         raise SnapshotError(f"cannot read {path}: {error.strerror or error}") from None
@@ -38,7 +40,8 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
     except Exception as error:  # a pickle of anything can fail in any way
         raise SnapshotError(f"{path} is not a pickle: {_first_line(error)}") from None
     try:
-        return history_of(snapshot)
+        with _no_garbage_collection():
+            return history_of(snapshot)
     except SnapshotError as error:
         raise SnapshotError(f"{path}: {error}") from None
 
@@ -78,6 +81,18 @@ def history_of(snapshot: Any) -> AllocationHistory:
             f"{_first_line(error)})"
         ) from None
     return AllocationHistory(devices, stacks.all, dict(snapshot.get("allocator_settings") or {}))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Millions of new dictionaries would each be searched for cycles several times."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 class _ForbiddenNameError(Exception):
