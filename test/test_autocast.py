@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import nn
 
 from pytorch_memlab.simulation import autocast_lists, simulate
+from pytorch_memlab.simulation.casts import casts_serve_training
 
 HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 KiB = 1024
+serves_training = pytest.mark.skipif(
+    not casts_serve_training(), reason="this torch caches casts that training cannot use"
+)
 
 
 @pytest.fixture(autouse=True)
@@ -266,6 +270,45 @@ def test_casts_take_memory_and_weights_casts_keep_it(compute):
                 y = x @ weight
                 assert torch.cuda.memory_allocated() - before == 2 * 256 * KiB
         del y, z
+
+
+@serves_training
+@pytest.mark.parametrize("compute", [True, False])
+def test_inference_mode_keeps_no_casts(compute):
+    with simulate("a100", compute=compute):
+        weight = nn.Parameter(torch.zeros(512, 512, device="cuda"))
+        x = torch.zeros(256, 512, device="cuda")
+        x.detach() @ weight.detach()  # The workspace of cuBLAS stays.
+        before = torch.cuda.memory_allocated()
+        with torch.autocast("cuda", BFLOAT):
+            for products in (1, 2):
+                torch.cuda.reset_peak_memory_stats()
+                with torch.inference_mode():
+                    y = x @ weight
+                assert torch.cuda.max_memory_allocated() - before == (768 + 256 * products) * KiB
+                assert torch.cuda.memory_allocated() - before == 256 * KiB
+            del y
+            with torch.no_grad():
+                y = x @ weight
+            kept = torch.cuda.memory_allocated() - before
+            assert kept == (512 + 256) * KiB
+            torch.cuda.reset_peak_memory_stats()
+            with torch.inference_mode():  # makes its own cast beside the one that is kept
+                z = x @ weight
+            assert torch.cuda.max_memory_allocated() - before == kept + (512 + 256 + 256) * KiB
+            del y, z
+        assert torch.cuda.memory_allocated() == before
+
+
+@serves_training
+def test_training_uses_a_cast_that_an_evaluation_cached():
+    layer = nn.Linear(8, 8, bias=False, device="cuda")
+    x = on_gpu(4, 8)
+    with torch.autocast("cuda", BFLOAT):
+        with torch.no_grad():
+            layer(x)
+        layer(x).float().sum().backward()
+    assert torch.allclose(layer.weight.grad, x.sum(0).expand(8, 8), rtol=1e-2)
 
 
 def test_a_weights_cast_lives_on_in_the_graph():

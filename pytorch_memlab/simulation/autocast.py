@@ -26,7 +26,7 @@ from .autocast_lists import (
     RECURRENT_COMPOSITE,
 )
 from .autocast_rnn import with_flat_casts
-from .casts import cache, call_with_casts, is_eligible, is_on_gpu, widest
+from .casts import cache, call_with_casts, casts_serve_training, is_eligible, is_on_gpu, widest
 from .cuda_ops import choice_of
 from .destinations import tensors_in
 
@@ -57,6 +57,7 @@ def install(patches: Patches, exits: ExitStack) -> None:
     """
     if _installed:
         return
+    casts_serve_training()  # asked before a simulated thread's modes see its ops
     clear = torch.clear_autocast_cache
 
     def clear_both() -> None:

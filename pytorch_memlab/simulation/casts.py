@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import weakref
 from typing import Any
 
@@ -38,7 +39,8 @@ class WeightCache:
                 return entry[1]
             # CUDA keeps the cast of a weight that has died meanwhile, as all others.
             self._outlived.append(entry[1])
-        cast: torch.Tensor = _cast_to(tensor, dtype)
+        with torch.set_grad_enabled(torch.is_grad_enabled() or casts_serve_training()):
+            cast: torch.Tensor = _cast_to(tensor, dtype)
         self._casts[key] = (weakref.ref(tensor), cast)
         return cast
 
@@ -50,6 +52,23 @@ class WeightCache:
 
 cache = WeightCache()
 """One for all threads, as CUDA's is."""
+
+
+@functools.cache
+def casts_serve_training() -> bool:
+    """Whether training can use every cast that this release of PyTorch caches.
+
+    Then a cast that is made under ``no_grad`` has a gradient all the same, and none is cached in
+    inference mode. Earlier releases cache in every mode what the mode makes. PyTorch's own
+    autocast of the CPU tells which one this is: both devices share one cache.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        weight = torch.ones(1, 1, device="cpu", requires_grad=True)
+        other = torch.ones(1, 1, device="cpu")
+        with torch.autocast("cpu", dtype=torch.bfloat16, cache_enabled=True):
+            with torch.no_grad():
+                torch.mm(other, weight)
+            return torch.mm(other, weight).requires_grad
 
 
 def call_with_casts(
@@ -139,4 +158,5 @@ def _is_cached(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         and not tensor._is_view()
         and dtype == _lower_precision("cuda")
         and torch.is_autocast_cache_enabled()
+        and not (torch.is_inference_mode_enabled() and casts_serve_training())
     )
