@@ -1,10 +1,12 @@
 """Backward passes write in place where the simulation's presence makes PyTorch make copies.
 
 PyTorch takes tensors under a dispatch mode for tensors of unknown classes: the engine then adds
-two gradients into a third (``torch/csrc/autograd/input_buffer.cpp``), and formulas such as that of
-``max`` fill a copy of the zeros that they just made (``areAnyTensorSubclassLike`` in
-``torch/csrc/autograd/FunctionsManual.cpp``). On a GPU both write in place, and the results are the
-same; so these calls are turned back.
+two gradients into a third (``torch/csrc/autograd/input_buffer.cpp``), and some formulas fill a copy
+of the zeros that they just made, or multiply into a new tensor (``isTensorSubclassLike`` in
+``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native``). On a GPU these write in
+place, and the results are the same; so these calls are turned back. Other formulas call the same
+ops and mean the copy, because they read the first operand again: those of ``index_reduce`` and
+``scatter_reduce`` do. So the node decides.
 """
 
 from __future__ import annotations
@@ -26,12 +28,46 @@ _HAS_USE_COUNT = hasattr(torch._C.TensorBase, "_use_count")
 
 IN_PLACE: dict[Any, Any] = {
     _aten.add.Tensor: _aten.add_.Tensor,
+    _aten.sub.Tensor: _aten.sub_.Tensor,
+    _aten.mul.Tensor: _aten.mul_.Tensor,
+    _aten.logical_and.default: _aten.logical_and_.default,
+    _aten.logical_or.default: _aten.logical_or_.default,
     _aten.scatter.src: _aten.scatter_.src,
     _aten.scatter_add.default: _aten.scatter_add_.default,
     _aten.index_put.default: _aten._index_put_impl_.default,
     _aten.index_add.default: _aten.index_add_.default,
+    _aten.index_fill.int_Tensor: _aten.index_fill_.int_Tensor,
+    _aten.put.default: _aten.put_.default,
 }
 """Ops that backward passes call out of place under a dispatch mode, and what a GPU runs."""
+
+_SELECTS = frozenset({_aten.scatter.src})
+_FINDS_EQUALS = frozenset({_aten.scatter.src, _aten.logical_and.default})
+_ADDS = frozenset({_aten.scatter_add.default})
+_MULTIPLIES = frozenset({_aten.sub.Tensor, _aten.mul.Tensor})
+
+_FORMULAS: dict[str, frozenset[Any]] = {
+    "ClampBackward": frozenset({_aten.logical_and.default, _aten.logical_or.default}),
+    "MaxBackward": _FINDS_EQUALS,
+    "MinBackward": _FINDS_EQUALS,
+    "MedianBackward": _FINDS_EQUALS,
+    "NanmedianBackward": _FINDS_EQUALS,
+    "ModeBackward": _SELECTS,
+    "KthvalueBackward": _SELECTS,
+    "SortBackward": _SELECTS,
+    "TopkBackward": _SELECTS,
+    "GatherBackward": _ADDS,
+    "CummaxBackward": _ADDS,
+    "CumminBackward": _ADDS,
+    "IndexBackward": frozenset({_aten.index_put.default}),
+    "IndexSelectBackward": frozenset({_aten.index_add.default}),
+    "TakeBackward": frozenset({_aten.put.default}),
+    "TraceBackward": frozenset({_aten.index_fill.int_Tensor}),
+    "BinaryCrossEntropyBackward": _MULTIPLIES,
+    "BinaryCrossEntropyWithLogitsBackward": _MULTIPLIES,
+}
+"""Nodes whose formulas write into what they made, by their names without a number, and by which
+ops."""
 
 
 class _FirstSum(TorchDispatchMode):
@@ -111,17 +147,39 @@ class GradientFlow(threading.local):
         Returns:
             the op that writes into the first argument if a GPU does, else the op itself.
         """
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or not (op is _aten.add.Tensor or _writes(node, op)):
+            return op
+        if args[0].layout is not torch.strided:
             return op
         references, uses, shares = _counts(args)
         if (references, shares) != (self._unshared[0], self._unshared[2]):
             return op
         is_ours = _untyped_storage(args[0])._cdata in self._made
         if op is not _aten.add.Tensor:
-            return IN_PLACE[op] if is_ours else op
+            return IN_PLACE[op] if is_ours and _holds_the_result(op, args) else op
         if uses != self._unshared[1] or not _is_plain_sum(args) or (is_ours and not _joins(node)):
             return op
         return IN_PLACE[op]
+
+
+def _writes(node: Any, op: Any) -> bool:
+    """Whether the formula of a node runs an op in place on a GPU."""
+    name: str = node.name().rstrip("0123456789")
+    if op not in _FORMULAS.get(name, ()):
+        return False
+    # The formula of a target's gradient multiplies out of place.
+    return name != "BinaryCrossEntropyWithLogitsBackward" or node.next_functions[1][0] is None
+
+
+def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the first operand of an elementwise op has its result's shape and dtype."""
+    if op not in _MULTIPLIES:
+        return True
+    first, second = args[:2]
+    return (
+        torch.broadcast_shapes(first.shape, second.shape) == first.shape
+        and torch.result_type(first, second) == first.dtype
+    )
 
 
 def _is_plain_sum(args: tuple[Any, ...]) -> bool:
