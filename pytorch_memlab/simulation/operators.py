@@ -9,6 +9,7 @@ from .cuda_ops import choice_of, compute_of, host_results_of
 from .kernels import entry_of
 from .kernels.accumulation import IN_PLACE
 from .kernels.nothing_more import takes_nothing
+from .python_kernels import python_kernel_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +38,7 @@ _HOST_ARGUMENTS_ALLOWED = frozenset(
         "aten::set_",
         "aten::is_same_size",
         "aten::is_set_to",
+        "aten::_has_same_storage_numel",
         "aten::resize_as_",
         "aten::_fused_adam_",
         "aten::_fused_adamw_",
@@ -71,6 +73,8 @@ class Traits:
         composite: calls the ops that it is made of; None if it is none. Autograd has taken
             composites apart before they come here, except in inference mode, and those that
             have a kernel of their own.
+        python_kernel: runs an op that a library implements in Python, and whose kernel has no
+            entry; None for all others.
         compute: computes on the host what CUDA's kernel returns; None: the op itself does.
     """
 
@@ -85,6 +89,7 @@ class Traits:
     may_be_in_place: bool
     device_position: int | None
     composite: Callable[..., Any] | None
+    python_kernel: Callable[..., Any] | None
     compute: Callable[..., Any] | None
 
 
@@ -126,6 +131,7 @@ def _read(op: Any) -> Traits:
         may_be_in_place=op in IN_PLACE,
         device_position=_device_position(schema),
         composite=choice_of(op),
+        python_kernel=None if kernel is not None else python_kernel_of(op),
         compute=compute_of(op),
     )
 

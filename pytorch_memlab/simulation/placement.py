@@ -98,6 +98,9 @@ class PlacementMode(TorchDispatchMode):
         if traits.composite is not None:
             with self:
                 return traits.composite(*args, **kwargs)
+        if traits.python_kernel is not None:
+            with self, self._machine.thread.calling((), {}):
+                return traits.python_kernel(*args, **kwargs)
         if traits.device_position is not None:
             args, kwargs = _with_device_by_name(traits.device_position, func, args, kwargs)
         index, kwargs, pin = self._destinations.of(func, traits, args, kwargs)
