@@ -56,7 +56,9 @@ class Destinations:
         pin = bool(kwargs.get("pin_memory"))
         if pin:
             kwargs = {**kwargs, "pin_memory": False}
-        if device is not None and device.type == "cuda":
+        if device is not None and device.type != "cpu":
+            if device.type != "cuda":  # the meta device, say
+                return HOST, kwargs, False
             return self._machine.index_of(device), {**kwargs, "device": _CPU}, False
         if thread.target is not None:
             return thread.target, kwargs, pin

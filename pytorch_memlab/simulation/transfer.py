@@ -24,6 +24,7 @@ class _Transfer(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.machine = machine
         ctx.source = machine.place_of(tensor)
+        ctx.target = target
         ctx.dtype = tensor.dtype
         return _copy(machine, tensor, target, options)
 
@@ -31,6 +32,10 @@ class _Transfer(torch.autograd.Function):
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         back = move(ctx.machine, gradient, ctx.source, {"dtype": ctx.dtype})
         return back, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_others: None) -> torch.Tensor:
+        return move(ctx.machine, tangent, ctx.target, {})
 
 
 def move(
