@@ -63,3 +63,33 @@ def test_attention_gives_what_it_gives_alone(mesh):
     assert torch.cuda.memory_allocated() - before == whole.nbytes / 4
     alone = scaled_dot_product_attention(*[whole[:, :2]] * 3, is_causal=True)
     assert torch.equal(result.to_local(), alone)
+
+
+def test_a_gradient_that_is_not_laid_out_as_its_parameter_is_on_the_gpu(mesh):
+    whole = torch.randn(64, 64, device="cuda")
+    for gradient_of in (
+        lambda local: local.sum(),  # expanded
+        lambda local: local.t().relu().sum(),  # transposed
+        lambda local: (local * local[0]).sum(),
+    ):
+        parameter = nn.Parameter(tensors.distribute_tensor(whole, mesh, [tensors.Shard(0)]))
+        before = torch.cuda.memory_allocated()
+        gradient_of(parameter.to_local()).backward()
+        assert parameter.grad.device == torch.device("cuda", 0)
+        assert parameter.grad.to_local().device == torch.device("cuda", 0)
+        assert torch.cuda.memory_allocated() - before == 16 * 64 * 4
+
+
+def test_a_dtensor_goes_where_its_program_says(mesh):
+    part = tensors.distribute_tensor(torch.randn(8, 4, device="cuda"), mesh, [tensors.Shard(0)])
+    gpu, cpu = torch.device("cuda", 0), torch.device("cpu")
+    for made, device in (
+        (torch.zeros_like(part), gpu),
+        (part.new_zeros(4, 4), gpu),
+        (torch.full_like(part, 3.0), gpu),
+        (part.cpu(), cpu),
+        (part.to("cpu"), cpu),
+        (torch.zeros_like(part, device="cpu"), cpu),
+        (part.new_zeros(4, 4, device="cpu"), cpu),
+    ):
+        assert made.to_local().device == device

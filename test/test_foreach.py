@@ -81,3 +81,66 @@ def test_capturable_optimizers_step_on_two_gpus(name: str) -> None:
     for mine, other in zip(together, one_by_one, strict=True):
         assert mine == pytest.approx(other, rel=1e-5)
     assert devices == {("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")}
+
+
+def _groups(tensors: list[torch.Tensor], *others: list[Any]) -> dict[tuple[str, torch.dtype], Any]:
+    group = torch.utils._foreach_utils._group_tensors_by_device_and_dtype
+    found = group([tensors, *others], with_indices=True)
+    return {(str(device), dtype): value for (device, dtype), value in found.items()}
+
+
+@pytest.mark.parametrize("compute", [True, False])
+def test_lists_are_sorted_by_gpu_and_dtype(compute: bool) -> None:
+    with simulate("24GiB", count=2, compute=compute):
+        tensors = [
+            torch.rand(3, device=device, dtype=dtype)
+            for device, dtype in (
+                ("cuda:0", torch.float32),
+                ("cuda:1", torch.float32),
+                ("cpu", torch.float32),
+                ("cuda:0", torch.float16),
+                ("cuda:0", torch.float32),
+            )
+        ]
+        steps = [None, torch.ones(()), None, None, torch.zeros(())]
+        found = _groups(tensors, steps)
+        assert {key: indices for key, (_, indices) in found.items()} == {
+            ("cuda:0", torch.float32): [0, 4],
+            ("cuda:1", torch.float32): [1],
+            ("cpu", torch.float32): [2],
+            ("cuda:0", torch.float16): [3],
+        }
+        lists, _ = found["cuda:0", torch.float32]
+        assert lists[0][1] is tensors[4]
+        assert lists[1] == [None, steps[4]]
+        plain = torch.utils._foreach_utils._group_tensors_by_device_and_dtype([tensors])
+        assert {tuple(indices) for _, indices in plain.values()} == {()}
+
+
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adagrad])
+def test_a_fused_optimizer_takes_the_scale_of_gradients_to_its_gpu(kind: Any) -> None:
+    def weight(device: str) -> torch.Tensor:
+        weight = torch.ones(5, 5, device=device, requires_grad=True)
+        weight.grad = torch.full_like(weight, 15.0)
+        optimizer = kind([weight], lr=0.1, fused=True)
+        optimizer.grad_scale = torch.tensor([3.0], device=device)
+        scaler = torch.amp.GradScaler(device, init_scale=5)
+        scaler.scale(torch.ones(5, device=device))
+        scaler.step(optimizer)
+        return weight.detach().cpu()
+
+    expected = weight("cpu")
+    with simulate("24GiB", count=2):
+        torch.testing.assert_close(weight("cuda:0"), expected)
+
+
+def test_gradients_of_two_gpus_are_clipped_on_each() -> None:
+    with simulate("24GiB", count=2):
+        tensors = [torch.ones(4, device=f"cuda:{gpu}", requires_grad=True) for gpu in (0, 1)]
+        for tensor in tensors:
+            tensor.grad = torch.full_like(tensor, 3.0)
+        norm = torch.nn.utils.clip_grad_norm_(tensors, 1.0)
+        assert str(norm.device) == "cuda:0"
+        assert norm.item() == pytest.approx(72**0.5)
+        for tensor in tensors:
+            assert tensor.grad.tolist() == pytest.approx([3 / 72**0.5] * 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._ops import HigherOrderOperator
+from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
 from . import fake_tensors, higher_order
@@ -51,7 +51,8 @@ class CallMode(TorchFunctionMode):
             fake_tensors.check(args, kwargs)
         thread = self._thread
         outer = thread.call
-        thread.call = (args, kwargs)
+        if type(func) is not OpOverload or not _belongs_to_another(outer, args):
+            thread.call = (args, kwargs)
         try:
             return self._replacements.get(func, func)(*args, **kwargs)
         except BaseException as error:
@@ -61,3 +62,13 @@ class CallMode(TorchFunctionMode):
         finally:
             thread.call = outer
             del outer
+
+
+def _belongs_to_another(outer: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a class of tensors passes on an op of a call that is under way, or of autograd's.
+
+    C++ filled in the op's device then: that of its tensors, which it takes for tensors of the CPU.
+    """
+    if outer is None and torch._C._current_autograd_node() is None:
+        return False
+    return any(isinstance(value, torch.Tensor) for value in args)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from . import legacy_types
@@ -36,6 +37,7 @@ class TensorMethods:
         """Replace them on ``torch.Tensor`` until the patches are undone."""
         for name, getter in self._attributes().items():
             patches.set(torch.Tensor, name, property(getter))
+        patches.set(torch.Tensor, "grad", self._grad())
         methods = self._methods()
         for name, method in methods.items():
             patches.set(torch.Tensor, name, method)
@@ -58,6 +60,17 @@ class TensorMethods:
             "is_cpu": lambda tensor: place_of(tensor) == HOST and host_is_cpu(tensor),
         }
 
+    def _grad(self) -> property:
+        machine = self._machine
+        slot = vars(_Base)["grad"]
+
+        def set_grad(tensor: torch.Tensor, gradient: Any) -> None:
+            if isinstance(gradient, torch.Tensor):
+                _check_gradient(tensor, machine.place_of(tensor), machine.place_of(gradient))
+            slot.__set__(tensor, gradient)
+
+        return property(slot.__get__, set_grad, slot.__delete__)
+
     def _methods(self) -> dict[str, Callable[..., Any]]:
         return {
             "to": self._to(),
@@ -68,6 +81,7 @@ class TensorMethods:
             "numpy": self._numpy(),
             "tolist": self._tolist(),
             "new_tensor": self._new_tensor(),
+            "new": self._new(),
             "record_stream": self._record_stream(),
             "share_memory_": self._share_memory(),
             "backward": _backward,
@@ -175,6 +189,17 @@ class TensorMethods:
 
         return new_tensor
 
+    def _new(self) -> Callable[..., torch.Tensor]:
+        machine = self._machine
+
+        def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+            if len(args) != 1 or machine.place_of(self) == HOST or not _is_data(args[0]):
+                return _Base.new(self, *args, **kwargs)
+            device = kwargs.get("device") or self.device
+            return torch.tensor(args[0], dtype=self.dtype, device=device)
+
+        return new
+
     def _record_stream(self) -> Callable[..., None]:
         machine = self._machine
 
@@ -193,6 +218,27 @@ class TensorMethods:
             return share(self) if machine.place_of(self) == HOST else self
 
         return share_memory_
+
+
+def _check_gradient(tensor: torch.Tensor, place: int, other: int) -> None:
+    """Refuse a gradient of another device than its tensor's, in PyTorch's words."""
+    if place == other:
+        return
+    if HOST in (place, other):
+        what = "with device type"
+        names = ["cpu" if each == HOST else "cuda" for each in (other, place)]
+    else:
+        what = "located on device with index"
+        names = [str(other), str(place)]
+    raise RuntimeError(
+        f"attempting to assign a gradient {what} '{names[0]}' to a tensor {what} '{names[1]}'. "
+        "Please ensure that the gradient and the tensor are on the same device"
+    )
+
+
+def _is_data(value: Any) -> bool:
+    """Whether the argument of ``Tensor.new`` holds elements; otherwise it is a size, or shared."""
+    return isinstance(value, (list, tuple, np.ndarray)) and not isinstance(value, torch.Size)
 
 
 def _backward(

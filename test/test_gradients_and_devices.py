@@ -1,0 +1,79 @@
+"""Tensors' devices: what PyTorch makes of data, on the meta device, for a tensor's gradient."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from pytorch_memlab import simulate
+
+WORDS = "Please ensure that the gradient and the tensor are on the same device"
+
+
+@pytest.fixture(params=[True, False], ids=["computed", "shapes"], autouse=True)
+def simulated(request):
+    with simulate("24GiB", count=2, compute=request.param):
+        yield
+
+
+def test_what_is_made_on_the_meta_device_takes_nothing_of_the_gpu():
+    x = torch.ones(1000, device="cuda")
+    before = torch.cuda.memory_allocated()
+    made = [
+        x.to("meta"),
+        torch.empty_like(x, device="meta"),
+        x.new_zeros(7, device="meta"),
+        torch.randn(3, 3, device="meta"),
+        torch.nn.Linear(3, 3, device="cuda").to("meta").weight,
+    ]
+    assert {str(tensor.device) for tensor in made} == {"meta"}
+    assert torch.cuda.memory_allocated() == before
+
+
+def test_new_of_data_is_on_the_gpu():
+    x = torch.ones(3, device="cuda:1")
+    before = torch.cuda.memory_allocated(1)
+    for data, expected in (
+        ([0, 1, 2], [0.0, 1.0, 2.0]),
+        (([1, 2], [3, 4]), [[1.0, 2.0], [3.0, 4.0]]),
+        (np.arange(2), [0.0, 1.0]),
+    ):
+        made = x.new(data)
+        assert (str(made.device), made.dtype, made.tolist()) == ("cuda:1", x.dtype, expected)
+        assert torch.cuda.memory_allocated(1) == before + 512
+        del made
+    assert x.new(2, 3).shape == x.new(torch.Size([2, 3])).shape == (2, 3)
+    assert torch.ones(2).new([1]).device.type == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("device", "other", "words"),
+    [
+        ("cuda", "cpu", "a gradient with device type 'cpu' to a tensor with device type 'cuda'. "),
+        ("cpu", "cuda", "a gradient with device type 'cuda' to a tensor with device type 'cpu'. "),
+        (
+            "cuda:0",
+            "cuda:1",
+            (
+                "a gradient located on device with index '1' "
+                "to a tensor located on device with index '0'. "
+            ),
+        ),
+    ],
+)
+def test_a_gradient_of_another_device_is_refused(device, other, words):
+    tensor = torch.ones(2, device=device, requires_grad=True)
+    with pytest.raises(RuntimeError) as error:
+        tensor.grad = torch.ones(2, device=other)
+    assert str(error.value) == f"attempting to assign {words}{WORDS}"
+    assert tensor.grad is None
+    tensor.grad = kept = torch.ones(2, device=device)
+    assert tensor.grad is kept
+    tensor.grad = None
+    assert tensor.grad is None
+    tensor.grad = kept
+    del tensor.grad
+    assert tensor.grad is None
+    with pytest.raises(RuntimeError, match="size"):
+        tensor.grad = torch.ones(3, device=device)
