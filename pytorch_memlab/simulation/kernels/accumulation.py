@@ -176,10 +176,8 @@ def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
     if op not in _MULTIPLIES:
         return True
     first, second = args[:2]
-    return (
-        torch.broadcast_shapes(first.shape, second.shape) == first.shape
-        and torch.result_type(first, second) == first.dtype
-    )
+    shape: torch.Size = torch.broadcast_shapes(first.shape, second.shape)
+    return bool(shape == first.shape and torch.result_type(first, second) == first.dtype)
 
 
 def _is_plain_sum(args: tuple[Any, ...]) -> bool:
