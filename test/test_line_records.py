@@ -65,9 +65,34 @@ def test_statistic_that_a_device_lacks_is_none() -> None:
 
 def test_devices_come_in_the_order_of_their_numbers() -> None:
     devices = [CUDA1.__class__(f"cuda:{index}", "L4", simulated=False) for index in (10, 2, 0)]
-    entries = [entry(1, 8, 0, device=device) for device in devices]
+    entries = [entry(1, 8, 512, device=device) for device in devices]
     report = LineRecords(entries, {1: OUTER}).display().report
     assert [table.device.name for table in report.tables] == ["cuda:0", "cuda:2", "cuda:10"]
+
+
+def test_a_device_that_keeps_memory_for_later_has_no_table() -> None:
+    cached = [entry(1, line, 0, device=CUDA1) for line in (7, 8)]
+    records = LineRecords([*SEED_ENTRIES, *cached], {1: OUTER, 2: INNER}, ("end",))
+    report = records.display().report
+    assert [table.device.name for table in report.tables] == ["cuda:0", "cuda:0"]
+    assert report.notes == ("end", "no memory was in use on cuda:1: no table")
+    # It says nothing of devices of other functions.
+    assert records.display("inner").report.notes == ("end",)
+
+    freed = entry(1, 8, 0, device=CUDA1, delta=-512)
+    names = [
+        (table.function.qual_name, table.device.name)
+        for table in LineRecords([*SEED_ENTRIES, *cached, freed], {1: OUTER, 2: INNER})
+        .display()
+        .report.tables
+    ]
+    assert names == [("outer", "cuda:0"), ("outer", "cuda:1"), ("inner", "cuda:0")]
+
+
+def test_without_memory_in_use_the_first_device_has_a_table() -> None:
+    entries = [entry(1, 8, 0, device=device) for device in (CUDA1, CUDA0)]
+    report = LineRecords(entries, {1: OUTER}).display().report
+    assert [table.device.name for table in report.tables] == ["cuda:0"]
 
 
 @pytest.mark.parametrize("func", ["inner", ["inner"], ("inner", "inner"), {"inner"}])

@@ -184,7 +184,7 @@ hits line  code
 
 
 def test_several_devices_are_named() -> None:
-    entries = [entry(2, 4, 0), entry(2, 4, 512, device=CUDA1)]
+    entries = [entry(2, 4, 1024), entry(2, 4, 512, device=CUDA1)]
     report = LineRecords(entries, {2: INNER}).display(columns="active_bytes.all.peak").report
     assert (
         text.render(report)
@@ -194,7 +194,7 @@ def test_several_devices_are_named() -> None:
 active_bytes line  code
          all
         peak
-       0.00B    4  def inner():
+       1.00K    4  def inner():
                 5      torch.nn.Linear(100, 100).cuda()
 
 
@@ -215,12 +215,12 @@ def test_functions_of_one_name_stay_apart() -> None:
         2: FunctionInfo("Net.forward", "b.py", 3, None),
         3: FunctionInfo("step", "b.py", 9, None),
     }
-    entries = [entry(code_id, infos[code_id].first_line, 0) for code_id in infos]
+    entries = [entry(code_id, infos[code_id].first_line, 512) for code_id in infos]
     report = LineRecords(entries, infos).display().report
     heads = [line for line in text.render(report).splitlines() if line.startswith("##")]
     assert heads == ["## Net.forward (a.py:3)", "## Net.forward (b.py:3)", "## step"]
 
-    entries.append(entry(1, 3, 0, device=CUDA1))
+    entries.append(entry(1, 3, 512, device=CUDA1))
     report = LineRecords(entries, infos).display().report
     heads = [line for line in text.render(report).splitlines() if line.startswith("##")]
     assert heads == [

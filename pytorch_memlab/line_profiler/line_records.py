@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_IN_USE_FIELDS = ("active_bytes.all.peak", "allocated_bytes.all.peak")
+
+
 class LineRecords:
     """What a profiler recorded about each line.
 
@@ -63,6 +66,9 @@ class LineRecords:
         ran = {entry.code_id for entry in entries}
         missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
         notes = self._notes
+        idle = _idle_devices((one for one in entries if one.code_id in code_ids), tables)
+        if idle:
+            notes = (*notes, f"no memory was in use on {listed(idle)}: no table")
         if missing and (func is not None or not tables):
             notes = (f"{listed(missing)} did not run while profiled", *notes)
         elif not infos:
@@ -113,19 +119,42 @@ class RecordsDisplay:
         return html.fragment(self.report)
 
 
+_Lines = dict[int, LineEntry]
+
+
 def _tables(
     entries: Iterable[LineEntry], infos: Mapping[int, FunctionInfo], columns: Sequence[str]
 ) -> tuple[FunctionTable, ...]:
-    """One table per function, in the order of ``infos``, and device, in the order of its name."""
-    lines: dict[tuple[int, DeviceInfo], dict[int, LineEntry]] = {}
+    """Tables of functions, in the order of ``infos``, and devices, in the order of their names.
+
+    A function has a table for each device on which memory was in use, or for the first device.
+    """
+    lines: dict[int, dict[DeviceInfo, _Lines]] = {code_id: {} for code_id in infos}
     for entry in entries:
         if entry.code_id in infos:
-            lines.setdefault((entry.code_id, entry.device), {})[entry.line] = entry
-    order = {code_id: place for place, code_id in enumerate(infos)}
-    return tuple(
-        _table(infos[code_id], device, dict(sorted(lines[code_id, device].items())), columns)
-        for code_id, device in sorted(lines, key=lambda key: (order[key[0]], _device_order(key[1])))
+            lines[entry.code_id].setdefault(entry.device, {})[entry.line] = entry
+    tables = []
+    for code_id, info in infos.items():
+        of_devices = lines[code_id]
+        devices = sorted(of_devices, key=_device_order)
+        in_use = [device for device in devices if _is_in_use(of_devices[device].values())]
+        for device in in_use or devices[:1]:
+            tables.append(_table(info, device, dict(sorted(of_devices[device].items())), columns))
+    return tuple(tables)
+
+
+def _is_in_use(entries: Iterable[LineEntry]) -> bool:
+    """Whether a device holds more than memory that the allocator keeps for later."""
+    return any(
+        entry.delta or any(entry.stats.get(field) for field in _IN_USE_FIELDS) for entry in entries
     )
+
+
+def _idle_devices(entries: Iterable[LineEntry], tables: Iterable[FunctionTable]) -> list[str]:
+    """Devices that were measured and have no table."""
+    shown = {table.device for table in tables}
+    idle = {entry.device for entry in entries if entry.device not in shown}
+    return [device.name for device in sorted(idle, key=_device_order)]
 
 
 def _table(
