@@ -138,8 +138,10 @@ def _tables(
         of_devices = lines[code_id]
         devices = sorted(of_devices, key=_device_order)
         in_use = [device for device in devices if _is_in_use(of_devices[device].values())]
-        for device in in_use or devices[:1]:
-            tables.append(_table(info, device, dict(sorted(of_devices[device].items())), columns))
+        tables += [
+            _table(info, device, dict(sorted(of_devices[device].items())), columns)
+            for device in in_use or devices[:1]
+        ]
     return tuple(tables)
 
 

@@ -1,0 +1,78 @@
+"""Tracebacks of errors under simulation: the program's lines, and none of the simulation's."""
+
+from __future__ import annotations
+
+import traceback
+
+import pytest
+import torch
+
+from pytorch_memlab import simulate
+from pytorch_memlab.errors import UnmodelledOpError
+from pytorch_memlab.simulation import placement
+
+
+@pytest.fixture(autouse=True)
+def gpu():
+    with simulate("24GiB"):
+        yield
+
+
+def names(error: BaseException) -> list[str]:
+    return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
+
+
+def test_shapes_that_do_not_match_show_the_programs_line():
+    def add():
+        return torch.ones(3, device="cuda") + torch.ones(4, device="cuda")
+
+    with pytest.raises(RuntimeError, match="must match the size of tensor b") as caught:
+        add()
+    assert names(caught.value) == [
+        "test_shapes_that_do_not_match_show_the_programs_line",
+        "add",
+    ]
+
+
+def test_frames_of_torch_that_call_are_shown_as_on_a_gpu():
+    layer = torch.nn.Linear(4, 5).cuda()
+    x = torch.ones(2, 3, device="cuda")
+    with pytest.raises(RuntimeError, match="mat1 and mat2") as caught:
+        layer(x)
+    assert names(caught.value)[1:] == ["_wrapped_call_impl", "_call_impl", "forward"]
+
+
+def test_what_the_program_is_called_for_within_an_op_is_shown():
+    class Fails(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad.view(7)
+
+    x = torch.ones(3, device="cuda", requires_grad=True)
+    with pytest.raises(RuntimeError, match=r"'\[7\]' is invalid") as caught:
+        Fails.apply(x).sum().backward()
+    shown = names(caught.value)
+    assert shown[-1] == "backward"
+    assert not {"__torch_dispatch__", "__torch_function__", "_run", "compute"} & set(shown)
+
+
+def test_a_mistake_of_the_simulation_itself_shows_where(monkeypatch):
+    def broken(op, run, args, kwargs):
+        raise AttributeError("of ours")
+
+    monkeypatch.setattr(placement.PlacementMode, "_make", broken)
+    with pytest.raises((AttributeError, TypeError)) as caught:
+        torch.ones(3, device="cuda")
+    assert "__torch_dispatch__" in names(caught.value)
+
+
+def test_a_refusal_shows_the_programs_line():
+    with simulate("24GiB", strict=True):
+        x = torch.ones(3, 3, device="cuda")
+        with pytest.raises(UnmodelledOpError) as caught:
+            torch.linalg.qr(x)
+    assert names(caught.value) == ["test_a_refusal_shows_the_programs_line"]
