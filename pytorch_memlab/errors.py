@@ -9,8 +9,10 @@ class UsageError(MemlabError, ValueError):
     """An argument that cannot be used; the message names what would have been right."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: the mistake is the caller's, in one line."""
-        return [f"{type(self).__name__}: {self}"]
+        """What IPython shows in place of a traceback: the mistake, and the caller's lines."""
+        from .notebook.usage_errors import rendered
+
+        return rendered(self)
 
 
 class NotAFunctionError(UsageError, TypeError):
