@@ -22,6 +22,9 @@ _LIBRARIES: Final = tuple(
 _PACKAGES: Final = ("site-packages", "dist-packages")
 _OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
+_ENGINE: Final = "_engine_run_backward"
+"""The function of torch that runs the backward pass."""
+
 BEFORE = "allocated before the recording"
 NO_FRAMES = "no Python frame"
 
@@ -36,6 +39,7 @@ class Holder:
         function: the function's name, or why the place is not known.
         size: bytes of the blocks.
         blocks: how many they are.
+        backward: those of the bytes that the backward pass of the place allocated.
     """
 
     file: str
@@ -43,6 +47,7 @@ class Holder:
     function: str
     size: int
     blocks: int
+    backward: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +63,17 @@ class PeakHolders:
     stacks: Sequence[Stack]
 
     def by_line(self) -> list[Holder]:
-        """Bytes by line of the program, the largest first; they add up to the peak."""
+        """Bytes by line of the program, the largest first; they add up to the peak.
+
+        What the backward pass allocates counts at the line of the forward op, if that is known.
+        """
         return self._by(lambda frame: (frame.filename, frame.line, frame.name))
 
     def by_function(self) -> list[Holder]:
-        """Bytes by function of the program, the largest first; they add up to the peak."""
+        """Bytes by function of the program, the largest first; they add up to the peak.
+
+        What the backward pass allocates counts at the function of the forward op, if it is known.
+        """
         return self._by(lambda frame: (frame.filename, None, frame.name))
 
     def by_stack(self) -> list[tuple[Stack, int]]:
@@ -93,11 +104,15 @@ class PeakHolders:
 
     def _by(self, key: Callable[[Frame], tuple[str, int | None, str]]) -> list[Holder]:
         sizes: dict[tuple[str, int | None, str], list[int]] = {}
+        backward: dict[tuple[str, int | None, str], int] = {}
         for block in self.peak.blocks:
-            sizes.setdefault(key(self._place(block)), []).append(block.size)
+            frame, is_forward = self._charged(block)
+            place = key(frame)
+            sizes.setdefault(place, []).append(block.size)
+            backward[place] = backward.get(place, 0) + is_forward * block.size
         holders = [
-            Holder(file, line, function, sum(found), len(found))
-            for (file, line, function), found in sizes.items()
+            Holder(*place, sum(found), len(found), backward[place])
+            for place, found in sizes.items()
         ]
         return sorted(holders, key=lambda holder: (-holder.size, holder.file, holder.line or 0))
 
@@ -105,15 +120,18 @@ class PeakHolders:
         stack = () if block.stack is None else self.stacks[block.stack]
         return stack or (self._place(block),)
 
+    def _charged(self, block: Block) -> tuple[Frame, bool]:
+        """The frame of the program that a block counts at, and whether it is the forward op's."""
+        if block.forward:
+            stack = self.stacks[block.stack or 0]
+            innermost = next((n for n, f in enumerate(stack) if is_of_user(f.filename)), len(stack))
+            if any(frame.name == _ENGINE for frame in stack[:innermost]):
+                return _innermost(self.stacks[block.forward]), True
+        return self._place(block), False
+
     def _place(self, block: Block) -> Frame:
         """The innermost frame of the program, or a frame that says why there is none."""
-        if block.stack is None:
-            return Frame("", 0, BEFORE)
-        stack = self.stacks[block.stack]
-        for frame in stack:
-            if is_of_user(frame.filename):
-                return frame
-        return stack[0] if stack else Frame("", 0, NO_FRAMES)
+        return Frame("", 0, BEFORE) if block.stack is None else _innermost(self.stacks[block.stack])
 
 
 def peak_holders(history: AllocationHistory, device: int = 0) -> PeakHolders:
@@ -124,6 +142,13 @@ def peak_holders(history: AllocationHistory, device: int = 0) -> PeakHolders:
         device: index of the GPU.
     """
     return PeakHolders(find_peak(history, device), history.stacks)
+
+
+def _innermost(stack: Stack) -> Frame:
+    for frame in stack:
+        if is_of_user(frame.filename):
+            return frame
+    return stack[0] if stack else Frame("", 0, NO_FRAMES)
 
 
 def is_of_user(filename: str) -> bool:

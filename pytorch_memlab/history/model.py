@@ -35,6 +35,8 @@ class Event(NamedTuple):
         stream: that it belongs to.
         time: in microseconds since the epoch.
         stack: index of its stack in the history.
+        forward: of an allocation in the backward pass, index of the stack of the forward op;
+            0 if there is none or it is not known.
     """
 
     action: str
@@ -43,6 +45,7 @@ class Event(NamedTuple):
     stream: int
     time: int
     stack: int
+    forward: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +57,14 @@ class Block:
         size: its bytes.
         requested: bytes that the program asked for.
         stack: index of the stack of its allocation; None for one that the history does not have.
+        forward: as an event has it.
     """
 
     address: int
     size: int
     requested: int
     stack: int | None
+    forward: int = 0
 
 
 @dataclass(frozen=True, slots=True)

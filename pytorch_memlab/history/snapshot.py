@@ -148,6 +148,7 @@ def _event(entry: Mapping[str, Any], stacks: _Stacks) -> Event:
         entry["stream"],
         entry.get("time_us", 0),
         stacks.index_of(entry.get("frames")),
+        stacks.index_of(entry.get("forward_frames")),
     )
 
 

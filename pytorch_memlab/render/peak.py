@@ -65,6 +65,8 @@ def _table(holders: Sequence[Holder], total: int) -> list[str]:
         source = linecache.getline(holder.file, holder.line).strip() if holder.line else ""
         if source:
             lines.append(_cut(" " * 24 + source))
+        if holder.backward:
+            lines.append(f"{'':24}{size_text(holder.backward)} of it in the backward pass")
     return lines
 
 

@@ -143,3 +143,42 @@ def test_blocks_from_before_the_recording_have_a_name():
 )
 def test_which_files_are_the_users(filename, is_users):
     assert is_of_user(filename) is is_users
+
+
+def product(x):
+    return x.mul(x).exp()
+
+
+def test_the_backward_pass_counts_at_the_line_of_the_forward_op():
+    def program():
+        x = torch.ones(MIB, device="cuda", requires_grad=True)
+        product(x).sum().backward()
+
+    history, peak = recorded(program)
+    rows = {row.function: row for row in peak_holders(history).by_function()}
+    assert sum(row.size for row in rows.values()) == peak
+    # At the peak x, the sum and the gradient of the sum; the result of exp, its gradient, and the
+    # gradient of each factor of x * x.
+    assert (rows["program"].size, rows["program"].backward) == (4 * MIB + 1024, 0)
+    assert (rows["product"].size, rows["product"].backward) == (16 * MIB, 12 * MIB)
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+
+
+def test_a_backward_of_the_programs_own_counts_at_its_own_line():
+    def program():
+        x = torch.ones(MIB, device="cuda", requires_grad=True)
+        y = Doubled.apply(x)
+        y.sum().backward()
+
+    history, _ = recorded(program)
+    rows = [row for row in peak_holders(history).by_line() if row.function == "backward"]
+    assert [(row.size, row.backward) for row in rows] == [(4 * MIB, 0)]

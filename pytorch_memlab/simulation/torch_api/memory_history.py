@@ -50,6 +50,7 @@ class _Entry(NamedTuple):
         stream: handle of the stream.
         time: in nanoseconds since the epoch.
         stack: None if it was not asked for.
+        forward: of an allocation in the backward pass, the stack of the forward op; else None.
         metadata: what ``_set_memory_metadata`` gave.
     """
 
@@ -59,6 +60,7 @@ class _Entry(NamedTuple):
     stream: int
     time: int
     stack: Stack | None
+    forward: Stack | None
     metadata: str
 
 
@@ -85,11 +87,16 @@ class _Recorder:
         """Take an event of the allocator: what ``AllocatorEvents`` calls."""
         history = self._history
         stack = self._stack_of(action, address)
+        forward = None
+        if action == "alloc" and stack is not None:
+            forward = history.forward_stack(stack)
         if action not in history.skipped:
-            kept = stack if history.level >= _LEVELS["alloc"] else None
+            if history.level < _LEVELS["alloc"]:
+                stack = forward = None
             now, metadata = time.time_ns(), history.metadata.text
             handle = handle_of(stream, self.gpu.index)
-            self.entries.append(_Entry(action, address, size, handle, now, kept, metadata))
+            entry = _Entry(action, address, size, handle, now, stack, forward, metadata)
+            self.entries.append(entry)
 
     def _stack_of(self, action: str, address: int) -> Stack | None:
         """The stack that belongs to an event: for a free, by default, that of the allocation."""
@@ -130,6 +137,7 @@ class MemoryHistory:
         self._machine = machine
         self._stacks: dict[Stack, Stack] = {}
         self._belongs: dict[CodeType, bool] = {}
+        self._nodes: dict[tuple[int, int], Stack] = {}
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch._C`` that the history answers."""
@@ -164,6 +172,27 @@ class MemoryHistory:
             frame = frame.f_back
         stack = tuple(found)
         return self._stacks.setdefault(stack, stack)
+
+    def forward_stack(self, stack: Stack) -> Stack | None:
+        """The stack of the forward op to whose autograd node an allocation belongs.
+
+        In the forward pass the allocation is remembered under the sequence number of the node
+        that was made last, which is the node of the op that allocates; what comes after it, before
+        the next node, is no part of it. The numbers are per thread.
+
+        Args:
+            stack: of the allocation.
+
+        Returns:
+            The stack; None in the forward pass, or where the op of the node allocated nothing.
+        """
+        thread = threading.get_ident()
+        node: Any = torch._C._current_autograd_node()
+        if node is not None:
+            return self._nodes.get((thread, node._sequence_nr()))
+        if torch.is_grad_enabled():
+            self._nodes.setdefault((thread, torch._C._autograd._get_sequence_nr() - 1), stack)
+        return None
 
     def _record(
         self,
@@ -212,6 +241,8 @@ class MemoryHistory:
         self.skipped = frozenset(skipped)
         for recorder in self._recorders:
             kept = () if clear or not enabled else recorder.entries
+            if not kept:
+                self._nodes.clear()
             recorder.entries = deque(kept, maxlen=min(max(1, max_entries), sys.maxsize))
             recorder.gpu.call("observe", recorder.record if enabled else None)
 
@@ -302,6 +333,8 @@ def _as_dict(entry: _Entry, frames: _Frames) -> dict[str, Any]:
     }
     if entry.stack is not None:
         described["frames"] = frames.of(entry.stack)
+    if entry.forward is not None:
+        described["forward_frames"] = frames.of(entry.forward)
     return described
 
 
