@@ -67,6 +67,7 @@ class RunningExperiment:
         self._values = {name: shell.user_ns[name] for name in self._before if rebound == "restore"}
         self._assigned: set[str] = set()
         self._first_cell = len(shell.user_ns.get("In", ())) - 1
+        memory_now(backend)  # the first time it imports psutil, which leaves garbage behind
         gc.collect()
         self._backend.empty_cache()
         self._began = time.perf_counter()
