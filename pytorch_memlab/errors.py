@@ -46,8 +46,20 @@ class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError)
     """
 
 
-class UnmodelledOpError(MemlabError):
-    """An op of whose kernels' own memory nothing is known ran under ``simulate(strict=True)``."""
+class StrictSimulationError(MemlabError):
+    """Something happened that ``simulate(strict=...)`` does not allow; the message names it."""
+
+
+class UnmodelledOpError(StrictSimulationError):
+    """An op took memory of unknown size under ``simulate(strict=True)``."""
+
+
+class AssumedValueError(StrictSimulationError):
+    """A program read a value that a dry run does not have, under ``simulate(strict=True)``."""
+
+
+class EstimatedMemoryError(StrictSimulationError):
+    """An op took memory that no recording confirms, under ``simulate(strict="estimates")``."""
 
 
 class HostMemoryError(MemlabError, MemoryError):

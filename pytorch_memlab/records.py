@@ -42,13 +42,19 @@ class FunctionInfo:
 class GapKind(Enum):
     """What a simulation did not know.
 
-    ``UNMODELLED``: what an op's kernels take besides its results. ``ESTIMATED``: whether what was
-    counted for them is right. ``ASSUMED``: a value that the program read.
+    ``UNMODELLED``: anything that an op's kernels take besides its results; none of it is counted.
+    ``UNCOUNTED``: the size of some memory that an op's kernels take; the rest is counted.
+    ``ESTIMATED``: whether what was counted for them is right. ``ASSUMED``: a value that the
+    program read.
     """
 
     UNMODELLED = "unmodelled"
+    UNCOUNTED = "uncounted"
     ESTIMATED = "estimated"
     ASSUMED = "assumed"
+
+
+Subject = tuple[GapKind, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,10 @@ class Gap:
         name: of the op, without its overload, or of the call that read.
         calls: how often.
         nbytes: bytes that an unmodelled op returned, bytes that an estimated one took besides its
-            results, 0 of a read; over all calls.
+            results, otherwise 0; over all calls.
         assumption: of a read: what was taken in place of values.
         place: of a read: ``file:line`` of the innermost line of the program.
+        unknown: of memory that is not counted: what it is, such as ``cuDNN workspaces``.
     """
 
     kind: GapKind
@@ -71,11 +78,12 @@ class Gap:
     nbytes: int = 0
     assumption: str = ""
     place: str = ""
+    unknown: str = ""
 
     @property
-    def subject(self) -> tuple[GapKind, str, str, str]:
+    def subject(self) -> Subject:
         """All but the numbers: what tells two gaps apart."""
-        return self.kind, self.name, self.assumption, self.place
+        return self.kind, self.name, self.assumption, self.place, self.unknown
 
     def __add__(self, other: Gap) -> Gap:
         """Both together, of one subject."""
@@ -88,11 +96,29 @@ class Gap:
 
 def joined(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
     """Gaps of one subject added up, in the order in which the subjects first come."""
-    sums: dict[tuple[GapKind, str, str, str], Gap] = {}
+    sums: dict[Subject, Gap] = {}
     for gap in gaps:
         known = sums.get(gap.subject)
         sums[gap.subject] = gap if known is None else known + gap
     return tuple(sums.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PeakShare:
+    """What a simulated GPU held when it held the most, and how well that is known.
+
+    Args:
+        device: as torch names it, such as ``cuda:0``.
+        active: most active bytes since the simulation began.
+        estimated: those among them that no recording confirms: blocks that kernels held besides
+            their results, and results and workspaces whose sizes are estimates.
+        gaps: all that was not known on that GPU since the simulation began.
+    """
+
+    device: str
+    active: int
+    estimated: int
+    gaps: tuple[Gap, ...]
 
 
 @dataclass(frozen=True, slots=True)

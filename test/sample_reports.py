@@ -84,6 +84,7 @@ def seed_report(*notes: str) -> Report:
 
 
 QR = Gap(GapKind.UNMODELLED, "linalg_qr", 2, KIB)
+CONVOLUTION = Gap(GapKind.UNCOUNTED, "convolution", 3, unknown="cuDNN workspaces")
 MEAN = Gap(GapKind.ESTIMATED, "mean", 1, 3 * MIB)
 ITEM = Gap(GapKind.ASSUMED, "Tensor.item", 2, assumption="taken as zero", place="sample.py:5")
 

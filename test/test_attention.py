@@ -545,7 +545,7 @@ def test_accumulated_keys_are_split_unless_algorithms_are_deterministic():
 
 
 @needs_cudnn
-def test_cudnns_own_workspace_is_named_as_an_estimate():
+def test_cudnns_own_workspace_is_named_as_unknown():
     with simulate("h100", compute=False) as machine, sdpa_kernel(CUDNN):
         parts = tensors(sizes=(2, 8, 64, 64))
         results: list[torch.Tensor] = []
@@ -555,10 +555,14 @@ def test_cudnns_own_workspace_is_named_as_an_estimate():
         gradient = torch.ones_like(results[0])
         backward = taken(lambda: results[0].backward(gradient))
         assert backward == [whole] * 3 + [2 * whole + sums]
-        assert set(machine.gaps[0].estimated) == {
-            "aten._scaled_dot_product_cudnn_attention.default",
-            "aten._scaled_dot_product_cudnn_attention_backward.default",
+        forward_op, backward_op = (
+            f"aten._scaled_dot_product_cudnn_attention{name}.default" for name in ("", "_backward")
+        )
+        assert set(machine.gaps[0].uncounted) == {
+            (forward_op, "cuDNN workspaces"),
+            (backward_op, "cuDNN workspaces"),
         }
+        assert set(machine.gaps[0].estimated) == {backward_op}
         with torch.no_grad():
             forward = taken(lambda: F.scaled_dot_product_attention(*parts))
         assert forward == [8, 8, whole]

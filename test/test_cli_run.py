@@ -355,13 +355,13 @@ def test_strict_lets_the_script_fail_where_the_simulation_knows_too_little(scrip
     ]
     assert done.stderr.splitlines()[-1] == (
         "pytorch_memlab.errors.UnmodelledOpError: strict.mystery.default has no entry in the "
-        "kernels' table: the memory that its CUDA kernels take beside its results is not known; "
-        "without strict=True (--strict) its results alone are counted"
+        "kernels' table: the memory that its CUDA kernels take besides its results is not known; "
+        "without strict=True (--strict) its results alone are counted, and the line is marked ?"
     )
     assert "Traceback" not in command("--gpu", "24GiB", name).stderr
 
 
-@pytest.mark.parametrize("option", ["--strict", "--dry-run"])
+@pytest.mark.parametrize("option", ["--strict", "--strict=estimates", "--dry-run"])
 def test_a_gpu_is_simulated_for_these_beside_a_real_one(option, script, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
 

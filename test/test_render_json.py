@@ -3,7 +3,15 @@
 import json as stdlib_json
 
 import pytest
-from sample_reports import CUDA1, SEED_ENTRIES, entry, marked_report, seed_report
+from sample_reports import (
+    CONVOLUTION,
+    CUDA1,
+    OUTER,
+    SEED_ENTRIES,
+    entry,
+    marked_report,
+    seed_report,
+)
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
@@ -71,7 +79,13 @@ def test_what_a_simulation_did_not_know_is_saved_with_its_line() -> None:
 
 
 def named(
-    kind: str, name: str, calls: int, nbytes: int, assumption: str = "", place: str = ""
+    kind: str,
+    name: str,
+    calls: int,
+    nbytes: int,
+    assumption: str = "",
+    place: str = "",
+    unknown: str = "",
 ) -> dict[str, object]:
     return {
         "kind": kind,
@@ -80,7 +94,27 @@ def named(
         "nbytes": nbytes,
         "assumption": assumption,
         "place": place,
+        "unknown": unknown,
     }
+
+
+def test_memory_of_unknown_size_is_saved_and_loaded() -> None:
+    report = LineRecords([entry(1, 8, 0, gaps=(CONVOLUTION,))], {1: OUTER}).display().report
+    [table] = stdlib_json.loads(json.render(report))["tables"]
+    assert table["gaps"] == {
+        "8": [named("uncounted", "convolution", 3, 0, unknown="cuDNN workspaces")]
+    }
+    assert json.load(json.render(report)) == report
+
+
+def test_a_profile_saved_before_memory_of_unknown_size_was_told_loads() -> None:
+    report = marked_report()
+    saved = stdlib_json.loads(json.render(report))
+    for table in saved["tables"]:
+        for gaps in table["gaps"].values():
+            for gap in gaps:
+                del gap["unknown"]
+    assert json.load(stdlib_json.dumps(saved)) == report
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from sample_reports import (
+    CONVOLUTION,
     CUDA0,
     CUDA1,
     INNER,
@@ -79,12 +80,14 @@ def test_reads_of_one_call_in_several_places_are_one_in_the_line() -> None:
     )
 
 
-def test_an_estimate_without_bytes_says_that_nobody_knows() -> None:
-    gap = Gap(GapKind.ESTIMATED, "convolution", 2)
-    report = LineRecords([entry(1, 8, 0, gaps=(gap,))], {1: OUTER}).display().report
-    assert text.render(report).splitlines()[-1] == (
-        "line 8: estimated: convolution (2 calls, an unknown size taken besides its results)"
-    )
+def test_memory_of_unknown_size_is_not_counted_and_makes_a_lower_bound() -> None:
+    records = LineRecords([entry(1, 8, 0, gaps=(MEAN, CONVOLUTION))], {1: OUTER})
+    lines = text.render(records.display(columns="hits").report).splitlines()
+    assert [line.split()[:2] for line in lines if "8?" in line] == [["1", "8?"]]
+    assert lines[-2:] == [
+        "line 8: not counted: cuDNN workspaces of convolution (3 calls)",
+        "line 8: estimated: mean (1 call, 3.00M taken besides its results)",
+    ]
 
 
 def test_ten_lines_have_notes_estimates_last() -> None:

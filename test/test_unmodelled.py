@@ -76,6 +76,12 @@ def unmodelled(calls, nbytes, name="gaps::mystery"):
     return Gap(GapKind.UNMODELLED, name, calls, nbytes)
 
 
+def not_counted(peak):
+    return (
+        f"cuda:0: 100 % of the peak of {peak} is exact, kernel memory of gaps::mystery not counted"
+    )
+
+
 def estimated(calls, nbytes):
     return Gap(GapKind.ESTIMATED, "gaps::guess", calls, nbytes)
 
@@ -137,9 +143,11 @@ line 15: not modelled: gaps::mystery (2 calls, 8.00K of outputs)
 line 15: estimated: gaps::guess (1 call, 3.00M taken besides its results)
 
 simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
-not modelled: gaps::mystery (5 calls, 18.00K of outputs): kernels' own memory of these is \
-not counted
+not modelled: gaps::mystery (5 calls, 18.00K of outputs): their results alone are counted, \
+the numbers are lower bounds
 estimated: gaps::guess (2 calls, 6.00M taken besides its results): no recording confirms these
+cuda:0: 0.5 % of the peak of 2.01M is exact, 99.5 % (2.00M) estimated, kernel memory of \
+gaps::mystery not counted
 """
 
 
@@ -241,8 +249,10 @@ def test_each_gpu_has_its_own():
     records = profiled(work, count=2)
     assert gaps_of(records, work, "cuda:0") == {3: (estimated(1, 3 * MIB),)}
     assert gaps_of(records, work, "cuda:1") == {3: (unmodelled(1, 2 * KIB),)}
-    assert records.display().report.notes[1:] == tuple(
-        summary([unmodelled(1, 2 * KIB), estimated(1, 3 * MIB)])
+    assert records.display().report.notes[1:] == (
+        *summary([unmodelled(1, 2 * KIB), estimated(1, 3 * MIB)]),
+        "cuda:0: 0.0 % of the peak of 2.00M is exact, 100 % (2.00M) estimated",
+        "cuda:1: 100 % of the peak of 4.00K is exact, kernel memory of gaps::mystery not counted",
     )
 
 
@@ -268,7 +278,11 @@ def test_a_line_under_several_simulations_adds_up():
                 work()
     records = profiler.records()
     assert gaps_of(records, work) == {1: (unmodelled(3, 3 * KIB),)}
-    assert records.display().report.notes == (GPU_NOTE, *summary([unmodelled(3, 3 * KIB)]))
+    assert records.display().report.notes == (
+        GPU_NOTE,
+        *summary([unmodelled(3, 3 * KIB)]),
+        not_counted("2.00K"),
+    )
 
 
 def test_records_grow_with_ops_and_not_with_calls():
@@ -313,7 +327,7 @@ def test_ops_outside_every_profiled_line_are_in_the_summary_alone():
         mystery(work())
     report = profiler.display().report
     assert report.tables[0].gaps == {}
-    assert report.notes == (GPU_NOTE, *summary([unmodelled(1, KIB)]))
+    assert report.notes == (GPU_NOTE, *summary([unmodelled(1, KIB)]), not_counted("2.00K"))
 
 
 @pytest.mark.parametrize("compute", [True, False])
@@ -326,7 +340,11 @@ def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
 
     assert profiled(work, compute=compute).display().report.notes == (
         GPU_NOTE,
-        f"{QR}, {EIGH}: kernels' own memory of these is not counted",
+        f"{QR}, {EIGH}: their results alone are counted, the numbers are lower bounds",
+        (
+            "cuda:0: 100 % of the peak of 1.50K is exact, "
+            "kernel memory of linalg_qr and _linalg_eigh not counted"
+        ),
     )
 
 
@@ -345,7 +363,8 @@ def test_more_than_five_are_counted():
     assert note == (
         "not modelled: op7 (7 calls, 7.00K of outputs), op6 (6 calls, 6.00K of outputs), "
         "op5 (5 calls, 5.00K of outputs), op4 (4 calls, 4.00K of outputs), "
-        "op3 (3 calls, 3.00K of outputs) and 2 more: kernels' own memory of these is not counted"
+        "op3 (3 calls, 3.00K of outputs) and 2 more: "
+        "their results alone are counted, the numbers are lower bounds"
     )
 
 

@@ -186,8 +186,8 @@ def test_values_that_are_there_are_no_gap(compute):
 
     with simulate("24GiB", compute=compute), LineProfiler(work) as profiler:
         work()
-    assert gaps_of(profiler, work) == {}
-    assert len(profiler.display().report.notes) == 1
+    assert not any(gaps_of(profiler, work).values())
+    assert not any("read values" in note for note in profiler.display().report.notes)
 
 
 def test_every_rule_that_counts_has_its_words():

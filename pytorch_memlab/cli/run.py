@@ -31,8 +31,9 @@ class RunCommand:
     that it defines. On a machine without a CUDA GPU, one is simulated; --gpu, --dry-run and
     --strict simulate one also where there is a real one.
 
-    Behind a line's number, ? says that a simulation did not know all of what it did there, ~ that
-    it counted what no recording confirms; the lines below the table say of what.
+    Behind a line's number, ? says that a simulation did not count all memory there, so that the
+    numbers are lower bounds, or that it assumed a value; ~ says that it counted an estimate. The
+    lines below the table name what.
 
     For example:
 
@@ -109,8 +110,15 @@ class RunCommand:
         add(
             "--strict",
             action="store_true",
-            help="simulate, and let the script fail at the first op of whose CUDA kernels' own"
-            " memory nothing is known; without it: lines with such ops are marked",
+            help="simulate, and let the script fail at the first line that would be marked ?",
+        )
+        # A value of its own would be taken for the script.
+        add(
+            "--strict=estimates",
+            dest="strict",
+            action="store_const",
+            const="estimates",
+            help="simulate, and let the script fail at the first line that would be marked ? or ~",
         )
         add("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
         add("script", metavar="script.py", help="what to run")

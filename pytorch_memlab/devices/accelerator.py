@@ -32,6 +32,7 @@ class AcceleratorDevice:
     """
 
     gaps = None
+    peak_share = None
 
     def __init__(self, kind: str, index: int) -> None:
         self._kind = kind

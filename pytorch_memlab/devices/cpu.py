@@ -32,6 +32,7 @@ class CpuDevice:
 
     name = "cpu"
     gaps = None
+    peak_share = None
 
     def __init__(self) -> None:
         self._stats: Stats = {

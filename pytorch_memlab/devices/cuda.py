@@ -39,6 +39,7 @@ class CudaDevice:
     """
 
     gaps = None
+    peak_share = None
 
     def __init__(self, index: int) -> None:
         self._index = index

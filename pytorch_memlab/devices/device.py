@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..records import Gap
 
 if TYPE_CHECKING:
-    from ..records import DeviceInfo
+    from ..records import DeviceInfo, PeakShare
 
 Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
@@ -62,6 +62,10 @@ class Device(Protocol):
 
     def notes(self) -> tuple[str, ...]:
         """What reports say below their tables of what happened there."""
+
+    @property
+    def peak_share(self) -> Callable[[], PeakShare] | None:
+        """Tells how well its peak is known; None on hardware, which measures."""
 
     def attach(self) -> None:
         """A reader begins in this thread; what costs the program something starts here."""

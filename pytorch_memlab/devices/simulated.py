@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..records import DeviceInfo
+from ..records import DeviceInfo, PeakShare, joined
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -60,6 +60,11 @@ class SimulatedDevice:
         """Which files a dry run did not write."""
         note = "" if self._kept_files is None else self._kept_files.note()
         return (note,) if note else ()
+
+    def peak_share(self) -> PeakShare:
+        """What it held at its peak, and how much of that no recording confirms."""
+        active, estimated = self._gpu.peak_share()
+        return PeakShare(self.name, active, estimated, joined(self.gaps().values()))
 
     def attach(self) -> None:
         """Counters are there anyway."""

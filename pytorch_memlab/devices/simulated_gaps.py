@@ -40,6 +40,7 @@ class SimulatedGaps:
         if events != self._events:
             gaps = self._gaps.copy()
             self._add_ops(gaps, GapKind.UNMODELLED, self._ops.unmodelled)
+            self._add_uncounted(gaps)
             self._add_ops(gaps, GapKind.ESTIMATED, self._ops.estimated)
             self._add_reads(gaps)
             self._events, self._gaps = events, gaps
@@ -52,6 +53,13 @@ class SimulatedGaps:
             key = (self._ops, kind, op)
             if key not in gaps or gaps[key].calls != count.calls:
                 gaps[key] = Gap(kind, _name(op), count.calls, count.nbytes)
+
+    def _add_uncounted(self, gaps: dict[Hashable, Gap]) -> None:
+        for subject, count in self._ops.uncounted.copy().items():
+            key = (self._ops, GapKind.UNCOUNTED, subject)
+            if key not in gaps or gaps[key].calls != count.calls:
+                op, unknown = subject
+                gaps[key] = Gap(GapKind.UNCOUNTED, _name(op), count.calls, unknown=unknown)
 
     def _add_reads(self, gaps: dict[Hashable, Gap]) -> None:
         for read in () if self._reads is None else self._reads.all():

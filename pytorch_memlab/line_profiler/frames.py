@@ -38,8 +38,9 @@ def tidy_frame(
         Columns ``device, function, file, line, code, hits, time`` (seconds), ``delta`` (bytes),
         then every statistic under its dotted name, as ints in bytes or counts. Where a simulation
         did not know all, at the end ``unmodelled`` (bytes that ops without an entry in the
-        kernels' table returned), ``estimated`` (bytes that were counted for ops by estimates) and
-        ``assumed`` (reads of values that shapes alone do not have).
+        kernels' table returned), ``uncounted`` (calls of ops that took memory of unknown size),
+        ``estimated`` (bytes that were counted for ops by estimates) and ``assumed`` (reads of
+        values that shapes alone do not have).
     """
     import pandas as pd
 
@@ -73,7 +74,7 @@ def _gap_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]:
     return {
         kind.value: [
             sum(
-                gap.calls if kind is GapKind.ASSUMED else gap.nbytes
+                gap.calls if kind in (GapKind.ASSUMED, GapKind.UNCOUNTED) else gap.nbytes
                 for gap in entry.gaps
                 if gap.kind is kind
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..devices import NO_GAPS, find_devices, get_device
 from ..devices.in_use import DevicesInUse
-from ..records import Gap, joined
+from ..records import Gap, PeakShare, joined
 from ..scopes import ZERO, Sample, ledger_of
 from .line_store import Line
 
@@ -73,6 +73,19 @@ class Measured:
         for device in self._devices():
             together.update({} if device.gaps is None else device.gaps())
         return joined(together.values())
+
+    def peak_shares(self) -> list[PeakShare]:
+        """How well the peaks of all devices are known that were ever measured.
+
+        Of several simulations the highest peak of each device counts.
+        """
+        shares: dict[str, PeakShare] = {}
+        for device in self._devices():
+            share = None if device.peak_share is None else device.peak_share()
+            known = shares.get(device.name)
+            if share is not None and (known is None or share.active > known.active):
+                shares[device.name] = share
+        return [shares[name] for name in sorted(shares)]
 
     def notes(self) -> list[str]:
         """What there is to say of all devices that were ever measured."""

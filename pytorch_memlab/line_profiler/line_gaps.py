@@ -10,7 +10,7 @@ _lock = threading.RLock()
 
 if TYPE_CHECKING:
     from ..devices import Gaps
-    from ..records import Gap, GapKind
+    from ..records import Gap, Subject
 
 
 class LineGaps:
@@ -19,7 +19,7 @@ class LineGaps:
     __slots__ = ("_sums",)
 
     def __init__(self) -> None:
-        self._sums: dict[tuple[GapKind, str, str, str], Gap] = {}
+        self._sums: dict[Subject, Gap] = {}
 
     def add(self, start: Gaps, end: Gaps) -> None:
         """Take an interval over.

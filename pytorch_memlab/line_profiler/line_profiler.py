@@ -228,7 +228,14 @@ class LineProfiler:
 
     def _notes(self) -> list[str]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        return _device_notes(devices) + gaps.summary(self._measured.gaps()) + self._measured.notes()
+        measured = self._measured
+        shares = [gaps.share(one) for one in measured.peak_shares()]
+        return [
+            *_device_notes(devices),
+            *gaps.summary(measured.gaps()),
+            *filter(None, shares),
+            *measured.notes(),
+        ]
 
 
 def _device_notes(devices: list[DeviceInfo]) -> list[str]:

@@ -81,8 +81,8 @@ class LineRecords:
         Returns:
             Columns ``device, function, file, line, code, hits, time, delta``, then every
             statistic under its dotted name, such as ``active_bytes.all.peak``. Where a simulation
-            did not know all of it, ``unmodelled`` and ``estimated`` (bytes) and ``assumed`` (reads)
-            at the end.
+            did not know all of it, ``unmodelled`` (bytes), ``uncounted`` (calls), ``estimated``
+            (bytes) and ``assumed`` (reads) at the end.
         """
         entries = tuple(self._raw_line_records)
         order = {code_id: place for place, code_id in enumerate(dict(self._code_infos))}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pytorch_memlab.records import FunctionTable, Gap, GapKind, joined
+from pytorch_memlab.records import FunctionTable, Gap, GapKind, PeakShare, joined
 from pytorch_memlab.utils import readable_size
 
 _NAMED_IN_LINE = 3
@@ -14,11 +14,13 @@ _LINES_WITH_NOTES = 10
 
 _HEADS = {
     GapKind.UNMODELLED: "not modelled",
+    GapKind.UNCOUNTED: "not counted",
     GapKind.ESTIMATED: "estimated",
     GapKind.ASSUMED: "read values that shapes alone do not have",
 }
 _TAILS = {
-    GapKind.UNMODELLED: "kernels' own memory of these is not counted",
+    GapKind.UNMODELLED: "their results alone are counted, the numbers are lower bounds",
+    GapKind.UNCOUNTED: "their size is not known, the numbers are lower bounds",
     GapKind.ESTIMATED: "no recording confirms these",
     GapKind.ASSUMED: "what follows rests on these rules",
 }
@@ -31,8 +33,8 @@ def mark(gaps: Sequence[Gap]) -> str:
         gaps: of the line.
 
     Returns:
-        ``~`` where something is an estimate, ``?`` where something was not known at all, empty
-        where there is no gap.
+        ``?`` where memory is not counted, so that the number is a lower bound, or where a value
+        was assumed; ``~`` where nothing but an estimate is counted; empty where there is no gap.
 
     >>> mark([Gap(GapKind.ESTIMATED, "mean", 1, 512)])
     '~'
@@ -86,6 +88,61 @@ def summary(gaps: Iterable[Gap]) -> list[str]:
     ]
 
 
+def share(peak: PeakShare) -> str | None:
+    """How much of a GPU's peak is exact, in a sentence.
+
+    Args:
+        peak: what the GPU held then, and what was not known.
+
+    Returns:
+        the sentence, None where all memory that was taken is exact, at the peak and elsewhere.
+
+    >>> share(PeakShare("cuda:0", 1000, 13, (Gap(GapKind.ESTIMATED, "mean", 1, 512),)))
+    'cuda:0: 98.7 % of the peak of 1000.00B is exact, 1.3 % (13.00B) estimated'
+    """
+    kinds = {gap.kind for gap in peak.gaps}
+    if not peak.active or kinds <= {GapKind.ASSUMED}:
+        return None
+    # Rounded down: what is not all exact is never 100 %.
+    exact = (peak.active - peak.estimated) * 1000 // peak.active
+    parts = [f"{_percent(exact)} of the peak of {readable_size(peak.active)} is exact"]
+    if peak.estimated:
+        parts.append(f"{_percent(1000 - exact)} ({readable_size(peak.estimated)}) estimated")
+    uncounted = _uncounted(peak.gaps)
+    if uncounted:
+        parts.append(f"{uncounted} not counted")
+    if GapKind.ASSUMED in kinds:
+        parts.append("with the values that were assumed")
+    return f"{peak.device}: {', '.join(parts)}"
+
+
+def _percent(thousandths: int) -> str:
+    return "100 %" if thousandths == 1000 else f"{thousandths / 10:.1f} %"
+
+
+def _uncounted(gaps: Iterable[Gap]) -> str:
+    """What is not counted: kinds of memory, then ops of which their results alone are."""
+    found = dict(_by_kind(gaps))
+    kinds = dict.fromkeys(gap.unknown for gap in found.get(GapKind.UNCOUNTED, ()))
+    ops = dict.fromkeys(gap.name for gap in found.get(GapKind.UNMODELLED, ()))
+    parts = [_enumerated([*kinds], "kinds of memory")] if kinds else []
+    if ops:
+        parts.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
+    return ", ".join(parts)
+
+
+def _enumerated(names: Sequence[str], noun: str) -> str:
+    """A few names.
+
+    >>> _enumerated(["mv", "mm", "bmm", "dot", "lu"], "ops")
+    'mv, mm, bmm and 2 more ops'
+    """
+    others = len(names) - _NAMED_IN_LINE
+    if others > 0:
+        names = [*names[:_NAMED_IN_LINE], f"{others} more {noun}"]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
 def _by_kind(gaps: Iterable[Gap]) -> list[tuple[GapKind, list[Gap]]]:
     """The gaps of each kind that there is, the largest first."""
     ordered = sorted(gaps, key=lambda gap: (-gap.nbytes, -gap.calls, gap.name, gap.place))
@@ -102,9 +159,10 @@ def _name(gap: Gap) -> str:
     calls, size = f"{gap.calls} call{'s' * (gap.calls != 1)}", readable_size(gap.nbytes)
     if gap.kind is GapKind.UNMODELLED:
         return f"{gap.name} ({calls}, {size} of outputs)"
+    if gap.kind is GapKind.UNCOUNTED:
+        return f"{gap.unknown} of {gap.name} ({calls})"
     if gap.kind is GapKind.ESTIMATED:
-        taken = f"{size} taken" if gap.nbytes else "an unknown size taken"
-        return f"{gap.name} ({calls}, {taken} besides its results)"
+        return f"{gap.name} ({calls}, {size} taken besides its results)"
     place = f" at {gap.place}" if gap.place else ""
     times = "once" if gap.calls == 1 else f"{gap.calls} times"
     return f"{gap.name}{place} ({times}, {gap.assumption})"

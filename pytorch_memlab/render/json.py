@@ -110,6 +110,7 @@ def _gap(data: dict[str, object]) -> Gap:
         _of(int, data["nbytes"]),
         _of(str, data["assumption"]),
         _of(str, data["place"]),
+        _of(str, data.get("unknown", "")),
     )
 
 

@@ -194,6 +194,19 @@ class CachingAllocator:
             self._source.release_all(pool)
 
     @property
+    def active_bytes(self) -> int:
+        """Bytes of blocks that are allocated, or freed and still in use by a stream."""
+        return self._stats.total.active_bytes.current
+
+    def block_size(self, address: int) -> int:
+        """Bytes of the block of a live allocation.
+
+        Args:
+            address: what `malloc` returned, not 0.
+        """
+        return self._store.allocated[address].size
+
+    @property
     def settings(self) -> AllocatorSettings:
         """How it works."""
         return self._settings

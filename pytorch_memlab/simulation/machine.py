@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .hardware.gpu import GPU
     from .shapes import Shapes
     from .values_read import ValueRead
+
+Strictness = bool | Literal["estimates"]
+"""What is an error: nothing, memory of unknown size and assumed values, or estimates too."""
 
 HOST = -1
 """Index that stands for the host where a device index is expected."""
@@ -94,7 +97,7 @@ class Machine:
         self.thread = ThreadState()
         self.workspaces = Workspaces()
         self.gaps = [OpGaps() for _ in self.gpus]
-        self.strict = False
+        self.strict: Strictness = False
         self.shapes = shapes
         self.waits_are_seen = False
         self._trace: TraceCallbacks | None = None
@@ -224,18 +227,20 @@ class Machine:
             return HOST if local is None else self.place_of(local.__get__(tensor))
         return placement.gpu.index
 
-    def put(self, storage: torch.UntypedStorage, index: int) -> None:
+    def put(self, storage: torch.UntypedStorage, index: int, *, is_estimate: bool = False) -> None:
         """Label a new storage as living on a GPU, and take its memory there.
 
         Args:
             storage: without a label so far.
             index: of the GPU.
+            is_estimate: no recording confirms its size.
 
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
         gpu = self.gpu(index)
-        placement = gpu.allocate(storage.nbytes(), self.current_stream(index))
+        stream = self.current_stream(index)
+        placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
         self.placements.add(storage, placement)
 
     def label(self, storage: torch.UntypedStorage, index: int) -> None:

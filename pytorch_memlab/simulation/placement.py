@@ -11,7 +11,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import HostMemoryError, UnmodelledOpError
+from ..errors import EstimatedMemoryError, HostMemoryError, UnmodelledOpError
 from ..storages import storages_of
 from . import blocking_ops, fake_tensors, higher_order
 from .destinations import Destinations, tensors_in
@@ -119,15 +119,18 @@ class PlacementMode(TorchDispatchMode):
             if index != HOST and traits.makes_tensors:
                 self._unmodelled(func, index, result)
             return result
-        launch = Launch(self._machine, self._machine.gpus[runs_on], args, kwargs)
+        gpu = self._machine.gpus[runs_on]
+        is_confirmed = traits.kernel.basis is Basis.RECORDING
+        launch = Launch(self._machine, gpu, args, kwargs, is_confirmed=is_confirmed)
         try:
             if traits.kernel.prepare is not None:
                 traits.kernel.prepare(launch)
             launch.result = self._make(func, traits, index, args, kwargs, pin, launch)
             traits.kernel.take(launch)
-            is_confirmed = traits.kernel.basis is Basis.RECORDING
-            if not is_confirmed and (launch.taken or launch.takes_more):
-                self._machine.gaps[runs_on].count_estimated(func, launch.taken)
+            if launch.unknown:
+                self._uncounted(func, runs_on, launch.unknown)
+            if launch.estimated:
+                self._estimated(func, runs_on, launch.estimated)
         finally:
             launch.end()
         return launch.result
@@ -169,10 +172,27 @@ class PlacementMode(TorchDispatchMode):
         if self._machine.strict:
             raise UnmodelledOpError(
                 f"{func} has no entry in the kernels' table: the memory that its CUDA kernels take "
-                "beside its results is not known; without strict=True (--strict) its results "
-                "alone are counted"
+                "besides its results is not known; without strict=True (--strict) its results "
+                "alone are counted, and the line is marked ?"
             )
         self._machine.gaps[index].count_unmodelled(func, result)
+
+    def _uncounted(self, func: Any, index: int, unknown: str) -> None:
+        if self._machine.strict:
+            raise UnmodelledOpError(
+                f"{func} takes {unknown}, whose size is not known: the peak is a lower bound; "
+                "without strict=True (--strict) all else is counted, and the line is marked ?"
+            )
+        self._machine.gaps[index].count_uncounted(func, unknown)
+
+    def _estimated(self, func: Any, index: int, nbytes: int) -> None:
+        if self._machine.strict == "estimates":
+            raise EstimatedMemoryError(
+                f"{func} takes {nbytes} bytes besides its results by an estimate, which no "
+                'recording confirms; without "estimates" (strict=True, --strict) they are counted, '
+                "and the line is marked ~"
+            )
+        self._machine.gaps[index].count_estimated(func, nbytes)
 
     def _label_results(
         self, traits: Traits, index: int, args: tuple[Any, ...], result: Any
@@ -200,11 +220,11 @@ class PlacementMode(TorchDispatchMode):
             return index if place == HOST else place
         return index
 
-    def _label(self, tensor: torch.Tensor, index: int) -> None:
+    def _label(self, tensor: torch.Tensor, index: int, *, is_estimate: bool = False) -> None:
         known = self._machine.placements.known
         for storage in storages_of(tensor):
             if storage._cdata not in known:
-                self._machine.put(storage, index)
+                self._machine.put(storage, index, is_estimate=is_estimate)
                 if _current_node() is not None:
                     self._gradients.made(storage._cdata)
 

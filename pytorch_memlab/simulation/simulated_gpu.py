@@ -77,18 +77,22 @@ class SimulatedGPU:
         self._dead: deque[int] = deque()
         self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
         self._trace: TraceCallbacks | None = None
+        self._estimates: dict[int, int] = {}
+        self._estimated = 0
+        self._peak = (0, 0)
 
     def trace(self, trace: TraceCallbacks) -> None:
         """Tell callbacks what the allocator does from now on."""
         self._trace = trace
         trace.watch(self.allocator)
 
-    def allocate(self, nbytes: int, stream: int) -> Placement:
+    def allocate(self, nbytes: int, stream: int, *, is_estimate: bool = False) -> Placement:
         """Take memory for a storage.
 
         Args:
             nbytes: bytes requested.
             stream: the stream that will use it.
+            is_estimate: no recording confirms that so much is taken.
 
         Returns:
             where it lies.
@@ -97,7 +101,7 @@ class SimulatedGPU:
             torch.OutOfMemoryError: the GPU is full, in PyTorch's own words.
         """
         try:
-            return Placement(self, self.call("malloc", nbytes, stream), nbytes)
+            return Placement(self, self._alone(self._malloc, nbytes, stream, is_estimate), nbytes)
         except OutOfMemory as error:
             self._call_observers(nbytes)
             raise self._out_of_memory(str(error)) from None
@@ -137,9 +141,31 @@ class SimulatedGPU:
         Returns:
             what it returns.
         """
+        return self._alone(getattr(self.allocator, method), *args)
+
+    def peak_share(self) -> tuple[int, int]:
+        """The most active bytes since the simulation began, and how many were estimates then.
+
+        Estimates are blocks of memory that no recording confirms: what kernels hold besides their
+        results, and results and workspaces whose size is an estimate. Bytes are those of blocks.
+        """
+        return self._peak
+
+    def _malloc(self, nbytes: int, stream: int, is_estimate: bool) -> int:
+        allocator = self.allocator
+        address = allocator.malloc(nbytes, stream)
+        if is_estimate and address:
+            size = self._estimates[address] = allocator.block_size(address)
+            self._estimated += size
+        active = allocator.active_bytes
+        if active > self._peak[0]:
+            self._peak = active, self._estimated
+        return address
+
+    def _alone(self, work: Callable[..., Any], *args: Any) -> Any:
         try:
             with _busy:
-                return self._in_one_go(getattr(self.allocator, method), *args)
+                return self._in_one_go(work, *args)
         finally:
             self._settle()
 
@@ -165,4 +191,7 @@ class SimulatedGPU:
 
     def _free_dead(self) -> None:
         while self._dead:
-            self.allocator.free(self._dead.popleft())
+            address = self._dead.popleft()
+            self.allocator.free(address)
+            if self._estimates:
+                self._estimated -= self._estimates.pop(address, 0)

@@ -34,7 +34,7 @@ from .allocator_settings import AllocatorSettings
 from .calls import CallMode
 from .cuda_calls import CudaCalls
 from .hardware.presets import find_gpu
-from .machine import Machine
+from .machine import Machine, Strictness
 from .patches import Patches
 from .placement import PlacementMode, compute
 from .runtime_settings import settings_string
@@ -80,14 +80,17 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             those of ``torch.save``. Without it they stay as they are, the first one is named on
             standard error and all of them below the line profiler's tables, and reading one back
             within the run gives what it would have held. What else the program does, it does.
-        strict: whether an op without an entry in the kernels' table is an error. Without it the
-            machine's ``unmodelled`` counts such ops, and the line profiler marks their lines.
+        strict: True makes everything that the line profiler marks ``?`` an error: an op without
+            an entry in the kernels' table, an op that takes memory of unknown size, a value that
+            was read and that only arithmetic would give. ``"estimates"`` also makes everything
+            that it marks ``~`` an error: memory that no recording confirms. Without it the
+            machine's ``unmodelled`` counts ops without an entry.
 
     Raises:
         UnknownGPUError: no such preset, size or file; the message lists the presets.
         UsageError: ``count`` is no positive int, ``context`` or ``others`` is no size, or they
             leave nothing, or this one is on already.
-        UnmodelledOpError: with ``strict``, when such an op runs.
+        StrictSimulationError: what ``strict`` does not allow happened.
 
     >>> with simulate("24GiB"):
     ...     linear = torch.nn.Linear(100, 100).cuda()
@@ -111,13 +114,15 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         count: int = 1,
         *,
         compute: bool = True,
-        strict: bool = False,
+        strict: Strictness = False,
         allow_writes: bool = False,
         context: str | int | None = None,
         others: str | int = 0,
     ) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise UsageError(f"count must be a positive int, not {count!r}")
+        if not isinstance(strict, bool) and strict != "estimates":
+            raise UsageError(f'strict must be True, False or "estimates", not {strict!r}')
         self._gpu = gpu
         self._model = find_gpu(gpu)
         self._options: dict[str, Any] = {
@@ -151,6 +156,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         shapes = None if self._options["compute"] else Shapes()
         machine = Machine(self._model, self._options["count"], settings, shapes, self._taken)
         machine.strict = self._options["strict"]
+        if shapes is not None:
+            shapes.reads.strict = bool(self._options["strict"])
         with ExitStack() as exits:
             exits.callback(setattr, active, "machine", active.machine)
             active.machine = machine

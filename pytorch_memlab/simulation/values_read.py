@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from ..errors import AssumedValueError
 from ..program_lines import current_line
 
 _ZERO: Final = "taken as zero"
@@ -79,10 +80,12 @@ class ValueReads:
 
     Attributes:
         events: how often anything was counted.
+        strict: whether one is an error.
     """
 
     def __init__(self) -> None:
         self.events = 0
+        self.strict = False
         self._counts: Counter[tuple[str, str, int]] = Counter()
         self._lock = threading.Lock()
 
@@ -91,8 +94,19 @@ class ValueReads:
 
         Args:
             op: its name.
+
+        Raises:
+            AssumedValueError: ``strict`` is set.
         """
         place = current_line()
+        if self.strict:
+            filename, line = place
+            called, assumption = _READS[op]
+            raise AssumedValueError(
+                f"{filename}:{line}: {called} reads values that a dry run does not have "
+                f"({assumption}): do not read them, or compute; without strict=True (--strict) the "
+                "line is marked ?"
+            )
         with self._lock:
             self._counts[(op, *place)] += 1
             self.events += 1

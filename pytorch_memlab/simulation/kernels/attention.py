@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from .attention_tiles import tile_of, workspace
+from .cudnn import CUDNN_WORKSPACES
 from .entry import Basis, Entry, nothing
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _sum_products(launch: Launch) -> None:
 def _make_cudnn(launch: Launch) -> None:
     result = launch.result
     launch.made(result[6], result[7], result[0], result[1])
-    launch.takes_more = True
+    launch.unknown = CUDNN_WORKSPACES
 
 
 def _prepare_cudnn_gradients(launch: Launch) -> None:
@@ -172,7 +173,7 @@ def _cudnn_gradients(launch: Launch) -> None:
     query = launch.args[1]
     batch, heads, queries, size = query.shape
     launch.borrow(batch * heads * queries * (size + 1) * _FLOAT)
-    launch.takes_more = True
+    launch.unknown = CUDNN_WORKSPACES
 
 
 def _is_deterministic() -> bool:

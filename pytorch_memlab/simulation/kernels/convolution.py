@@ -4,7 +4,7 @@ Each plan of cuDNN has a workspace of its own. By default the first plan runs th
 name and that there is memory for; with ``torch.backends.cudnn.benchmark`` all plans are timed at
 the first call of each shape, in one buffer of the largest workspace, and the cache is emptied
 after it (``native/cudnn/Conv_v8.cpp``). None of it can be told without cuDNN: no bytes are
-counted, and the op is named among the estimates.
+counted, and the op is named among those that take memory of unknown size.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from ..cuda_ops.convolution import gradient_layout, of_backward, of_forward
 from ..cuda_ops.convolution_backends import Backend, Convolution
 from ..cuda_ops.memory_formats import convolved, suggested
-from .cudnn import copy_into
+from .cudnn import CUDNN_WORKSPACES, copy_into
 from .entry import Basis, Entry, nothing
 from .staging import stage_sum
 
@@ -42,7 +42,7 @@ def forward(launch: Launch) -> None:
         launch.made(launch.result)
         with launch.scope():
             copy_into(launch, convolution.weight, layout)
-        launch.takes_more = True
+        launch.unknown = CUDNN_WORKSPACES
     elif backend is Backend.DEPTHWISE:
         launch.contiguous(convolution.tensor, convolution.weight, launch.args[2])
     elif backend is Backend.COLUMNS:
@@ -77,7 +77,7 @@ def backward(launch: Launch) -> None:
 def _gradients_of_cudnn(launch: Launch, convolution: Convolution, gradient: torch.Tensor) -> None:
     of_input, of_weight = launch.result[:2]
     tensor, weight = convolution.tensor, convolution.weight
-    launch.takes_more = True
+    launch.unknown = CUDNN_WORKSPACES
     if of_weight is not None and not tensor.is_contiguous(memory_format=convolution.layout):
         launch.copy(tensor)
         tensor = _as(tensor, convolution.layout)

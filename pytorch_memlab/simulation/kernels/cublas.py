@@ -22,6 +22,9 @@ _LARGE: Final = 4096 * 8 * 1024
 _LARGE_SINCE: Final = frozenset({9, 10, 12})
 """Major compute capabilities with the larger default, as of PyTorch 2.13."""
 
+_LAST_RECORDED: Final = 9
+"""Major compute capability up to which recordings show a workspace of the default size."""
+
 _CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
 
 
@@ -44,6 +47,13 @@ def workspace_size(major: int) -> int:
     if chunks:
         return sum(int(size) * 1024 * int(count) for size, count in chunks)
     return _LARGE if major in _LARGE_SINCE else _DEFAULT
+
+
+def _is_recorded(major: int) -> bool:
+    """Whether recordings show what a workspace takes: the default, up to Hopper."""
+    return major <= _LAST_RECORDED and not _CONFIGURED.search(
+        os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
+    )
 
 
 class _Handle:
@@ -90,20 +100,27 @@ class Workspaces:
         self._this_thread = _ThisThread()
         self._made: list[tuple[dict[int, Placement], int]] = []
 
-    def need(self, gpu: SimulatedGPU, stream: int) -> None:
+    def need(self, gpu: SimulatedGPU, stream: int) -> int:
         """Make the workspace of this thread and stream, if it does not exist yet.
 
         Args:
             gpu: that multiplies matrices.
             stream: it does so on.
 
+        Returns:
+            bytes that were taken now and that no recording confirms.
+
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
         workspaces = self._window().handle(gpu.index).workspaces
-        if stream not in workspaces:
-            workspaces[stream] = gpu.allocate(workspace_size(gpu.model.major), stream)
-            self._made.append((workspaces, stream))
+        if stream in workspaces:
+            return 0
+        size = workspace_size(gpu.model.major)
+        is_estimate = not _is_recorded(gpu.model.major)
+        workspaces[stream] = gpu.allocate(size, stream, is_estimate=is_estimate)
+        self._made.append((workspaces, stream))
+        return size if is_estimate else 0
 
     def living(self) -> list[Placement]:
         """Where the workspaces are that exist now."""
@@ -218,7 +235,7 @@ def vectors(launch: Launch) -> None:
 _BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
 _bmm = Entry(batched, _BLAS, Basis.RECORDING)
 _baddbmm = Entry(batched, _BLAS, Basis.SOURCE)
-_mm = Entry(matrices, _BLAS, Basis.RECORDING)
+_mm = Entry(matrices, _BLAS, Basis.SOURCE)
 _mv = Entry(vectors, _BLAS, Basis.SOURCE)
 
 ENTRIES: Final[Mapping[str, Entry]] = {

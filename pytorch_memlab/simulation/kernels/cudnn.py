@@ -1,7 +1,7 @@
 """cuDNN: the copies that its callers make, and its workspaces as far as anybody can know them.
 
 Every plan of cuDNN has a workspace of its own, which cuDNN alone can tell. Where nothing is known
-of it no bytes are counted, and the op is named among the estimates.
+of it no bytes are counted, and the op is named among those that take memory of unknown size.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from .launch import Launch
 
 
+CUDNN_WORKSPACES: Final = "cuDNN workspaces"
+
+
 def copy_into(launch: Launch, tensor: torch.Tensor, layout: torch.memory_format) -> None:
     """Take the memory of a tensor's copy in another format until the op ends, if it needs one.
 
@@ -34,14 +37,15 @@ def copy_into(launch: Launch, tensor: torch.Tensor, layout: torch.memory_format)
 
 def batch_norm(launch: Launch) -> None:
     """``cudnn_batch_norm``: a workspace where it trains."""
-    launch.takes_more = bool(launch.argument(5, "training"))
+    if launch.argument(5, "training"):
+        launch.unknown = CUDNN_WORKSPACES
 
 
 def batch_norm_gradient(launch: Launch) -> None:
     """``cudnn_batch_norm_backward``: the gradient in the format of what was normalized."""
     tensor, gradient = launch.args[:2]
     copy_into(launch, gradient, suggested(tensor))
-    launch.takes_more = True
+    launch.unknown = CUDNN_WORKSPACES
 
 
 def recurrent(launch: Launch) -> None:
@@ -53,7 +57,7 @@ def recurrent(launch: Launch) -> None:
     if call.needs_buffer:
         launch.made(buffer)
     launch.borrow(call.workspace())
-    launch.made(reserve)
+    launch.made(reserve, is_estimate=True)
 
 
 def recurrent_gradients(launch: Launch) -> None:

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 class Basis(Enum):
     """How well an entry is known.
 
-    ``RECORDING``: a real GPU was recorded to take just this. ``SOURCE``: PyTorch's own sources,
+    ``RECORDING``: a recording of a real GPU has an allocation that names the op, made besides its
+    results, and the recorded program makes the same one in this op when it is simulated; a test
+    finds it in ``test/data/recordings``. ``SOURCE``: PyTorch's own sources,
     which run on the host, give every size and their order, but no recording shows them.
     ``ESTIMATE``: something that the sources do not tell decides, such as a library's plan or the
     tile sizes that a template picks for a GPU's generation.

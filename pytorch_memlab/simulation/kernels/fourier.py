@@ -126,7 +126,7 @@ def _transform(
     order = [*batch, *dims]
     permuted = signal.permute(order)
     shape = [-1, *permuted.shape[len(batch) :]]
-    launch.takes_more = True
+    launch.unknown = "cuFFT work areas"
     with launch.scope():
         try:
             collapsed = permuted.view(shape)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+_Key = TypeVar("_Key", str, tuple[str, str])
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class OpGaps:
 
     Attributes:
         unmodelled: ops without an entry in the table, with the bytes that they returned.
+        uncounted: ops with an entry that took memory of unknown size all the same, each with
+            what that memory is, such as ``cuDNN workspaces``.
         estimated: ops whose entry is an estimate and was used, with the bytes that they took
             besides their results.
         events: how often anything was counted.
@@ -38,6 +42,7 @@ class OpGaps:
 
     def __init__(self) -> None:
         self.unmodelled: dict[str, OpCount] = {}
+        self.uncounted: dict[tuple[str, str], OpCount] = {}
         self.estimated: dict[str, OpCount] = {}
         self.events = 0
         self._lock = threading.Lock()
@@ -49,7 +54,16 @@ class OpGaps:
             op: a ``torch._ops.OpOverload``.
             result: what it returned.
         """
-        self._count(self.unmodelled, op, _nbytes(result))
+        self._count(self.unmodelled, str(op), _nbytes(result))
+
+    def count_uncounted(self, op: Any, unknown: str) -> None:
+        """Note that an op took memory of unknown size.
+
+        Args:
+            op: a ``torch._ops.OpOverload``.
+            unknown: what that memory is.
+        """
+        self._count(self.uncounted, (str(op), unknown), 0)
 
     def count_estimated(self, op: Any, nbytes: int) -> None:
         """Note that an estimate was used.
@@ -58,12 +72,11 @@ class OpGaps:
             op: a ``torch._ops.OpOverload``.
             nbytes: bytes that it took besides its results.
         """
-        self._count(self.estimated, op, nbytes)
+        self._count(self.estimated, str(op), nbytes)
 
-    def _count(self, table: dict[str, OpCount], op: Any, nbytes: int) -> None:
-        name = str(op)
+    def _count(self, table: dict[_Key, OpCount], key: _Key, nbytes: int) -> None:
         with self._lock:
-            table[name] = table.get(name, OpCount()) + OpCount(1, nbytes)
+            table[key] = table.get(key, OpCount()) + OpCount(1, nbytes)
             self.events += 1
 
 

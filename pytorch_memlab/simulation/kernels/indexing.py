@@ -85,11 +85,14 @@ def _sort(launch: Launch, count: int, largest: int) -> None:
     for _sorted_order_and_range in range(3):
         launch.borrow(count * _INDEX)
     bits = max(1, largest.bit_length())
-    launch.borrow(cub.radix_sort(launch.gpu.model, count, _INDEX, _INDEX, bits=bits))
+    nbytes = cub.radix_sort(launch.gpu.model, count, _INDEX, _INDEX, bits=bits)
+    launch.is_confirmed &= nbytes == 1  # recordings show sorts of a single block only
+    launch.borrow(nbytes)
 
 
 def _expand_masks(launch: Launch, indices: Indices, count: int) -> None:
     """Take the indices of what masks select, and pass by what finding them takes."""
+    launch.is_confirmed = False
     for index in _given(indices):
         if not _is_mask(index):
             continue
@@ -157,13 +160,12 @@ def _is_on_host(launch: Launch, index: torch.Tensor) -> bool:
 
 
 _INDEXING: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
-_index = Entry(nothing, _INDEXING, Basis.RECORDING, read, read_masked)
-_index_put = Entry(nothing, _INDEXING, Basis.RECORDING, write)
+_index_put = Entry(nothing, _INDEXING, Basis.SOURCE, write)
 
 ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::index.Tensor": _index,
-    "aten::_unsafe_index.Tensor": _index,
-    "aten::index_put": _index_put,
+    "aten::index.Tensor": Entry(nothing, _INDEXING, Basis.RECORDING, read, read_masked),
+    "aten::_unsafe_index.Tensor": Entry(nothing, _INDEXING, Basis.SOURCE, read, read_masked),
+    "aten::index_put": Entry(nothing, _INDEXING, Basis.RECORDING, write),
     "aten::index_put_": _index_put,
     "aten::_index_put_impl_": _index_put,
     "aten::_unsafe_index_put": _index_put,

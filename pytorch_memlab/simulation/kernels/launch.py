@@ -23,10 +23,13 @@ class Launch:
         args: of the op.
         kwargs: of the op.
         result: what the op returns, None before it has run.
+        is_confirmed: a recording confirms what its kernels take.
 
     Attributes:
-        taken: bytes borrowed so far, also of what was given back.
-        takes_more: it takes memory of which nobody but a library knows how much.
+        estimated: bytes taken so far besides the results that no recording confirms, also of what
+            was given back.
+        unknown: what the memory is of which only a library knows how much the op takes, such as
+            ``cuDNN workspaces``; empty if there is none.
         label: says that a tensor lives on the GPU; set when the result is known.
     """
 
@@ -34,13 +37,14 @@ class Launch:
         "_borrowed",
         "_stream",
         "args",
+        "estimated",
         "gpu",
+        "is_confirmed",
         "kwargs",
         "label",
         "machine",
         "result",
-        "taken",
-        "takes_more",
+        "unknown",
     )
 
     def __init__(
@@ -50,15 +54,18 @@ class Launch:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any = None,
+        *,
+        is_confirmed: bool = False,
     ) -> None:
         self.machine = machine
         self.gpu = gpu
         self.args = args
         self.kwargs = kwargs
         self.result = result
-        self.taken = 0
-        self.takes_more = False
-        self.label: Callable[[torch.Tensor], None] | None = None
+        self.is_confirmed = is_confirmed
+        self.estimated = 0
+        self.unknown = ""
+        self.label: Callable[..., None] | None = None
         self._stream = machine.current_stream(gpu.index)
         self._borrowed: list[Placement] = []
 
@@ -89,24 +96,27 @@ class Launch:
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
-        placement = self.gpu.allocate(nbytes, self._stream)
+        estimates = not self.is_confirmed
+        placement = self.gpu.allocate(nbytes, self._stream, is_estimate=estimates)
         self._borrowed.append(placement)
-        self.taken += nbytes
+        if estimates:
+            self.estimated += nbytes
         return placement
 
     def copy(self, tensor: torch.Tensor) -> None:
         """Take the memory of a contiguous copy of a tensor until the op ends."""
         self.borrow(tensor.numel() * tensor.element_size())
 
-    def made(self, *tensors: torch.Tensor | None) -> None:
+    def made(self, *tensors: torch.Tensor | None, is_estimate: bool = False) -> None:
         """Take the memory of results now, in an entry's ``make``.
 
         Args:
             tensors: of the op's result; those that are None take none.
+            is_estimate: no recording confirms their sizes.
         """
         for tensor in tensors:
             if tensor is not None and self.label is not None:
-                self.label(tensor)
+                self.label(tensor, is_estimate=is_estimate)
 
     def contiguous(self, *tensors: torch.Tensor | None) -> None:
         """Take the memory of ``contiguous()`` of tensors until the op ends.
@@ -148,4 +158,4 @@ class Launch:
 
     def need_cublas(self) -> None:
         """Take the cuBLAS workspace of this thread and stream, if it does not exist yet."""
-        self.machine.workspaces.need(self.gpu, self._stream)
+        self.estimated += self.machine.workspaces.need(self.gpu, self._stream)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from .cudnn import CUDNN_WORKSPACES
 from .entry import Basis, Entry, nothing
 from .staging import stage_columns, stage_sum
 
@@ -147,7 +148,7 @@ def cudnn_ctc(launch: Launch) -> None:
     """``_cudnn_ctc_loss``: the gradient, a workspace of cuDNN's choice, the losses."""
     losses, gradient = launch.result
     launch.made(gradient, losses)
-    launch.takes_more = True
+    launch.unknown = CUDNN_WORKSPACES
 
 
 def _broadcast(launch: Launch) -> tuple[int, torch.dtype]:

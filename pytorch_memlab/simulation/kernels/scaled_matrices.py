@@ -34,7 +34,8 @@ def scaled(launch: Launch) -> None:
         return
     launch.need_cublas()
     scale = launch.argument(2, "scale_a")
-    launch.takes_more = launch.takes_more or scale.numel() > 1
+    if scale.numel() > 1:
+        launch.unknown = "workspaces of row-wise scaled products"
 
 
 ENTRIES: Final[Mapping[str, Entry]] = {

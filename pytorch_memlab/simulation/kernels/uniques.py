@@ -100,7 +100,7 @@ def _compare_rows(launch: Launch, dim: int, *, inverse: bool, counts: bool) -> N
     source: torch.Tensor = launch.args[0]
     if not source.numel():
         return
-    launch.takes_more = True
+    launch.unknown = "memory of Thrust"
     launch.contiguous(source.moveaxis(dim, 0))
     rows = source.shape[dim]
     launch.borrow(rows * _INDEX)
