@@ -243,14 +243,15 @@ class Machine:
         placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
         self.placements.add(storage, placement)
 
-    def label(self, storage: torch.UntypedStorage, index: int) -> None:
-        """Label a storage of which the GPU's allocator knows nothing: a wrapper's, which is empty.
+    def label(self, storage: torch.UntypedStorage, index: int, nbytes: int = 0) -> None:
+        """Label a storage of which the GPU's allocator knows nothing.
 
         Args:
-            storage: without a label so far.
+            storage: without a label so far: a wrapper's, or one that another process has made.
             index: of the GPU.
+            nbytes: its size; a wrapper's storage is empty.
         """
-        self.placements.add(storage, Placement(self.gpu(index), 0, 0))
+        self.placements.add(storage, Placement(self.gpu(index), 0, nbytes))
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.

@@ -93,6 +93,10 @@ class Shapes:
         """Whether a tensor has values."""
         return _untyped_storage(tensor)._cdata not in self._unknown.known
 
+    def has_values(self, storage: torch.UntypedStorage) -> bool:
+        """Whether a storage has values."""
+        return storage._cdata not in self._unknown.known
+
     def is_readable(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has values, or zeros in their place."""
         return self._unknown.known.get(_untyped_storage(tensor)._cdata, True)

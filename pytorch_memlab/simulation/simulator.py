@@ -41,7 +41,7 @@ from .runtime_settings import settings_string
 from .shapes import Shapes
 from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
-from .torch_api import foreach, memory_history, nn
+from .torch_api import foreach, memory_history, multiprocessing, nn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,6 +202,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         wrapper_tensors.install(machine, patches)
         nn.install(machine, patches)
         foreach.install(machine, patches)
+        multiprocessing.install(machine, patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())
         TensorMethods(machine).install(patches)
