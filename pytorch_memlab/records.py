@@ -31,12 +31,14 @@ class FunctionInfo:
         filename: the file that its code names.
         first_line: number of the first line of ``source``.
         source: the lines without their ends, None where there is no source to be had.
+        folded: first and last lines of parts of the source that are not shown.
     """
 
     qual_name: str
     filename: str
     first_line: int
     source: tuple[str, ...] | None
+    folded: tuple[tuple[int, int], ...] = ()
 
 
 class GapKind(Enum):

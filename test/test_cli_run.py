@@ -13,6 +13,7 @@ from textwrap import dedent
 import pytest
 import torch
 
+from pytorch_memlab import clear_global_line_profiler
 from pytorch_memlab.cli.main import main
 
 ROOT = Path(__file__).parent.parent
@@ -69,6 +70,16 @@ def script(tmp_path, monkeypatch):
     return write
 
 
+NOTICE = (
+    "pytorch-memlab: simulating NVIDIA H100 80GB HBM3: this machine has no CUDA GPU; --gpu NAME or"
+    " --gpu SIZE simulates another\n"
+)
+UNUSED = (
+    "pytorch-memlab: no CUDA tensor was created, so every row is zero: move the model and its"
+    ' inputs to the device "cuda"\n'
+)
+
+
 def profiled(capsys):
     """The names of the functions whose tables were printed."""
     lines = capsys.readouterr().out.splitlines()
@@ -97,7 +108,7 @@ def python(*arguments, **options):
 def test_quickstart_prints_the_tables_once_and_which_gpu_was_simulated():
     done = command("examples/quickstart.py", cwd=ROOT)
 
-    assert done.stderr == ""
+    assert done.stderr == NOTICE
     assert done.stdout == (
         "## outer\n"
         "\n"
@@ -125,7 +136,13 @@ def test_quickstart_prints_the_tables_once_and_which_gpu_was_simulated():
 def test_all_functions_of_the_script_when_none_is_named(script, capsys):
     main(["run", script(SCRIPT)])
 
-    assert profiled(capsys) == ["Net.__init__", "Net.forward", "make", "make.<locals>.kibibytes"]
+    assert profiled(capsys) == [
+        "Net.__init__",
+        "Net.forward",
+        "make",
+        "make.<locals>.kibibytes",
+        "<module>",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -165,6 +182,61 @@ def test_the_table_of_a_method(script, capsys):
     assert capsys.readouterr().out == (
         f"done ['one', '--two']\n{FORWARD}\nsimulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
     )
+
+
+LOOP = """\
+import torch
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        \"\"\"Not run at the top level.\"\"\"
+        return x * 2
+
+net = Net()
+for step in range(3):
+    kept = net(torch.ones(256, device="cuda"))
+"""
+
+
+@pytest.mark.parametrize("how", [["script.py"], ["-m", "script"]])
+def test_the_top_level_is_profiled_beside_the_functions(how, script, capsys):
+    script(LOOP)
+
+    main(["run", "-c", "hits,delta", *how])
+
+    assert capsys.readouterr().out == (
+        "## Net.forward\n"
+        "\n"
+        "hits delta line  code\n"
+        "   3 0.00B    4      def forward(self, x):\n"
+        '              5          """Not run at the top level."""\n'
+        "   3 3.00K    6          return x * 2\n"
+        "\n"
+        "\n"
+        "## <module>\n"
+        "\n"
+        "hits delta line  code\n"
+        "   1 0.00B    1  import torch\n"
+        "              2\n"
+        "   1 0.00B    3  class Net(torch.nn.Module):\n"
+        "              4      def forward(self, x):\n"
+        "              7\n"
+        "   1 0.00B    8  net = Net()\n"
+        "   4 0.00B    9  for step in range(3):\n"
+        '   3 1.00K   10      kept = net(torch.ones(256, device="cuda"))\n'
+        "\n"
+        "simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
+    )
+
+
+def test_the_top_level_is_not_profiled_beside_functions_that_were_chosen(script, capsys):
+    main(["run", "-f", "Net.forward", script(LOOP)])
+    assert profiled(capsys) == ["Net.forward"]
+
+    decorated = LOOP.replace("    def forward", "    @profile\n    def forward")
+    main(["run", script(f"from pytorch_memlab import profile\n{decorated}", "decorated.py")])
+    assert profiled(capsys) == ["Net.forward"]
+    clear_global_line_profiler()
 
 
 def test_a_script_without_functions_shows_its_top_level(script, capsys):
@@ -239,17 +311,17 @@ with LineProfiler(work) as prof:
 @pytest.mark.parametrize(
     ("ending", "options", "tables"),
     [
-        ("prof.print_stats()", [], 1),
-        ("print(prof.display())", [], 1),
-        ("prof.display()", [], 1),
-        ("prof.print_stats()", ["-f", "work"], 2),
-        ("prof.print_stats()", ["-c", "hits"], 2),
+        ("prof.print_stats()", [], ["work"]),
+        ("print(prof.display())", [], ["work"]),
+        ("prof.display()", [], ["work", "<module>"]),
+        ("prof.print_stats()", ["-f", "work"], ["work", "work"]),
+        ("prof.print_stats()", ["-c", "hits"], ["work", "work", "<module>"]),
     ],
 )
 def test_a_script_that_shows_its_own_tables(ending, options, tables, script, capsys):
     main(["run", *options, script(f"{SHOWS_ITS_OWN}{ending}\n")])
 
-    assert profiled(capsys) == ["work"] * tables
+    assert profiled(capsys) == tables
 
 
 def test_a_named_function_that_did_not_run_is_said(script, capsys):
@@ -298,7 +370,8 @@ def test_count(script, capsys):
 def test_output_file(ending, script, capsys, tmp_path):
     main(["run", "-f", "Net.forward", "-o", f"out.{ending}", script(SCRIPT)])
 
-    assert capsys.readouterr() == ("done []\n", f"memory profile written to out.{ending}\n")
+    told = f"{NOTICE}memory profile written to out.{ending}\n"
+    assert capsys.readouterr() == ("done []\n", told)
     written = (tmp_path / f"out.{ending}").read_text()
     if ending == "txt":
         assert written.startswith(FORWARD)
@@ -335,7 +408,7 @@ work()
 
 def test_strict_lets_the_script_fail_where_the_simulation_knows_too_little(script):
     name = script(UNMODELLED)
-    done = command("--gpu", "24GiB", "--strict", "-c", "hits", name)
+    done = command("--gpu", "24GiB", "--strict", "-f", "work", "-c", "hits", name)
 
     assert done.returncode == 1
     assert done.stdout == (
@@ -368,6 +441,109 @@ def test_a_gpu_is_simulated_for_these_beside_a_real_one(option, script, capsys, 
     main(["run", option, script("import torch\nprint(torch.cuda.get_device_name())\n")])
 
     assert capsys.readouterr().out.startswith("NVIDIA H100 80GB HBM3\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--gpu", "a100"], "NVIDIA A100-SXM4-80GB: --gpu asks for it\n"),
+        (["--gpu", "1GiB", "--count", "2"], "2 x Simulated GPU (1.00 GiB): --gpu asks for it\n"),
+        (
+            ["--dry-run"],
+            (
+                "NVIDIA H100 80GB HBM3, shapes only: --dry-run needs one; --gpu NAME or --gpu SIZE"
+                " simulates another\n"
+            ),
+        ),
+        (
+            ["--strict"],
+            (
+                "NVIDIA H100 80GB HBM3: --strict needs one; --gpu NAME or --gpu SIZE simulates"
+                " another\n"
+            ),
+        ),
+    ],
+)
+def test_which_gpu_is_simulated_and_why_is_said_before_the_script_runs(
+    options, said, script, capsys
+):
+    name = script(
+        'import sys, torch\nkept = torch.ones(1).cuda()\nprint("runs", file=sys.stderr)\n'
+    )
+
+    main(["run", "-o", "out.json", *options, name])
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == (f"pytorch-memlab: simulating {said}runs\nmemory profile written to out.json\n")
+
+
+def test_a_script_that_leaves_the_gpu_alone_is_told_so(script, capsys):
+    main(["run", script("import torch\ndef f():\n    return torch.ones(3)\nf()\n")])
+
+    out, err = capsys.readouterr()
+    assert err == NOTICE + UNUSED
+    assert "no CUDA tensor" not in out
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import torch\nkept = torch.ones(3).cuda()\n",
+        "import torch\ntorch.ones(3).cuda()\ntorch.cuda.reset_accumulated_memory_stats()\n",
+    ],
+)
+def test_a_script_that_uses_the_gpu_is_told_nothing(text, script, capsys):
+    main(["run", script(text)])
+
+    assert capsys.readouterr().err == NOTICE
+
+
+TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
+
+
+def test_each_process_of_torchrun_writes_its_own_file_and_one_prints(
+    script, capsys, monkeypatch, tmp_path
+):
+    name = script("import os, torch\nkept = torch.ones(256 << int(os.environ['RANK'])).cuda()\n")
+    said = []
+    for rank in ("1", "0"):
+        for key, value in {**TORCHRUN, "RANK": rank}.items():
+            monkeypatch.setenv(key, value)
+        main(["run", "-c", "delta", "-o", "out.html", name])
+        main(["run", "-c", "delta", "-o", "{rank}-{pid}.txt", name])
+        main(["run", "-c", "delta", name])
+        said.append(capsys.readouterr())
+
+    assert said[0] == ("", "")
+    assert said[1].out.startswith("## <module>\n")
+    assert said[1].err == (
+        f"{NOTICE}memory profile written to out.rank0.html\n"
+        f"{NOTICE}memory profile written to 0-{os.getpid()}.txt\n{NOTICE}"
+    )
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != name) == [
+        f"0-{os.getpid()}.txt",
+        f"1-{os.getpid()}.txt",
+        "out.rank0.html",
+        "out.rank1.html",
+    ]
+    assert "1.00K" in (tmp_path / f"0-{os.getpid()}.txt").read_text()
+    assert "2.00K" in (tmp_path / f"1-{os.getpid()}.txt").read_text()
+
+
+def test_one_simulated_rank_of_many_writes_the_file_that_was_asked_for(
+    script, capsys, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    name = script("import torch\nkept = torch.ones(256).cuda()\n")
+
+    main(["run", "-o", "out.txt", name])
+    main(["run", "-o", "out.{rank}.txt", name])
+    main(["run", name])
+
+    assert capsys.readouterr().out.startswith("## <module>\n")
+    assert sorted(path.name for path in tmp_path.glob("out*")) == ["out.3.txt", "out.txt"]
 
 
 # What is wrong is said in one line, before anything runs
@@ -419,7 +595,7 @@ def test_a_file_that_cannot_be_written_in_the_end_costs_no_numbers(script, capsy
 
     out, err = capsys.readouterr()
     assert "## f" in out
-    assert err.splitlines()[-1] == "cannot write gone/out.txt: No such file or directory"
+    assert err.endswith(f"cannot write gone/out.txt: No such file or directory\n{UNUSED}")
 
 
 def test_help_tells_what_is_profiled(capsys):
@@ -500,7 +676,7 @@ def test_an_exception_shows_the_table_first_then_pythons_own_traceback(script):
     plain, ours = python(name), command("-f", "outer", "-c", "hits", name)
 
     assert (plain.returncode, ours.returncode) == (1, 1)
-    assert ours.stderr == plain.stderr
+    assert ours.stderr == NOTICE + plain.stderr
     assert ours.stdout.startswith("## outer\n")
 
 
@@ -517,8 +693,8 @@ def test_an_exception_of_a_module_and_a_hook_of_the_script(script):
         """
     )
 
-    assert command("-m", name.removesuffix(".py")).stderr == "['<module>']\n"
-    assert command(name).stderr == python(name).stderr
+    assert command("-m", name.removesuffix(".py")).stderr == f"{NOTICE}['<module>']\n"
+    assert command(name).stderr == NOTICE + python(name).stderr
 
 
 def test_out_of_memory_shows_the_table_first(script):
@@ -561,7 +737,7 @@ def test_system_exit(argument, script):
     plain, ours = python(name), command("-c", "hits", name)
 
     assert ours.returncode == plain.returncode
-    assert ours.stderr == plain.stderr
+    assert ours.stderr == NOTICE + plain.stderr
     assert ours.stdout.startswith("## f\n")
 
 
@@ -570,7 +746,7 @@ def test_keyboard_interrupt(script):
     plain, ours = python(name), command("-c", "hits", name)
 
     assert ours.returncode == plain.returncode == -signal.SIGINT
-    assert ours.stderr == plain.stderr
+    assert ours.stderr == NOTICE + plain.stderr
     assert ours.stdout.startswith("## f\n")
 
 
@@ -601,7 +777,7 @@ def test_threads_and_exit_handlers_of_the_script_are_profiled_before_the_table(s
         ),
     )
 
-    assert done.stderr == ""
+    assert done.stderr == NOTICE
     assert done.stdout.count("## ") == 1
     assert "   3    4      torch.ones(1).cuda()\n" in done.stdout
 

@@ -168,3 +168,13 @@ def test_damaged_profile_is_refused(old: str, new: str) -> None:
     assert old in saved
     with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
         json.load(saved.replace(old, new, 1))
+
+
+def test_folded_lines_stay_folded() -> None:
+    source = ("def f():", "    return 1", "f()")
+    function = FunctionInfo("<module>", "script.py", 1, source, folded=((2, 2), (5, 10**15)))
+    report = Report(("hits",), (FunctionTable(function, CUDA0, {1: (1,), 3: (1,)}),), ())
+
+    assert json.load(json.render(report)) == report
+    assert "return 1" not in text.render(report)
+    assert text.render(report).splitlines()[3:] == ["   1    1  def f():", "   1    3  f()"]

@@ -160,12 +160,12 @@ def script(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_whole_tables(options, script, capsys):
-    main(["run", "--gpu", "24GiB", *options, script])
+    main(["run", "--gpu", "24GiB", "-f", "inner", "-f", "work", *options, script])
     assert capsys.readouterr().out == TABLES
 
 
 def test_a_saved_profile_has_them(script, tmp_path):
-    main(["run", "--gpu", "24GiB", "-o", "out.json", script])
+    main(["run", "--gpu", "24GiB", "-f", "inner", "-f", "work", "-o", "out.json", script])
     inner, work = json.loads((tmp_path / "out.json").read_text())["tables"]
     found = {
         line: [(gap["kind"], gap["name"], gap["calls"], gap["nbytes"]) for gap in gaps]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import Report
 from pytorch_memlab.render import terminal
@@ -15,7 +16,8 @@ def writer_to(path: str | None) -> Callable[[Report], None]:
     """What writes a report, checked before there is one.
 
     Args:
-        path: a file ending in ``.txt``, ``.html`` or ``.json``, None for standard output.
+        path: a file ending in ``.txt``, ``.html`` or ``.json``, None for standard output. Each
+            process that ``torchrun`` started writes a file of its own, and one of them prints.
 
     Returns:
         A function of the report. If the file cannot be written after all, standard output gets it.
@@ -24,7 +26,8 @@ def writer_to(path: str | None) -> Callable[[Report], None]:
         UsageError: another ending, or no file can be written there.
     """
     if path is None:
-        return _to_terminal
+        return _to_terminal if prints() else _to_nowhere
+    path = path_of_rank(path)
     to_file = file_writer(path)
 
     def write(report: Report) -> None:
@@ -34,9 +37,14 @@ def writer_to(path: str | None) -> Callable[[Report], None]:
             _to_terminal(report)
             print(error, file=sys.stderr)
         else:
-            print(f"memory profile written to {path}", file=sys.stderr)
+            if prints():
+                print(f"memory profile written to {path}", file=sys.stderr)
 
     return write
+
+
+def _to_nowhere(report: Report) -> None:
+    """Another process prints its report."""
 
 
 def _to_terminal(report: Report) -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.program import Program
-from pytorch_memlab.cli.targets import all_functions, named_functions, source_lines
+from pytorch_memlab.cli.targets import (
+    TOP_LEVEL,
+    all_functions,
+    lines_of_functions,
+    named_functions,
+    source_lines,
+)
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
 from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
@@ -43,7 +51,8 @@ class Profile:
         for target in named_functions(program, names) if names else all_functions(program):
             if isinstance(target, Definition):
                 source = source_lines(program, target.code)
-                self._profiler.add_code(target.code, target.qual_name, source)
+                folded = lines_of_functions(program) if target.qual_name == TOP_LEVEL else ()
+                self._profiler.add_code(target.code, target.qual_name, source, folded)
             else:
                 self._profiler.add_function(target)
             if names:
@@ -79,7 +88,12 @@ class Profile:
         self._profiler.disable()
         program_did = self._program_showed_tables and not self._named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
-            write(self._report())
+            report = self._report()
+            write(report)
+            failed = not isinstance(sys.exc_info()[1], (SystemExit, type(None)))
+            shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
+            if shows_memory and not failed:
+                tell_unused_gpu()
 
     def _report(self) -> Report:
         decorated = [function for function, _ in self._decorated]

@@ -10,7 +10,7 @@ from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
-from pytorch_memlab.cli import program
+from pytorch_memlab.cli import notices, program
 from pytorch_memlab.cli.output import writer_to
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.tracebacks import without_own_frames
@@ -26,10 +26,10 @@ DEFAULT_GPU = "h100"
 class RunCommand:
     """Run a script and show the GPU memory of its lines.
 
-    The script runs unmodified, with its own arguments and exit code. Profiled are its functions
-    decorated with @profile and those named with -f; where there are none of either, all functions
-    that it defines. On a machine without a CUDA GPU, one is simulated; --gpu, --dry-run and
-    --strict simulate one also where there is a real one.
+    The script runs unmodified, with its own arguments and exit code. By default all functions that
+    it defines are profiled, and its top level as <module>. Functions that are decorated with
+    @profile or named with -f are profiled alone. On a machine without a CUDA GPU, one is simulated;
+    --gpu, --dry-run and --strict simulate one also where there is a real one.
 
     Behind a line's number, ? says that a simulation did not count all memory there, so that the
     numbers are lower bounds, or that it assumed a value; ~ says that it counted an estimate. The
@@ -71,7 +71,8 @@ class RunCommand:
             dest="output",
             metavar="FILE",
             help="write the tables to a file instead: text, a page, or data, as its ending says"
-            " (.txt, .html, .json)",
+            " (.txt, .html, .json). {rank} and {pid} in it are filled in; of several processes"
+            " that torchrun starts, each writes its own file, such as out.rank0.html",
         )
         add(
             "--gpu",
@@ -148,7 +149,8 @@ class RunCommand:
             profile = Profile(found, options.functions or (), columns)
         tables = ExitStack()
         tables.callback(profile.finish, write, is_asked_for=bool(columns or options.output))
-        return partial(_run, found.code, vars(main), profile, tables, process)
+        tell = partial(notices.tell_simulated_gpu, options)
+        return partial(_run, found.code, vars(main), profile, tables, process, tell)
 
 
 def _run(
@@ -157,8 +159,10 @@ def _run(
     profile: Profile,
     tables: ExitStack,
     process: ExitStack,
+    tell: Callable[[], None],
 ) -> None:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
+    tell()
     profile.start(process)
     process.push(tables)
     with without_own_frames(process):

@@ -21,8 +21,8 @@ TOP_LEVEL = "<module>"
 
 
 def all_functions(program: Program) -> list[Definition]:
-    """Every function of the program; its top level when it has none."""
-    return definitions(program.code) or [_top_level(program)]
+    """Every function of the program, and its top level."""
+    return [*definitions(program.code), _top_level(program)]
 
 
 def source_lines(program: Program, code: CodeType) -> list[str] | None:
@@ -34,6 +34,17 @@ def source_lines(program: Program, code: CodeType) -> list[str] | None:
     if program.source is None:
         return None
     return program.source.splitlines() if code is program.code else lines_of(code, program.source)
+
+
+def lines_of_functions(program: Program) -> list[tuple[int, int]]:
+    """First and last line of the body of each function: lines that the top level does not run."""
+    return [
+        (node.body[0].lineno, node.end_lineno)
+        for node in ast.walk(ast.parse(program.source or ""))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno is not None
+        and node.body[0].lineno > node.lineno
+    ]
 
 
 def named_functions(program: Program, names: Iterable[str]) -> list[Definition | object]:

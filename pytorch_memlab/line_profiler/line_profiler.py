@@ -86,19 +86,28 @@ class LineProfiler:
         """
         self._register(resolve(func))
 
-    def add_code(self, code: CodeType, qual_name: str, source: Iterable[str] | None = None) -> None:
+    def add_code(
+        self,
+        code: CodeType,
+        qual_name: str,
+        source: Iterable[str] | None = None,
+        folded: Iterable[tuple[int, int]] = (),
+    ) -> None:
         """Profile a code object that no function holds yet, such as one of a compiled script.
 
         Args:
             code: what runs.
             qual_name: what reports call it.
             source: its lines from ``code.co_firstlineno`` on, None where there are none.
+            folded: first and last lines of what reports leave out of the source, such as the
+                bodies of functions within it.
         """
         info = FunctionInfo(
             qual_name,
             code.co_filename,
             code.co_firstlineno,
             None if source is None else tuple(source),
+            tuple(folded),
         )
         self._register_code(code, info)
 

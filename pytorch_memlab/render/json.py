@@ -60,8 +60,11 @@ def load(text: str) -> Report:
 
 
 def _table_data(table: FunctionTable) -> dict[str, object]:
+    function = asdict(table.function)
+    if not table.function.folded:
+        del function["folded"]
     data: dict[str, object] = {
-        "function": asdict(table.function),
+        "function": function,
         "device": asdict(table.device),
         "rows": {str(line): values for line, values in table.rows.items()},
     }
@@ -88,6 +91,7 @@ def _table(data: dict[str, object], width: int) -> FunctionTable:
             _of(str, function["filename"]),
             _of(int, function["first_line"]),
             None if source is None else _texts(source),
+            tuple(_lines(lines) for lines in _of(list, function.get("folded", []))),
         ),
         DeviceInfo(
             _of(str, device["name"]),
@@ -100,6 +104,11 @@ def _table(data: dict[str, object], width: int) -> FunctionTable:
             for line, gaps in _of(dict, data.get("gaps", {})).items()
         },
     )
+
+
+def _lines(data: object) -> tuple[int, int]:
+    first, last = _of(list, data)
+    return _of(int, first), _of(int, last)
 
 
 def _gap(data: dict[str, object]) -> Gap:

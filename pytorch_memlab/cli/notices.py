@@ -1,0 +1,55 @@
+"""What ``run`` says on standard error beside the report."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from pytorch_memlab.cli.ranks import prints
+
+
+def tell(text: str) -> None:
+    """Print a line on standard error, in one process of a group."""
+    if prints() and sys.stderr is not None:
+        print(f"pytorch-memlab: {text}", file=sys.stderr, flush=True)
+
+
+def tell_simulated_gpu(options: argparse.Namespace) -> None:
+    """Say which GPU is simulated, why, and how to change it; nothing where none is.
+
+    Args:
+        options: what was given.
+    """
+    from pytorch_memlab.devices import simulated_machine
+
+    machine = simulated_machine()
+    if machine is None:
+        return
+    count = f"{len(machine.gpus)} x " if len(machine.gpus) > 1 else ""
+    how = ", shapes only" if options.dry_run else ""
+    if options.gpu is not None:
+        why = "--gpu asks for it"
+    elif options.dry_run or options.strict:
+        why = f"{'--dry-run' if options.dry_run else '--strict'} needs one"
+    else:
+        why = "this machine has no CUDA GPU"
+    change = "" if options.gpu is not None else "; --gpu NAME or --gpu SIZE simulates another"
+    tell(f"simulating {count}{machine.gpus[0].model.name}{how}: {why}{change}")
+
+
+def tell_unused_gpu() -> None:
+    """Say that every number is zero because the program made no CUDA tensor; else nothing."""
+    from pytorch_memlab.devices import find_devices
+
+    if not any(_was_used(device.stats()) for device in find_devices()):
+        tell(
+            "no CUDA tensor was created, so every row is zero: move the model and its inputs to"
+            ' the device "cuda"'
+        )
+
+
+def _was_used(stats: object) -> bool:
+    if not isinstance(stats, dict) or not stats:
+        return False
+    reserved = stats["reserved_bytes"]["all"]
+    return bool(reserved["allocated"] or reserved["peak"] or reserved["current"])
