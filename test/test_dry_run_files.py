@@ -373,6 +373,18 @@ def test_all_is_given_back_and_no_copy_stays(tmp_path, monkeypatch):
     assert [dict(vars(owner)) for owner in owners] == before
 
 
+def test_a_forked_process_leaves_the_copies_of_its_parent(machine):
+    save_to_path("new")
+    child = os.fork()
+    if child == 0:
+        save_to_path("new")
+        machine.kept_files.close()
+        os._exit(0)
+    os.waitpid(child, 0)
+
+    assert is_checkpoint(machine, torch.load("new"))
+
+
 # NumPy
 
 

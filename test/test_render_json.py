@@ -5,6 +5,7 @@ import json as stdlib_json
 import pytest
 from sample_reports import (
     CONVOLUTION,
+    CUDA0,
     CUDA1,
     OUTER,
     SEED_ENTRIES,
@@ -15,8 +16,8 @@ from sample_reports import (
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import FunctionInfo, Report
-from pytorch_memlab.render import json
+from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
+from pytorch_memlab.render import json, text
 
 
 def test_layout() -> None:

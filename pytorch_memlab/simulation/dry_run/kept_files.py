@@ -48,7 +48,7 @@ class KeptFiles:
 
     def new_copy(self) -> str:
         """An empty file in the folder for temporary files."""
-        descriptor, path = tempfile.mkstemp(prefix="pytorch_memlab_dry_run_")
+        descriptor, path = tempfile.mkstemp(prefix=_prefix())
         os.close(descriptor)
         return path
 
@@ -61,12 +61,12 @@ class KeptFiles:
         """
         with self._lock:
             if self._is_closed:
-                _unlink(copy)
+                _delete(copy)
                 return
             before = self._copies.get(resolved(path))
             self._copies[resolved(path)] = copy
             if before is not None and before != copy:
-                _unlink(before)
+                _delete(before)
             if not self.is_in_kept_folder(path):
                 self.tell(path)
 
@@ -85,7 +85,7 @@ class KeptFiles:
         with self._lock:
             copy = self._copies.pop(resolved(path), None)
         if copy is not None:
-            _unlink(copy)
+            _delete(copy)
 
     def move(self, source: Any, target: Any) -> None:
         """Take a copy under another path.
@@ -142,7 +142,17 @@ class KeptFiles:
             copies = list(self._copies.values())
             self._copies.clear()
         for copy in copies:
-            _unlink(copy)
+            _delete(copy)
+
+
+def _prefix() -> str:
+    return f"pytorch_memlab_dry_run_{os.getpid()}_"
+
+
+def _delete(copy: str) -> None:
+    """Delete a copy; a forked process leaves those of its parent alone."""
+    if os.path.basename(copy).startswith(_prefix()):
+        _unlink(copy)
 
 
 def resolved(path: Any) -> str:
