@@ -65,10 +65,6 @@ def graphed() -> None:
         pass
 
 
-def on_two_gpus(x: torch.Tensor) -> Any:
-    return torch.nn.parallel.data_parallel(torch.nn.Linear(2, 2).cuda(), x, device_ids=[0, 1])
-
-
 @pytest.mark.parametrize(
     ("call", "name"),
     [
@@ -84,16 +80,6 @@ def on_two_gpus(x: torch.Tensor) -> Any:
         ),
         (lambda _: torch.cuda.graph_pool_handle(), "torch.cuda.graph_pool_handle"),
         (lambda _: torch.cuda.MemPool(), "torch.cuda.MemPool"),
-        (lambda _: torch.nn.DataParallel(torch.nn.Linear(2, 2)), "torch.nn.DataParallel"),
-        (on_two_gpus, "torch.nn.parallel.data_parallel"),
-        (
-            lambda x: torch.nn.parallel.scatter(x, [0, 1]),
-            "torch.nn.parallel.scatter_gather.scatter",
-        ),
-        (
-            lambda x: torch.nn.parallel.comm.broadcast(x, [0, 1]),
-            "torch.nn.parallel.comm.broadcast",
-        ),
     ],
 )
 def test_what_has_no_simulation_is_refused_by_its_name(

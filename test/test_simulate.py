@@ -434,13 +434,6 @@ def test_compiled_code_runs_eagerly_and_says_so(gpus: Any) -> None:
     assert linear(torch.ones(1, 2, device="cuda")).device == CUDA0
 
 
-def test_data_parallel_is_refused(gpus: Any) -> None:
-    linear = torch.nn.Linear(2, 2).cuda()
-    assert not isinstance(linear, torch.nn.DataParallel)
-    with pytest.raises(UnsupportedCUDACallError, match=r"torch\.nn\.DataParallel is not covered"):
-        torch.nn.DataParallel(linear)
-
-
 def test_out_of_memory_in_torchs_own_words() -> None:
     with simulate("1GiB"):
         kept = torch.empty(600 * 2**20, dtype=torch.uint8, device="cuda")

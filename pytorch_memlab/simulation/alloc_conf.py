@@ -101,7 +101,10 @@ def _threshold(key: str, value: str) -> float:
 
 
 def _fraction(key: str, value: str) -> float:
-    return _share(key, value, lambda number: 0 <= number <= 1, "[0.0, 1.0]")
+    try:
+        return _share(key, value, lambda number: 0 <= number <= 1, "[0.0, 1.0]")
+    except AllocatorSettingsError as error:
+        raise AllocatorSettingsError(f"{key} is invalid: {error}") from None
 
 
 def _backend(key: str, value: str) -> str:

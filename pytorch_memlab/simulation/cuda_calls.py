@@ -6,7 +6,6 @@ summaries, contexts) is what it is on hardware.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +13,7 @@ import torch
 from . import uncovered
 from .generators import make_generator
 from .runtime_settings import RuntimeSettings, settings_string
-from .stream_ids import handle_of
+from .stream_ids import handle_of, id_of
 from .streams import (
     CUDA_DEVICE_TYPE,
     SimulatedCUDAEvent,
@@ -22,6 +21,8 @@ from .streams import (
     SimulatedEvent,
     SimulatedStream,
 )
+from .torch_api.cudart import Runtime
+from .torch_api.device_properties import DeviceProperties
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,79 +30,9 @@ if TYPE_CHECKING:
     from .hardware.gpu import GPU
     from .machine import Machine
     from .patches import Patches
-    from .simulated_gpu import SimulatedGPU
 
 _CYCLES_PER_SECOND = 1e9
 """Of a GPU's clock, for ``torch.cuda._sleep``: a round number, GPUs run at 1 to 2.6 GHz."""
-
-
-@dataclass(frozen=True)
-class DeviceProperties:
-    """What ``torch.cuda.get_device_properties`` returns.
-
-    Args:
-        name: of the GPU.
-        major: of its compute capability.
-        minor: of its compute capability.
-        total_memory: its capacity in bytes.
-        multi_processor_count: number of its streaming multiprocessors.
-        L2_cache_size: in bytes.
-        max_threads_per_multi_processor: how many threads one runs.
-        warp_size: threads of a warp.
-        is_integrated: never.
-        is_multi_gpu_board: never.
-    """
-
-    name: str
-    major: int
-    minor: int
-    total_memory: int
-    multi_processor_count: int
-    L2_cache_size: int
-    max_threads_per_multi_processor: int
-    warp_size: int = 32
-    is_integrated: int = 0
-    is_multi_gpu_board: int = 0
-
-    def __repr__(self) -> str:
-        """As torch shows it."""
-        return (
-            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
-            f"total_memory={self.total_memory // 2**20}MB, "
-            f"multi_processor_count={self.multi_processor_count}, "
-            f"L2_cache_size={self.L2_cache_size // 2**20}MB)"
-        )
-
-
-class _Errors:
-    """CUDA's result codes."""
-
-    success = 0
-
-
-class _Runtime:
-    """The part of the CUDA runtime that ``torch.cuda.cudart()`` gives out."""
-
-    cudaError = _Errors  # noqa: N815 - CUDA's own name
-
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
-
-    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:  # noqa: N802 - CUDA's own name
-        """Free and total bytes of a GPU."""
-        gpu = self._machine.gpu(device)
-        return gpu.driver.free_memory(), gpu.driver.total
-
-    def cudaProfilerStart(self) -> int:  # noqa: N802 - CUDA's own name
-        """No profiler listens."""
-        return _Errors.success
-
-    def cudaProfilerStop(self) -> int:  # noqa: N802 - CUDA's own name
-        """No profiler listens."""
-        return _Errors.success
-
-    def __getattr__(self, name: str) -> Any:
-        return uncovered.refuse(f"torch.cuda.cudart().{name}")
 
 
 class CudaCalls:
@@ -129,6 +60,7 @@ class CudaCalls:
             **self._device_calls(),
             **self._stream_calls(),
             **self._memory_calls(),
+            **self._host_memory_calls(),
             **self._accelerator_calls(),
             **self._settings.calls(),
         }
@@ -148,7 +80,7 @@ class CudaCalls:
             exchange(device)
 
         return {
-            "_cuda_getDeviceCount": lambda: len(machine.gpus),
+            "_cuda_getDeviceCount": self._count,
             "_cuda_getDevice": lambda: thread.device,
             "_cuda_setDevice": set_device,
             "_cuda_exchangeDevice": exchange,
@@ -169,7 +101,10 @@ class CudaCalls:
         machine = self._machine
 
         def current(device: int) -> tuple[int, int, int]:
-            return machine.current_stream(device), device, CUDA_DEVICE_TYPE
+            return machine.current_stream(machine.gpu(device).index), device, CUDA_DEVICE_TYPE
+
+        def default(device: int) -> tuple[int, int, int]:
+            return 0, machine.gpu(device).index, CUDA_DEVICE_TYPE
 
         def set_stream(stream_id: int, device_index: int, device_type: int) -> None:
             machine.thread.device = machine.gpu(device_index).index
@@ -185,7 +120,7 @@ class CudaCalls:
             "_cuda_getCurrentRawStream": (
                 lambda device: handle_of(machine.current_stream(device), device)
             ),
-            "_cuda_getDefaultStream": lambda device: (0, device, CUDA_DEVICE_TYPE),
+            "_cuda_getDefaultStream": default,
             "_cuda_setStream": set_stream,
         }
 
@@ -208,6 +143,22 @@ class CudaCalls:
             "_cuda_getAllocatorBackend": lambda: "native",
             "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
             "_cuda_clearCublasWorkspaces": self._machine.workspaces.clear,
+            "_cuda_getCublasWorkspaceSize": self._workspace_size,
+            "_cuda_setCublasWorkspaceSize": self._set_workspace_size,
+            "_cuda_resetCublasWorkspaceSize": lambda: self._set_workspace_size(None),
+            "_cuda_cudaCachingAllocator_raw_alloc": self._allocate,
+            "_cuda_cudaCachingAllocator_raw_delete": self._free,
+            "_cuda_cudaCachingAllocator_enable": _keep_caching,
+        }
+
+    def _host_memory_calls(self) -> dict[str, Callable[..., Any]]:
+        memory = self._machine.pinned_memory
+        return {
+            "_cuda_hostMemoryStats": memory.stats,
+            "_cuda_resetPeakHostMemoryStats": memory.reset_peaks,
+            "_cuda_resetAccumulatedHostMemoryStats": memory.reset_accumulated,
+            "_host_emptyCache": memory.empty_cache,
+            "_accelerator_emptyHostCache": memory.empty_cache,
         }
 
     def _accelerator_calls(self) -> dict[str, Callable[..., Any]]:
@@ -229,21 +180,47 @@ class CudaCalls:
             "_accelerator_getDeviceStats": memory["_cuda_memoryStats"],
             "_accelerator_resetPeakStats": memory["_cuda_resetPeakMemoryStats"],
             "_accelerator_resetAccumulatedStats": memory["_cuda_resetAccumulatedMemoryStats"],
-            "_accelerator_getMemoryInfo": _Runtime(machine).cudaMemGetInfo,
+            "_accelerator_getMemoryInfo": Runtime(machine).cudaMemGetInfo,
         }
 
     def _initialize(self) -> None:
+        if not self._count():
+            self._machine.gpu(0)  # which says that there is none
         self._was_initialized = True
 
     def _is_initialized(self) -> bool:
         """Whether the program has used CUDA: ``DeviceMesh`` chooses a device if it has not."""
         return self._was_initialized or any(gpu.in_use() for gpu in self._machine.gpus)
 
+    def _count(self) -> int:
+        self._machine.see_environment()
+        return len(self._machine.gpus)
+
     def _synchronize(self, device: int | None = None) -> None:
         self._machine.gpu(self._machine.thread.device if device is None else device).call(
             "synchronize"
         )
         self._machine.traced("DeviceSynchronization")
+
+    def _workspace_size(self) -> int:
+        machine = self._machine
+        return machine.workspaces.size(machine.gpu(machine.thread.device))
+
+    def _set_workspace_size(self, size: int | None) -> None:
+        if size is not None and size < 0:
+            raise ValueError(f"the size of a workspace must be 0 or more bytes, not {size}")
+        self._machine.workspaces.chosen_size = size
+
+    def _allocate(self, size: int, stream: int) -> int:
+        gpu = self._machine.gpu(self._machine.thread.device)
+        return gpu.allocate(size, id_of(stream)).address
+
+    def _free(self, address: int) -> None:
+        for gpu in self._machine.gpus:
+            if gpu.owns(address):
+                gpu.call("free", address)
+                return
+        raise RuntimeError(f"invalid device pointer: {address:#x} is on no simulated GPU")
 
     def _set_fraction(self, fraction: float, device: int) -> None:
         self._machine.gpu(device).call("set_memory_fraction", fraction)
@@ -259,26 +236,26 @@ class CudaCalls:
     def _install_module(self, patches: Patches) -> None:
         machine = self._machine
         calls = self._calls()
-        runtime = _Runtime(machine)
+        runtime = Runtime(machine)
         names: dict[str, Any] = {
             "_initialized": True,
             "_lazy_init": self._initialize,
             "init": self._initialize,
             "is_initialized": self._is_initialized,
             "_lazy_call": lambda callable, **_: callable(),
-            "is_available": lambda: True,
+            "is_available": lambda: self._count() > 0,
             "_is_in_bad_fork": lambda: False,
             "device_count": calls["_cuda_getDeviceCount"],
             "_exchange_device": calls["_cuda_exchangeDevice"],
             "_maybe_exchange_device": calls["_cuda_maybeExchangeDevice"],
-            "_get_device_properties": lambda device: _properties(machine.gpu(device)),
+            "_get_device_properties": lambda device: DeviceProperties.of(machine.gpu(device)),
             "cudart": lambda: runtime,
             "_cudart": runtime,
             "default_generators": tuple(make_generator(gpu.index) for gpu in machine.gpus),
             "Stream": SimulatedCUDAStream,
             "Event": SimulatedCUDAEvent,
             "has_magma": True,
-            "get_arch_list": lambda: [_arch(machine.gpus[0].model)],
+            "get_arch_list": lambda: [_arch(gpu.model) for gpu in machine.gpus[:1]],
         }
         for name, value in names.items():
             patches.set(torch.cuda, name, value)
@@ -295,6 +272,11 @@ class CudaCalls:
             patches.set(kind, "machine", machine)
 
 
+def _keep_caching(value: bool) -> None:
+    if not value:
+        uncovered.refuse("torch.cuda.caching_allocator_enable(False)")()
+
+
 class _NoRanges:
     """NVTX without a profiler that listens: every range is of no effect."""
 
@@ -307,19 +289,6 @@ def _install_names(patches: Patches, machine: Machine) -> None:
     patches.set(torch.backends.cuda, "is_built", lambda: True)
     if torch.version.cuda is None:
         patches.set(torch.version, "cuda", "13.0")
-
-
-def _properties(gpu: SimulatedGPU) -> DeviceProperties:
-    model = gpu.model
-    return DeviceProperties(
-        name=model.name,
-        major=model.major,
-        minor=model.minor,
-        total_memory=model.total_memory,
-        multi_processor_count=model.multi_processor_count,
-        L2_cache_size=model.l2_cache_size,
-        max_threads_per_multi_processor=model.max_threads_per_multi_processor,
-    )
 
 
 def _arch(model: GPU) -> str:

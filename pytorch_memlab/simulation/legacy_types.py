@@ -24,12 +24,6 @@ _DTYPES = {
     "ByteTensor": torch.uint8,
     "BoolTensor": torch.bool,
 }
-_NAMES = {dtype: f"torch.cuda.{name}" for name, dtype in _DTYPES.items()}
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """What ``tensor.type()`` says of a tensor on a GPU."""
-    return _NAMES[dtype]
 
 
 def dtype_of(kind: Any) -> torch.dtype | None:

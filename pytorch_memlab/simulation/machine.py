@@ -13,10 +13,13 @@ from ..storages import StorageTable
 from .backward_streams import StreamChanges
 from .kernels import Workspaces
 from .kernels.gaps import OpCount, OpGaps
+from .pinned_memory import PinnedMemory
 from .simulated_gpu import Placement, SimulatedGPU
 from .stream_ids import StreamIds, all_ids, handle_of
 from .taken_memory import TakenMemory
 from .trace_callbacks import TraceCallbacks
+from .visible_devices import NAME as VISIBLE_DEVICES
+from .visible_devices import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -40,6 +43,7 @@ class ThreadState(threading.local):
     def __init__(self) -> None:
         self.device = 0
         self.streams = StreamChanges()
+        self.before_streams: list[tuple[int, int, int]] = []
         self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
         self.target: int | None = None
         self.last = HOST
@@ -91,17 +95,19 @@ class Machine:
         shapes: Shapes | None = None,
         taken: TakenMemory = TakenMemory(),  # noqa: B008 - it is frozen
     ) -> None:
-        self.gpus = [SimulatedGPU(index, model, settings, taken) for index in range(count)]
+        self._all_gpus = [SimulatedGPU(index, model, settings, taken) for index in range(count)]
+        self.gpus = self._all_gpus[: visible(self._all_gpus)]
         self.placements: StorageTable[Placement] = StorageTable(_release)
-        self.pinned: StorageTable[bool] = StorageTable(_forget)
+        self.pinned_memory = PinnedMemory()
+        self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
         self.thread = ThreadState()
         self.workspaces = Workspaces()
-        self.gaps = [OpGaps() for _ in self.gpus]
+        self.gaps = [OpGaps() for _ in self._all_gpus]
         self.strict: Strictness = False
         self.shapes = shapes
         self.waits_are_seen = False
         self._trace: TraceCallbacks | None = None
-        self._stream_ids = [StreamIds() for _ in self.gpus]
+        self._stream_ids = [StreamIds() for _ in self._all_gpus]
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
 
@@ -129,6 +135,8 @@ class Machine:
             RuntimeError: there is no such GPU, in CUDA's words.
         """
         if not 0 <= index < len(self.gpus):
+            if not self.gpus:
+                raise RuntimeError(f"No CUDA GPUs are available: {VISIBLE_DEVICES} hides them all")
             raise RuntimeError(
                 f"CUDA error: invalid device ordinal: cuda:{index}, of {len(self.gpus)} simulated"
             )
@@ -253,6 +261,16 @@ class Machine:
         """
         self.placements.add(storage, Placement(self.gpu(index), 0, nbytes))
 
+    def pin(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage of the host as pinned memory."""
+        if storage._cdata not in self.pinned.known:
+            self.pinned.add(storage, self.pinned_memory.take(storage.nbytes()))
+
+    def see_environment(self) -> None:
+        """Hide GPUs as CUDA_VISIBLE_DEVICES says now, until the program uses one."""
+        if not any(gpu.in_use() for gpu in self._all_gpus):
+            self.gpus[:] = self._all_gpus[: visible(self._all_gpus)]
+
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.
 
@@ -275,7 +293,3 @@ class Machine:
 
 def _release(placement: Placement) -> None:
     placement.gpu.release(placement)
-
-
-def _forget(_pinned: bool) -> None:
-    """A pinned storage of the host dies: no GPU holds a thing of it."""

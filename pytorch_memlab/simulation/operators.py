@@ -62,6 +62,7 @@ class Traits:
     Args:
         makes_tensors: some result may own new memory.
         may_resize: it may change the size of a storage that exists.
+        mutates_first: it changes its first argument, of which a sparse one gets new parts.
         mixes_devices: it takes arguments of the host beside those of a GPU.
         may_leave: its results may go to the host, and its kernels take memory of its input's GPU.
         is_foreach: the n-th result belongs where the n-th tensor of the first list is.
@@ -80,6 +81,7 @@ class Traits:
 
     makes_tensors: bool
     may_resize: bool
+    mutates_first: bool
     mixes_devices: bool
     may_leave: bool
     is_foreach: bool
@@ -122,6 +124,7 @@ def _read(op: Any) -> Traits:
     return Traits(
         makes_tensors=makes_tensors,
         may_resize=writes_out or name in _RESIZING,
+        mutates_first=_mutates_first(schema),
         mixes_devices=name in _HOST_ARGUMENTS_ALLOWED,
         may_leave=name in _LEAVING,
         is_foreach=name.startswith("aten::_foreach_"),
@@ -134,6 +137,11 @@ def _read(op: Any) -> Traits:
         python_kernel=None if kernel is not None else python_kernel_of(op),
         compute=compute_of(op),
     )
+
+
+def _mutates_first(schema: Any) -> bool:
+    first = schema.arguments[0].alias_info if schema.arguments else None
+    return first is not None and first.is_write
 
 
 def _device_position(schema: Any) -> int | None:

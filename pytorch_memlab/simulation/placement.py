@@ -153,7 +153,7 @@ class PlacementMode(TorchDispatchMode):
             self._refuse_beyond_host(index, error)
             raise
         if pin:
-            self._machine.pinned.add(_untyped_storage(result), True)
+            self._machine.pin(_untyped_storage(result))
         if index != HOST:
             self._machine.thread.last = index
             if launch is not None and traits.kernel is not None and traits.kernel.make is not None:
@@ -164,7 +164,7 @@ class PlacementMode(TorchDispatchMode):
                 self._label_results(traits, index, args, result)
             if not traits.is_modelled:
                 self._unmodelled(func, index, result)
-            if traits.may_resize:
+            if traits.may_resize or (traits.mutates_first and _is_sparse(args[0])):
                 self._follow(index, args, kwargs)
         return result
 
@@ -259,8 +259,12 @@ class PlacementMode(TorchDispatchMode):
         if self._machine.place_of(tensor) != HOST:
             raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
         pinned = tensor.clone()
-        self._machine.pinned.add(_untyped_storage(pinned), True)
+        self._machine.pin(_untyped_storage(pinned))
         return pinned
+
+
+def _is_sparse(first: Any) -> bool:
+    return isinstance(first, torch.Tensor) and first.layout is not torch.strided
 
 
 def _with_device_by_name(

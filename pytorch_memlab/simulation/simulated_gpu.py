@@ -127,6 +127,10 @@ class SimulatedGPU:
             self._dead.append(placement.address)
             self._settle()
 
+    def owns(self, address: int) -> bool:
+        """Whether an address lies on this GPU."""
+        return address // _ADDRESSES == self.index + 1
+
     def in_use(self) -> bool:
         """Whether anything was ever allocated here."""
         return self.allocator.ever_allocated

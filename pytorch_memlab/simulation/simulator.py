@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -28,6 +30,7 @@ from . import (
     storage_methods,
     threads,
     torchscript,
+    visible_devices,
     wrapper_tensors,
 )
 from .allocator_settings import AllocatorSettings
@@ -41,7 +44,7 @@ from .runtime_settings import settings_string
 from .shapes import Shapes
 from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
-from .torch_api import foreach, memory_history, multiprocessing, nn
+from .torch_api import cuda_nccl, foreach, memory_history, multiprocessing, nn, nn_parallel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -154,7 +157,13 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             raise UsageError("this simulation is on already: make another to nest one")
         settings = AllocatorSettings.parse(settings_string())
         shapes = None if self._options["compute"] else Shapes()
-        machine = Machine(self._model, self._options["count"], settings, shapes, self._taken)
+        count = self._options["count"]
+        machine = Machine(self._model, count, settings, shapes, self._taken)
+        if not machine.gpus:
+            raise UsageError(
+                f"{visible_devices.NAME}={os.environ[visible_devices.NAME]!r} names none of the "
+                f"{count} simulated GPUs: unset it, or name those from 0 to {count - 1}"
+            )
         machine.strict = self._options["strict"]
         if shapes is not None:
             shapes.reads.strict = bool(self._options["strict"])
@@ -164,10 +173,13 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.enter_context(_installed(machine, self._options["allow_writes"]))
             exits.enter_context(child_processes.simulated(self._model, self._options))
             self._exits = exits.pop_all()
+        # One that nobody leaves ends while modules still exist, and not when it is collected.
+        atexit.register(self.__exit__)
         return machine
 
     def __exit__(self, *exc: Any) -> None:
         """Put everything back as it was."""
+        atexit.unregister(self.__exit__)
         exits, self._exits = self._exits, None
         if exits is not None:
             exits.close()
@@ -203,6 +215,8 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         nn.install(machine, patches)
         foreach.install(machine, patches)
         multiprocessing.install(machine, patches)
+        nn_parallel.install(machine, patches)
+        cuda_nccl.install(machine, patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())
         TensorMethods(machine).install(patches)

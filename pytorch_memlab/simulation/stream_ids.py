@@ -55,5 +55,10 @@ def handle_of(stream_id: int, device_index: int) -> int:
     return stream_id and device_index << _DEVICE_SHIFT | stream_id
 
 
+def id_of(handle: int) -> int:
+    """Id of the stream that a handle stands for."""
+    return handle & (1 << _DEVICE_SHIFT) - 1
+
+
 def _id(level: int, index: int) -> int:
     return index << 5 | (level + 1) << 1 | 1

@@ -60,7 +60,6 @@ class SimulatedStream:
         self.device_index = device_index
         self.device_type = device_type
         self.device = torch.device("cuda", device_index)
-        self._before: list[tuple[int, int]] = []
 
     @property
     def native_handle(self) -> int:
@@ -97,7 +96,8 @@ class SimulatedStream:
     def __enter__(self) -> Self:
         """Use this stream, and its GPU, in this thread."""
         thread = self.machine.thread
-        self._before.append((thread.device, self.machine.current_stream(self.device_index)))
+        before = thread.device, self.device_index, self.machine.current_stream(self.device_index)
+        thread.before_streams.append(before)
         thread.device = self.device_index
         thread.streams.use(self.device_index, self.stream_id)
         return self
@@ -105,8 +105,8 @@ class SimulatedStream:
     def __exit__(self, *exc: object) -> None:
         """Use the GPU, and its stream, that were in use before."""
         thread = self.machine.thread
-        thread.device, stream = self._before.pop()
-        thread.streams.use(self.device_index, stream)
+        thread.device, index, stream = thread.before_streams.pop()
+        thread.streams.use(index, stream)
 
     def __eq__(self, other: object) -> bool:
         """Streams are equal that have the same id on the same GPU."""

@@ -134,9 +134,10 @@ class TensorMethods:
             self: torch.Tensor, dtype: Any = None, non_blocking: bool = False, **kwargs: Any
         ) -> Any:
             if dtype is None:
-                if machine.place_of(self) == HOST:
-                    return _Base.type(self)
-                return legacy_types.name_of(self.dtype)
+                with torch._C.DisableTorchFunction():
+                    name: str = _Base.type(self)
+                on_gpu = machine.place_of(self) != HOST
+                return name.replace("torch.", "torch.cuda.", 1) if on_gpu else name
             legacy = legacy_types.dtype_of(dtype)
             if legacy is not None:
                 return move(machine, self, machine.thread.device, {"dtype": legacy})

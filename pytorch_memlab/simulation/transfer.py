@@ -69,7 +69,7 @@ def _copy(
         copied = _to(tensor, **options)
     if target == HOST and options.get("non_blocking") and copied.layout is torch.strided:
         for storage in storages_of(copied):
-            machine.pinned.add(storage, True)
+            machine.pin(storage)
     return copied
 
 
@@ -84,7 +84,7 @@ def place_of_device(machine: Machine, device: Any) -> int:
         index of the GPU, or ``HOST``.
     """
     if device is None:
-        return machine.thread.device
+        return machine.gpu(machine.thread.device).index
     if isinstance(device, int) and not isinstance(device, bool):
         return machine.gpu(device).index
     return machine.index_of(torch.device(device))

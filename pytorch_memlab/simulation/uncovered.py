@@ -16,12 +16,6 @@ if TYPE_CHECKING:
 
 _PREFIXES = ("_cuda_", "_nccl_", "_cudart")
 
-_COMMUNICATION = frozenset(
-    {"_broadcast", "_broadcast_coalesced", "_broadcast_out", "_gather", "_gather_out"}
-    | {"_scatter", "_scatter_out"}
-)
-"""What copies tensors between GPUs for ``torch.nn.parallel``."""
-
 _CLASSES = {
     torch.cuda: ("CUDAGraph", "MemPool", "ExternalStream", "CUDAPluggableAllocator", "graph"),
     torch.cuda.graphs: ("CUDAGraph", "graph"),
@@ -71,8 +65,6 @@ def install(patches: Patches) -> None:
         if name.startswith(_PREFIXES) and name not in covered:
             patches.set(torch._C, name, _refuse_internal(name))
     patches.set(torch._C, "__getattr__", _missing)
-    patches.set(torch.nn.DataParallel, "__init__", refuse("torch.nn.DataParallel"))
-    patches.set(torch.nn.parallel, "data_parallel", refuse("torch.nn.parallel.data_parallel"))
     for module, names in _CLASSES.items():
         for name in names:
             if hasattr(module, name):
@@ -97,7 +89,7 @@ def _refuse_internal(name: str) -> Callable[..., Any]:
 
 
 def _missing(name: str) -> Any:
-    if name.startswith(_PREFIXES) or name in _COMMUNICATION:
+    if name.startswith(_PREFIXES):
         raise UnsupportedCUDACallError(_message(_public_name(name)))
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
 

@@ -74,6 +74,10 @@ def _packed_of_mode(mode: str) -> Callable[..., Any]:
         weights: Weights,
         *options: Any,
     ) -> Any:
+        if batch_sizes.is_cuda:
+            raise RuntimeError(
+                f"batch_sizes of a packed sequence must be on the CPU, not on {batch_sizes.device}"
+            )
         return _run(gpu, mode, data, batch_sizes.tolist(), hx, weights, *options, False)
 
     return network

@@ -99,6 +99,8 @@ class Workspaces:
         self._autograd = _Window(self._pool)
         self._this_thread = _ThisThread()
         self._made: list[tuple[dict[int, Placement], int]] = []
+        self.chosen_size: int | None = None
+        """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
 
     def need(self, gpu: SimulatedGPU, stream: int) -> int:
         """Make the workspace of this thread and stream, if it does not exist yet.
@@ -114,13 +116,23 @@ class Workspaces:
             torch.OutOfMemoryError: the GPU is full.
         """
         workspaces = self._window().handle(gpu.index).workspaces
-        if stream in workspaces:
+        before = workspaces.get(stream)
+        if before is not None and self.chosen_size in (None, before.nbytes):
             return 0
-        size = workspace_size(gpu.model.major)
-        is_estimate = not _is_recorded(gpu.model.major)
+        size = self.size(gpu)
+        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model.major)
         workspaces[stream] = gpu.allocate(size, stream, is_estimate=is_estimate)
-        self._made.append((workspaces, stream))
+        if before is None:
+            self._made.append((workspaces, stream))
+        else:
+            gpu.release(before)
         return size if is_estimate else 0
+
+    def size(self, gpu: SimulatedGPU) -> int:
+        """Bytes of the workspaces that are made from now on."""
+        if self.chosen_size is not None:
+            return self.chosen_size
+        return workspace_size(gpu.model.major)
 
     def living(self) -> list[Placement]:
         """Where the workspaces are that exist now."""

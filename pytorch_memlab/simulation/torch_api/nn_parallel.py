@@ -1,0 +1,270 @@
+"""``torch.nn.parallel.comm``: copies between GPUs, with the memory that its C++ takes.
+
+The rules are those of ``torch/csrc/cuda/comm.cpp``. Where a CUDA build uses NCCL, nothing but the
+results is taken here either; NCCL's own buffers are not PyTorch's, and are not counted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._utils import (
+    _flatten_dense_tensors,
+    _flatten_sparse_tensors,
+    _reorder_tensors_as,
+    _unflatten_dense_tensors,
+)
+
+from ..machine import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from ..machine import Machine
+    from ..patches import Patches
+
+    Tensors = Sequence[torch.Tensor]
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Answer what ``torch.nn.parallel`` asks of C++, until the patches are undone.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts back what was there.
+    """
+    for name, call in _Communication(machine).calls().items():
+        patches.set(torch._C, name, call)
+
+
+class _Communication:
+    """The copies, bound to one machine."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def calls(self) -> dict[str, Callable[..., Any]]:
+        return {
+            "_broadcast": self.broadcast,
+            "_broadcast_out": self.broadcast_out,
+            "_broadcast_coalesced": self.broadcast_coalesced,
+            "_scatter": self.scatter,
+            "_scatter_out": self.scatter_out,
+            "_gather": self.gather,
+            "_gather_out": self.gather_out,
+        }
+
+    def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
+        """The tensor on each GPU; where it is already it is no copy."""
+        place = self._machine.place_of(tensor)
+        return [
+            tensor
+            if device == place
+            else torch.empty_like(tensor, device=self._device(device)).copy_(
+                tensor, non_blocking=True
+            )
+            for device in devices
+        ]
+
+    def broadcast_out(self, tensor: torch.Tensor, out: Tensors) -> Tensors:
+        """The tensor copied into others."""
+        for position, one in enumerate(out):
+            self._check_is_on_gpu(one, f"output tensor at index {position}")
+            if one.shape != tensor.shape:
+                raise RuntimeError(
+                    "Expected all output tensors to have same shape as the source tensor "
+                    f"{list(tensor.shape)}, but output tensor at index {position} has shape "
+                    f"{list(one.shape)}"
+                )
+        for one in out:
+            one.copy_(tensor, non_blocking=True)
+        return out
+
+    def broadcast_coalesced(
+        self, tensors: Tensors, devices: Sequence[int], buffer_size: int
+    ) -> list[list[torch.Tensor]]:
+        """Tensors on each GPU, many of them in one copy; the first GPU has them already."""
+        if any(self._machine.place_of(tensor) != devices[0] for tensor in tensors):
+            raise RuntimeError("All tensors must be on devices[0]: " + str(devices[0]))
+        results: list[list[torch.Tensor]] = [list(tensors), *([] for _ in devices[1:])]
+        for chunk in _chunks(tensors, buffer_size):
+            for made, copies in zip(results[1:], self._copies(chunk, devices), strict=True):
+                made.extend(copy.data for copy in copies)  # each has a version of its own
+        return [results[0], *(list(_reorder_tensors_as(made, tensors)) for made in results[1:])]
+
+    def _copies(self, chunk: list[torch.Tensor], devices: Sequence[int]) -> Iterator[Any]:
+        """Copies of like tensors on each GPU but the first."""
+        if not chunk[0].is_sparse:
+            flat = self.broadcast(_flatten_dense_tensors(chunk), devices)
+            return (_unflatten_dense_tensors(one, chunk) for one in flat[1:])
+        indices, values = (
+            self.broadcast(flat, devices)[1:] for flat in _flatten_sparse_tensors(chunk)
+        )
+        return (_sparse(chunk, *pair) for pair in zip(indices, values, strict=True))
+
+    def scatter(
+        self,
+        tensor: torch.Tensor,
+        devices: Sequence[int],
+        chunk_sizes: Sequence[int] | None,
+        dim: int,
+        streams: Sequence[Any] | None,
+    ) -> list[torch.Tensor]:
+        """Parts of a tensor, one on each GPU; the part that is there already is a view."""
+        if not devices:
+            raise RuntimeError("Expected at least one device to scatter to")
+        if chunk_sizes is None:
+            chunks = tensor.chunk(len(devices), dim)
+        else:
+            if sum(chunk_sizes) != tensor.size(dim):
+                raise RuntimeError(
+                    "given chunk sizes don't sum up to the tensor's size "
+                    f"(sum(chunk_sizes) == {sum(chunk_sizes)}, but expected {tensor.size(dim)})"
+                )
+            chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
+        place = self._machine.place_of(tensor)
+        return [
+            chunk if device == place else self._on_stream(chunk, device, stream)
+            for chunk, device, stream in zip(chunks, devices, _each(streams), strict=False)
+        ]
+
+    def _on_stream(self, chunk: torch.Tensor, device: int, stream: Any) -> torch.Tensor:
+        index = self._machine.gpu(device).index
+        before = self._machine.current_stream(index)
+        if stream is not None:
+            self._machine.use_stream(index, stream.stream_id)
+        try:
+            return chunk.to(self._device(device), non_blocking=True)
+        finally:
+            self._machine.use_stream(index, before)
+
+    def scatter_out(
+        self, tensor: torch.Tensor, out: Tensors, dim: int, streams: Sequence[Any] | None
+    ) -> Tensors:
+        """Parts of a tensor copied into others."""
+        del streams  # nothing is taken on them
+        if not out:
+            raise RuntimeError("Expected at least one output tensor to scatter to")
+        for position, one in enumerate(out):
+            self._check_is_on_gpu(one, f"output tensor at index {position}")
+        sizes = [one.size(dim) for one in out]
+        if sum(sizes) != tensor.size(dim):
+            raise RuntimeError(
+                f"Total size for output tensors along scatter dim {dim} does not match the source "
+                f"tensor size at dim {dim}. Expected {tensor.size(dim)}, but got total size "
+                f"{sum(sizes)}"
+            )
+        for one, chunk in zip(out, tensor.split_with_sizes(sizes, dim), strict=True):
+            one.copy_(chunk, non_blocking=True)
+        return out
+
+    def gather(self, tensors: Tensors, dim: int, destination: int | None) -> torch.Tensor:
+        """Tensors of GPUs side by side in a new one.
+
+        Args:
+            tensors: on GPUs.
+            dim: along which they are laid.
+            destination: index of the GPU, -1 for the host, None for the current GPU.
+        """
+        shape = self._gathered_shape(tensors, dim)
+        index = self._machine.thread.device if destination is None else destination
+        formats = {_format_of(tensor) for tensor in tensors}
+        result = torch.empty(
+            shape,
+            dtype=tensors[0].dtype,
+            device="cpu" if index == HOST else self._device(index),
+            memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format,
+        )
+        return _fill(result, tensors, dim)
+
+    def gather_out(self, tensors: Tensors, out: torch.Tensor, dim: int) -> torch.Tensor:
+        """Tensors of GPUs side by side in an existing one."""
+        shape = self._gathered_shape(tensors, dim)
+        if list(out.shape) != shape:
+            raise RuntimeError(
+                f"Expected out tensor to have shape {shape}, but got {list(out.shape)}"
+            )
+        return _fill(out, tensors, dim)
+
+    def _gathered_shape(self, tensors: Tensors, dim: int) -> list[int]:
+        if not tensors:
+            raise RuntimeError("Expected at least one tensor to gather from")
+        shape = list(tensors[0].shape)
+        for position, tensor in enumerate(tensors):
+            self._check_is_on_gpu(tensor, f"tensor at index {position}")
+            others = list(tensor.shape)
+            if others[:dim] + others[dim:][1:] != shape[:dim] + shape[dim:][1:]:
+                raise RuntimeError(
+                    f"Gather input tensors must have the same shape outside dimension {dim}: "
+                    f"input at index 0 has {shape}, input at index {position} has {others}"
+                )
+        shape[dim] = sum(tensor.size(dim) for tensor in tensors)
+        return shape
+
+    def _device(self, index: int) -> torch.device:
+        return self._machine.gpu(index).device
+
+    def _check_is_on_gpu(self, tensor: torch.Tensor, name: str) -> None:
+        if self._machine.place_of(tensor) == HOST:
+            raise RuntimeError(f"Expected all tensors to be on GPUs, but {name} is on the CPU")
+
+
+def _sparse(chunk: Tensors, indices: torch.Tensor, values: torch.Tensor) -> list[torch.Tensor]:
+    """Sparse tensors like those of a chunk, of indices and values that lie one after the other."""
+    all_indices = _unflatten_dense_tensors(indices, [one._indices() for one in chunk])
+    all_values = _unflatten_dense_tensors(values, [one._values() for one in chunk])
+    return [
+        torch.sparse_coo_tensor(
+            index, value, like.shape, check_invariants=False, is_coalesced=like.is_coalesced()
+        )
+        for index, value, like in zip(all_indices, all_values, chunk, strict=True)
+    ]
+
+
+def _each(streams: Sequence[Any] | None) -> Iterator[Any]:
+    return itertools.chain(streams or (), itertools.repeat(None))
+
+
+def _format_of(tensor: torch.Tensor) -> torch.memory_format:
+    """Channels last, if the tensor is and is not contiguous too."""
+    if (
+        tensor.dim() == 4
+        and tensor.is_contiguous(memory_format=torch.channels_last)
+        and not tensor.is_contiguous()
+    ):
+        return torch.channels_last
+    return torch.contiguous_format
+
+
+def _fill(result: torch.Tensor, tensors: Tensors, dim: int) -> torch.Tensor:
+    sizes = [tensor.size(dim) for tensor in tensors]
+    for part, tensor in zip(result.split_with_sizes(sizes, dim), tensors, strict=True):
+        part.copy_(tensor, non_blocking=True)
+    return result
+
+
+def _chunks(tensors: Tensors, limit: int) -> Iterator[list[torch.Tensor]]:
+    """Groups of tensors of one type, as ``torch/csrc/utils/tensor_flatten.cpp`` makes them.
+
+    A group is full when another tensor as large as its last one would reach the limit.
+    """
+    groups: dict[str, tuple[list[torch.Tensor], int]] = {}
+    for tensor in tensors:
+        kind = tensor.type()
+        group, size = groups.pop(kind, ([], 0))
+        group.append(tensor)
+        nbytes = _nbytes(tensor)
+        if size + 2 * nbytes >= limit:
+            yield group
+        else:
+            groups[kind] = group, size + nbytes
+    for group, _ in groups.values():
+        yield group
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    if tensor.is_sparse:
+        return sum(part.numel() * 8 for part in (tensor._indices(), tensor._values()))
+    return tensor.numel() * tensor.element_size()
