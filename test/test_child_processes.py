@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.child_processes import VARIABLE, simulation_of
+from pytorch_memlab.simulation.child_processes import VARIABLE, simulated, simulation_of
 from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 
@@ -46,11 +46,14 @@ def test_a_python_that_is_started_has_the_same_gpus():
 
 
 def test_it_ends_without_a_word():
+    code = (
+        "import atexit, torch; x = torch.ones(3, device='cuda', requires_grad=True)\n"
+        "atexit.register(lambda: print(torch.ones(1).cuda()))"
+    )
     with simulate("t4"):
-        found = run("import torch; x = torch.ones(3, device='cuda', requires_grad=True)")
-        assert (found.returncode, found.stdout, found.stderr) == (0, "", "")
-        found = run("import atexit, torch; atexit.register(lambda: print(torch.ones(1).cuda()))")
-        assert (found.stdout, found.stderr) == ("tensor([1.], device='cuda:0')\n", "")
+        found = run(code)
+    assert (found.returncode, found.stderr) == (0, "")
+    assert found.stdout == "tensor([1.], device='cuda:0')\n"
 
 
 def test_their_children_are_simulated_too():
@@ -112,11 +115,12 @@ def test_what_the_program_adds_to_the_path_stays(monkeypatch):
     assert os.environ["PYTHONPATH"] == os.pathsep.join(["/first", "/second"])
 
 
-@pytest.mark.parametrize("gpu", [*PRESETS.values(), QUADRO], ids=lambda gpu: gpu.name)
-def test_a_gpu_is_told_whole(gpu):
-    with simulate(gpu):
-        settings = json.loads(os.environ[VARIABLE])
-    assert simulation_of(settings)._model == gpu
+def test_a_gpu_is_told_whole():
+    for gpu in (*PRESETS.values(), QUADRO):
+        with simulated(gpu, {"count": 2}):
+            settings = json.loads(os.environ[VARIABLE])
+        simulation = simulation_of(settings)
+        assert (simulation._model, simulation._options["count"]) == (gpu, 2)
 
 
 def name_of_gpu(results: Any) -> None:

@@ -188,3 +188,14 @@ def test_a_group_ends_with_its_simulation(ranks):
         with simulate("24GiB"):
             dist.init_process_group("nccl")
         assert not dist.is_initialized()
+
+
+def test_remote_procedures_are_refused(ranks):
+    rpc = pytest.importorskip("torch.distributed.rpc")
+    if not rpc.is_available():
+        pytest.skip("this torch has no torch.distributed.rpc")
+    with (
+        simulate("24GiB"),
+        pytest.raises(UnsupportedCUDACallError, match=r"torch\.distributed\.rpc\.init_rpc is not"),
+    ):
+        rpc.init_rpc("worker", rank=1, world_size=4)

@@ -44,7 +44,7 @@ from .runtime_settings import settings_string
 from .shapes import Shapes
 from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
-from .torch_api import cuda_nccl, foreach, memory_history, multiprocessing, nn, nn_parallel
+from .torch_api import cuda_nccl, foreach, memory_history, multiprocessing, nn, nn_parallel, rpc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -217,6 +217,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         multiprocessing.install(machine, patches)
         nn_parallel.install(machine, patches)
         cuda_nccl.install(machine, patches)
+        rpc.install(patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())
         TensorMethods(machine).install(patches)

@@ -1,0 +1,24 @@
+"""``torch.distributed.rpc`` under simulation: what its workers do is not covered."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+from .. import uncovered
+
+if TYPE_CHECKING:
+    from ..patches import Patches
+
+
+def install(patches: Patches) -> None:
+    """Refuse to wait for other workers, until undone.
+
+    Args:
+        patches: who puts the original back.
+    """
+    original = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
+    if original is not None:
+        refused = uncovered.refuse("torch.distributed.rpc.init_rpc")
+        patches.set_by_name(original, functools.wraps(original)(refused))
