@@ -175,12 +175,16 @@ def load_ipython_extension(shell: Any) -> None:
 def unload_ipython_extension(shell: Any) -> None:  # noqa: ARG001 - IPython gives it
     """What ``%unload_ext pytorch_memlab`` does: end what the magics have begun.
 
+    ``%reload_ext`` ends nothing: a simulation goes on with its tensors.
+
     Args:
         shell: the IPython shell.
     """
+    from .notebook.cells import is_reloading
     from .notebook.magics import end_everything
 
-    end_everything()
+    if not is_reloading():
+        end_everything()
 
 
 def __dir__() -> list[str]:

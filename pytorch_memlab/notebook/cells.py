@@ -177,6 +177,13 @@ def is_resetting() -> bool:
     return _is_in(InteractiveShell.reset)
 
 
+def is_reloading() -> bool:
+    """Whether IPython is loading an extension again, for which it unloads it first."""
+    from IPython.core.extensions import ExtensionManager
+
+    return _is_in(ExtensionManager.reload_extension)
+
+
 def _is_running_a_cell() -> bool:
     from IPython.core.interactiveshell import InteractiveShell
 

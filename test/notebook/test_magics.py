@@ -378,6 +378,20 @@ def test_unloading_ends_what_the_magics_began(run, magics, capsys):
     assert capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize("name", ["pytorch_memlab", "pytorch_memlab.imu"])
+def test_reloading_keeps_the_simulation_and_its_tensors(run, magics, capsys, name):
+    run("%load_ext pytorch_memlab.imu")
+    run("%simulate a100")
+    run("x = torch.ones(256, device='cuda')")
+    capsys.readouterr()
+    run(f"%reload_ext {name}")
+    assert "simulation" not in capsys.readouterr().out
+    run("y = x + 1; held = torch.cuda.memory_allocated()")
+    assert (magics["y"].is_cuda, magics["held"]) == (True, 2048)
+    run("%simulate off")
+    run("%unload_ext pytorch_memlab.imu")
+
+
 def test_imu_answers_and_reports_on_its_own_cell_but_not_on_the_last(run, magics, capsys):
     assert run("%imu_start").result == "IPython Memory Usage started"
     run("x = 1")
