@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 
 SAMPLING_SECONDS = 0.1
 
+_SHORTEST = 0.05
+"""Seconds of which a load can be told: the kernel counts in steps of 10 ms."""
+
 
 class CpuLoad(NamedTuple):
-    """Load in percent.
+    """Load in percent; 0 of less than 50 ms, of which the kernel's counters say nothing.
 
     Args:
         mean: of all processors over the whole time.
@@ -34,21 +37,26 @@ class CpuLoadMeter:
         """End, and tell the load since the beginning."""
         self._stop.set()
         self._thread.join()
-        self._look()
-        loads = _loads(self._first, self._latest)
+        loads = _loads(self._first, self._look())
         return CpuLoad(sum(loads) / len(loads) if loads else 0.0, self._highest)
 
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLING_SECONDS):
             self._look()
 
-    def _look(self) -> None:
+    def _look(self) -> _Times:
         times = _times()
-        self._highest = max([self._highest, *_loads(self._latest, times)])
-        self._latest = times
+        loads = _loads(self._latest, times)
+        if loads:
+            self._highest = max(self._highest, *loads)
+            self._latest = times
+        return times
 
 
-def _times() -> list[tuple[float, float]]:
+_Times = list[tuple[float, float]]
+
+
+def _times() -> _Times:
     """Seconds that each processor was busy, and that it was there at all, since the start."""
     import psutil
 
@@ -62,10 +70,12 @@ def _busy_and_all(times: Any) -> tuple[float, float]:
     return total - named["idle"] - named.get("iowait", 0.0), total
 
 
-def _loads(before: list[tuple[float, float]], after: list[tuple[float, float]]) -> list[float]:
+def _loads(before: _Times, after: _Times) -> list[float]:
+    """Load of each processor between two readings; none of too short a time."""
     loads = []
     for (busy_before, all_before), (busy, total) in zip(before, after, strict=True):
         elapsed = total - all_before
-        # The kernel counts in steps of 10 ms: of less it says nothing.
-        loads.append(100.0 * (busy - busy_before) / elapsed if elapsed > 0 else 0.0)
-    return [min(100.0, max(0.0, load)) for load in loads]
+        if elapsed < _SHORTEST:
+            return []
+        loads.append(min(100.0, max(0.0, 100.0 * (busy - busy_before) / elapsed)))
+    return loads

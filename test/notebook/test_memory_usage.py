@@ -96,6 +96,26 @@ def test_the_load_is_that_of_all_processors_and_of_the_busiest(monkeypatch):
     assert meter.stop() == CpuLoad(mean=(50 + 25) / 2, highest=100)
 
 
+@pytest.mark.parametrize(
+    ("samples", "load"),
+    [
+        # One step of the kernel's clock, in which one of two processors was busy, tells nothing.
+        ([[(1.0, 9.0), (2.0, 9.0)], [(1.01, 9.01), (2.0, 9.01)]], (0, 0)),
+        ([[(1.0, 9.0), (2.0, 9.0)]] * 2, (0, 0)),
+        # The time of a short rest counts with the sample before it.
+        ([[(0.0, 0.0)], [(0.05, 0.1)], [(0.06, 0.11)]], (600 / 11, 50)),
+    ],
+)
+def test_of_a_moment_there_is_no_load(monkeypatch, samples, load):
+    left = iter(samples)
+    monkeypatch.setattr(cpu_load, "_times", lambda: next(left))
+    monkeypatch.setattr(cpu_load, "SAMPLING_SECONDS", 1000)
+    meter = CpuLoadMeter()
+    for _ in samples[1:-1]:
+        meter._look()
+    assert meter.stop() == pytest.approx(load)
+
+
 def test_too_short_for_the_kernels_clock_is_no_load(monkeypatch):
     monkeypatch.setattr(cpu_load, "_times", lambda: [(3.0, 7.0)])
     monkeypatch.setattr(cpu_load, "SAMPLING_SECONDS", 1000)
