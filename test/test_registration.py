@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from pytorch_memlab.errors import NotAFunctionError, UsageError
+from pytorch_memlab.line_profiler.function_source import FunctionSource
 from pytorch_memlab.line_profiler.registration import RegisteredFunction, resolve
 
 
@@ -285,21 +286,21 @@ def test_what_has_no_lines_is_refused_in_one_line(obj: object, message: str) -> 
 
 def test_source_begins_with_the_decorator() -> None:
     (found,) = resolve(without_grad)
-    first = without_grad.__wrapped__.__code__.co_firstlineno
+    function = without_grad.__wrapped__
+    lines = ("@torch.no_grad()", "def without_grad(x):", "    return x")
+    source = FunctionSource(function.__code__.co_firstlineno, lines)
     assert found == RegisteredFunction(
-        "without_grad",
-        without_grad.__wrapped__.__code__,
-        first,
-        __file__,
-        ("@torch.no_grad()", "def without_grad(x):", "    return x"),
+        "without_grad", function.__code__, __file__, source, function
     )
 
 
 def test_function_without_source() -> None:
     namespace: dict[str, Any] = {}
     exec(compile("\n\ndef f():\n    return 1\n", "<nowhere>", "exec"), namespace)
-    assert resolve(namespace["f"]) == [
-        RegisteredFunction("f", namespace["f"].__code__, 3, "<nowhere>", None)
+    function = namespace["f"]
+    source = FunctionSource(3, None)
+    assert resolve(function) == [
+        RegisteredFunction("f", function.__code__, "<nowhere>", source, function)
     ]
 
 
@@ -309,7 +310,7 @@ def test_function_whose_file_is_shorter_than_its_line(tmp_path: Any) -> None:
     path.write_text("x = 1\n")
     exec(compile("\n" * 9 + "def f(): pass\n", str(path), "exec"), namespace)
     (found,) = resolve(namespace["f"])
-    assert (found.first_line, found.source) == (10, None)
+    assert found.source == (10, None, False)
 
 
 def test_notebook_cell_has_source() -> None:
@@ -321,7 +322,7 @@ def test_notebook_cell_has_source() -> None:
         (found,) = resolve(namespace["f"])
     finally:
         del linecache.cache[name]
-    assert (found.first_line, found.source) == (2, ("@staticmethod", "def f():", "    return 1"))
+    assert found.source == (2, ("@staticmethod", "def f():", "    return 1"), False)
 
 
 def test_the_registration_module_loads_neither_line_profiler_nor_torch() -> None:

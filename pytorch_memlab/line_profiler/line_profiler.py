@@ -10,6 +10,7 @@ from ..records import FunctionInfo
 from ..render import gaps
 from ..wrapping import within
 from .columns import DEFAULT_COLUMNS
+from .function_versions import FunctionVersions
 from .intervals import FunctionIntervals, Measured
 from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
@@ -56,6 +57,7 @@ class LineProfiler:
         self._raw_line_records = LineStore()
         self._code_infos: dict[int, FunctionInfo] = {}
         self._codes: dict[int, CodeType] = {}
+        self._versions = FunctionVersions()
         self._measured = Measured(target_gpu)
         self._target_gpu = target_gpu
         self._listener = FunctionIntervals(self._raw_line_records, self._measured)
@@ -133,6 +135,7 @@ class LineProfiler:
         self._measured.forget()
         self._code_infos.clear()
         self._codes.clear()
+        self._versions.clear()
         if was_on:
             current_tracer().watch(self._listener, ())
 
@@ -223,9 +226,10 @@ class LineProfiler:
 
     def _register(self, functions: list[RegisteredFunction]) -> None:
         for function in functions:
-            source = None if function.source is None else tuple(function.source)
-            info = FunctionInfo(function.qual_name, function.filename, function.first_line, source)
+            first_line, lines, is_stale = function.source
+            info = FunctionInfo(function.qual_name, function.filename, first_line, lines)
             self._register_code(function.code, info)
+            self._versions.add(function, is_stale=is_stale)
 
     def _register_code(self, code: CodeType, info: FunctionInfo) -> None:
         if id(code) in self._codes:
@@ -244,6 +248,7 @@ class LineProfiler:
             *gaps.summary(measured.gaps()),
             *filter(None, shares),
             *measured.notes(),
+            *self._versions.notes(),
         ]
 
 

@@ -16,6 +16,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
+from pytorch_memlab.line_profiler.function_source import FunctionSource, function_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +26,16 @@ class RegisteredFunction:
     Args:
         qual_name: its ``__qualname__``.
         code: what its frames run.
-        first_line: the number of the first line of ``source``, a decorator's where it has one.
         filename: the file that the code names.
-        source: its lines without their ends, None where there is no source to be had.
+        source: its lines, from a decorator's on where it has one.
+        function: that has this code now.
     """
 
     qual_name: str
     code: CodeType
-    first_line: int
     filename: str
-    source: tuple[str, ...] | None
+    source: FunctionSource
+    function: FunctionType
 
 
 def resolve(obj: object) -> list[RegisteredFunction]:
@@ -177,14 +178,8 @@ def _underlying(obj: object) -> list[FunctionType]:
 
 
 def _registered(function: FunctionType) -> RegisteredFunction:
-    code = function.__code__
-    try:
-        lines, first_line = inspect.getsourcelines(code)
-    except (OSError, TypeError, IndexError, SyntaxError):
-        source, first_line = None, code.co_firstlineno
-    else:
-        source = tuple(line.rstrip("\r\n") for line in lines)
-    return RegisteredFunction(function.__qualname__, code, first_line, code.co_filename, source)
+    code, name = function.__code__, function.__qualname__
+    return RegisteredFunction(name, code, code.co_filename, function_source(code, name), function)
 
 
 def _complaint(obj: object) -> str:
