@@ -49,8 +49,8 @@ def entry() -> NoReturn:
     it ran are done.
     """
     process = ExitStack()
-    atexit.register(process.close)
-    sys.exit(_carry_out(sys.argv[1:], process))
+    # Registered once the command is prepared, and so done before a simulation ends itself.
+    sys.exit(_carry_out(sys.argv[1:], process, lambda: atexit.register(process.close)))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -69,13 +69,18 @@ def main(arguments: Sequence[str]) -> int:
         return _carry_out(arguments, process)
 
 
-def _carry_out(arguments: Sequence[str], process: ExitStack) -> int:
+def _carry_out(
+    arguments: Sequence[str],
+    process: ExitStack,
+    when_prepared: Callable[[], object] = lambda: None,
+) -> int:
     options = _parser().parse_args(arguments)
     try:
         work = COMMANDS[options.command].prepare(options, process)
     except MemlabError as error:
         print(f"pytorch-memlab {options.command}: error: {error}", file=sys.stderr)
         return USAGE_ERROR
+    when_prepared()
     work()
     return 0
 
