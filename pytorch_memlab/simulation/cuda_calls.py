@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import uncovered
-from .generators import make_generator
 from .runtime_settings import RuntimeSettings, settings_string
 from .stream_ids import handle_of, id_of
 from .streams import (
@@ -251,7 +250,7 @@ class CudaCalls:
             "_get_device_properties": lambda device: DeviceProperties.of(machine.gpu(device)),
             "cudart": lambda: runtime,
             "_cudart": runtime,
-            "default_generators": tuple(make_generator(gpu.index) for gpu in machine.gpus),
+            "default_generators": tuple(machine.generators),
             "Stream": SimulatedCUDAStream,
             "Event": SimulatedCUDAEvent,
             "has_magma": True,

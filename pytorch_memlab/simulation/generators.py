@@ -1,4 +1,4 @@
-"""``torch.Generator("cuda")``: a generator of the host that answers for its GPU."""
+"""``torch.Generator`` under simulation: it makes generators of simulated GPUs too."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .cuda_generator import SimulatedGenerator
 from .machine import HOST
 from .transfer import place_of_device
 
@@ -14,31 +15,6 @@ if TYPE_CHECKING:
     from .patches import Patches
 
 _Generator = torch._C.Generator
-
-
-class _SimulatedGenerator(_Generator):
-    """Draws on the host; the values differ from those of CUDA's own generator."""
-
-    place: int
-
-    @property
-    def device(self) -> torch.device:  # type: ignore[override]
-        """The GPU that it stands for."""
-        return torch.device("cuda", self.place)
-
-
-def make_generator(place: int) -> torch.Generator:
-    """A generator for a simulated GPU.
-
-    Args:
-        place: index of the GPU.
-
-    Returns:
-        a generator of the host whose ``device`` is the GPU.
-    """
-    generator = _SimulatedGenerator()
-    generator.place = place
-    return generator
 
 
 class _GeneratorType(type):
@@ -60,8 +36,10 @@ def install(machine: Machine, patches: Patches) -> None:
     class Generator(metaclass=_GeneratorType):
         """``torch.Generator`` for the host and simulated GPUs."""
 
+        __module__, __qualname__ = "torch", "Generator"  # where pickle finds it
+
         def __new__(cls, device: Any = "cpu") -> Any:
             place = HOST if device is None else place_of_device(machine, device)
-            return _Generator() if place == HOST else make_generator(place)
+            return _Generator() if place == HOST else SimulatedGenerator(place)
 
     patches.set(torch, "Generator", Generator)

@@ -11,6 +11,7 @@ import torch
 
 from ..storages import StorageTable
 from .backward_streams import StreamChanges
+from .cuda_generator import SimulatedGenerator
 from .kernels import Workspaces
 from .kernels.gaps import OpCount, OpGaps
 from .pinned_memory import PinnedMemory
@@ -97,6 +98,9 @@ class Machine:
     ) -> None:
         self._all_gpus = [SimulatedGPU(index, model, settings, taken) for index in range(count)]
         self.gpus = self._all_gpus[: visible(self._all_gpus)]
+        self.generators = [SimulatedGenerator(index) for index in range(count)]
+        for generator in self.generators:
+            generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
         self.placements: StorageTable[Placement] = StorageTable(_release)
         self.pinned_memory = PinnedMemory()
         self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)

@@ -10,6 +10,7 @@ from .kernels import entry_of
 from .kernels.accumulation import IN_PLACE
 from .kernels.nothing_more import takes_nothing
 from .python_kernels import python_kernel_of
+from .random_draws import draws
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,6 +71,7 @@ class Traits:
         kernel: what its kernels take besides, None if nothing is known of it.
         is_modelled: what its kernels take is known, be it nothing.
         may_be_in_place: a backward pass on a GPU may run it in place.
+        draws: it draws random numbers.
         device_position: where among the positional arguments a device may be; None: nowhere.
         composite: calls the ops that it is made of; None if it is none. Autograd has taken
             composites apart before they come here, except in inference mode, and those that
@@ -89,6 +91,7 @@ class Traits:
     kernel: Entry | None
     is_modelled: bool
     may_be_in_place: bool
+    draws: bool
     device_position: int | None
     composite: Callable[..., Any] | None
     python_kernel: Callable[..., Any] | None
@@ -132,6 +135,7 @@ def _read(op: Any) -> Traits:
         kernel=kernel,
         is_modelled=(kernel is not None or takes_nothing(op) or not (makes_tensors or writes_out)),
         may_be_in_place=op in IN_PLACE,
+        draws=draws(op),
         device_position=_device_position(schema),
         composite=choice_of(op),
         python_kernel=None if kernel is not None else python_kernel_of(op),

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..errors import EstimatedMemoryError, HostMemoryError, UnmodelledOpError
 from ..storages import storages_of
-from . import blocking_ops, fake_tensors, higher_order
+from . import blocking_ops, fake_tensors, higher_order, random_draws, uncovered
 from .destinations import Destinations, tensors_in
 from .kernels import Basis, Launch
 from .kernels.accumulation import GradientFlow
@@ -30,6 +30,7 @@ _IS_PINNED = torch.ops.aten.is_pinned.default
 _HOST_REFUSES = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
+_has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
 
@@ -148,7 +149,13 @@ class PlacementMode(TorchDispatchMode):
         """Run an op, and label what it made."""
         try:
             run = func if index == HOST else traits.compute or func
+            if traits.draws:
+                run = self._drawing(func, run, index, args, kwargs)
             result = self._execute(func, run, args, kwargs)
+        except NotImplementedError:
+            if index != HOST and not _has_kernel(func.name(), "CPU"):
+                uncovered.refuse(func.name())()
+            raise
         except RuntimeError as error:
             self._refuse_beyond_host(index, error)
             raise
@@ -167,6 +174,15 @@ class PlacementMode(TorchDispatchMode):
             if traits.may_resize or (traits.mutates_first and _is_sparse(args[0])):
                 self._follow(index, args, kwargs)
         return result
+
+    def _drawing(
+        self, func: Any, run: Any, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """What runs an op that draws random numbers, from the generator of its device."""
+        named = random_draws.generator_of(kwargs, on_gpu=index != HOST)
+        if index == HOST or random_draws.draws_nothing(func, args, kwargs):
+            return run
+        return random_draws.drawing(func, run, named, self._machine.generators[index])
 
     def _unmodelled(self, func: Any, index: int, result: Any) -> None:
         if self._machine.strict:

@@ -1,0 +1,161 @@
+"""``torch.Generator("cuda")``: a seed and an offset, as CUDA's is, that draws on the CPU.
+
+CUDA's generator (``aten/src/ATen/cuda/CUDAGeneratorImpl.cpp``) counts what was drawn in an offset,
+and a draw is a function of the seed and the offset. So is one here, though of other values: the
+CPU's generator starts from both for each op.
+"""
+
+from __future__ import annotations
+
+import struct
+import weakref
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+_Generator = torch._C.Generator
+_STATE = struct.Struct("<Qq")
+_STEP = 4  # what the offset moves by at least
+_WORD = 2**64 - 1
+
+
+@dataclass(slots=True)
+class _State:
+    seed: int
+    offset: int = 0
+
+
+class SimulatedGenerator(_Generator):
+    """A generator of a simulated GPU.
+
+    Args:
+        place: index of the GPU.
+    """
+
+    def __new__(cls, place: int) -> Self:
+        """Make one with the seed that generators have by default."""
+        return super().__new__(cls)
+
+    def __init__(self, place: int) -> None:
+        super().__init__()
+        self.place = place
+        self._state = _State(_Generator.initial_seed(self))
+        self._source = _Generator()
+        _simulated[self._cdata] = self  # type: ignore[attr-defined]
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """The GPU that it stands for."""
+        return torch.device("cuda", self.place)
+
+    def start_draw(self) -> torch.Generator:
+        """Move the offset past one op's draws.
+
+        Returns:
+            the generator of the CPU that the op draws from.
+        """
+        state = self._state
+        seed = state.seed if state.offset == 0 else _mixed(state.seed, state.offset)
+        state.offset += _STEP
+        return self._source.manual_seed(seed)
+
+    def manual_seed(self, seed: int) -> Self:
+        """Begin again from a seed."""
+        _Generator.manual_seed(self, seed)
+        self._state.seed, self._state.offset = _Generator.initial_seed(self), 0
+        return self
+
+    def seed(self) -> int:
+        """Begin again from a seed of the operating system, and return it."""
+        self.manual_seed(_Generator.seed(self))
+        return self._state.seed
+
+    def initial_seed(self) -> int:
+        """The seed that it began from."""
+        return self._state.seed
+
+    def get_offset(self) -> int:
+        """How far it has drawn."""
+        return self._state.offset
+
+    def set_offset(self, offset: int) -> Self:
+        """Go on as if it had drawn so far.
+
+        Raises:
+            RuntimeError: the offset is no multiple of four.
+        """
+        if offset % _STEP:
+            raise RuntimeError("offset must be a multiple of 4")
+        self._state.offset = offset
+        return self
+
+    def get_state(self) -> torch.Tensor:
+        """Seed and offset, in 16 bytes on the CPU."""
+        packed = bytearray(_STATE.pack(self._state.seed, self._state.offset))
+        return torch.frombuffer(packed, dtype=torch.uint8)
+
+    def set_state(self, new_state: torch.Tensor) -> Self:
+        """Take over a state.
+
+        Raises:
+            TypeError: it is no tensor of bytes on the CPU.
+            RuntimeError: it is of another size than ``get_state`` returns.
+        """
+        if new_state.dtype != torch.uint8 or new_state.device.type != "cpu":
+            raise TypeError("RNG state must be a torch.ByteTensor")
+        if new_state.numel() != _STATE.size:
+            raise RuntimeError("RNG state is wrong size")
+        self._state.seed, self._state.offset = _STATE.unpack(bytes(new_state.tolist()))
+        return self
+
+    def __reduce__(self) -> Any:
+        """What PyTorch's generators of a GPU are pickled as."""
+        state = (self.initial_seed(), self.get_offset(), self.get_state())
+        return torch.Generator, (self.device,), state
+
+    def __setstate__(self, state: tuple[int, int | None, torch.Tensor]) -> None:
+        """Take over what ``__reduce__`` told."""
+        self.set_state(state[2])
+
+    def clone_state(self) -> SimulatedGenerator:
+        """Another generator in the same state."""
+        clone = SimulatedGenerator(self.place)
+        clone._state = replace(self._state)
+        return clone
+
+    def graphsafe_get_state(self) -> SimulatedGenerator:
+        """Another generator of one and the same state."""
+        twin = SimulatedGenerator(self.place)
+        twin._state = self._state
+        return twin
+
+    def graphsafe_set_state(self, state: torch.Generator) -> Self:
+        """Share the state of another generator.
+
+        Raises:
+            TypeError: the other is none of a GPU.
+        """
+        if not isinstance(state, SimulatedGenerator):
+            raise TypeError(f"a generator of a GPU is needed, not one of {state.device}")
+        self._state = state._state
+        return self
+
+
+_simulated: weakref.WeakValueDictionary[int, SimulatedGenerator] = weakref.WeakValueDictionary()
+
+
+def simulated_generator(generator: torch.Generator) -> SimulatedGenerator | None:
+    """The simulated generator that C++ handed on as one of its own; None if it is the CPU's."""
+    return _simulated.get(generator._cdata)  # type: ignore[attr-defined]
+
+
+def _mixed(seed: int, offset: int) -> int:
+    """A seed for each pair of both; the CPU's generator takes its 32 low bits."""
+    mixed = (seed ^ (offset * 0x9E3779B97F4A7C15)) & _WORD
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _WORD
+    return mixed ^ (mixed >> 31)
