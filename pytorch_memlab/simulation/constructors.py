@@ -76,6 +76,12 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
         if device is None and isinstance(data, torch.Tensor) and keeps_place:
             return original(data, *args, **kwargs)
         place = _wanted_place(machine, device)
+        if kwargs.pop("pin_memory", False):
+            if place != HOST:
+                raise RuntimeError("Only dense CPU tensors can be pinned")
+            made = make(data, *args, device=device, **kwargs)
+            machine.pinned.add(made.untyped_storage(), True)
+            return made
         if place == HOST and not _holds_simulated(machine, data):
             return original(data, *args, device=device, **kwargs)
         requires_grad = kwargs.pop("requires_grad", False)

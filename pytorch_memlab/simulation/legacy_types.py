@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .machine import HOST
+from .transfer import place_of_device
 
 if TYPE_CHECKING:
     from .machine import Machine
@@ -44,6 +45,7 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     for name, dtype in _DTYPES.items():
         patches.set(torch.cuda, name, _legacy_type(machine, name, dtype))
+    _set_default_type(patches)
 
 
 class _LegacyType(type):
@@ -61,12 +63,18 @@ class _LegacyType(type):
 
 
 def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
-    def new(cls: Any, *args: Any) -> torch.Tensor:
-        device = machine.gpus[machine.thread.device].device
+    def new(cls: Any, *args: Any, device: Any = None) -> torch.Tensor:
+        place = place_of_device(machine, device)
+        if place == HOST:
+            raise RuntimeError(
+                "legacy constructor expects device type: cuda but device type: "
+                f"{torch.device(device).type} was passed"
+            )
+        gpu = machine.gpus[place].device
         if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
-            return torch.tensor(args[0], dtype=dtype, device=device)
+            return torch.tensor(args[0], dtype=dtype, device=gpu)
         sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
-        return torch.empty(tuple(sizes), dtype=dtype, device=device)
+        return torch.empty(tuple(sizes), dtype=dtype, device=gpu)
 
     return _LegacyType(
         name,
@@ -78,3 +86,20 @@ def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
             "machine": machine,
         },
     )
+
+
+def _set_default_type(patches: Patches) -> None:
+    original = torch._C._set_default_tensor_type
+
+    def set_default(kind: Any) -> None:
+        dtype = dtype_of(kind)
+        if dtype is None:
+            original(kind)
+            torch.set_default_device(None)
+        elif not dtype.is_floating_point:
+            raise TypeError("only floating-point types are supported as the default type")
+        else:
+            torch.set_default_dtype(dtype)
+            torch.set_default_device("cuda")
+
+    patches.set(torch._C, "_set_default_tensor_type", set_default)

@@ -56,6 +56,18 @@ def install(machine: Machine, patches: Patches) -> None:
         placement = known.get(storage._cdata)
         return HOST if placement is None else placement.gpu.index
 
+    host_new = _Storage.__new__
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> torch.UntypedStorage:
+        place = HOST if device is None else place_of_device(machine, device)
+        if place == HOST:
+            options = kwargs if device is None else {**kwargs, "device": device}
+            host: torch.UntypedStorage = host_new(cls, *args, **options)
+            return host
+        storage: torch.UntypedStorage = host_new(cls, *args, **kwargs)
+        machine.put(storage, place)
+        return storage
+
     def to(
         self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False
     ) -> torch.UntypedStorage:
@@ -78,6 +90,7 @@ def install(machine: Machine, patches: Patches) -> None:
             machine.resized(self)
         return result
 
+    patches.set(_Storage, "__new__", staticmethod(new))
     patches.set(_Storage, "device", property(device))
     patches.set(_Storage, "is_cuda", property(lambda storage: _place(storage) != HOST))
     for method in (to, cuda, cpu, clone, resize_):

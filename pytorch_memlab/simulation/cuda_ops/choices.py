@@ -14,6 +14,7 @@ from . import (
     attention,
     batch_norm,
     ctc,
+    direct_calls,
     dropout,
     native_attention,
     rms_norm,
@@ -45,7 +46,10 @@ Each is called as the op is, with the simulated GPU of its first tensor before t
 above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorch.
 """
 
-COMPOUND: Final[Mapping[str, Choice | None]] = native_attention.COMPOUND
+COMPOUND: Final[Mapping[str, Choice | None]] = {
+    **native_attention.COMPOUND,
+    **direct_calls.COMPOUND,
+}
 """Ops with kernels of their own that call other ops, by their names; called below autograd.
 
 Each is called as those of ``CHOICES`` are. Where it is None or returns ``NotImplemented``, the
@@ -96,9 +100,11 @@ def choice_of(op: Any) -> Choice | None:
     choice = CHOICES.get(name)
     if choice is not None:
         return functools.partial(_choose, choice, functools.partial(op._op_dk, _COMPOSITE))
-    if name in COMPOUND:
-        return functools.partial(_choose, COMPOUND[name], functools.partial(op._op_dk, _HOST))
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    if name in COMPOUND:
+        # PyTorch ends the process when a kernel is called that is not there.
+        kernel = op._op_dk if has_kernel(op.name(), "CPU") else _refuse_on_cpu
+        return functools.partial(_choose, COMPOUND[name], functools.partial(kernel, _HOST))
     if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
         return functools.partial(op._op_dk, _COMPOSITE)
     return None
@@ -111,6 +117,10 @@ def _choose(choice: Choice | None, composite: Choice, *args: Any, **kwargs: Any)
         if result is not NotImplemented:
             return result
     return composite(*args, **kwargs)
+
+
+def _refuse_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
+    raise NotImplementedError("this op has no kernel for tensors of the CPU: move them to the GPU")
 
 
 def _gpu_of(machine: Machine | None, args: tuple[Any, ...]) -> SimulatedGPU | None:
