@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 
-.PHONY: help demo test test-gpu programs lint bench accuracy picture
+.PHONY: help demo test test-gpu programs lint bench opinfo accuracy picture
 .DEFAULT_GOAL := help
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make test-ipython8  run the notebook's tests with IPython 8"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     run the benchmarks"
+	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the README"
 	@echo "make picture   draw readme-output.png"
 	@echo "make notebook  run demo.ipynb, and keep its outputs"
@@ -65,6 +66,9 @@ lint: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(PY) -m benchmarks
+
+opinfo: $(INSTALLED)
+	$(PY) -m benchmarks.opinfo
 
 accuracy: $(INSTALLED)
 	$(PY) -m benchmarks.accuracy
