@@ -80,7 +80,7 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
             if place != HOST:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
             made = make(data, *args, device=device, **kwargs)
-            machine.pinned.add(made.untyped_storage(), True)
+            machine.pin(made.untyped_storage())
             return made
         if place == HOST and not _holds_simulated(machine, data):
             return original(data, *args, device=device, **kwargs)
