@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import gc
 import io
+import os
 import pickle
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -593,3 +597,65 @@ def test_ctrl_c_leaves_the_allocator_whole_and_free():
         [sys.executable, "-c", PESTERED], capture_output=True, text=True, timeout=100
     )
     assert ended.stdout.split() == ["True"] * 4
+
+
+# Simulations that nobody enters, or keeps
+
+
+def test_a_simulation_that_is_never_entered_warns_where_it_was_made() -> None:
+    with pytest.warns(UserWarning, match=r"simulate\('h100'\) was never entered") as caught:
+        simulate("h100")
+
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+def test_simulations_that_are_used_or_mistaken_warn_of_nothing() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+
+        @simulate("t4")
+        def where() -> str:
+            return torch.cuda.get_device_name()
+
+        assert where() == "Tesla T4"
+        with simulate("t4"):
+            pass
+        with pytest.raises(UsageError):
+            simulate("t4", count=0)
+        gc.collect()
+
+
+ENDS = """\
+import atexit, gc, sys, torch
+from pytorch_memlab import simulate
+
+{begin}
+gc.collect()
+kept = torch.ones(3, device="cuda")
+atexit.register(lambda: print(kept.device, torch.cuda.memory_allocated()))
+if {shapes}:
+    torch.save(torch.empty(2**20, 2**20, device="cuda"), sys.argv[1])
+unused = simulate("a100")
+"""
+
+
+@pytest.mark.parametrize("shapes", [False, True])
+@pytest.mark.parametrize(
+    "begin", ['simulate("8TiB", {}).__enter__()', 's = simulate("8TiB", {}); s.__enter__()']
+)
+def test_a_simulation_that_nobody_keeps_lasts_until_the_process_ends(
+    begin: str, shapes: bool, tmp_path: Path
+) -> None:
+    text = ENDS.format(begin=begin.format(f"compute={not shapes}"), shapes=shapes)
+    (tmp_path / "temporary").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", text, str(tmp_path / "new")],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path / "temporary")},
+    )
+
+    assert done.stdout == "cuda:0 512\n"
+    assert done.stderr.count("\n") == shapes
+    assert done.returncode == 0
+    assert [path.name for path in tmp_path.rglob("*")] == ["temporary"]

@@ -30,6 +30,7 @@ from ..render.to_file import file_writer
 from .assignment_target import is_result_dropped
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, split_statement, words_of
+from .simulate_magic import end_simulation, simulate_by_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
@@ -38,10 +39,6 @@ if TYPE_CHECKING:
 
     from ..line_profiler.line_profiler import LineProfiler
     from ..records import Report
-    from ..simulation.simulator import simulate
-
-_running: list[tuple[simulate, str]] = []
-"""The simulation that %simulate has turned on, and what it told of it, if any."""
 
 
 @magics_class
@@ -194,48 +191,10 @@ class MemlabMagics(Magics):
         return None if args.quiet else display
 
 
-def simulate_by_words(words: list[str]) -> str:
-    """What ``%simulate`` does.
-
-    Args:
-        words: the GPU and how many of it, or ``off``; none to ask what is on.
-
-    Returns:
-        what to tell the user.
-
-    Raises:
-        UsageError: the words mean nothing.
-        UnknownGPUError: there is no such GPU.
-    """
-    from ..simulation.hardware.presets import find_gpu
-    from ..simulation.simulator import simulate
-
-    match words:
-        case []:
-            return _running[-1][1] if _running else "no simulation is on: %simulate h100"
-        case [word] if word.lower() == "off":
-            was_on = bool(_running)
-            while _running:
-                _running.pop()[0].__exit__()
-            return "simulation off" if was_on else "no simulation was on"
-        case [gpu] | [gpu, _]:
-            count = words[1] if len(words) > 1 else "1"
-            if not count.isdecimal():
-                raise UsageError(f"%simulate takes a GPU and how many of it, not {count!r}")
-            new = simulate(gpu, int(count))
-            simulate_by_words(["off"])
-            new.__enter__()
-            text = f"simulating {int(count)} x {find_gpu(gpu).name}; %simulate off ends it"
-            _running.append((new, text))
-            return text
-    raise UsageError("%simulate takes a GPU and how many of it: %simulate h100 2; or off")
-
-
 def end_everything() -> None:
     """End the simulation and the lines after commands that magics have begun."""
     stop_watching_memory()
-    if _running:
-        print(simulate_by_words(["off"]))
+    end_simulation()
 
 
 def _words_before_comment(line: str) -> list[str]:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from .machine import Machine
+    from .simulator import simulate
 
 machine: Machine | None = None
 """The machine that programs run on now, None outside ``simulate``."""
+
+simulations: dict[int, simulate] = {}
+"""The simulations that are on: one that the program does not keep goes on all the same."""
+
+
+@atexit.register
+def end_simulations() -> None:
+    """End those that the program has not ended, the last one first.
+
+    This runs after the exit handlers of the program: it was imported before them.
+    """
+    for simulation in reversed(list(simulations.values())):
+        simulation.__exit__()

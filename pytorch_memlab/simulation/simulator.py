@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import atexit
 import os
+import sys
+import warnings
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -111,6 +112,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
     True
     """
 
+    _is_used = True  # until it is made: a mistake in an argument is told by itself
+
     def __init__(
         self,
         gpu: str | int | GPU = "h100",
@@ -138,6 +141,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         }
         self._taken = TakenMemory.of(self._model, context, others)
         self._exits: ExitStack | None = None
+        self._is_used = False
 
     def _fresh(self) -> Self:
         """A fresh simulation for every call of a decorated function."""
@@ -145,6 +149,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
 
     def __call__(self, func: Function) -> Function:
         """Decorate: simulate while the function runs, each time with GPUs of its own."""
+        self._is_used = True
         return decorated(self._fresh, func, "simulate")  # type: ignore[no-any-return]
 
     def __enter__(self) -> Machine:
@@ -155,6 +160,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         """
         if self._exits is not None:
             raise UsageError("this simulation is on already: make another to nest one")
+        self._is_used = True
         settings = AllocatorSettings.parse(settings_string())
         shapes = None if self._options["compute"] else Shapes()
         count = self._options["count"]
@@ -173,16 +179,23 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.enter_context(_installed(machine, self._options["allow_writes"]))
             exits.enter_context(child_processes.simulated(self._model, self._options))
             self._exits = exits.pop_all()
-        # One that nobody leaves ends while modules still exist, and not when it is collected.
-        atexit.register(self.__exit__)
+        active.simulations[id(self)] = self
         return machine
 
     def __exit__(self, *exc: Any) -> None:
         """Put everything back as it was."""
-        atexit.unregister(self.__exit__)
+        active.simulations.pop(id(self), None)
         exits, self._exits = self._exits, None
         if exits is not None:
             exits.close()
+
+    def __del__(self) -> None:
+        if not self._is_used and not sys.is_finalizing():
+            warnings.warn(
+                f"simulate({self._gpu!r}) was never entered, so nothing was simulated: write"
+                " `with simulate(...):`, or decorate a function with it",
+                stacklevel=2,
+            )
 
 
 @contextmanager

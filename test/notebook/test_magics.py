@@ -344,6 +344,7 @@ def test_without_a_gpu_it_says_how_to_simulate_one(run, magics, capsys):
 
 
 def test_simulate_is_on_for_all_cells_until_it_is_off(run, magics, capsys):
+    t4 = "simulating 2 x Tesla T4; %simulate off ends it"
     before = torch.cuda.is_available()
     run("%simulate")
     run("%simulate a100")
@@ -357,13 +358,58 @@ def test_simulate_is_on_for_all_cells_until_it_is_off(run, magics, capsys):
         "no simulation is on: %simulate h100",
         "simulating 1 x NVIDIA A100-SXM4-80GB; %simulate off ends it",
         "simulating 1 x NVIDIA A100-SXM4-80GB; %simulate off ends it",
-        "simulating 2 x Tesla T4; %simulate off ends it",
+        f"{t4}. Tensors of the former GPU are CPU tensors now",
         "simulation off",
         "no simulation was on",
     ]
     assert magics["where"] == "cuda:0"
     assert (magics["count"], magics["name"]) == (2, "Tesla T4")
     assert torch.cuda.is_available() is before
+
+
+def test_the_same_gpu_again_keeps_its_tensors(run, magics, capsys):
+    run("%simulate a100")
+    run("model = torch.nn.Linear(100, 100).cuda()")
+    run("%simulate A100 1")
+    run("out = model(torch.ones(1, 100, device='cuda')); where = str(model.weight.device)")
+    run("held = torch.cuda.memory_allocated() > 40_000")
+    run("%simulate a100 2")
+    run("lost = str(model.weight.device)")
+    run("del model, out")
+    run("%simulate a100 2")
+    run("%simulate t4")
+    run("%simulate off")
+
+    one = "simulating 1 x NVIDIA A100-SXM4-80GB; %simulate off ends it"
+    two = one.replace("1 x", "2 x")
+    assert told(capsys) == [
+        one,
+        f"{one}. It was on already: its tensors stay",
+        f"{two}. Tensors of the former GPU are CPU tensors now",
+        f"{two}. It was on already: its tensors stay",
+        "simulating 1 x Tesla T4; %simulate off ends it",
+        "simulation off",
+    ]
+    assert (magics["where"], magics["held"], magics["lost"]) == ("cuda:0", True, "cpu")
+
+
+def test_a_mistake_keeps_the_simulation_that_is_on(run, magics, capsys):
+    run("%simulate a100")
+    run("x = torch.ones(3, device='cuda')")
+    run("%simulate a1000")
+    run("where = str(x.device)")
+    run("%simulate off")
+
+    assert magics["where"] == "cuda:0"
+
+
+def test_a_simulation_with_other_allocator_settings_is_another(run, magics, capsys, monkeypatch):
+    run("%simulate a100")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    run("%simulate a100")
+    run("%simulate off")
+
+    assert "It was on already" not in "".join(told(capsys))
 
 
 def test_unloading_ends_what_the_magics_began(run, magics, capsys):

@@ -1,0 +1,97 @@
+"""What ``%simulate`` does: a simulation that lasts over cells."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..errors import UsageError
+from ..simulation import active
+
+if TYPE_CHECKING:
+    from ..simulation.hardware.gpu import GPU
+    from ..simulation.machine import Machine
+    from ..simulation.simulator import simulate
+
+
+@dataclass(frozen=True)
+class _Running:
+    """The simulation that is on.
+
+    Args:
+        simulation: to end it.
+        machine: its GPUs.
+        settings: what was asked for: two that are equal give equal machines.
+        text: what the user was told of it.
+    """
+
+    simulation: simulate
+    machine: Machine
+    settings: tuple[GPU, int, str]
+    text: str
+
+    def is_on(self) -> bool:
+        """Whether nobody else has ended it."""
+        return id(self.simulation) in active.simulations
+
+
+_running: list[_Running] = []
+"""The simulation that %simulate has turned on, if any."""
+
+
+def simulate_by_words(words: list[str]) -> str:
+    """What ``%simulate`` does.
+
+    The same GPU again keeps the simulation that is on, with its tensors.
+
+    Args:
+        words: the GPU and how many of it, or ``off``; none to ask what is on.
+
+    Returns:
+        what to tell the user.
+
+    Raises:
+        UsageError: the words mean nothing.
+        UnknownGPUError: there is no such GPU.
+    """
+    match words:
+        case []:
+            return _running[-1].text if _running else "no simulation is on: %simulate h100"
+        case [word] if word.lower() == "off":
+            was_on = bool(_running)
+            _end()
+            return "simulation off" if was_on else "no simulation was on"
+        case [gpu] | [gpu, _]:
+            count = words[1] if len(words) > 1 else "1"
+            if not count.isdecimal():
+                raise UsageError(f"%simulate takes a GPU and how many of it, not {count!r}")
+            return _simulate(gpu, int(count))
+    raise UsageError("%simulate takes a GPU and how many of it: %simulate h100 2; or off")
+
+
+def end_simulation() -> None:
+    """End the simulation that the magic has begun, and say so."""
+    if _running:
+        print(simulate_by_words(["off"]))
+
+
+def _simulate(gpu: str, count: int) -> str:
+    from ..simulation.hardware.presets import find_gpu
+    from ..simulation.runtime_settings import settings_string
+    from ..simulation.simulator import simulate
+
+    settings = (find_gpu(gpu), count, settings_string())
+    if _running and _running[-1].settings == settings and _running[-1].is_on():
+        return f"{_running[-1].text}. It was on already: its tensors stay"
+    simulation = simulate(gpu, count)  # a mistake ends no other simulation
+    loses_tensors = any(True for running in _running for _ in running.machine.living())
+    _end()
+    machine = simulation.__enter__()
+    text = f"simulating {count} x {settings[0].name}; %simulate off ends it"
+    _running.append(_Running(simulation, machine, settings, text))
+    return text + ". Tensors of the former GPU are CPU tensors now" * loses_tensors
+
+
+def _end() -> None:
+    while _running:
+        _running.pop().simulation.__exit__()
