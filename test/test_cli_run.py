@@ -499,6 +499,13 @@ def test_a_script_that_uses_the_gpu_is_told_nothing(text, script, capsys):
     assert capsys.readouterr().err == NOTICE
 
 
+def test_nor_is_a_script_of_a_process_of_its_own(script):
+    """The tables and what is said of them come before the simulation ends with the process."""
+    found = command(script("import torch\nkept = torch.ones(256).cuda()\n"))
+
+    assert found.stderr == NOTICE
+
+
 TORCHRUN = {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2"}
 
 
