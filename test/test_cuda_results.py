@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from pytorch_memlab import simulate
 from pytorch_memlab.simulation.cuda_ops.attention_rules import RELEASE
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels import cub, mixed_matrices
+from pytorch_memlab.simulation.kernels import cub, cublaslt
 
 A100 = PRESETS["a100"]
 HALF, BFLOAT, SINGLE = torch.float16, torch.bfloat16, torch.float32
@@ -361,7 +361,7 @@ def int8(*shape):
 @BOTH
 @pytest.mark.parametrize(("release", "taken"), [((2, 12), [WORKSPACE]), ((2, 13), [])])
 def test_integers_are_multiplied_without_a_workspace(release, taken, compute, monkeypatch):
-    monkeypatch.setattr(mixed_matrices, "_RELEASE", release)
+    monkeypatch.setattr(cublaslt, "RELEASE", release)
     make = [lambda: int8(100, 64), lambda: int8(64, 80)]
     assert events(torch._int_mm, *make, compute=compute) == [100 * 80 * 4, *taken]
     with simulate("1GiB"):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from . import cublaslt
 from .entry import Basis, Entry
 
 if TYPE_CHECKING:
@@ -57,10 +58,10 @@ def _is_recorded(major: int) -> bool:
 
 
 class _Handle:
-    """A cuBLAS handle, and the workspace that it has on each stream."""
+    """A cuBLAS handle, and the workspaces that it has on each stream, also as cuBLASLt's."""
 
     def __init__(self) -> None:
-        self.workspaces: dict[int, Placement] = {}
+        self.workspaces: dict[tuple[str, int], Placement] = {}
 
 
 class _Window:
@@ -98,7 +99,7 @@ class Workspaces:
         self._pool: dict[int, list[_Handle]] = {}
         self._autograd = _Window(self._pool)
         self._this_thread = _ThisThread()
-        self._made: list[tuple[dict[int, Placement], int]] = []
+        self._made: list[tuple[dict[tuple[str, int], Placement], tuple[str, int]]] = []
         self.chosen_size: int | None = None
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
 
@@ -115,18 +116,44 @@ class Workspaces:
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
-        workspaces = self._window().handle(gpu.index).workspaces
-        before = workspaces.get(stream)
+        key = ("cuBLAS", stream)
+        before = self._of_thread(gpu).get(key)
         if before is not None and self.chosen_size in (None, before.nbytes):
             return 0
-        size = self.size(gpu)
         is_estimate = self.chosen_size is None and not _is_recorded(gpu.model.major)
-        workspaces[stream] = gpu.allocate(size, stream, is_estimate=is_estimate)
+        return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
+
+    def need_cublaslt(self, gpu: SimulatedGPU, stream: int, size: int) -> int:
+        """Make cuBLASLt's own workspace of this thread and stream, if it does not exist yet.
+
+        Args:
+            gpu: that multiplies matrices.
+            stream: it does so on.
+            size: in bytes.
+
+        Returns:
+            bytes that were taken now, which no recording confirms.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU is full.
+        """
+        key = ("cuBLASLt", stream)
+        return 0 if key in self._of_thread(gpu) else self._make(gpu, key, size, is_estimate=True)
+
+    def _make(
+        self, gpu: SimulatedGPU, key: tuple[str, int], size: int, *, is_estimate: bool
+    ) -> int:
+        workspaces = self._of_thread(gpu)
+        before = workspaces.get(key)
+        workspaces[key] = gpu.allocate(size, key[1], is_estimate=is_estimate)
         if before is None:
-            self._made.append((workspaces, stream))
+            self._made.append((workspaces, key))
         else:
             gpu.release(before)
         return size if is_estimate else 0
+
+    def _of_thread(self, gpu: SimulatedGPU) -> dict[tuple[str, int], Placement]:
+        return self._window().handle(gpu.index).workspaces
 
     def size(self, gpu: SimulatedGPU) -> int:
         """Bytes of the workspaces that are made from now on."""
@@ -136,13 +163,13 @@ class Workspaces:
 
     def living(self) -> list[Placement]:
         """Where the workspaces are that exist now."""
-        return [workspaces[stream] for workspaces, stream in self._made]
+        return [workspaces[key] for workspaces, key in self._made]
 
     def clear(self) -> None:
         """Give all workspaces back, as ``torch._C._cuda_clearCublasWorkspaces`` does."""
         while self._made:
-            workspaces, stream = self._made.pop()
-            placement = workspaces.pop(stream)
+            workspaces, key = self._made.pop()
+            placement = workspaces.pop(key)
             placement.gpu.release(placement)
 
     def _window(self) -> _Window:
@@ -203,10 +230,22 @@ def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, 
 
 
 def matrices(launch: Launch) -> None:
-    """``mm`` and ``addmm``: copies of operands that are neither row- nor column-major."""
+    """``mm``: copies of operands that are neither row- nor column-major."""
     first, _ = factors(launch)
     if launch.result.numel() and first.shape[1]:
         copy_unreadable(launch)
+        launch.need_cublas()
+
+
+def matrices_and_bias(launch: Launch) -> None:
+    """``addmm``: as ``mm``, where cuBLASLt does not add the bias itself."""
+    first, _ = factors(launch)
+    if not launch.result.numel() or not first.shape[1]:
+        return
+    copy_unreadable(launch)
+    if cublaslt.adds_bias(launch):
+        cublaslt.need(launch)
+    else:
         launch.need_cublas()
 
 
@@ -248,6 +287,7 @@ _BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHan
 _bmm = Entry(batched, _BLAS, Basis.RECORDING)
 _baddbmm = Entry(batched, _BLAS, Basis.SOURCE)
 _mm = Entry(matrices, _BLAS, Basis.SOURCE)
+_addmm = Entry(matrices_and_bias, _BLAS, Basis.SOURCE)
 _mv = Entry(vectors, _BLAS, Basis.SOURCE)
 
 ENTRIES: Final[Mapping[str, Entry]] = {
@@ -255,9 +295,9 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::baddbmm": _baddbmm,
     "aten::baddbmm_": _baddbmm,
     "aten::mm": _mm,
-    "aten::addmm": _mm,
+    "aten::addmm": _addmm,
     "aten::addmm_": _mm,
-    "aten::_addmm_activation": _mm,
+    "aten::_addmm_activation": _addmm,
     "aten::mv": _mv,
     "aten::addmv": _mv,
     "aten::addmv_": _mv,

@@ -159,3 +159,11 @@ class Launch:
     def need_cublas(self) -> None:
         """Take the cuBLAS workspace of this thread and stream, if it does not exist yet."""
         self.estimated += self.machine.workspaces.need(self.gpu, self._stream)
+
+    def need_cublaslt(self, size: int) -> None:
+        """Take cuBLASLt's own workspace of this thread and stream, if it does not exist yet.
+
+        Args:
+            size: in bytes.
+        """
+        self.estimated += self.machine.workspaces.need_cublaslt(self.gpu, self._stream, size)

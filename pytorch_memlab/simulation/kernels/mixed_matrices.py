@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Final
 
 import torch
 
-from .cublas import batched, copy_unreadable, matrices
+from . import cublaslt
+from .cublas import batched, copy_unreadable, matrices, matrices_and_bias
 from .entry import Basis, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from .launch import Launch
-
-_RELEASE: Final = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-_BARE_HANDLE_SINCE: Final = (2, 13)
-"""Release in which asking for cuBLASLt's handle alone makes no workspace (pull request 179022)."""
 
 
 def added(launch: Launch) -> None:
@@ -44,7 +40,7 @@ def batch_added(launch: Launch) -> None:
 def of_integers(launch: Launch) -> None:
     """``_int_mm``: cuBLASLt is given no workspace, but its handle may come with cuBLAS's."""
     copy_unreadable(launch)
-    if _RELEASE < _BARE_HANDLE_SINCE:
+    if cublaslt.RELEASE < cublaslt.BARE_HANDLE_SINCE:
         launch.need_cublas()
 
 
@@ -53,11 +49,11 @@ _BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHan
 ENTRIES: Final[Mapping[str, Entry]] = {
     "aten::mm.dtype": Entry(matrices, _BLAS, Basis.SOURCE),
     "aten::bmm.dtype": Entry(batched, _BLAS, Basis.SOURCE),
-    "aten::addmm.dtype": Entry(matrices, _BLAS, Basis.SOURCE, make=added),
+    "aten::addmm.dtype": Entry(matrices_and_bias, _BLAS, Basis.SOURCE, make=added),
     "aten::baddbmm.dtype": Entry(batched, _BLAS, Basis.SOURCE, make=batch_added),
     "aten::mm.dtype_out": Entry(matrices, _BLAS, Basis.SOURCE),
     "aten::bmm.dtype_out": Entry(batched, _BLAS, Basis.SOURCE),
-    "aten::addmm.dtype_out": Entry(matrices, _BLAS, Basis.SOURCE),
+    "aten::addmm.dtype_out": Entry(matrices_and_bias, _BLAS, Basis.SOURCE),
     "aten::baddbmm.dtype_out": Entry(batched, _BLAS, Basis.SOURCE),
     "aten::_int_mm": Entry(of_integers, _BLAS, Basis.SOURCE),
 }

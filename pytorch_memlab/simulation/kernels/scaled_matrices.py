@@ -1,9 +1,10 @@
-"""Products of float8 matrices: which GPUs have them, and cuBLAS's workspace."""
+"""Products of float8 matrices: which GPUs have them, and cuBLASLt's workspace."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from . import cublaslt
 from .entry import Basis, Entry
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def check_capability(launch: Launch) -> None:
 
 
 def scaled(launch: Launch) -> None:
-    """``_scaled_mm``: the workspace, which cuBLASLt shares with cuBLAS.
+    """``_scaled_mm``: the workspace of cuBLASLt.
 
     The operands are never copied: one that is not row-major, or column-major in the second's case,
     is an error. With a scale for each row another library may multiply, whose workspace only it
@@ -32,7 +33,7 @@ def scaled(launch: Launch) -> None:
     """
     if launch.result.numel() == 0:
         return
-    launch.need_cublas()
+    cublaslt.need(launch)
     scale = launch.argument(2, "scale_a")
     if scale.numel() > 1:
         launch.unknown = "workspaces of row-wise scaled products"
