@@ -3,8 +3,9 @@
 Each plan of cuDNN has a workspace of its own. By default the first plan runs that its heuristics
 name and that there is memory for; with ``torch.backends.cudnn.benchmark`` all plans are timed at
 the first call of each shape, in one buffer of the largest workspace, and the cache is emptied
-after it (``native/cudnn/Conv_v8.cpp``). None of it can be told without cuDNN: no bytes are
-counted, and the op is named among those that take memory of unknown size.
+after it (``native/cudnn/Conv_v8.cpp``). None of it can be told without cuDNN: but for
+one kind of convolutions (``cudnn_winograd.py``) no bytes are counted, and the op is named among
+those that take memory of unknown size.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ..cuda_ops.convolution import gradient_layout, of_backward, of_forward
 from ..cuda_ops.convolution_backends import Backend, Convolution
 from ..cuda_ops.memory_formats import convolved, suggested
 from .cudnn import CUDNN_WORKSPACES, copy_into
+from .cudnn_winograd import winograd_workspace
 from .entry import Basis, Entry, nothing
 from .staging import stage_sum
 
@@ -42,7 +44,7 @@ def forward(launch: Launch) -> None:
         launch.made(launch.result)
         with launch.scope():
             copy_into(launch, convolution.weight, layout)
-        launch.unknown = CUDNN_WORKSPACES
+            _take_workspace(launch, convolution, gradient=False)
     elif backend is Backend.DEPTHWISE:
         launch.contiguous(convolution.tensor, convolution.weight, launch.args[2])
     elif backend is Backend.COLUMNS:
@@ -77,7 +79,6 @@ def backward(launch: Launch) -> None:
 def _gradients_of_cudnn(launch: Launch, convolution: Convolution, gradient: torch.Tensor) -> None:
     of_input, of_weight = launch.result[:2]
     tensor, weight = convolution.tensor, convolution.weight
-    launch.unknown = CUDNN_WORKSPACES
     if of_weight is not None and not tensor.is_contiguous(memory_format=convolution.layout):
         launch.copy(tensor)
         tensor = _as(tensor, convolution.layout)
@@ -96,12 +97,22 @@ def _gradients_of_cudnn(launch: Launch, convolution: Convolution, gradient: torc
         with launch.scope():
             copy_into(launch, weight, wanted)
             copy_into(launch, gradient, wanted)
+            _take_workspace(launch, convolution, gradient=True)
     if of_weight is not None:
+        launch.unknown = CUDNN_WORKSPACES
         wanted = convolved(tensor, gradient)
         with launch.scope():
             copy_into(launch, gradient, wanted)
             copy_into(launch, tensor, wanted)
             launch.made(of_weight)
+
+
+def _take_workspace(launch: Launch, convolution: Convolution, *, gradient: bool) -> None:
+    nbytes = winograd_workspace(convolution, launch.gpu.model, gradient=gradient)
+    if nbytes is None:
+        launch.unknown = CUDNN_WORKSPACES
+    else:
+        launch.borrow(nbytes)
 
 
 def _gradients_of_channels(
