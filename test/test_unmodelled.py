@@ -319,7 +319,7 @@ def test_threads_lose_no_count():
 # Below all tables
 
 
-def test_ops_outside_every_profiled_line_are_in_the_summary_alone():
+def test_ops_outside_every_profiled_line_are_in_the_share_of_the_peak_alone():
     def work():
         return torch.zeros(256, device="cuda")
 
@@ -327,7 +327,30 @@ def test_ops_outside_every_profiled_line_are_in_the_summary_alone():
         mystery(work())
     report = profiler.display().report
     assert report.tables[0].gaps == {}
-    assert report.notes == (GPU_NOTE, *summary([unmodelled(1, KIB)]), not_counted("2.00K"))
+    assert report.notes == (GPU_NOTE, not_counted("2.00K"))
+
+
+def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
+    def work():
+        return mystery(torch.zeros(256, device="cuda"))
+
+    def other():
+        return torch.zeros(256, device="cuda")
+
+    with simulate("24GiB"):
+        kept = work()
+        with LineProfiler(work) as profiler:
+            work()
+        [_, note, _] = profiler.display().report.notes
+        assert [note] == summary([unmodelled(1, KIB)])
+        # Another profiler, and one whose function never runs, say nothing of that op.
+        with LineProfiler(other) as later, LineProfiler(work) as idle:
+            other()
+        assert later.display().report.notes == (GPU_NOTE, not_counted("3.00K"))
+        [reason, note] = idle.display().report.notes
+        assert reason.endswith("work did not run while profiled")
+        assert note == GPU_NOTE
+    del kept
 
 
 @pytest.mark.parametrize("compute", [True, False])

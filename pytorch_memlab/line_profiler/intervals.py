@@ -5,10 +5,11 @@ from __future__ import annotations
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..devices import NO_GAPS, find_devices, get_device
+from ..devices import NO_GAPS, find_devices, get_device, simulated_machine
 from ..devices.in_use import DevicesInUse
-from ..records import Gap, PeakShare, joined
+from ..records import Gap, PeakShare
 from ..scopes import ZERO, Sample, ledger_of
+from .line_gaps import LineGaps
 from .line_store import Line
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ class Measured:
     def __init__(self, target: int | str | torch.device | None) -> None:
         self._in_use = DevicesInUse()
         self._chosen: dict[Device, None] = {}
+        self._machine: object = None
+        self._gaps_before: dict[Hashable, Gap] = {}
         self.is_narrowed = False
         self.aim(target)
 
@@ -64,15 +67,21 @@ class Measured:
         """What was done without knowing all of it while no device is in use."""
         return NO_GAPS if self.is_narrowed else self._in_use.gaps_before_use()
 
+    def begin(self) -> None:
+        """From now on, ``gaps`` tells what a simulation does without knowing all of it."""
+        machine = simulated_machine()
+        if machine is not None and machine is not self._machine:
+            self._machine = machine
+            self._gaps_before.update(_gaps_of(find_devices()))
+
     def gaps(self) -> tuple[Gap, ...]:
         """What all devices that were ever measured did without knowing all of it.
 
-        Their totals, whatever was profiled of it; those of the first device if none was in use.
+        Whatever was profiled of it, since the beginning; of the first device if none was in use.
         """
-        together: dict[Hashable, Gap] = {}
-        for device in self._devices():
-            together.update({} if device.gaps is None else device.gaps())
-        return joined(together.values())
+        sums = LineGaps()
+        sums.add(self._gaps_before, _gaps_of(self._devices()))
+        return sums.all()
 
     def peak_shares(self) -> list[PeakShare]:
         """How well the peaks of all devices are known that were ever measured.
@@ -98,6 +107,16 @@ class Measured:
         """Forget the devices that were measured so far."""
         self._in_use.seen.clear()
         self._chosen.clear()
+        self._gaps_before.clear()
+        self._machine = None
+
+
+def _gaps_of(devices: Iterable[Device]) -> dict[Hashable, Gap]:
+    """The gaps of devices by keys that differ from device to device."""
+    together: dict[Hashable, Gap] = {}
+    for device in devices:
+        together.update({} if device.gaps is None else device.gaps())
+    return together
 
 
 class FunctionIntervals:

@@ -116,6 +116,7 @@ class LineProfiler:
     def enable(self) -> None:
         """Begin to record; a second call has no effect."""
         if not self.enabled:
+            self._measured.begin()
             current_tracer().watch(self._listener, self._codes.values())
             self.enabled = True
 
@@ -137,6 +138,7 @@ class LineProfiler:
         self._codes.clear()
         self._versions.clear()
         if was_on:
+            self._measured.begin()
             current_tracer().watch(self._listener, ())
 
     def display(
@@ -242,14 +244,20 @@ class LineProfiler:
     def _notes(self) -> list[str]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
         measured = self._measured
-        shares = [gaps.share(one) for one in measured.peak_shares()]
         return [
             *_device_notes(devices),
-            *gaps.summary(measured.gaps()),
-            *filter(None, shares),
+            *self._gap_notes(),
             *measured.notes(),
             *self._versions.notes(),
         ]
+
+    def _gap_notes(self) -> list[str]:
+        """What a simulation did not know of these lines, and of the peaks that they are part of."""
+        entries = list(self._raw_line_records)
+        in_lines = {gap.subject for entry in entries for gap in entry.gaps}
+        notes = gaps.summary(gap for gap in self._measured.gaps() if gap.subject in in_lines)
+        shares = map(gaps.share, self._measured.peak_shares() if entries else ())
+        return [*notes, *filter(None, shares)]
 
 
 def _device_notes(devices: list[DeviceInfo]) -> list[str]:
