@@ -14,7 +14,7 @@ help:
 	@echo "make demo      profile examples/quickstart.py, on a simulated GPU where there is no other"
 	@echo "make test      run the tests"
 	@echo "make test-gpu  run the tests that need a CUDA GPU"
-	@echo "make programs  run models of transformers, its Trainer and accelerate, simulated"
+	@echo "make programs  run programs of other libraries, simulated"
 	@echo "make test-ipython8  run the notebook's tests with IPython 8"
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     run the benchmarks"
@@ -43,16 +43,16 @@ test: $(INSTALLED)
 test-gpu: $(INSTALLED)
 	$(PY) -m pytest -m gpu test/gpu
 
-# The first environment's packages, and those of the extra `examples` on top of them.
+# The first environment's packages, and those of the extra `programs` on top of them.
 $(PROGRAMS_INSTALLED): $(INSTALLED)
 	$(PY) -m venv $(PROGRAMS)
 	@packages='import sysconfig; print(sysconfig.get_path("purelib"))'; \
 	$(PY) -c "$$packages" > "$$($(PROGRAMS)/bin/python -c "$$packages")/first_environment.pth"
-	$(PROGRAMS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[examples]'
+	$(PROGRAMS)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[programs]'
 	@touch $@
 
 programs: $(PROGRAMS_INSTALLED)
-	$(PROGRAMS)/bin/python -m pytest test/test_transformers.py
+	$(PROGRAMS)/bin/python -m pytest test/test_transformers.py test/test_triton.py test/test_bitsandbytes.py test/test_liger.py
 
 # PYTHONPATH goes before site-packages, and reaches the kernels that tests start.
 test-ipython8: $(INSTALLED)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _NEVER = frozenset({"scan", "map_impl", "strict_mode"})
 """Those that refuse to run under a mode such as ours."""
 
+_NOT_TRACED = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
+"""Those of which autograd knows nothing."""
+
 
 def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Refuse what would fail deep inside PyTorch, or end the process.
@@ -35,7 +38,7 @@ def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     name: str = op.name()
     if name in _NEVER:
         refuse(name)()
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() or name in _NOT_TRACED:
         return
     leaves = tree_leaves((args, kwargs))
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from ..errors import UnsupportedCUDACallError
 from .cuda_ops import meta_of
+from .library_ops import refuse_its_shape
 from .meta_corrections import CORRECTIONS
 from .op_plans import Plan
 
@@ -116,9 +116,7 @@ def _ask(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -
             raise
         if plan.makes_nothing:
             return _ONLY_WRITES
-        raise UnsupportedCUDACallError(
-            f"{plan.name} has no shape without values: simulate(compute=True) runs it"
-        ) from error
+        raise refuse_its_shape(func) from error
     correct = CORRECTIONS.get(plan.name)
     if correct is not None:
         result = correct(tuple(on_meta), result)

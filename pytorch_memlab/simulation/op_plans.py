@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .library_ops import is_of_library, runs_on_host
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -41,6 +43,7 @@ class Plan:
         returns_tensors: some result is a tensor, or a list of tensors.
         is_factory: it takes no tensor and makes one.
         may_resize: what it writes to may change its size.
+        runs_on_host: the host can compute it.
         written: position and name of each argument that it writes to.
         returned: for each result the position of it in ``written`` if it is that argument,
             None if the result is new.
@@ -51,6 +54,7 @@ class Plan:
     returns_tensors: bool
     is_factory: bool
     may_resize: bool
+    runs_on_host: bool
     written: tuple[tuple[int, str], ...]
     returned: tuple[int | None, ...]
 
@@ -128,6 +132,7 @@ def _read(op: Any) -> Plan:
         returns_tensors=bool(tensors),
         is_factory=bool(tensors) and not takes_tensors,
         may_resize=any(argument.is_out for argument in schema.arguments),
+        runs_on_host=not is_of_library(op) or runs_on_host(op),
         written=tuple(written),
         returned=tuple(_source(result.alias_info, marks) for result in schema.returns),
     )

@@ -9,7 +9,12 @@ from .cuda_ops import choice_of, compute_of, host_results_of
 from .kernels import entry_of
 from .kernels.accumulation import IN_PLACE
 from .kernels.nothing_more import takes_nothing
-from .python_kernels import python_kernel_of
+from .library_ops import (
+    host_kernel_of,
+    is_of_library,
+    python_kernel_of,
+    runs_on_host,
+)
 from .random_draws import draws
 
 if TYPE_CHECKING:
@@ -76,9 +81,9 @@ class Traits:
         composite: calls the ops that it is made of; None if it is none. Autograd has taken
             composites apart before they come here, except in inference mode, and those that
             have a kernel of their own.
-        python_kernel: runs an op that a library implements in Python, and whose kernel has no
-            entry; None for all others.
         compute: computes on the host what CUDA's kernel returns; None: the op itself does.
+        python_kernel: what Python registered to run on CUDA, for an op of another library.
+        runs_on_host: the host has a kernel of it.
     """
 
     makes_tensors: bool
@@ -94,8 +99,9 @@ class Traits:
     draws: bool
     device_position: int | None
     composite: Callable[..., Any] | None
-    python_kernel: Callable[..., Any] | None
     compute: Callable[..., Any] | None
+    python_kernel: Callable[..., Any] | None = None
+    runs_on_host: bool = True
 
 
 _known: dict[Any, Traits] = {}
@@ -124,22 +130,29 @@ def _read(op: Any) -> Traits:
     makes_tensors = any(
         "Tensor" in str(result.type) and result.alias_info is None for result in schema.returns
     )
+    is_library = is_of_library(op)
+    python_kernel = None if kernel is not None else python_kernel_of(op)
+    if is_library:
+        takes_nothing_more = python_kernel is not None or op._schema._is_view_op()
+    else:
+        takes_nothing_more = takes_nothing(op) or not (makes_tensors or writes_out)
     return Traits(
         makes_tensors=makes_tensors,
         may_resize=writes_out or name in _RESIZING,
         mutates_first=_mutates_first(schema),
-        mixes_devices=name in _HOST_ARGUMENTS_ALLOWED,
+        mixes_devices=name in _HOST_ARGUMENTS_ALLOWED or is_library,
         may_leave=name in _LEAVING,
         is_foreach=name.startswith("aten::_foreach_"),
         host_results=_HOST_RESULTS.get(name, host_results_of(op)),
         kernel=kernel,
-        is_modelled=(kernel is not None or takes_nothing(op) or not (makes_tensors or writes_out)),
+        is_modelled=kernel is not None or takes_nothing_more,
         may_be_in_place=op in IN_PLACE,
         draws=draws(op),
         device_position=_device_position(schema),
         composite=choice_of(op),
-        python_kernel=None if kernel is not None else python_kernel_of(op),
-        compute=compute_of(op),
+        compute=host_kernel_of(op) or compute_of(op),
+        python_kernel=python_kernel,
+        runs_on_host=not is_library or runs_on_host(op),
     )
 
 

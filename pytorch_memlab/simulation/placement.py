@@ -11,12 +11,18 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..errors import EstimatedMemoryError, HostMemoryError, UnmodelledOpError
+from ..errors import (
+    EstimatedMemoryError,
+    HostMemoryError,
+    UnmodelledOpError,
+    UnsupportedCUDACallError,
+)
 from ..storages import storages_of
 from . import blocking_ops, fake_tensors, higher_order, random_draws, uncovered
 from .destinations import Destinations, tensors_in
 from .kernels import Basis, Launch
 from .kernels.accumulation import GradientFlow
+from .library_ops import refuse_to_compute
 from .machine import HOST
 from .operators import traits_of
 from .unwinding import let_go
@@ -99,12 +105,13 @@ class PlacementMode(TorchDispatchMode):
         if traits.composite is not None:
             with self:
                 return traits.composite(*args, **kwargs)
-        if traits.python_kernel is not None:
-            with self, self._machine.thread.calling((), {}):
-                return traits.python_kernel(*args, **kwargs)
         if traits.device_position is not None:
             args, kwargs = _with_device_by_name(traits.device_position, func, args, kwargs)
+        given = kwargs
         index, kwargs, pin = self._destinations.of(func, traits, args, kwargs)
+        if traits.python_kernel is not None and index != HOST:
+            with self, self._machine.thread.calling((), {}):
+                return traits.python_kernel(*args, **given)
         node = None if index == HOST else _current_node()
         if node is not None:
             self._gradients.enter(node)
@@ -157,6 +164,9 @@ class PlacementMode(TorchDispatchMode):
                 uncovered.refuse(func.name())()
             raise
         except RuntimeError as error:
+            is_refused = isinstance(error, UnsupportedCUDACallError)
+            if index != HOST and not traits.runs_on_host and not is_refused:
+                raise refuse_to_compute(func) from error
             self._refuse_beyond_host(index, error)
             raise
         if pin:

@@ -75,7 +75,8 @@ class Shapes:
             return rule(self, args, kwargs)
         if not plan.returns_tensors and not plan.written:
             return run(*args, **kwargs)
-        if all_small and (state == _KNOWN or (state == _ASSUMED and plan.name not in INDEXING)):
+        can_compute = state == _KNOWN or (state == _ASSUMED and plan.name not in INDEXING)
+        if all_small and can_compute and plan.runs_on_host:
             try:
                 outcome = self._outcome(plan, func, args, kwargs)
             except NotImplementedError:

@@ -29,6 +29,7 @@ from . import (
     legacy_types,
     process_groups,
     storage_methods,
+    third_party,
     threads,
     torchscript,
     visible_devices,
@@ -245,6 +246,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         threads.install(modes, patches)
         memory_history.install(machine, patches)
         CudaCalls(machine).install(patches)
+        third_party.install(machine, patches, exits)
         exits.enter_context(modes())
         exits.enter_context(_default_device_kept())
         yield

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from types import ModuleType
 
 
@@ -15,7 +16,7 @@ class AfterImport:
     """Calls a function with a module right after the program has imported it."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, Callable[[ModuleType], None]] = {}
+        self._contexts: dict[str, Callable[[ModuleType], AbstractContextManager[None]]] = {}
 
     def call(self, name: str, function: Callable[[Any], None]) -> None:
         """Call a function with a module: now if it is imported, else once it is.
@@ -24,11 +25,28 @@ class AfterImport:
             name: of the module.
             function: takes the module.
         """
+
+        @contextmanager
+        def context(module: ModuleType) -> Iterator[None]:
+            yield
+            function(module)
+
         module = sys.modules.get(name)
         if module is not None:
             function(module)
         else:
-            self._waiting[name] = function
+            self.within(name, context)
+
+    def within(
+        self, name: str, context: Callable[[ModuleType], AbstractContextManager[None]]
+    ) -> None:
+        """Execute a module within a context, once the program imports it.
+
+        Args:
+            name: of the module.
+            context: makes it; takes the module.
+        """
+        self._contexts[name] = context
 
     def start(self) -> None:
         """Look at imports from now on."""
@@ -36,23 +54,32 @@ class AfterImport:
 
     def stop(self) -> None:
         """Look at imports no more."""
-        self._waiting.clear()
+        self._contexts.clear()
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """What an import of a module asks: where is it? The others answer."""
-        function = self._waiting.pop(name, None)
-        if function is None:
-            return None
-        spec = importlib.util.find_spec(name)
-        if spec is None or spec.loader is None:
-            return None
-        loader: Any = spec.loader
-        execute = loader.exec_module
+        """What an import of a module asks: where is it? The others answer.
 
-        def exec_module(module: ModuleType) -> None:
-            execute(module)
-            function(module)
-
-        loader.exec_module = exec_module
+        Programs ask this also to know whether a package is there, without importing it.
+        """
+        context = self._contexts.get(name)
+        if context is None:
+            return None
+        others = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        specs = (finder.find_spec(name, path, target) for finder in others)
+        spec = next((spec for spec in specs if spec is not None), None)
+        if spec is not None and spec.loader is not None:
+            _execute_within(spec.loader, context)
         return spec
+
+
+def _execute_within(
+    loader: Any, context: Callable[[ModuleType], AbstractContextManager[None]]
+) -> None:
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        with context(module):
+            execute(module)
+
+    loader.exec_module = exec_module

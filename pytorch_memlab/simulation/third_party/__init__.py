@@ -1,0 +1,56 @@
+"""Libraries beside PyTorch that ask CUDA themselves: answered once a program imports them."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from ..dry_run.after_import import AfterImport
+from . import bitsandbytes, triton
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import ExitStack
+    from types import ModuleType
+
+    from ..machine import Machine
+    from ..patches import Patches
+
+_LIBRARIES: Mapping[str, Callable[[Machine, Patches, ModuleType], None]] = {
+    "triton": triton.install,
+    "bitsandbytes": bitsandbytes.install,
+}
+"""By the name of the library's package: replaces its names once that package is imported."""
+
+_LOADING_KERNELS = ("bitsandbytes.cextension",)
+"""Modules that load a library of CUDA kernels where they find a GPU, and one of the CPU's else."""
+
+
+def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
+    """Replace names of libraries that are imported now or later, until the patches are undone.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts the originals back.
+        exits: when they close, imports are no longer watched.
+    """
+    imports = AfterImport()
+    for name in _LOADING_KERNELS:
+        imports.within(name, _without_gpu)
+    for name, replace in _LIBRARIES.items():
+        imports.call(name, partial(replace, machine, patches))
+    imports.start()
+    exits.callback(imports.stop)
+
+
+@contextmanager
+def _without_gpu(_module: ModuleType) -> Iterator[None]:
+    is_available = torch.cuda.is_available
+    torch.cuda.is_available = lambda: False
+    try:
+        yield
+    finally:
+        torch.cuda.is_available = is_available

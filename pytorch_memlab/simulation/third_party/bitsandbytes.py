@@ -1,0 +1,174 @@
+"""bitsandbytes on simulated GPUs: its kernels' own Python, beside a library that does nothing.
+
+What its ops take on CUDA, they take in Python, before they hand pointers to a library of kernels.
+So that Python runs as on a GPU, with all that it chooses by the GPU's generation; where values
+count, the kernels for the CPU compute them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map
+
+from ...errors import UnsupportedCUDACallError
+from .. import active
+from ..untouched_memory import untouched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from ..machine import Machine
+    from ..patches import Patches
+
+NAMESPACE: Final = "bitsandbytes"
+
+_USERS_OF_THE_LIBRARY: Final = ("cextension", "functional", "backends.cuda.ops")
+
+
+def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
+    """Let bitsandbytes' kernels find a library, until the patches are undone.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts the originals back.
+    """
+    library = _Library(machine)
+    # The package imports its kernels for CUDA where it finds a GPU.
+    for name in _USERS_OF_THE_LIBRARY:
+        patches.set(import_module(f"bitsandbytes.{name}"), "lib", library)
+    kernels = import_module("bitsandbytes.backends.cuda.ops")
+    raw_stream = vars(torch._C)["_cuda_getCurrentRawStream"]
+    patches.set(kernels, "_get_raw_stream", raw_stream)
+    functional = import_module("bitsandbytes.functional")
+    patches.set(functional.CUBLAS_Context, "_instance", None)
+    patches.set(functional, "name2qmap", {})  # tensors of the GPU that was used first
+    for name, value in vars(kernels).copy().items():
+        if isinstance(value, functools._lru_cache_wrapper):  # it remembers the GPU
+            patches.set(kernels, name, value.__wrapped__)
+        elif isinstance(value, dict):  # functions of the library
+            patches.set(kernels, name, tree_map(lambda _function: library.cprefetch, value))
+
+
+def run(kernel: Callable[..., Any], compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run an op.
+
+    Args:
+        kernel: what Python registered for CUDA: takes the memory.
+        compute: the kernel for the CPU: has the values.
+        args: of the op.
+        kwargs: of the op.
+
+    Returns:
+        what the op returns.
+    """
+    _thread.is_in_kernel = True
+    try:
+        result = kernel(*args, **kwargs)
+    finally:
+        _thread.is_in_kernel = False
+    if active.machine is not None and active.machine.shapes is None:
+        values = compute(*args, **kwargs)
+        for mine, computed in zip(tree_leaves(result), tree_leaves(values), strict=True):
+            if isinstance(mine, torch.Tensor):
+                _fill(mine, computed)
+    return result
+
+
+def _fill(result: torch.Tensor, values: torch.Tensor) -> None:
+    if (result.shape, result.dtype) != (values.shape, values.dtype):
+        raise UnsupportedCUDACallError(
+            f"bitsandbytes returns {values.dtype} of {tuple(values.shape)} on the CPU, and "
+            f"{result.dtype} of {tuple(result.shape)} on a GPU: these values cannot be computed "
+            "without one; simulate(compute=False) (--dry-run) runs the program without them"
+        )
+    with torch._C._DisableTorchDispatch():
+        result.copy_(values)
+
+
+class _ThreadState(threading.local):
+    """Whether this thread is in a kernel, whose values are computed elsewhere."""
+
+    is_in_kernel = False
+
+
+_thread = _ThreadState()
+
+
+class _Library:
+    """Stands for the library of CUDA kernels.
+
+    Args:
+        machine: the simulated machine.
+    """
+
+    compiled_with_cuda = True
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._functions: dict[str, _Function] = {}
+        self._managed: list[torch.Tensor] = []
+
+    def __getattr__(self, name: str) -> _Function:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        function = self._functions.get(name)
+        if function is None:
+            function = self._functions[name] = _Function(self._implementation(name))
+        return function
+
+    def __getitem__(self, name: str) -> _Function:
+        return self.__getattr__(name)
+
+    def _implementation(self, name: str) -> Callable[..., Any]:
+        if name == "cget_managed_ptr":
+            return self._take_managed
+        if name.startswith("cfill_"):
+            return self._fill
+        does_nothing = name in ("cprefetch", "get_context")
+
+        def call(*_args: Any) -> int:
+            if not (does_nothing or _thread.is_in_kernel or self._machine.shapes is not None):
+                raise UnsupportedCUDACallError(
+                    f"{name} of bitsandbytes' library of CUDA kernels cannot be computed without a "
+                    "GPU; simulate(compute=False) (--dry-run) runs the program without it"
+                )
+            return 0
+
+        return call
+
+    def _take_managed(self, size: ctypes.c_size_t) -> int:
+        """Memory that CUDA moves between host and GPU by itself, none of PyTorch's allocator."""
+        memory = untouched((max(size.value, 1),), (1,), torch.uint8)
+        self._managed.append(memory)
+        return memory.data_ptr()
+
+    def _fill(self, pointer: Any, _other: Any, value: Any, count: Any) -> None:
+        if self._machine.shapes is None:
+            array = (type(value) * count.value).from_address(pointer.value)
+            ctypes.memset(array, 0, ctypes.sizeof(array))
+            if value.value:
+                array[:] = [value.value] * count.value
+
+
+class _Function:
+    """A function of the library, whose types may be declared.
+
+    Args:
+        call: what it does.
+    """
+
+    argtypes: Any = None
+    restype: Any = None
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)

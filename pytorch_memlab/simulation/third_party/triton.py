@@ -1,0 +1,229 @@
+"""Triton's kernels on simulated GPUs.
+
+A launch takes no memory of PyTorch's: it reads and writes what the program made. In a run without
+values it does nothing else than a launch checks; with computing Triton's own interpreter runs it.
+What a kernel needs of global scratch memory, only Triton's compiler can tell: such lines are
+marked as lower bounds.
+"""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import UnmodelledOpError, UnsupportedCUDACallError
+from . import triton_interpreter, triton_source
+from .triton_driver import SimulatedDriver
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from ..machine import Machine
+    from ..patches import Patches
+
+_CAPABILITY_WITH_TMA = 9
+"""Major compute capability from which kernels keep tensor descriptors in global scratch memory."""
+
+_DETECTIONS = (
+    "has_triton",
+    "has_triton_tma",
+    "has_triton_tma_device",
+    "has_triton_stable_tma_api",
+    "has_triton_experimental_host_tma",
+    "has_triton_tensor_descriptor_host_tma",
+    "has_datacenter_blackwell_tma_device",
+    "_device_supports_tma",
+)
+"""Functions of ``torch.utils._triton`` that remember what the GPU can do."""
+
+
+def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
+    """Let Triton find the simulated GPUs, and launch on them, until the patches are undone.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts the originals back.
+    """
+    jit = import_module("triton.runtime.jit")
+    autotuner = import_module("triton.runtime.autotuner")
+    interpreter = import_module("triton.runtime.interpreter")
+    config = import_module("triton.runtime.driver").driver
+    patches.set(
+        config, "_active" if "_active" in vars(config) else "active", SimulatedDriver(machine)
+    )
+    launches = _Launches(machine)
+    patches.set(jit.JITFunction, "run", launches.run())
+    patches.set(interpreter.InterpretedFunction, "run", launches.run())
+    patches.set(autotuner.Autotuner, "run", _Tuning(launches, patches).run(autotuner.Autotuner.run))
+    _forget_detections(patches)
+
+
+def _forget_detections(patches: Patches) -> None:
+    """Let PyTorch ask for Triton again, now and when the patches are undone."""
+    module = import_module("torch.utils._triton")
+    for name in _DETECTIONS:
+        detect = getattr(module, name, None)
+        uncached = getattr(detect, "__wrapped__", None)
+        if uncached is not None:
+            patches.set(module, name, uncached)
+
+
+class _Launches:
+    """Launches kernels on one machine.
+
+    Args:
+        machine: the simulated machine.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.thread = _ThreadState()
+
+    def run(self) -> Callable[..., Any]:
+        """The method ``run`` of kernels."""
+        launch = self._launch
+
+        def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
+            return launch(self, args, grid, warmup, kwargs)
+
+        return run
+
+    def _launch(
+        self, kernel: Any, args: tuple[Any, ...], grid: Any, warmup: bool, kwargs: dict[str, Any]
+    ) -> Any:
+        arguments = triton_source.arguments_of(kernel, args, kwargs)
+        if warmup:
+            return _NotCompiled(kernel.__name__)
+        tensors = {name: tensor for name, value in arguments.items() for tensor in _tensors(value)}
+        self._check_places(arguments)
+        blocks = grid(arguments) if callable(grid) else grid
+        self._note_scratch(kernel)
+        shapes = self._machine.shapes
+        if shapes is None:
+            if not self.thread.is_tuning:
+                triton_interpreter.compute(kernel, arguments, blocks)
+        else:
+            for name in triton_source.written(kernel) & tensors.keys():
+                for tensor in _tensors(arguments[name]):
+                    shapes.forget_values(tensor)
+        return _NotCompiled(kernel.__name__)
+
+    def _check_places(self, arguments: dict[str, Any]) -> None:
+        """Refuse tensors of the host, in Triton's words."""
+        machine = self._machine
+        for position, value in enumerate(arguments.values()):
+            for tensor in _tensors(value):
+                is_reached = machine.placements.find(tensor) or machine.pinned.find(tensor)
+                if not is_reached and tensor.numel():
+                    raise ValueError(
+                        f"Pointer argument (at {position}) cannot be accessed from Triton "
+                        "(cpu tensor?)"
+                    )
+
+    def _note_scratch(self, kernel: Any) -> None:
+        machine = self._machine
+        gpu = machine.gpu(machine.thread.device)
+        if gpu.model.major < _CAPABILITY_WITH_TMA or not triton_source.makes_descriptors(kernel):
+            return
+        name = f"triton.{kernel.__name__}.default"
+        if machine.strict:
+            raise UnmodelledOpError(
+                f"the Triton kernel {kernel.__name__} makes tensor descriptors in global scratch "
+                "memory, of a size that only Triton's compiler knows; without strict=True "
+                "(--strict) it is not counted"
+            )
+        machine.gaps[gpu.index].count_unmodelled(name, None)
+
+
+class _ThreadState(threading.local):
+    """Whether this thread tries configurations of a kernel."""
+
+    is_tuning = False
+
+
+class _Tuning:
+    """Autotuning without time: of equally fast configurations Triton takes the first.
+
+    What a GPU would hold while it measures is taken as there: the copies of arguments that are
+    restored, and the buffer that flushes the cache.
+
+    Args:
+        launches: of kernels.
+        patches: who puts each autotuner's own results back.
+    """
+
+    def __init__(self, launches: _Launches, patches: Patches) -> None:
+        self._launches = launches
+        self._patches = patches
+        self._known: dict[int, Any] = {}
+
+    def run(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """The method ``run`` of autotuners.
+
+        Args:
+            original: Triton's.
+
+        Returns:
+            one that leaves results of real GPUs alone.
+        """
+
+        def run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+            if id(autotuner) not in self._known:
+                self._known[id(autotuner)] = autotuner
+                self._patches.set(autotuner, "cache", {})
+                self._patches.set(autotuner, "cache_results", False)
+                self._patches.set(autotuner, "do_bench", self._bench)
+            return original(autotuner, *args, **kwargs)
+
+        return run
+
+    def _bench(self, call: Callable[[], Any], **options: Any) -> list[float]:
+        """Run once before, and once beside the buffer; all configurations are equally fast."""
+        driver = import_module("triton.runtime.driver").driver.active
+        thread = self._launches.thread
+        thread.is_tuning = True
+        try:
+            call()
+            cache = driver.get_empty_cache_for_benchmark()
+            call()
+            del cache
+        finally:
+            thread.is_tuning = False
+        return [0.0] * len(options.get("quantiles") or (0.5,))
+
+
+class _NotCompiled:
+    """What a launch returns: a kernel that no compiler made.
+
+    Args:
+        name: of the kernel.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Any:
+        raise UnsupportedCUDACallError(
+            f"the simulated GPU does not compile the Triton kernel {self._name}: "
+            f"it has no {name!r}; run this part on a real one"
+        )
+
+    def __getitem__(self, grid: Any) -> Any:
+        raise UnsupportedCUDACallError(
+            f"the simulated GPU does not compile the Triton kernel {self._name}: launch the "
+            "function itself, or run this part on a real one"
+        )
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors of one argument: a tensor, one reinterpreted, a descriptor, or tuples of them."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, tuple):
+        return [tensor for one in value for tensor in _tensors(one)]
+    base = getattr(value, "base", None)
+    return _tensors(base) if isinstance(base, torch.Tensor) else []

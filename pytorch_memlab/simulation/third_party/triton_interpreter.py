@@ -1,0 +1,195 @@
+"""Runs one launch of a Triton kernel by Triton's own interpreter, though it was not asked for.
+
+``TRITON_INTERPRET=1`` decides for a whole process, when a kernel is decorated. Here kernels are
+decorated for a GPU, so every launch interprets copies of its functions, and puts back what the
+interpreter replaces.
+"""
+
+from __future__ import annotations
+
+import threading
+import types
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ...errors import UnsupportedCUDACallError
+from ..patches import Patches
+from . import triton_bfloat16
+from .triton_libdevice import extern_elementwise
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+
+_one_at_a_time = threading.RLock()  # the interpreter replaces names of modules
+_LIBDEVICE = "triton.language.extra.libdevice"
+_CUDA_LIBDEVICE = "triton.language.extra.cuda.libdevice"
+
+
+def compute(kernel: Any, arguments: dict[str, Any], blocks: tuple[int, ...]) -> None:
+    """Run one launch.
+
+    Args:
+        kernel: of Triton's.
+        arguments: by their names; tensors whose memory is this machine's.
+        blocks: how many run along each dimension.
+
+    Raises:
+        UnsupportedCUDACallError: the interpreter cannot run this kernel; the message says why.
+    """
+    if getattr(kernel, "is_gluon", bool)():
+        raise _cannot(kernel, "it is written in Gluon, which Triton's interpreter does not run")
+    interpreter = import_module("triton.runtime.interpreter")
+    failures = (import_module("triton.runtime.errors").InterpreterError, NotImplementedError)
+    with _one_at_a_time, _Interpretation(interpreter) as interpretation:
+        function = interpretation.function(kernel.fn)
+        executor = interpreter.GridExecutor(function, list(arguments), tuple(blocks))
+        executor._init_args_hst = lambda args, kwargs: (list(args), kwargs)
+        executor._restore_args_dev = lambda *_arguments: None
+        try:
+            with np.errstate(all="ignore"):
+                executor(**interpretation.numbers(arguments, executor.constexprs))
+        except failures as error:
+            raise _cannot(kernel, f"Triton's interpreter ended with {error}") from error
+
+
+def _cannot(kernel: Any, reason: str) -> UnsupportedCUDACallError:
+    return UnsupportedCUDACallError(
+        f"the Triton kernel {kernel.__name__} cannot be computed without a GPU: {reason}; "
+        "simulate(compute=False) (--dry-run) runs the program without computing it"
+    )
+
+
+class _Interpretation:
+    """What the interpreter needs replaced while a launch lasts.
+
+    Args:
+        interpreter: Triton's module.
+    """
+
+    def __init__(self, interpreter: Any) -> None:
+        self._interpreter = interpreter
+        self._patches = Patches()
+        self._functions: dict[Any, Callable[..., Any]] = {}
+        self._jit = import_module("triton.runtime.jit")
+        self._language = import_module("triton.language")
+
+    def __enter__(self) -> _Interpretation:
+        jit = self._jit
+        called = self.function
+
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            return called(self.fn)(*args, **kwargs)
+
+        self._patches.set(jit.JITFunction, "__call__", call)
+        # Reading a kernel's source makes a kernel of the copy, and enters it here.
+        registry = getattr(jit, "_triton_jit_function_registry", None)
+        if registry is not None:
+            self._patches.set(jit, "_triton_jit_function_registry", {**registry})
+        # Setting the attribute would set the environment's variable too.
+        self._knobs = vars(
+            getattr(getattr(import_module("triton"), "knobs", self), "runtime", self)
+        )
+        self._knobs["interpret"] = True
+        builder = self._interpreter.interpreter_builder
+        handle = self._interpreter.TensorHandle
+        self._patches.set(builder, "create_extern_elementwise", extern_elementwise(handle))
+        triton_bfloat16.install(self._interpreter, self._patches)
+        language = self._language
+        everything = types.SimpleNamespace(__globals__={"tl": language, "core": language.core})
+        self._scope = self._interpreter._patch_lang(everything)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._scope.restore()
+        del self._knobs["interpret"]
+        self._patches.undo()
+
+    def function(self, original: Any) -> Callable[..., Any]:
+        """A function that the interpreter can run, of a kernel's or of one that a kernel calls.
+
+        Args:
+            original: the Python function.
+
+        Returns:
+            one with the interpreter's rewriting, and with globals of its own.
+        """
+        known = self._functions.get(original)
+        if known is not None:
+            return known
+        copy = types.FunctionType(
+            original.__code__, self._globals(original), original.__name__, original.__defaults__,
+            original.__closure__,
+        )  # fmt: skip
+        copy.__kwdefaults__ = original.__kwdefaults__
+        copy.__annotations__ = original.__annotations__
+        copy.__module__ = original.__module__
+        copy.__qualname__ = original.__qualname__
+        rewritten: Callable[..., Any] = self._interpreter.FunctionRewriter(copy).rewrite_ast()
+        self._functions[original] = rewritten
+        return rewritten
+
+    def numbers(self, arguments: dict[str, Any], constants: Collection[str]) -> dict[str, Any]:
+        """Arguments with floats of Triton's in place of Python's, as a launch makes them.
+
+        Args:
+            arguments: by their names.
+            constants: names of those that the compiler takes as they are.
+
+        Returns:
+            all of them.
+        """
+        handle, language = self._interpreter.TensorHandle, self._language
+
+        def number(value: float) -> Any:
+            single = handle(np.array([value], dtype=np.float32), language.float32)
+            return language.tensor(single, language.float32)
+
+        return {
+            name: number(value) if type(value) is float and name not in constants else value
+            for name, value in arguments.items()
+        }
+
+    def _globals(self, function: Any) -> dict[str, Any]:
+        """Globals of a function, and what it closes over, which the rewriting forgets."""
+        names = {**function.__globals__}
+        for name, cell in zip(
+            function.__code__.co_freevars, function.__closure__ or (), strict=True
+        ):
+            names[name] = cell.cell_contents
+        return {name: self._interpretable(value) for name, value in names.items()}
+
+    def _interpretable(self, value: Any) -> Any:
+        """What stands for a value that only the compiler understands."""
+        if isinstance(value, types.ModuleType):
+            is_libdevice = value.__name__ in (_LIBDEVICE, _CUDA_LIBDEVICE)
+            return _Libdevice(self._builtin) if is_libdevice else value
+        if getattr(value, "__module__", None) == _LIBDEVICE:
+            value = getattr(import_module(_CUDA_LIBDEVICE), value.__name__, value)
+        if isinstance(value, types.FunctionType) and self._language.core.is_builtin(value):
+            return self._builtin(value)
+        return value
+
+    def _builtin(self, function: Any) -> Callable[..., Any]:
+        semantic = self._interpreter.interpreter_semantic
+
+        def builtin(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **{**kwargs, "_semantic": semantic})
+
+        return builtin
+
+
+class _Libdevice:
+    """Stands for the module of libdevice's functions.
+
+    Args:
+        builtin: makes one callable outside of the compiler.
+    """
+
+    def __init__(self, builtin: Callable[[Any], Callable[..., Any]]) -> None:
+        self._builtin = builtin
+        self._module = import_module(_CUDA_LIBDEVICE)
+
+    def __getattr__(self, name: str) -> Any:
+        return self._builtin(getattr(self._module, name))

@@ -1,0 +1,175 @@
+"""What the source of a Triton kernel tells: its arguments, and which of them it writes to."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from typing import Any
+
+_DESCRIPTORS = frozenset(
+    {"make_tensor_descriptor", "_experimental_make_tensor_descriptor"}
+    | {"experimental_device_tensormap_create1d", "experimental_device_tensormap_create2d"}
+)
+"""Functions that make descriptors of tensors on the GPU."""
+
+_WRITING = ("store", "atomic", "scatter")
+"""Beginnings of the names of what writes, without ``_experimental_descriptor_``."""
+
+_POINTERS_MADE_OF = frozenset(
+    {"advance", "broadcast_to", "make_block_ptr", "cast", "to", "reshape"}
+)
+_POINTERS_MADE_OF |= _DESCRIPTORS
+"""Functions whose results point where their arguments do."""
+
+
+def arguments_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Arguments of a launch by their names, without the compiler's options.
+
+    Args:
+        kernel: a kernel of Triton's.
+        args: of the launch.
+        kwargs: of the launch.
+
+    Returns:
+        values by names, defaults included.
+
+    Raises:
+        TypeError: one is missing, or there are too many.
+    """
+    signature = _signature(kernel.fn)
+    known = {name: value for name, value in kwargs.items() if name in signature.parameters}
+    bound = signature.bind(*args, **known)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+@functools.lru_cache(maxsize=1024)
+def _signature(function: Any) -> inspect.Signature:
+    return inspect.signature(function)
+
+
+def makes_descriptors(kernel: Any) -> bool:
+    """Whether a kernel, or a function that it calls, makes tensor descriptors on the GPU."""
+    return _makes_descriptors(kernel.fn)
+
+
+@functools.lru_cache(maxsize=1024)
+def _makes_descriptors(function: Any) -> bool:
+    names = set(function.__code__.co_names)
+    if names & _DESCRIPTORS:
+        return True
+    called = (_function_of(function.__globals__.get(name)) for name in names)
+    return any(
+        one is not None and one is not function and _makes_descriptors(one) for one in called
+    )
+
+
+def written(kernel: Any) -> frozenset[str]:
+    """Names of the arguments that a kernel may write to: all of them, if its source is unknown."""
+    return _written(kernel.fn)
+
+
+@functools.lru_cache(maxsize=1024)
+def _written(function: Any) -> frozenset[str]:
+    parameters = frozenset(_signature(function).parameters)
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, SyntaxError):
+        return parameters
+    pointers = _Pointers(function)
+    pointers.visit(tree)
+    return pointers.reached() & parameters
+
+
+def _function_of(value: Any) -> Any:
+    """The Python function of a kernel or of what a kernel calls, None if it is neither."""
+    function = getattr(value, "fn", None)
+    return function if inspect.isfunction(function) else None
+
+
+class _Pointers(ast.NodeVisitor):
+    """Finds what is written to, and which names each pointer is made of.
+
+    Args:
+        function: whose source is visited.
+    """
+
+    def __init__(self, function: Any) -> None:
+        self._globals = function.__globals__
+        self._made_of: dict[str, set[str]] = {}
+        self._written: set[str] = set()
+
+    def reached(self) -> frozenset[str]:
+        """All names from which a pointer that is written to was made."""
+        names: set[str] = set()
+        waiting = set(self._written)
+        while waiting:
+            name = waiting.pop()
+            if name not in names:
+                names.add(name)
+                waiting |= self._made_of.get(name, set())
+        return frozenset(names)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        for target in node.targets:
+            self._assign(target, node.value)
+        self.generic_visit(node)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._assign(node.target, node.value)
+        self.generic_visit(node)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._assign(node.target, node.value)
+        self.generic_visit(node)
+
+    def visit_For(self, node: ast.For) -> None:
+        self._assign(node.target, node.iter)
+        self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> None:
+        name, owner = _called(node)
+        given = [*node.args, *(keyword.value for keyword in node.keywords)]
+        if name.removeprefix("_experimental_descriptor_").startswith(_WRITING):
+            self._written |= set().union(*map(_names_in, [*node.args[:1], *node.keywords, owner]))
+        elif self._is_program_function(name, owner):
+            # It may write to any pointer that it is given.
+            self._written |= set().union(*map(_names_in, given))
+        self.generic_visit(node)
+
+    def _is_program_function(self, name: str, owner: ast.AST | None) -> bool:
+        """Whether what is called is the program's own, which Triton's functions are not."""
+        if isinstance(owner, ast.Name):
+            value = getattr(self._globals.get(owner.id), name, None)
+        else:
+            value = self._globals.get(name)
+        function = _function_of(value)
+        return function is not None and not function.__module__.startswith("triton.")
+
+    def _assign(self, target: ast.AST, value: ast.AST) -> None:
+        for name in _names_in(target):
+            self._made_of.setdefault(name, set()).update(_names_in(value))
+
+
+def _called(node: ast.Call) -> tuple[str, ast.AST | None]:
+    """The name of what is called, and what it is an attribute of."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr, node.func.value
+    return (node.func.id if isinstance(node.func, ast.Name) else ""), None
+
+
+def _names_in(node: ast.AST | None) -> set[str]:
+    """Names of which a pointer may be made: not of those that a call takes to compute a value."""
+    if node is None:
+        return set()
+    if isinstance(node, ast.Name):
+        return {node.id}
+    if isinstance(node, ast.Call):
+        name, owner = _called(node)
+        if name not in _POINTERS_MADE_OF:
+            return set()
+        return set().union(_names_in(owner), *map(_names_in, ast.iter_child_nodes(node)))
+    return set().union(*map(_names_in, ast.iter_child_nodes(node)))
