@@ -375,3 +375,45 @@ def test_a_simulation_that_nobody_leaves_ends_quietly(tmp_path: Path) -> None:
         timeout=120,
     )
     assert (done.stdout, done.stderr, done.returncode) == ("cuda:0\n", "", 0)
+
+
+# Backends
+
+
+def test_kernels_of_attention_are_those_that_the_gpu_has() -> None:
+    def usable(gpu: str, dtype: torch.dtype) -> list[bool]:
+        with simulate(gpu):
+            query = torch.ones(1, 2, 8, 8, device="cuda", dtype=dtype)
+            call = torch.backends.cuda.SDPAParams(query, query, query, None, 0.0, False, False)
+            return [
+                torch.backends.cuda.can_use_flash_attention(call),
+                torch.backends.cuda.can_use_efficient_attention(call),
+                torch.backends.cuda.can_use_cudnn_attention(call),
+            ]
+
+    assert usable("a100-80gb", torch.float16) == [True, True, True]
+    assert usable("a100-80gb", torch.float32) == [False, True, False]
+    assert usable("t4", torch.float16) == [False, True, False]
+    with simulate("t4"):
+        query = torch.ones(1, 2, 8, 8)
+        call = torch.backends.cuda.SDPAParams(query, query, query, None, 0.0, False, False)
+        assert not torch.backends.cuda.can_use_efficient_attention(call)
+        assert torch.backends.cuda.is_flash_attention_available()
+    assert not torch.backends.cuda.is_flash_attention_available()
+
+
+def test_each_gpu_has_its_limit_of_fft_plans(gpus: Any) -> None:
+    plans = torch.backends.cuda.cufft_plan_cache
+    plans[1].max_size = 10
+    assert (plans[0].max_size, plans[1].max_size, plans.max_size) == (4096, 10, 4096)
+    with pytest.raises(RuntimeError, match="but got device with index 7"):
+        plans[7].max_size  # noqa: B018
+
+
+def test_legacy_sparse_types_are_to_ask_for(gpus: Any) -> None:
+    sparse = torch.eye(3, device="cuda").to_sparse()
+    assert isinstance(sparse, torch.cuda.sparse.FloatTensor)
+    assert not isinstance(sparse, torch.cuda.sparse.DoubleTensor)
+    assert not isinstance(sparse.cpu(), torch.cuda.sparse.FloatTensor)
+    with pytest.raises(UnsupportedCUDACallError, match=r"torch\.cuda\.sparse\.FloatTensor is not"):
+        torch.cuda.sparse.FloatTensor()

@@ -285,7 +285,6 @@ class _NoRanges:
 
 def _install_names(patches: Patches, machine: Machine) -> None:
     patches.set(torch.cuda.nvtx, "_nvtx", _NoRanges())
-    patches.set(torch.backends.cuda, "is_built", lambda: True)
     if torch.version.cuda is None:
         patches.set(torch.version, "cuda", "13.0")
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.backends.cudnn.rnn
 
+from .cuda_ops.attention_backends import cudnn_version
 from .cuda_ops.rnn_layout import MODES, flatten
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ def install(patches: Patches) -> None:
     """Have cuDNN until the patches are undone.
 
     ``enabled``, ``benchmark``, ``deterministic`` and ``allow_tf32`` of ``torch.backends.cudnn``
-    are PyTorch's own, and decide here as on CUDA. There is no version to tell.
+    are PyTorch's own, and decide here as on CUDA. The version is that
+    of the cuDNN which the release of PyTorch is installed with.
 
     Args:
         patches: who puts the originals back.
@@ -30,6 +32,7 @@ def install(patches: Patches) -> None:
     patches.set(torch._C, "_cuda_get_cudnn_benchmark_limit", lambda: limit[0])
     patches.set(torch._C, "_cuda_set_cudnn_benchmark_limit", lambda n: limit.__setitem__(0, n))
     patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    patches.set(torch.backends.cudnn, "version", cudnn_version)
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", MODES.index)
     patches.set(torch, "_cudnn_rnn_flatten_weight", flatten)

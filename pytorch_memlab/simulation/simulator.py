@@ -46,7 +46,17 @@ from .runtime_settings import settings_string
 from .shapes import Shapes
 from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
-from .torch_api import cuda_nccl, foreach, memory_history, multiprocessing, nn, nn_parallel, rpc
+from .torch_api import (
+    backends_cuda,
+    cuda_nccl,
+    cuda_sparse,
+    foreach,
+    memory_history,
+    multiprocessing,
+    nn,
+    nn_parallel,
+    rpc,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -231,6 +241,8 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         multiprocessing.install(machine, patches)
         nn_parallel.install(machine, patches)
         cuda_nccl.install(machine, patches)
+        cuda_sparse.install(machine, patches)
+        backends_cuda.install(machine, patches)
         rpc.install(patches)
         autocast.install(patches, exits)
         exits.enter_context(cuda_ops.installed())

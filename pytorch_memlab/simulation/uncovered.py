@@ -14,16 +14,30 @@ if TYPE_CHECKING:
 
     from .patches import Patches
 
-_PREFIXES = ("_cuda_", "_nccl_", "_cudart")
+_PREFIXES = ("_cuda_", "_nccl_", "_cudart", "_gds_", "_accelerator_")
+
+_PUBLIC = ("torch.cuda.", "torch.accelerator.", "torch.backends.cuda.", "torch.nn.parallel.")
+"""Beginnings of the modules whose functions programs call."""
 
 _CLASSES = {
-    torch.cuda: ("CUDAGraph", "MemPool", "ExternalStream", "CUDAPluggableAllocator", "graph"),
-    torch.cuda.graphs: ("CUDAGraph", "graph"),
-    torch.cuda.memory: ("MemPool", "CUDAPluggableAllocator"),
+    "torch.cuda": (
+        "CUDAGraph",
+        "MemPool",
+        "ExternalStream",
+        "CUDAPluggableAllocator",
+        "GreenContext",
+        "graph",
+    ),
+    "torch.cuda.graphs": ("CUDAGraph", "graph"),
+    "torch.cuda.green_contexts": ("GreenContext",),
+    "torch.cuda.memory": ("MemPool", "CUDAPluggableAllocator"),
+    "torch.cuda.streams": ("ExternalStream",),
+    "torch.accelerator": ("Graph",),
+    "torch.accelerator.graphs": ("Graph",),
 }
 
 _FUNCTIONS = {
-    torch.cuda: (
+    "torch.cuda": (
         "make_graphed_callables",
         "graph_pool_handle",
         "list_gpu_processes",
@@ -33,8 +47,10 @@ _FUNCTIONS = {
         "temperature",
         "power_draw",
         "clock_rate",
+        "use_mem_pool",
     ),
-    torch.cuda.graphs: ("make_graphed_callables", "graph_pool_handle"),
+    "torch.cuda.graphs": ("make_graphed_callables", "graph_pool_handle"),
+    "torch.cuda.memory": ("list_gpu_processes", "use_mem_pool"),
 }
 
 
@@ -65,20 +81,29 @@ def install(patches: Patches) -> None:
         if name.startswith(_PREFIXES) and name not in covered:
             patches.set(torch._C, name, _refuse_internal(name))
     patches.set(torch._C, "__getattr__", _missing)
-    for module, names in _CLASSES.items():
-        for name in names:
-            if hasattr(module, name):
-                patches.set(module, name, _refusing_class(getattr(module, name)))
-    for module, names in _FUNCTIONS.items():
-        for name in names:
-            if hasattr(module, name):
-                patches.set(module, name, refuse(f"torch.cuda.{name}"))
+    for replace, listed in ((_refusing_class, _CLASSES), (_refusing_function, _FUNCTIONS)):
+        for module_name, names in listed.items():
+            module = sys.modules.get(module_name)
+            for name in names:
+                if hasattr(module, name):
+                    root = ".".join(module_name.split(".")[:2])
+                    replacement = replace(getattr(module, name), f"{root}.{name}")
+                    patches.set(module, name, replacement)
 
 
-def _refusing_class(original: type) -> type:
+def _refusing_class(original: type, name: str) -> type:
     """A class that is none of which there are objects; annotations and isinstance still hold."""
-    name = original.__name__
-    return type(name, (original,), {"__new__": refuse(f"torch.cuda.{name}"), "__doc__": None})
+    makers = {
+        member: staticmethod(refuse(f"{name}.{member}"))
+        for member, value in vars(original).items()
+        if isinstance(value, (staticmethod, classmethod)) and not member.startswith("_")
+    }
+    members = {"__new__": refuse(name), "__doc__": None, **makers}
+    return type(original.__name__, (original,), members)
+
+
+def _refusing_function(_original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    return refuse(name)
 
 
 def _refuse_internal(name: str) -> Callable[..., Any]:
@@ -100,7 +125,7 @@ def _public_name(internal: str) -> str:
     frame = sys._getframe(2)
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith(("torch.cuda.", "torch.nn.parallel.")) or module == "torch.cuda":
+        if f"{module}.".startswith(_PUBLIC):
             name = f"{module}.{frame.f_code.co_name}"
         elif not module.startswith("torch"):
             break

@@ -1,0 +1,79 @@
+"""``torch.backends.cuda``: what decides between kernels of attention, and cuFFT's plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .. import uncovered
+from ..cuda_ops.attention_backends import against_cudnn
+from ..cuda_ops.attention_rules import Call, against_efficient, against_flash
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..machine import Machine
+    from ..patches import Patches
+
+_AGAINST: dict[str, Callable[[Call], str | None]] = {
+    "_can_use_flash_attention": against_flash,
+    "_can_use_mem_efficient_attention": against_efficient,
+    "_can_use_cudnn_attention": against_cudnn,
+}
+_MOST_PLANS = 4096
+"""Plans that cuFFT's cache holds by default (``aten/src/ATen/native/cuda/CuFFTPlanCache.h``)."""
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Answer for a build with CUDA until the patches are undone.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts back what was there.
+    """
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    patches.set(torch._C, "_is_flash_attention_available", lambda: True)
+    for name, against in _AGAINST.items():
+        patches.set(torch._C, name, _asks(machine, against))
+    _install_plan_caches(machine, patches)
+
+
+def _install_plan_caches(machine: Machine, patches: Patches) -> None:
+    limits: dict[int, int] = {}
+
+    def limit(cache: Any) -> int:
+        return limits.get(machine.gpu(cache.device_index).index, _MOST_PLANS)
+
+    def set_limit(cache: Any, size: int) -> None:
+        limits[machine.gpu(cache.device_index).index] = size
+
+    def clear(cache: Any) -> None:
+        machine.gpu(cache.device_index)
+
+    size = uncovered.refuse("torch.backends.cuda.cufft_plan_cache.size")
+    for name, value in (("size", property(size)), ("max_size", property(limit, set_limit))):
+        patches.set(torch.backends.cuda.cuFFTPlanCache, name, value)
+    patches.set(torch.backends.cuda.cuFFTPlanCache, "clear", clear)
+
+
+def _asks(machine: Machine, against: Callable[[Call], str | None]) -> Callable[..., bool]:
+    def can_use(params: Any, debug: bool = False) -> bool:
+        del debug  # it would warn with the reason
+        place = machine.place_of(params.query)
+        return place >= 0 and against(_call(machine, params, place)) is None
+
+    return can_use
+
+
+def _call(machine: Machine, params: Any, place: int) -> Call:
+    return Call(
+        machine.gpus[place].model,
+        params.query,
+        params.key,
+        params.value,
+        params.attn_mask,
+        params.dropout,
+        params.is_causal,
+        getattr(params, "enable_gqa", False),
+    )
