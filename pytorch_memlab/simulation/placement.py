@@ -159,14 +159,15 @@ class PlacementMode(TorchDispatchMode):
             if traits.draws:
                 run = self._drawing(func, run, index, args, kwargs)
             result = self._execute(func, run, args, kwargs)
-        except NotImplementedError:
+        except UnsupportedCUDACallError:
+            raise
+        except NotImplementedError as error:
+            if index != HOST and not traits.runs_on_host:
+                raise refuse_to_compute(func) from error
             if index != HOST and not _has_kernel(func.name(), "CPU"):
                 uncovered.refuse(func.name())()
             raise
         except RuntimeError as error:
-            is_refused = isinstance(error, UnsupportedCUDACallError)
-            if index != HOST and not traits.runs_on_host and not is_refused:
-                raise refuse_to_compute(func) from error
             self._refuse_beyond_host(index, error)
             raise
         if pin:
