@@ -21,7 +21,7 @@ from typing import Any
 MARK = b".pytorch_memlab_tensors_without_values"
 """Stands in the bytes of everything that was saved with tensors that have no values."""
 
-_NAMED = 5
+_NAMED = 10
 _unlink = os.unlink
 
 

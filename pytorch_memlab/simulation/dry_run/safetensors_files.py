@@ -87,10 +87,24 @@ def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patc
 
         return serialize_file
 
+    def saver(save_file: Callable[..., Any]) -> Callable[..., Any]:
+        """For releases that flatten arrays within ``save_file`` itself."""
+
+        def save(tensors: Any, filename: Any, metadata: Any = None) -> None:
+            if not any(map(lacks_values, tensors.values())):
+                save_file(tensors, filename, metadata)
+                return
+            with open(filename, "wb") as file:
+                file.write(_archive(tensors, metadata, shapes))
+
+        return save
+
     def patch(module: Any, load: Callable[..., Any]) -> None:
-        for name in ("_flatten_as_ptr", "_flatten"):
-            if hasattr(module, name):
-                patches.set(module, name, flattened(getattr(module, name)))
+        names = [name for name in ("_flatten_as_ptr", "_flatten") if hasattr(module, name)]
+        for name in names:
+            patches.set(module, name, flattened(getattr(module, name)))
+        if not names:
+            patches.set(module, "save_file", saver(module.save_file))
         patches.set(module, "serialize", serialized(module.serialize))
         patches.set(module, "serialize_file", serialized_to(module.serialize_file))
         patches.set(module, "load", load)

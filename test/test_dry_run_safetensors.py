@@ -1,0 +1,97 @@
+"""A dry run leaves files of safetensors alone that would hold values which it does not have."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytorch_memlab import simulate
+
+safetensors = pytest.importorskip("safetensors")
+safetensors_torch = pytest.importorskip("safetensors.torch")
+safetensors_numpy = pytest.importorskip("safetensors.numpy")
+
+OLD = b"the only copy of a month of training" * 1000
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """A dry run in a folder of its own, in which ``old`` is there already."""
+    monkeypatch.chdir(tmp_path)
+    Path("old").write_bytes(OLD)
+    with simulate("8TiB", compute=False) as machine:
+        yield machine
+
+
+def tensors():
+    return {"weight": torch.empty(2**10, 2**10, device="cuda"), "ids": torch.arange(3)}
+
+
+def assert_untouched():
+    assert io.FileIO("old").read() == OLD
+    assert os.listdir() == ["old"]
+
+
+def test_files_of_tensors(machine):
+    safetensors_torch.save_file(tensors(), "old", metadata={"format": "pt"})
+    safetensors_torch.save_file(tensors(), "new")
+
+    for path in ("old", "new"):
+        loaded = safetensors_torch.load_file(path, device="cuda:0")
+        assert loaded["weight"].is_cuda
+        assert machine.shapes.lacks_values(loaded["weight"])
+        assert loaded["ids"].tolist() == [0, 1, 2]
+    assert_untouched()
+    assert machine.kept_files.note().endswith(": old, new")
+
+
+def test_a_file_is_opened_as_the_library_opens_it(machine):
+    safetensors_torch.save_file(tensors(), "old", metadata={"format": "pt"})
+
+    with safetensors.safe_open("old", framework="pt", device="cuda:0") as file:
+        assert list(file.keys()) == ["ids", "weight"]
+        assert file.metadata() == {"format": "pt"}
+        assert file.get_tensor("weight").is_cuda
+        part = file.get_slice("weight")
+        assert (part.get_shape(), part.get_dtype()) == ([1024, 1024], "F32")
+        assert part[:2].shape == (2, 1024)
+
+
+def test_modules_and_bytes(machine):
+    module = torch.nn.Linear(1000, 1000, device="cuda")
+    module.weight.data.normal_()
+    safetensors_torch.save_model(module, "old")
+    assert safetensors_torch.load_model(module, "old") == (set(), [])
+
+    data = safetensors_torch.save(tensors())
+    assert machine.shapes.lacks_values(safetensors_torch.load(data)["weight"])
+    Path("old").write_bytes(data)
+    assert machine.shapes.lacks_values(safetensors_torch.load_file("old")["weight"])
+    assert_untouched()
+
+
+def test_arrays(machine):
+    safetensors_numpy.save_file({"weight": tensors()["weight"].cpu().numpy()}, "old")
+
+    assert safetensors_numpy.load_file("old")["weight"].shape == (1024, 1024)
+    assert_untouched()
+
+
+def test_tensors_with_values_are_written(machine):
+    safetensors_torch.save_file({"ids": torch.arange(3)}, "old")
+
+    assert safetensors_torch.load(io.FileIO("old").read())["ids"].tolist() == [0, 1, 2]
+    assert safetensors_torch.load_file("old")["ids"].tolist() == [0, 1, 2]
+    assert machine.kept_files.note() == ""
+
+
+def test_the_mistakes_of_the_library_are_told(machine):
+    weight = torch.empty(100, 100, device="cuda")
+    with pytest.raises(RuntimeError, match="share memory"):
+        safetensors_torch.save_file({"one": weight, "other": weight}, "old")
+
+    assert_untouched()
