@@ -204,6 +204,11 @@ class MemReporter:
         _require(MemorySnapshot, "after", after)
         return diff(before, after)
 
+    def __repr__(self) -> str:
+        """Whose names it has."""
+        models = ", ".join(type(model).__name__ for model in self._names.models())
+        return f"<MemReporter of {models or 'all tensors'}>"
+
     def leaks(self, iterations: int | Iterable[T]) -> LeakWatch[T]:
         """Watch a loop for names whose memory grows with every iteration.
 

@@ -12,6 +12,7 @@ from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage
 from ..uninterrupted import uninterrupted
+from ..utils import readable_size
 from .lending import give_cache_back, lend, refuse_traced_code, warn_of_what_stays
 from .restoring import bring_back, bring_elsewhere
 
@@ -46,6 +47,14 @@ class Courtesy:
         self._moved: deque[MovedStorage] = deque()
         self._lent = False
         self._context: Context | None = None
+
+    def __repr__(self) -> str:
+        """Whether something is lent, and how much."""
+        if not self.lends:
+            return "<Courtesy: nothing is lent>"
+        nbytes = sum(moved.host.nbytes() for moved in self._moved)
+        plural = "s" * (len(self._moved) != 1)
+        return f"<Courtesy: {readable_size(nbytes)} in {len(self._moved)} storage{plural} lent>"
 
     @property
     def lends(self) -> bool:

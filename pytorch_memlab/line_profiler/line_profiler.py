@@ -15,6 +15,7 @@ from .intervals import FunctionIntervals, Measured
 from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
 from .registration import RegisteredFunction, resolve
+from .selection import listed
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
@@ -225,6 +226,14 @@ class LineProfiler:
         """
         self.add_function(func)
         return within(lambda: self, func)
+
+    def __repr__(self) -> str:
+        """What is profiled, and how much was recorded."""
+        names = listed(info.qual_name for info in self._code_infos.values()) or "no function"
+        lines = len({(one.code_id, one.line) for one in self._raw_line_records})
+        plural = "s" * (lines != 1)
+        state = "on" if self.enabled else "off"
+        return f"<{type(self).__name__} of {names}: {lines} line{plural} recorded, {state}>"
 
     def _register(self, functions: list[RegisteredFunction]) -> None:
         for function in functions:

@@ -39,6 +39,10 @@ class LineRecords:
         self._code_infos = code_infos
         self._notes = tuple(notes)
 
+    def __repr__(self) -> str:
+        """How much was recorded."""
+        return f"<LineRecords of {listed(info.qual_name for info in self._code_infos.values())}>"
+
     def display(
         self, func: object = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
     ) -> RecordsDisplay:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
+from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 from .cell_meter import CellMeter
 from .cells import current_shell
@@ -73,17 +74,24 @@ class IPyGPULogger:
     """Prints after every cell what it took; no thread watches, and nothing is added to its time.
 
     ``Consumed`` is what a cell took and kept, ``Peaked`` what it needed on top of that for a while,
-    ``Used Total`` what is in use now: resident memory of the process (``Gen``), memory of the
-    whole current card (``GPU``). Peaks of the GPU are the allocator's own, those of the process
-    the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20 bytes.
+    ``Used Total`` what is in use now. Of the process (``Gen``) all three are resident memory. Of
+    the current GPU ``Consumed`` and ``Peaked`` are bytes that the program allocated, ``Used Total``
+    is memory of the whole card, whoever took it. Peaks of the GPU are the allocator's own, those
+    of the process the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20 bytes.
 
     Args:
         compact: whether a report has one line.
         gc_collect: whether garbage is collected before memory is read, so that reference cycles
             do not count; off to see them. A cell without a statement is not kept waiting for it.
+
+    Raises:
+        UsageError: one is neither True nor False.
     """
 
     def __init__(self, compact: bool = False, gc_collect: bool = True) -> None:
+        for name, value in (("compact", compact), ("gc_collect", gc_collect)):
+            if not isinstance(value, bool):
+                raise UsageError(f"{name} is True or False, not {value!r}: {name}=True")
         self.compact = compact
         self.gc_collect = gc_collect
         self._meter = CellMeter(self._print, gc_collect=gc_collect)

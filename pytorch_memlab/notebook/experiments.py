@@ -166,6 +166,14 @@ class IPyExperiments:
             IPyExperimentMemory(*(one["gpu_ram"] for one in stats)),
         )
 
+    def __repr__(self) -> str:
+        """Its backend, and whether it runs."""
+        running = self._running
+        state = (
+            "a log of cells" if running is None else "finished" if running.outcome else "running"
+        )
+        return f"<{type(self).__name__} with backend {self.backend.name}: {state}>"
+
     def __enter__(self) -> Self:
         """It runs already."""
         return self

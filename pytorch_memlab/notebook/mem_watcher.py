@@ -62,6 +62,10 @@ class MemWatcher:
             host.consumed / _MIB, last.seconds, host.above_end / _MIB, host.used / _MIB
         )
 
+    def __repr__(self) -> str:
+        """Whether it reports."""
+        return f"<MemWatcher: {'reports' if self in _running else 'reports not'}>"
+
     def _print(self, reading: CellReading) -> None:
         taken = self.measurements
         print(

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 import warnings
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from ..wrapping import decorated
@@ -57,14 +57,18 @@ def get_ref_free_exc_info() -> tuple[
     return kind, error, trace
 
 
-@contextmanager
-def gpu_mem_restore_ctx() -> Iterator[None]:
+class gpu_mem_restore_ctx(AbstractContextManager[None]):  # noqa: N801 - the name that people know
     """Let go of the local variables that any exception of the block holds, in IPython.
 
     The very same exception goes on; elsewhere than in IPython nothing is changed.
     """
-    with _restoring(lambda error: True):
-        yield
+
+    def __enter__(self) -> None:
+        """Nothing is done before an exception."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        """Let go of what an exception holds."""
+        _restore(error, lambda one: True)
 
 
 def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
@@ -131,12 +135,19 @@ def forget_last_error(shell: InteractiveShell) -> bool:
 def _restoring(is_to_be_cleared: Callable[[BaseException], bool]) -> Iterator[None]:
     try:
         yield
-    except GeneratorExit:  # the ordinary end of a generator that nobody reads on
-        raise
     except BaseException as error:
-        if is_in_ipython() and is_to_be_cleared(error):
-            _let_go(error)
+        _restore(error, is_to_be_cleared)
         raise
+
+
+def _restore(
+    error: BaseException | None, is_to_be_cleared: Callable[[BaseException], bool]
+) -> None:
+    # GeneratorExit is the ordinary end of a generator that nobody reads on.
+    if error is None or isinstance(error, GeneratorExit):
+        return
+    if is_in_ipython() and is_to_be_cleared(error):
+        _let_go(error)
 
 
 def _let_go(error: BaseException) -> None:
@@ -144,7 +155,7 @@ def _let_go(error: BaseException) -> None:
         warnings.warn(
             "a device-side assert leaves the GPU unusable: restart the kernel, and set "
             "CUDA_LAUNCH_BLOCKING=1 to see where it was raised",
-            stacklevel=3,
+            stacklevel=4,
         )
     clear_frames(error)
     gc.collect()

@@ -74,6 +74,10 @@ class LeakWatch(Generic[T]):
             return ()
         return _growing(self._history) or _growing([_of_devices(each) for each in self._history])
 
+    def __repr__(self) -> str:
+        """What ``str`` says."""
+        return str(self)
+
     def __str__(self) -> str:
         done = len(self._history)
         if done < _FEWEST:

@@ -163,6 +163,11 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         self._is_used = True
         return decorated(self._fresh, func, "simulate")  # type: ignore[no-any-return]
 
+    def __repr__(self) -> str:
+        """Which GPUs it simulates, and whether it is on."""
+        state = "off" if self._exits is None else "on"
+        return f"<simulate {self._options['count']} x {self._model.name}: {state}>"
+
     def __enter__(self) -> Machine:
         """Begin to simulate.
 

@@ -37,6 +37,13 @@ def reading(number=4, seconds=0.0, host=(45, 45, 170), gpu=(2467, 2467, 1465)) -
     )
 
 
+@pytest.mark.parametrize("options", [{"compact": "compact"}, {"gc_collect": 1}])
+def test_an_option_that_is_neither_true_nor_false_is_refused(options):
+    [(name, value)] = options.items()
+    with pytest.raises(UsageError, match=f"^{name} is True or False, not {value!r}: {name}=True$"):
+        IPyGPULogger(**options)
+
+
 def test_the_report_has_this_text():
     assert cell_logger._table_text(reading()) == (
         "RAM: Consumed Peaked  Used Total in 0.000s (In [4])\n"

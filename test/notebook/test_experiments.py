@@ -430,6 +430,13 @@ def test_garbage_of_the_user_is_reported(run, names, gpu, capsys):
     assert "gc collected during the experiment:\ncleared 5 objects" in capsys.readouterr().out
 
 
+def test_its_repr_says_whether_it_runs(run, names):
+    run("exp = IPyExperimentsCPU()")
+    assert repr(names["exp"]) == "<IPyExperimentsCPU with backend cpu: running>"
+    run("exp.finish()")
+    assert repr(names["exp"]) == "<IPyExperimentsCPU with backend cpu: finished>"
+
+
 def test_outside_ipython_it_says_what_is_needed():
     with pytest.raises(UsageError, match="needs IPython"):
         IPyExperiments("cpu")

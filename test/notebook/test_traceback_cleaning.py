@@ -56,6 +56,12 @@ def fail(error):
     raise error
 
 
+def test_the_context_is_a_class():
+    assert isinstance(gpu_mem_restore_ctx, type)
+    with gpu_mem_restore_ctx():
+        pass
+
+
 def test_it_knows_a_shell_when_it_runs_in_one(shell):
     assert is_in_ipython()
 
