@@ -2,7 +2,7 @@
 
 cuFFT transforms up to three dimensions at once, of a batch that is one dimension. Its plan says
 how much memory it works in (``native/cuda/CuFFTPlanCache.h``): no bytes are counted for that, and
-the op is named among the estimates.
+the op is named among those that take memory of unknown size.
 """
 
 from __future__ import annotations
