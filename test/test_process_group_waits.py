@@ -163,6 +163,19 @@ def test_objects_are_this_ranks_own(group):
     assert part == ["b"]
 
 
+def test_large_objects_keep_their_contents_without_arithmetic(ranks):
+    with simulate("24GiB", compute=False):
+        dist.init_process_group("nccl")
+        large = {"text": "x" * 100_000}
+        everywhere = [None] * 4
+        dist.all_gather_object(everywhere, large)
+        assert everywhere == [large] * 4
+        assert everywhere[1] is not large
+        part = [None]
+        dist.scatter_object_list(part, [large, {"text": "y" * 90_000}, 3, 4], src=1)
+        assert part == [{"text": "y" * 90_000}]
+
+
 def test_objects_of_another_rank_are_refused(group):
     with pytest.raises(UnsupportedCUDACallError, match="objects that another rank sends"):
         dist.scatter_object_list([None], None, src=0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import pickle
 import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 
     from .machine import Machine
     from .patches import Patches
+
+_MOST_SENT = 8
+"""Objects that are remembered until they come back."""
 
 _NCCL_VERSION = 2 << 32 | 29 << 16 | 7
 """2.29.7, which torch 2.13.0+cu130 is installed with."""
@@ -56,7 +60,9 @@ def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     broadcast = _broadcast_object_list(dist.broadcast_object_list)
     patches.set_by_name(dist.broadcast_object_list, broadcast)
-    patches.set(c10d, "_tensor_to_object", _tensor_to_object(c10d._tensor_to_object))
+    objects = _Objects(machine)
+    patches.set(c10d, "_object_to_tensor", objects.sender(c10d._object_to_tensor))
+    patches.set(c10d, "_tensor_to_object", objects.receiver(c10d._tensor_to_object))
     patches.set(dist, "Reducer", _reducer(machine))
     patches.set(torch._C, "_nccl_version", lambda: _NCCL_VERSION)
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
@@ -108,17 +114,48 @@ def _broadcast_object_list(original: Callable[..., None]) -> Callable[..., None]
     return broadcast_object_list
 
 
-def _tensor_to_object(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def tensor_to_object(tensor: torch.Tensor, tensor_size: Any, *group: Any) -> Any:
-        if tensor_size == 0:  # no pickle is as short: it is what a simulated rank receives
-            raise UnsupportedCUDACallError(
-                "objects that another rank sends or scatters are not known: one rank alone is "
-                "simulated; broadcast_object_list and all_gather_object take this rank's own"
-            )
-        return original(tensor, tensor_size, *group)
+class _Objects:
+    """Objects that collectives send in tensors, and give back out of such.
 
-    return tensor_to_object
+    Without arithmetic a large tensor has no values; what comes out of it is what went in.
+
+    Args:
+        machine: the simulated machine.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._shapes = machine.shapes
+        self._sent: list[tuple[int, Any]] = []
+
+    def sender(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands for ``_object_to_tensor``."""
+
+        @functools.wraps(original)
+        def object_to_tensor(obj: Any, *where: Any) -> Any:
+            tensor, size = original(obj, *where)
+            if self._shapes is not None and not self._shapes.is_known(tensor):
+                self._sent = [(tensor.numel(), obj), *self._sent[:_MOST_SENT]]
+            return tensor, size
+
+        return object_to_tensor
+
+    def receiver(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands for ``_tensor_to_object``."""
+
+        @functools.wraps(original)
+        def tensor_to_object(tensor: torch.Tensor, tensor_size: Any, *group: Any) -> Any:
+            if tensor_size == 0:  # no pickle is as short: it is what a simulated rank receives
+                raise UnsupportedCUDACallError(
+                    "objects that another rank sends or scatters are not known: one rank alone is "
+                    "simulated; broadcast_object_list and all_gather_object take this rank's own"
+                )
+            if self._shapes is not None and not self._shapes.is_known(tensor):
+                for size, obj in self._sent:
+                    if size == int(tensor_size):
+                        return pickle.loads(pickle.dumps(obj))  # noqa: S301 - our own
+            return original(tensor, tensor_size, *group)
+
+        return tensor_to_object
 
 
 def _destroy_simulated_groups() -> None:
