@@ -325,19 +325,45 @@ def test_callbacks_hear_of_memory_and_may_take_some_themselves(trace: Mock) -> N
 
     gpu_trace.register_callback_for_memory_allocation(take)
     tensor = torch.empty(10, device="cuda")
-    first, second = (
-        block["address"]
-        for segment in torch.cuda.memory_snapshot()
-        for block in segment["blocks"]
-        if block["state"] == "active_allocated"
-    )
-    assert taken == [first, second]
+    pointer = tensor.data_ptr()
+    assert taken[0] == pointer
+    tensor.untyped_storage().resize_(5000)
+    larger = tensor.data_ptr()
     del tensor
+    torch.cuda.caching_allocator_delete(taken[1])
     assert calls(trace) == [
-        ("MemoryAllocation", first),
-        ("MemoryAllocation", second),
-        ("MemoryDeallocation", first),
+        ("MemoryAllocation", pointer),
+        ("MemoryAllocation", taken[1]),
+        ("MemoryAllocation", larger),
+        ("MemoryDeallocation", pointer),
+        ("MemoryDeallocation", larger),
+        ("MemoryDeallocation", taken[1]),
     ]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_cudas_sanitizer_finds_what_races(gpus: Any, waits: bool) -> None:
+    from torch.cuda._sanitizer import CUDASanitizer, CUDASanitizerErrors
+
+    registries = [one for name, one in vars(gpu_trace).items() if name.endswith("Callbacks")]
+    before = [list(registry.callback_list) for registry in registries]
+    sanitizer = CUDASanitizer()
+    sanitizer.enable()
+    try:
+        tensor = torch.rand(4, 2, device="cuda")
+        side = torch.cuda.Stream()
+        if waits:
+            side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            if waits:
+                tensor.mul_(2)
+            else:
+                with pytest.raises(CUDASanitizerErrors, match="1 errors"):
+                    tensor.mul_(2)
+    finally:
+        sanitizer.disable()
+        for registry, callbacks in zip(registries, before, strict=True):
+            registry.callback_list[:] = callbacks
 
 
 def test_nobody_is_told_before_the_trace_is_activated(gpus: Any) -> None:

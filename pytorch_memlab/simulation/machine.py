@@ -252,6 +252,8 @@ class Machine:
         """
         gpu = self.gpu(index)
         stream = self.current_stream(index)
+        if self._trace is not None:
+            self._trace.expect(storage)
         placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
         self.placements.add(storage, placement)
 
@@ -285,6 +287,8 @@ class Machine:
         before = self.placements.known[key]
         if storage.nbytes() != before.nbytes:
             gpu = before.gpu
+            if self._trace is not None:
+                self._trace.expect(storage)
             self.placements.known[key] = gpu.allocate(
                 storage.nbytes(), self.current_stream(gpu.index)
             )

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from typing import TYPE_CHECKING
 
 import torch.cuda._gpu_trace as registry
 
 if TYPE_CHECKING:
+    import torch
+
     from .caching_allocator import CachingAllocator
 
 
+class _NextPointer(threading.local):
+    value: int | None = None
+
+
 class TraceCallbacks:
-    """Calls them; what an allocator does is told after it is done, as callbacks may allocate."""
+    """Calls them; what an allocator does is told after it is done, as callbacks may allocate.
+
+    Memory of a tensor has the address that ``data_ptr()`` gives, which is the host's: callbacks
+    look for tensors by it. Other memory has its address on the GPU.
+    """
 
     def __init__(self) -> None:
         self._later: deque[tuple[str, int]] = deque()
+        self._next = _NextPointer()
+        self._pointers: dict[int, int] = {}
+
+    def expect(self, storage: torch.UntypedStorage) -> None:
+        """Name the next memory that this thread takes by a storage's pointer."""
+        self._next.value = storage.data_ptr()
 
     def fire(self, event: str, *args: int) -> None:
         """Call those of one event.
@@ -31,15 +48,18 @@ class TraceCallbacks:
         malloc, free = allocator.malloc, allocator.free
 
         def traced_malloc(size: int, stream: int = 0) -> int:
+            pointer, self._next.value = self._next.value, None
             address = malloc(size, stream)
             if address:
-                self._later.append(("MemoryAllocation", address))
+                self._pointers[address] = pointer or address
+                self._later.append(("MemoryAllocation", pointer or address))
             return address
 
         def traced_free(address: int) -> None:
             free(address)
             if address:
-                self._later.append(("MemoryDeallocation", address))
+                pointer = self._pointers.pop(address, address)
+                self._later.append(("MemoryDeallocation", pointer))
 
         allocator.malloc = traced_malloc  # type: ignore[method-assign]
         allocator.free = traced_free  # type: ignore[method-assign]
