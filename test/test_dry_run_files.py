@@ -497,22 +497,22 @@ def test_a_distributed_checkpoint_stays_as_a_whole(tmp_path, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     old = {"weight": torch.ones(100, 100), "step": torch.tensor(1)}
-    dcp.save(old, checkpoint_id="folder", no_dist=True)
+    dcp.save(old, checkpoint_id="folder")
     files = {path: path.read_bytes() for path in Path("folder").iterdir()}
 
     with simulate("a100", compute=False) as machine:
         new = {"weight": torch.empty(100, 100, device="cuda"), "step": torch.tensor(2)}
-        dcp.save(new, checkpoint_id="folder", no_dist=True)
+        dcp.save(new, checkpoint_id="folder")
         loaded = {"weight": torch.ones(100, 100, device="cuda"), "step": torch.tensor(0)}
-        dcp.load(loaded, checkpoint_id="folder", no_dist=True)
+        dcp.load(loaded, checkpoint_id="folder")
         assert loaded["step"] == 2
         assert machine.shapes.lacks_values(loaded["weight"])
-        dcp.async_save(new, checkpoint_id="other", no_dist=True).result()
+        dcp.async_save(new, checkpoint_id="other").result()
         assert machine.kept_files.note().endswith(": folder, other")
 
     assert {path: path.read_bytes() for path in Path("folder").iterdir()} == files
     assert os.listdir("other") == []
-    dcp.load(old, checkpoint_id="folder", no_dist=True)
+    dcp.load(old, checkpoint_id="folder")
     assert old["step"] == 1
 
 
