@@ -60,16 +60,26 @@ class TensorMethods:
             "is_cpu": lambda tensor: place_of(tensor) == HOST and host_is_cpu(tensor),
         }
 
-    def _grad(self) -> property:
+    def _grad(self) -> Any:
         machine = self._machine
         slot = vars(_Base)["grad"]
+        get = slot.__get__
 
-        def set_grad(tensor: torch.Tensor, gradient: Any) -> None:
-            if isinstance(gradient, torch.Tensor):
-                _check_gradient(tensor, machine.place_of(tensor), machine.place_of(gradient))
-            slot.__set__(tensor, gradient)
+        class Gradient:
+            """``Tensor.grad``: PyTorch's own, which refuses a gradient of another device."""
 
-        return property(slot.__get__, set_grad, slot.__delete__)
+            def __get__(self, tensor: torch.Tensor | None, kind: type | None = None) -> Any:
+                return slot if tensor is None else get(tensor)
+
+            def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
+                if isinstance(gradient, torch.Tensor):
+                    _check_gradient(machine.place_of(tensor), machine.place_of(gradient))
+                slot.__set__(tensor, gradient)
+
+            def __delete__(self, tensor: torch.Tensor) -> None:
+                slot.__delete__(tensor)
+
+        return Gradient()
 
     def _methods(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -221,7 +231,7 @@ class TensorMethods:
         return share_memory_
 
 
-def _check_gradient(tensor: torch.Tensor, place: int, other: int) -> None:
+def _check_gradient(place: int, other: int) -> None:
     """Refuse a gradient of another device than its tensor's, in PyTorch's words."""
     if place == other:
         return

@@ -28,10 +28,16 @@ def install(machine: Machine, patches: Patches) -> None:
     def group(tensors: list[list[Any]], with_indices: bool = False) -> Groups:
         groups: Groups = {}
         for (device, dtype), (lists, indices) in group_on_cpu(tensors, True).items():
-            for position, index in enumerate(indices):
-                place = machine.place_of(lists[0][position])
-                where = device if place == HOST else machine.gpus[place].device
-                parts, kept = groups.setdefault((where, dtype), ([[] for _ in lists], []))
+            places = [machine.place_of(tensor) for tensor in lists[0]]
+            devices = {
+                place: device if place == HOST else machine.gpus[place].device for place in places
+            }
+            if len(devices) == 1 and (devices[places[0]], dtype) not in groups:
+                groups[devices[places[0]], dtype] = lists, indices if with_indices else []
+                continue
+            for position, (place, index) in enumerate(zip(places, indices, strict=True)):
+                key = devices[place], dtype
+                parts, kept = groups.setdefault(key, ([[] for _ in lists], []))
                 for part, one in zip(parts, lists, strict=True):
                     part.extend(one[position : position + 1])
                 if with_indices:
