@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .._common.call_results import is_result_dropped
 from ..devices import find_devices
 from ..records import FunctionInfo
 from ..render import gaps
@@ -16,6 +17,7 @@ from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
 from .registration import RegisteredFunction, resolve
 from .selection import listed
+from .showing import show, write
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
@@ -145,7 +147,9 @@ class LineProfiler:
     def display(
         self, func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
     ) -> RecordsDisplay:
-        """What was recorded: shows as a table with bars in a notebook, ``print`` it elsewhere.
+        """What was recorded: a table with bars in a notebook, text elsewhere.
+
+        It is shown at once where nothing gets the result, as in a script.
 
         Args:
             func: a function, its qualified name, or several; None for all.
@@ -162,7 +166,10 @@ class LineProfiler:
             UnknownColumnError: the message lists the near ones.
             UsageError: the function is not registered.
         """
-        return self.records().display(func, columns)
+        result = self.records().display(func, columns)
+        if is_result_dropped(sys._getframe(1)):
+            show(result)
+        return result
 
     def print_stats(
         self,
@@ -182,13 +189,7 @@ class LineProfiler:
             UsageError: the function is not registered.
         """
         stream = sys.stdout if stream is None else stream
-        display = self.display(func, columns)
-        if stream.isatty():
-            from ..render import terminal
-
-            terminal.write(display.report, stream)
-        else:
-            stream.write(f"{display}\n")
+        write(self.display(func, columns), stream)
 
     def records(self) -> LineRecords:
         """Everything recorded so far, as data."""

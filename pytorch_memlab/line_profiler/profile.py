@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import functools
 import os
+import sys
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .._common.call_results import is_result_dropped
 from ..errors import UsageError
 from ..wrapping import within
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
 from .registration import resolve
+from .showing import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -74,7 +77,9 @@ def set_target_gpu(gpu_id: int | str | torch.device | None) -> None:
 
 
 def display(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) -> RecordsDisplay:
-    """What the decorators recorded so far; shows as a table with bars in a notebook.
+    """What the decorators recorded so far: a table with bars in a notebook, text elsewhere.
+
+    It is shown at once where nothing gets the result, as in a script.
 
     Args:
         func: a decorated function, its qualified name, or several; None for all.
@@ -83,7 +88,10 @@ def display(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) ->
     Returns:
         an object that renders itself.
     """
-    return global_line_profiler.display(func, columns)
+    result = global_line_profiler.display(func, columns)
+    if is_result_dropped(sys._getframe(1)):
+        show(result)
+    return result
 
 
 @overload

@@ -1,9 +1,10 @@
-"""What becomes of the result of the call in progress: a name for it, or nothing."""
+"""The name that the result of the call in progress will be assigned to."""
 
 from __future__ import annotations
 
-import dis
 from typing import TYPE_CHECKING
+
+from .._common.call_results import instructions_after_call
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -11,9 +12,8 @@ if TYPE_CHECKING:
 _STORES = frozenset({"STORE_NAME", "STORE_GLOBAL", "STORE_FAST"})
 _ON_THE_WAY = frozenset(
     {
-        "CACHE", "CALL", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_KW",
-        "PRECALL", "KW_NAMES", "COPY", "DUP_TOP", "BEFORE_WITH", "SETUP_WITH", "SWAP", "NOP",
-        "LOAD_SPECIAL", "EXTENDED_ARG", "NOT_TAKEN",
+        "CALL", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_KW", "PRECALL",
+        "KW_NAMES", "COPY", "DUP_TOP", "BEFORE_WITH", "SETUP_WITH", "SWAP", "LOAD_SPECIAL",
     }
 )  # fmt: skip
 """Instructions that may stand between a call and the assignment of its result."""
@@ -39,36 +39,9 @@ def assignment_target(frame: FrameType) -> str | None:
     >>> call() is None
     True
     """
-    following = _following(frame)
-    if following is not None and following.opname in _STORES:
-        return str(following.argval)
-    return None
-
-
-def is_result_dropped(frame: FrameType | None) -> bool:
-    """Whether nothing gets the result of a frame's current call, not even IPython to show it.
-
-    Args:
-        frame: that is in a call; None is no frame, which drops nothing.
-
-    >>> import sys
-    >>> dropped = []
-    >>> def call():
-    ...     dropped.append(is_result_dropped(sys._getframe(1)))
-    >>> def use():
-    ...     call()
-    ...     return call()
-    >>> use()
-    >>> dropped
-    [True, False]
-    """
-    following = None if frame is None else _following(frame)
-    return following is not None and following.opname == "POP_TOP"
-
-
-def _following(frame: FrameType) -> dis.Instruction | None:
-    """The instruction that takes the result of the call."""
-    for instruction in dis.get_instructions(frame.f_code):
-        if instruction.offset > frame.f_lasti and instruction.opname not in _ON_THE_WAY:
-            return instruction
+    for instruction in instructions_after_call(frame):
+        if instruction.opname in _STORES:
+            return str(instruction.argval)
+        if instruction.opname not in _ON_THE_WAY:
+            return None
     return None

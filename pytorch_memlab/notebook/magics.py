@@ -21,13 +21,13 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display as show
 from IPython.utils.text import DollarFormatter
 
+from .._common.call_results import is_result_dropped
 from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 from ..line_profiler.line_records import RecordsDisplay
 from ..render import text
 from ..render.to_file import file_writer
-from .assignment_target import is_result_dropped
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, split_statement, words_of
 from .simulate_magic import end_simulation, simulate_by_words

@@ -483,3 +483,14 @@ def test_the_magics_need_no_more_than_the_extension_loaded():
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert ended.stderr == ""
     assert "1.00K    3      return torch.ones(256).cuda()" in ended.stdout
+
+
+def test_a_display_in_the_middle_of_a_cell_is_shown_at_once(run, magics, capsys):
+    run("%simulate 24GiB")
+    run("from pytorch_memlab import LineProfiler\ndef f(): return torch.ones(1).cuda()")
+    run("with LineProfiler(f) as prof:\n    f()")
+    capsys.readouterr()
+    run("prof.display()\nx = 1")
+    assert capsys.readouterr().out.count("## f\n") == 1
+    run("x = 1\nprof.display()")
+    assert capsys.readouterr().out.count("## f\n") == 1

@@ -1,0 +1,45 @@
+"""What becomes of the result of a call in progress, as the caller's bytecode tells."""
+
+from __future__ import annotations
+
+import dis
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import FrameType
+
+_EMPTY = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN"})
+"""Instructions that do nothing with a result."""
+
+
+def instructions_after_call(frame: FrameType) -> Iterator[dis.Instruction]:
+    """The instructions that follow a frame's current call.
+
+    Args:
+        frame: that is in a call.
+    """
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset > frame.f_lasti and instruction.opname not in _EMPTY:
+            yield instruction
+
+
+def is_result_dropped(frame: FrameType | None) -> bool:
+    """Whether nothing gets the result of a frame's current call, not even a prompt to show it.
+
+    Args:
+        frame: that is in a call; None is no frame, which drops nothing.
+
+    >>> import sys
+    >>> dropped = []
+    >>> def call():
+    ...     dropped.append(is_result_dropped(sys._getframe(1)))
+    >>> def use():
+    ...     call()
+    ...     return call()
+    >>> use()
+    >>> dropped
+    [True, False]
+    """
+    following = None if frame is None else next(instructions_after_call(frame), None)
+    return following is not None and following.opname == "POP_TOP"
