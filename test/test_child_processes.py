@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.child_processes import VARIABLE, simulated, simulation_of
+from pytorch_memlab.simulation.child_processes import VARIABLE, simulated
 from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 
@@ -85,6 +85,20 @@ def test_torch_may_be_imported_by_this_package_first():
     assert (found.stdout, found.stderr) == ("Tesla T4\n", "")
 
 
+def test_torch_in_another_thread_first_is_told():
+    code = (
+        "import threading\n"
+        "def work():\n    import torch\n"
+        "thread = threading.Thread(target=work)\nthread.start()\nthread.join()"
+    )
+    with simulate("t4"):
+        found = run(code)
+    assert found.returncode == 0
+    assert found.stderr.endswith(
+        "is not simulated: torch must be imported in the main thread first\n"
+    )
+
+
 def test_a_process_that_cannot_be_simulated_says_so_and_runs():
     with simulate("t4"):
         settings = json.loads(os.environ[VARIABLE])
@@ -119,8 +133,7 @@ def test_a_gpu_is_told_whole():
     for gpu in (*PRESETS.values(), QUADRO):
         with simulated(gpu, {"count": 2}):
             settings = json.loads(os.environ[VARIABLE])
-        simulation = simulation_of(settings)
-        assert (simulation._model, simulation._options["count"]) == (gpu, 2)
+        assert (GPU(**settings["gpu"]), settings["options"]) == (gpu, {"count": 2})
 
 
 def name_of_gpu(results: Any) -> None:

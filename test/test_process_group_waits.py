@@ -105,13 +105,26 @@ def test_a_store_of_the_program_waits_for_no_worker(ranks):
         dist.init_process_group("gloo", store=store, rank=1, world_size=4)
         store.set("mine", "1")
         assert store.get("mine") == b"1"
-        with pytest.raises(UnsupportedCUDACallError, match="waits for theirs of a TCPStore"):
+        with pytest.raises(UnsupportedCUDACallError, match="waits for theirs of a store"):
             store.get("theirs")
-        with pytest.raises(UnsupportedCUDACallError, match="waits for theirs of a TCPStore"):
+        with pytest.raises(UnsupportedCUDACallError, match="waits for theirs of a store"):
             store.wait(["mine", "theirs"], timedelta(hours=1))
         kind = dist.TCPStore
+        with pytest.raises(RuntimeError, match=r"(?i)timeout"):
+            dist.PrefixStore("part", store).get("theirs")
     left_over = kind("localhost", 0, is_master=True, wait_for_workers=False)
     assert type(left_over) is dist.TCPStore
+
+
+def test_nothing_waits_in_the_stores_of_groups_and_in_files(group, tmp_path):
+    default = dist.distributed_c10d._get_default_store()
+    default.set("mine", "1")
+    assert default.get("mine") == b"1"
+    with pytest.raises(RuntimeError, match=r"(?i)timeout"):
+        default.get("theirs")
+    with pytest.raises(UnsupportedCUDACallError, match="waits for theirs of a store"):
+        dist.FileStore(str(tmp_path / "store"), 4).get("theirs")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_barriers_are_passed(group, monkeypatch):

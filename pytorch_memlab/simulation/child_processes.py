@@ -46,10 +46,10 @@ def simulated(gpu: GPU, options: Mapping[str, Any]) -> Iterator[None]:
     settings = {"package": _PACKAGE, "gpu": _described(gpu), "options": dict(options)}
     before = os.environ.get(VARIABLE)
     is_first = _FOLDER not in os.environ.get(_PATH, "").split(os.pathsep)
-    os.environ[VARIABLE] = json.dumps(settings)
-    if is_first:
-        os.environ[_PATH] = os.pathsep.join(filter(None, [_FOLDER, os.environ.get(_PATH)]))
     try:
+        os.environ[VARIABLE] = json.dumps(settings)
+        if is_first:
+            os.environ[_PATH] = os.pathsep.join(filter(None, [_FOLDER, os.environ.get(_PATH)]))
         with _fork_server():
             yield
     finally:

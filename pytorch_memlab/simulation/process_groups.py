@@ -6,7 +6,6 @@ import functools
 import inspect
 import os
 import pickle
-import sys
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlparse
@@ -46,15 +45,15 @@ def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
     if not dist.is_available():
         return
     from .collectives import SimulatedGloo, SimulatedNCCL
-    from .stores import SimulatedTCPStore
+    from .stores import SimulatedFileStore, SimulatedTCPStore
 
     c10d = dist.distributed_c10d
     for module in (dist, c10d):
         patches.set(module, "is_nccl_available", lambda: True)
         patches.set(module, "ProcessGroupNCCL", SimulatedNCCL)
         patches.set(module, "ProcessGroupGloo", SimulatedGloo)
-        patches.set(module, "TCPStore", SimulatedTCPStore)
-    patches.set(sys.modules["torch.distributed.rendezvous"], "TCPStore", SimulatedTCPStore)
+    for store in (SimulatedTCPStore, SimulatedFileStore):
+        patches.set_by_name(store.real, store)
     patches.set(c10d, "rendezvous", _rendezvous)
     patches.set(c10d, "_store_based_barrier", _pass_barrier)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
@@ -74,9 +73,11 @@ def _rendezvous(
     url: str, rank: int = -1, world_size: int = -1, **_options: Any
 ) -> Iterator[tuple[Any, int, int]]:
     """What ``init_process_group`` asks for: a store, the rank, and how many ranks there are."""
+    from .stores import SimulatedStore
+
     query = dict(parse_qsl(urlparse(url).query))
     yield (
-        vars(dist)["HashStore"](),
+        SimulatedStore(),
         rank if rank >= 0 else _number("RANK", query.get("rank")),
         world_size if world_size >= 0 else _number("WORLD_SIZE", query.get("world_size")),
     )

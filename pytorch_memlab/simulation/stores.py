@@ -1,8 +1,9 @@
-"""``torch.distributed.TCPStore`` of a process that stands for one rank of many."""
+"""Stores of ``torch.distributed`` in a process that stands for one rank of many."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, ClassVar
 
 import torch.distributed as dist
 
@@ -10,27 +11,17 @@ from ..errors import UnsupportedCUDACallError
 from . import active
 
 _HashStore: Any = vars(dist)["HashStore"]
-_RealStore: Any = vars(dist)["TCPStore"]
 
 
-class SimulatedTCPStore(_HashStore):  # type: ignore[misc]
-    """A store of this process alone: no server, and nothing waits for another process.
+class SimulatedStore(_HashStore):  # type: ignore[misc]
+    """A store of this process alone, in which nothing waits for another process."""
 
-    The arguments are those of ``torch.distributed.TCPStore``. Modules that are imported while
-    simulating keep this class; outside ``simulate`` it makes real stores.
-    """
-
-    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """A real store where no GPU is simulated."""
-        if active.machine is None:
-            return _RealStore(*args, **kwargs)
-        return super().__new__(cls)
-
-    def __init__(self, host_name: str, port: int = 29500, *_args: Any, **_options: Any) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.host = host_name
-        self.port = port or 29500
-        self.libuvBackend = True  # the attribute's name in PyTorch
+        super().set_timeout(timedelta(seconds=1))  # for C++, which does not ask ``get``
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """What is not there does not come."""
 
     def get(self, key: str) -> bytes:
         """A value that this process has set."""
@@ -52,6 +43,44 @@ class SimulatedTCPStore(_HashStore):  # type: ignore[misc]
         missing = [key for key in keys if not self.check([key])]
         if missing:
             raise UnsupportedCUDACallError(
-                f"this process waits for {', '.join(missing)} of a TCPStore, which another process"
+                f"this process waits for {', '.join(missing)} of a store, which another process"
                 " would set: one rank alone is simulated"
             )
+
+
+class _Replacement(SimulatedStore):
+    """What stands for a kind of store.
+
+    Modules that are imported while simulating keep this class; outside ``simulate`` it makes real
+    stores.
+    """
+
+    real: ClassVar[Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A real store where no GPU is simulated."""
+        if active.machine is None:
+            return cls.real(*args, **kwargs)
+        return super().__new__(cls)
+
+
+class SimulatedTCPStore(_Replacement):
+    """``torch.distributed.TCPStore`` without a server; its arguments are those of the real one."""
+
+    real = vars(dist)["TCPStore"]
+
+    def __init__(self, host_name: str, port: int = 29500, *_args: Any, **_options: Any) -> None:
+        super().__init__()
+        self.host = host_name
+        self.port = port or 29500
+        self.libuvBackend = True  # the attribute's name in PyTorch
+
+
+class SimulatedFileStore(_Replacement):
+    """``torch.distributed.FileStore`` without a file; its arguments are those of the real one."""
+
+    real = vars(dist)["FileStore"]
+
+    def __init__(self, file_name: str, *_args: Any, **_options: Any) -> None:
+        super().__init__()
+        self.path = file_name

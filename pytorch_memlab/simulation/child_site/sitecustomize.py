@@ -11,6 +11,7 @@ import importlib.util
 import json
 import os
 import sys
+import threading
 from contextlib import suppress
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
@@ -35,7 +36,7 @@ class _AfterTorch:
         self._settings = settings
         self._is_asking = False
         self._simulation: Any = None
-        self._afterwards = {"torch": self._begin, _PACKAGE: self._import_torch}
+        self._afterwards = {"torch": self.begin, _PACKAGE: self._import_torch}
         atexit.register(self._end)
 
     def find_spec(self, name: str, *_where: Any) -> ModuleSpec | None:
@@ -64,8 +65,11 @@ class _AfterTorch:
         with suppress(ImportError):
             importlib.import_module("torch")
 
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Simulate until the process ends; where that fails, say so."""
         try:
+            if threading.current_thread() is not threading.main_thread():
+                raise RuntimeError("torch must be imported in the main thread first")
             _load_package(self._settings["package"])
             from pytorch_memlab.simulation.child_processes import simulation_of
 
@@ -106,7 +110,15 @@ def _run_what_this_stands_before() -> None:
         spec.loader.exec_module(module)
 
 
+def _simulate(settings: dict[str, Any]) -> None:
+    after_torch = _AfterTorch(settings)
+    if "torch" in sys.modules:  # a .pth file has imported it
+        after_torch.begin()
+    else:
+        sys.meta_path.insert(0, after_torch)
+
+
 if __name__ == "sitecustomize":
     if _VARIABLE in os.environ:
-        sys.meta_path.insert(0, _AfterTorch(json.loads(os.environ[_VARIABLE])))
+        _simulate(json.loads(os.environ[_VARIABLE]))
     _run_what_this_stands_before()
