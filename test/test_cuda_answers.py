@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.cuda._gpu_trace as gpu_trace
 
-from pytorch_memlab import simulate
+from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import AllocatorSettingsError, UnsupportedCUDACallError, UsageError
 
 MB = 2**20
@@ -248,6 +248,29 @@ def test_the_environment_may_hide_some_gpus_but_not_all(monkeypatch: pytest.Monk
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"GPU-{str(uuids[1])[:8]}")
     with simulate("24GiB", count=4):
         assert torch.cuda.device_count() == 1
+
+
+def test_a_profile_goes_on_when_the_program_hides_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def work() -> int:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        return int(torch.ones(10, device=device).sum())
+
+    with simulate("24GiB", count=2), LineProfiler(work) as profiler:
+        assert work() == 10
+        assert torch.cuda.device_count() == 0
+        profiler.disable()
+        assert "monkeypatch.setenv" in str(profiler.display())
+
+
+def test_a_program_may_show_what_its_environment_hid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    with simulate("24GiB", count=3) as machine:
+        assert [gpu.index for gpu in machine.known_gpus] == [0]
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+        assert torch.cuda.device_count() == 2
+        assert torch.ones(1, device="cuda:1").sum().item() == 1
+        assert [gpu.index for gpu in machine.known_gpus] == [0, 1]
 
 
 # Callbacks

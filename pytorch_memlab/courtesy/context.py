@@ -105,7 +105,7 @@ class SimulatedContext:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._drivers = [gpu.driver for gpu in machine.gpus]
+        self._drivers = [gpu.driver for gpu in machine.known_gpus]
         self._taken = [driver.context for driver in self._drivers]
 
     def suspend(self) -> None:

@@ -34,7 +34,7 @@ def find_devices() -> list[Device]:
     """
     machine = simulated_machine()
     if machine is not None:
-        return [_simulated(machine, index) for index in range(len(machine.gpus))]
+        return [_simulated(machine, index) for index in range(len(machine.known_gpus))]
     if torch.cuda.is_available():
         return [_cuda(index) for index in range(torch.cuda.device_count())]
     kind = accelerator.accelerator_type()
@@ -101,7 +101,7 @@ def _simulated(machine: Machine, index: int) -> Device:
     from .simulated import SimulatedDevice
     from .simulated_gaps import SimulatedGaps
 
-    gpu = machine.gpus[index]
+    gpu = machine.known_gpus[index]
     if gpu.reader is None:
         reads = None if machine.shapes is None else machine.shapes.reads
         gaps = SimulatedGaps(machine.gaps[index], reads)

@@ -103,7 +103,7 @@ def _question(device: Device) -> Callable[[], bool]:
     kind, _, index = device.name.partition(":")
     machine = active.machine
     if machine is not None:
-        return machine.gpus[int(index)].in_use
+        return machine.known_gpus[int(index)].in_use
     if kind == "cuda" and torch.cuda.is_available():
         return lambda: cuda.is_used(int(index))
     return lambda: True

@@ -87,7 +87,7 @@ class CudaCalls:
             "_cuda_isInBadFork": lambda: False,
             "_cuda_synchronize": self._synchronize,
             "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
-            "_cuda_getArchFlags": lambda: _arch(machine.gpus[0].model),
+            "_cuda_getArchFlags": lambda: _arch(machine.known_gpus[0].model),
             "_cuda_getCompiledVersion": lambda: 0,
             "_cuda_isCurrentStreamCapturing": lambda: False,
             "_cuda_hasPrimaryContext": lambda device: machine.gpu(device).in_use(),
@@ -254,7 +254,7 @@ class CudaCalls:
             "Stream": SimulatedCUDAStream,
             "Event": SimulatedCUDAEvent,
             "has_magma": True,
-            "get_arch_list": lambda: [_arch(gpu.model) for gpu in machine.gpus[:1]],
+            "get_arch_list": lambda: [_arch(machine.known_gpus[0].model)],
         }
         for name, value in names.items():
             patches.set(torch.cuda, name, value)

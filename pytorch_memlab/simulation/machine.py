@@ -98,6 +98,8 @@ class Machine:
     ) -> None:
         self._all_gpus = [SimulatedGPU(index, model, settings, taken) for index in range(count)]
         self.gpus = self._all_gpus[: visible(self._all_gpus)]
+        self.known_gpus = self.gpus.copy()
+        """Those that the program sees or saw: it may hide them until it uses one."""
         self.generators = [SimulatedGenerator(index) for index in range(count)]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
@@ -276,6 +278,7 @@ class Machine:
         """Hide GPUs as CUDA_VISIBLE_DEVICES says now, until the program uses one."""
         if not any(gpu.in_use() for gpu in self._all_gpus):
             self.gpus[:] = self._all_gpus[: visible(self._all_gpus)]
+            self.known_gpus += self.gpus[len(self.known_gpus) :]
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.

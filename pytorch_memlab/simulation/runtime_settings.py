@@ -50,7 +50,7 @@ class RuntimeSettings:
         }
 
     def _change(self, text: str) -> None:
-        gpus = self._machine.gpus
+        gpus = self._machine.known_gpus
         settings = gpus[0].allocator.settings.changed_by(text)
         for gpu in gpus:
             gpu.call("change_settings", settings)

@@ -277,7 +277,7 @@ class MemoryHistory:
         return {
             "segments": segments,
             "device_traces": traces,
-            "allocator_settings": _settings(self._machine.gpus[0]),
+            "allocator_settings": _settings(self._machine.known_gpus[0]),
             "external_annotations": [],
         }
 
