@@ -78,6 +78,7 @@ class IPyGPULogger:
     the current GPU ``Consumed`` and ``Peaked`` are bytes that the program allocated, ``Used Total``
     is memory of the whole card, whoever took it. Peaks of the GPU are the allocator's own, those
     of the process the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20 bytes.
+    ``Gen`` contains the tensors of simulated GPUs: they are in the memory of the process.
 
     Args:
         compact: whether a report has one line.

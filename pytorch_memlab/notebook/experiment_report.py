@@ -42,6 +42,7 @@ class Outcome:
         end: memory before variables were deleted.
         after: memory after all.
         seconds: that it took.
+        host_has_gpus: whether simulated GPUs keep their tensors in the memory of the process.
     """
 
     deleted: list[str]
@@ -55,6 +56,7 @@ class Outcome:
     end: MemoryState
     after: MemoryState
     seconds: float
+    host_has_gpus: bool
 
     def consumed(self) -> dict[str, int]:
         """Bytes by what they are of: ``Gen``, and each GPU's label."""
@@ -156,6 +158,7 @@ def finish_text(outcome: Outcome) -> str:
                 ),
             ]
         ),
+        *(["*** Gen contains the tensors of the simulated GPUs"] if outcome.host_has_gpus else []),
         f"*** Elapsed wallclock time:\n{_clock(outcome.seconds)}",
         state_text(outcome.after),
     ]

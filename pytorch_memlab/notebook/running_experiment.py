@@ -8,6 +8,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from ..devices import simulated_machine
 from .assigned_names import assigned_names, body_of
 from .cells import cells_of, running_source
 from .experiment_report import MemoryState, Outcome, finish_text, start_text
@@ -157,6 +158,7 @@ class RunningExperiment:
             end=end,
             after=memory_now(self._backend),
             seconds=time.perf_counter() - self._began,
+            host_has_gpus=_host_has_gpus(),
         )
 
     def _settle(self, rebound: list[str]) -> str:
@@ -180,6 +182,11 @@ class RunningExperiment:
 
     def _is_experiment(self, name: str) -> bool:
         return hasattr(type(self._shell.user_ns[name]), "keep_var_names")
+
+
+def _host_has_gpus() -> bool:
+    machine = simulated_machine()
+    return machine is not None and machine.shapes is None
 
 
 def _is_failing() -> bool:

@@ -430,6 +430,18 @@ def test_garbage_of_the_user_is_reported(run, names, gpu, capsys):
     assert "gc collected during the experiment:\ncleared 5 objects" in capsys.readouterr().out
 
 
+def test_under_simulation_it_says_what_the_host_holds_besides(run, names, capsys):
+    said = "*** Gen contains the tensors of the simulated GPUs\n\n*** Elapsed"
+    run("exp = IPyExperimentsCPU(); exp.finish()")
+    assert said not in capsys.readouterr().out
+    with simulate("24GiB", compute=False):
+        run("exp = IPyExperiments(); exp.finish()")
+        assert said not in capsys.readouterr().out
+    with simulate("24GiB"):
+        run("exp = IPyExperiments(); exp.finish()")
+        assert said in capsys.readouterr().out
+
+
 def test_its_repr_says_whether_it_runs(run, names):
     run("exp = IPyExperimentsCPU()")
     assert repr(names["exp"]) == "<IPyExperimentsCPU with backend cpu: running>"
