@@ -509,9 +509,12 @@ def test_a_distributed_checkpoint_stays_as_a_whole(tmp_path, monkeypatch):
         assert machine.shapes.lacks_values(loaded["weight"])
         dcp.async_save(new, checkpoint_id="other").result()
         assert machine.kept_files.note().endswith(": folder, other")
+        Path("other/config.bin").write_bytes(OLD)
+        Path("beside").write_bytes(OLD)
+        os.replace("beside", "other/report.html")
 
     assert {path: path.read_bytes() for path in Path("folder").iterdir()} == files
-    assert os.listdir("other") == []
+    assert sorted(os.listdir("other")) == ["config.bin", "report.html"]
     dcp.load(old, checkpoint_id="folder")
     assert old["step"] == 1
 

@@ -22,6 +22,8 @@ MARK = b".pytorch_memlab_tensors_without_values"
 """Stands in the bytes of everything that was saved with tensors that have no values."""
 
 _NAMED = 10
+_ENDINGS = (".distcp", ".metadata", ".metadata.tmp")
+"""Of the files that PyTorch writes for a distributed checkpoint."""
 _unlink = os.unlink
 
 
@@ -71,14 +73,17 @@ class KeptFiles:
                 self.tell(path)
 
     def keep_folder(self, path: Any) -> None:
-        """Keep every file that is written into a folder from now on."""
+        """Keep every file of a distributed checkpoint that is written there from now on."""
         with self._lock:
             self._folders.add(resolved(path))
             self.tell(path)
 
     def is_in_kept_folder(self, path: Any) -> bool:
-        """Whether every file that is written at this place is kept."""
-        return bool(self._folders) and os.path.dirname(resolved(path)) in self._folders
+        """Whether a file belongs to a distributed checkpoint that is kept."""
+        if not self._folders:
+            return False
+        folder, name = os.path.split(resolved(path))
+        return folder in self._folders and name.endswith(_ENDINGS)
 
     def drop(self, path: Any) -> None:
         """Forget the copy of a file: the file itself was written."""
