@@ -74,6 +74,7 @@ class MemoryUsageLogger:
         host = reading.host
         before = host.used - host.consumed if self._resident is None else self._resident
         self._resident = host.used
+        counted = self._perfs.pop().stop() if self._perfs and not self._loads else None
         load = self._load
         mean, highest = (0.0, 0.0) if load is None else load
         print(
@@ -83,8 +84,8 @@ class MemoryUsageLogger:
             f"peaked {_mib(host.above_end)} MiB above final usage, "
             f"current RAM usage now {_mib(host.used)} MiB"
         )
-        if self._perfs and not self._loads:
-            print(self._perfs.pop().stop())
+        if counted is not None:
+            print(counted)
 
 
 def _mib(nbytes: int) -> str:

@@ -1,7 +1,11 @@
-"""Linux ``perf stat`` beside a cell: how often an event of the processor happened per second."""
+"""Linux ``perf stat`` beside a cell: how often an event of the processor happened per second.
+
+``python -m pytorch_memlab.notebook.perf [EVENT]`` tries whether it counts on this machine.
+"""
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
@@ -11,6 +15,7 @@ from typing import Final
 
 INTERVAL_MS: Final = 100
 PAUSE_SECONDS: Final = 0.3
+TRIAL_SECONDS: Final = 1.0
 
 
 def parse_sample(line: str) -> float | None:
@@ -95,3 +100,33 @@ class PerfStat:
             output.seek(0)
             counts = [parse_sample(line) for line in output]
         return summary(self._event, [count for count in counts if count is not None])
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Count an event while a second of work runs, and print what a cell would.
+
+    Args:
+        arguments: the event, ``cache-misses`` without one; those of the command line if None.
+
+    Returns:
+        the exit status: 1 where ``perf`` is not installed.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m pytorch_memlab.notebook.perf",
+        description="Try whether Linux' perf stat counts an event on this machine.",
+    )
+    parser.add_argument("event", nargs="?", default="cache-misses", help="as perf list names it")
+    event = parser.parse_args(arguments).event
+    if not PerfStat.is_installed():
+        print("perf is not installed: it comes with the package linux-perf or linux-tools")
+        return 1
+    counter = PerfStat(event)
+    end = time.perf_counter() + TRIAL_SECONDS
+    while time.perf_counter() < end:
+        sum(range(10_000))
+    print(counter.stop())
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

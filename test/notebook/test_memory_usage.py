@@ -170,10 +170,25 @@ def test_perf_runs_beside_each_cell(run, watched, capsys, tmp_path, monkeypatch)
     command = f"stat --pid {os.getpid()} --event instructions -I 100"
     assert called.read_text() == command + "\n"
     assert printed[0] == f"run_capture_perf running: perf {command}"
-    assert LINE.fullmatch(printed[1])
-    assert printed[2:] == [
-        "PAUSING to get perf sample for 0.5s",
+    assert printed[1] == "PAUSING to get perf sample for 0.5s"
+    assert LINE.fullmatch(printed[2])
+    assert printed[3:] == [
         "perf value for instructions averages to 7,500/second, raw samples: [1000.0, 500.0]",
+    ]
+
+
+def test_perf_can_be_tried_from_the_command_line(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert perf.main(["instructions"]) == 1
+    assert capsys.readouterr().out.startswith("perf is not installed")
+    tool = tmp_path / "perf"
+    tool.write_text(FAKE_PERF)
+    tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("PERF_CALLED", str(tmp_path / "called"))
+    assert perf.main(["instructions"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "perf value for instructions averages to 7,500/second, raw samples: [1000.0, 500.0]"
     ]
 
 
