@@ -133,7 +133,7 @@ def _read(op: Any) -> Traits:
     is_library = is_of_library(op)
     python_kernel = None if kernel is not None else python_kernel_of(op)
     if is_library:
-        takes_nothing_more = python_kernel is not None or op._schema._is_view_op()
+        takes_nothing_more = python_kernel is not None or op.is_view
     else:
         takes_nothing_more = takes_nothing(op) or not (makes_tensors or writes_out)
     return Traits(
