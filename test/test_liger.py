@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from both_ways import lines_both_ways
 
 pytest.importorskip("triton", reason="`make programs` has triton")
 liger = pytest.importorskip("liger_kernel.transformers", reason="`make programs` has liger-kernel")
+
+transformers = pytest.importorskip("transformers")
 
 from pytorch_memlab import simulate  # noqa: E402
 
@@ -63,3 +66,26 @@ def test_norms_and_activations_compute(dtype):
         torch.testing.assert_close(norm(x), expected, rtol=2e-2, atol=2e-2)
         result = LigerSiLUMulFunction.apply(x.clone(), x.clone())
         torch.testing.assert_close(result, torch.nn.functional.silu(x) * x, rtol=2e-2, atol=2e-2)
+
+
+def llama_step():
+    config = transformers.LlamaConfig(
+        vocab_size=500, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).cuda().bfloat16()
+    liger.apply_liger_kernel_to_llama(model=model)
+    optimizer = torch.optim.AdamW(model.parameters())
+    tokens = torch.randint(0, 500, (2, 16), device="cuda")
+    for _ in range(2):
+        loss = model(input_ids=tokens, labels=tokens).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_patched_llama_takes_the_same_both_ways():
+    # Liger logs which backends it cannot import, and pytest keeps those records with their frames.
+    with simulate("80GiB", compute=False):
+        llama_step()
+    lines_both_ways(llama_step, [llama_step])
