@@ -80,7 +80,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
     Args:
         gpu: a preset's name such as ``"h100"``, a capacity such as ``"24GiB"`` or bytes, a ``GPU``,
             or the path of a TOML file that describes one.
-        count: how many GPUs there are.
+        count: how many GPUs there are; ``CUDA_VISIBLE_DEVICES`` hides some, as with CUDA.
         compute: whether ops compute. Without it they return tensors of the right shapes that
             have no values and cost no memory of the host, so that a model of any size runs in
             seconds; ``shapes`` has the rule for values that the program reads all the same, and
@@ -104,7 +104,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
     Raises:
         UnknownGPUError: no such preset, size or file; the message lists the presets.
         UsageError: ``count`` is no positive int, ``context`` or ``others`` is no size, or they
-            leave nothing, or this one is on already.
+            leave nothing, ``CUDA_VISIBLE_DEVICES`` hides all GPUs, or this one is on already.
         StrictSimulationError: what ``strict`` does not allow happened.
 
     >>> with simulate("24GiB"):
