@@ -7,6 +7,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -62,6 +65,8 @@ def test_a_training_process_lends_and_goes_on_as_if_nothing_had_happened():
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
+    ends_at_the_latest = threading.Timer(120, process.kill)
+    ends_at_the_latest.start()
 
     def line():
         return process.stdout.readline().strip()
@@ -90,6 +95,7 @@ def test_a_training_process_lends_and_goes_on_as_if_nothing_had_happened():
             assert line() == "equal True True"
             assert line() == "0 0" or line() == "Handlers.SIG_DFL Handlers.SIG_DFL"
         finally:
+            ends_at_the_latest.cancel()
             process.kill()
 
 
@@ -113,6 +119,23 @@ class Recorder:
 
 def restore_signal():
     signal.raise_signal(RESTORE)
+
+
+@contextmanager
+def restored_at_the_latest():
+    """What waits for a signal that was lost goes on after a minute, and its test fails."""
+    timer = threading.Timer(60, os.kill, (os.getpid(), RESTORE))
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def wait_until(condition):
+    end = time.monotonic() + 60
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.001)
 
 
 def test_a_signal_that_another_thread_takes_is_heard_too():
@@ -223,12 +246,11 @@ def test_a_gpu_without_room_is_waited_for():
 
 def test_ctrl_c_while_the_gpu_is_lent_brings_it_back_first():
     recorder = Recorder()
-    with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy:
+    with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy, restored_at_the_latest():
         signal.raise_signal(LEND)
 
         def interrupt():
-            while not recorder.lends:
-                pass
+            wait_until(lambda: recorder.lends)
             os.kill(os.getpid(), signal.SIGINT)
 
         thread = threading.Thread(target=interrupt)
@@ -240,6 +262,70 @@ def test_ctrl_c_while_the_gpu_is_lent_brings_it_back_first():
     assert recorder.calls == ["yield", "restore"]
 
 
+def swallowed_interrupt():
+    """Ctrl-C while the callback of a weak reference runs: Python prints it and goes on."""
+
+    class Tensor:
+        pass
+
+    tensor = Tensor()
+    reference = weakref.ref(tensor, lambda _: signal.raise_signal(signal.SIGINT))
+    del tensor
+    assert reference() is None
+
+
+@pytest.fixture
+def swallowed(monkeypatch):
+    """What Python printed of exceptions that nobody could catch."""
+    seen = []
+    monkeypatch.setattr(sys, "unraisablehook", lambda error: seen.append(error.exc_type))
+    return seen
+
+
+def test_ctrl_c_is_not_lost_where_python_swallows_it_while_the_gpu_is_lent(swallowed):
+    recorder = Recorder(at_yield=swallowed_interrupt)
+    before = signal.getsignal(signal.SIGINT)
+    with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy, restored_at_the_latest():
+        signal.raise_signal(LEND)
+        with pytest.raises(KeyboardInterrupt):
+            courtesy.safe_point()
+
+    assert swallowed == [KeyboardInterrupt]
+    assert recorder.calls == ["yield", "restore"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_ctrl_c_is_not_lost_either_while_a_gpu_without_room_is_waited_for(swallowed):
+    def fail():
+        swallowed_interrupt()
+        raise MemlabError("no room on cuda:0")
+
+    recorder = Recorder(at_yield=restore_signal, at_restore=fail)
+    with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy, restored_at_the_latest():
+        signal.raise_signal(LEND)
+        with pytest.warns(UserWarning, match="no room"), pytest.raises(KeyboardInterrupt):
+            courtesy.safe_point()
+
+    assert swallowed == [KeyboardInterrupt]
+    assert recorder.calls == ["yield", "restore"]
+
+
+def test_a_handler_of_ctrl_c_that_only_notes_it_stays_in_force(monkeypatch):
+    heard = []
+    before = signal.signal(signal.SIGINT, lambda *_: heard.append(RESTORE))
+    try:
+        recorder = Recorder(at_yield=lambda: (signal.raise_signal(signal.SIGINT), restore_signal()))
+        with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy:
+            signal.raise_signal(LEND)
+            courtesy.safe_point()
+        signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    assert heard == [RESTORE] * 2
+    assert recorder.calls == ["yield", "restore"]
+
+
 def test_a_loop_in_another_thread():
     lent = threading.Event()
     recorder = Recorder(at_yield=lent.set)
@@ -247,11 +333,11 @@ def test_a_loop_in_another_thread():
         signal.raise_signal(LEND)
         thread = threading.Thread(target=courtesy.safe_point)
         thread.start()
-        assert lent.wait(10)
+        assert lent.wait(60)
         courtesy.safe_point()  # of a second thread: goes on at once
         assert recorder.calls == ["yield"]
         restore_signal()
-        thread.join(10)
+        thread.join(60)
 
     assert recorder.calls == ["yield", "restore"]
 
@@ -296,8 +382,7 @@ def test_real_memory_goes_and_comes():
         seen = []
 
         def look():
-            while torch.cuda.memory_allocated():
-                pass
+            wait_until(lambda: not torch.cuda.memory_allocated())
             seen.append(tensor.device.type)
             os.kill(os.getpid(), RESTORE)
 

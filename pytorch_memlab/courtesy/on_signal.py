@@ -11,6 +11,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from .._common.kept_interrupt import KeptInterrupt
 from ..errors import MemlabError, UsageError
 from .context import find_context
 
@@ -69,7 +70,8 @@ class SignalledCourtesy:
         # A second thread that comes by goes on: it finds the GPU lent, as any other would.
         if self._wanted and self._waiting.acquire(blocking=False):
             try:
-                self._lend_and_wait()
+                with KeptInterrupt() as interrupt:
+                    self._lend_and_wait(interrupt)
             finally:
                 self._waiting.release()
 
@@ -101,12 +103,13 @@ class SignalledCourtesy:
         setattr(handle, _IS_OURS, True)
         return handle
 
-    def _lend_and_wait(self) -> None:
+    def _lend_and_wait(self, interrupt: KeptInterrupt) -> None:
         try:
             self._courtesy.yield_memory(release_context=self._release_context)
             _log.info("the GPU is lent, until %s arrives", self._restores.name)
             while self._wanted:
                 self._wait()
+                interrupt.raise_again()
         except MemlabError as error:
             self._wanted = False
             warnings.warn(f"the GPU was asked for, but is not lent: {error}", stacklevel=3)
@@ -115,10 +118,10 @@ class SignalledCourtesy:
             if self._courtesy.lends:
                 self._courtesy.restore()
             raise
-        self._bring_back()
+        self._bring_back(interrupt)
         _log.info("the GPU is back")
 
-    def _bring_back(self) -> None:
+    def _bring_back(self, interrupt: KeptInterrupt) -> None:
         """Restore, as often as it is asked for until it succeeds."""
         while True:
             asked = self._asked_back
@@ -130,6 +133,7 @@ class SignalledCourtesy:
                 return
             while self._asked_back == asked:
                 self._wait()
+                interrupt.raise_again()
 
     def _wait(self) -> None:
         """Until a signal arrives, or a moment has passed."""
