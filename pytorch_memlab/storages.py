@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 import torch
+
+from .uninterrupted import STANDARD_SIGNALS, uninterrupted
 
 T = TypeVar("T")
 
@@ -56,8 +60,11 @@ class StorageTable(Generic[T]):
     A storage's Python object lives as long as C++ holds the storage, so the end of the one is
     the end of the other. Nothing here keeps a storage alive.
 
+    See Note [Deaths of storages].
+
     Args:
-        on_death: called with what was known, in whichever thread dropped the last reference.
+        on_death: called with what was known, at the first question to the table after a storage
+            died, in the thread that asks.
 
     >>> deaths = []
     >>> table = StorageTable(deaths.append)
@@ -66,14 +73,32 @@ class StorageTable(Generic[T]):
     >>> table.find(tensor.view(2, 1))
     'two floats'
     >>> del tensor
+    >>> table.sweep()
     >>> deaths
     ['two floats']
     """
 
+    # Note [Deaths of storages]
+    #
+    # A storage dies wherever Python drops the last reference. What runs there, as the callback of
+    # a weak reference, must be no Python code: Python runs the handlers of signals between any two
+    # instructions of it, and swallows what they raise, so that Ctrl-C would neither stop the
+    # program nor let the callback do its work. So the callback is a method in C, which notes the
+    # death, and the next question to the table does the work.
+
     def __init__(self, on_death: Callable[[T], None]) -> None:
         self._on_death = on_death
-        self.known: dict[int, T] = {}
+        self._known: dict[int, T] = {}
         self._deaths: dict[int, _Death] = {}
+        self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
+        self._lock = threading.RLock()
+
+    @property
+    def known(self) -> dict[int, T]:
+        """``_cdata`` of a storage that lives -> what is known of it."""
+        if self._dead:  # asked for every op
+            self.sweep()
+        return self._known
 
     def add(self, storage: torch.UntypedStorage, value: T) -> None:
         """Remember ``value`` until ``storage`` dies.
@@ -83,10 +108,12 @@ class StorageTable(Generic[T]):
             value: what to remember.
         """
         key: int = storage._cdata
-        death = _Death(storage, self._forget)
+        death = _Death(storage, self._dead.append)
         death.key = key
-        self._deaths[key] = death
-        self.known[key] = value
+        with self._lock:
+            self.sweep()  # one of the dead may have had the same key
+            self._known[key] = value
+            self._deaths[key] = death
 
     def find(self, tensor: torch.Tensor) -> T | None:
         """What is known of a tensor's memory.
@@ -98,12 +125,14 @@ class StorageTable(Generic[T]):
             the value of the last of its storages, which is that of the values of a sparse
             tensor; None if it is not known.
         """
+        if self._dead:  # asked for every tensor of every op
+            self.sweep()
         with torch._C.DisableTorchFunction():
             try:
-                return self.known.get(_untyped_storage(tensor)._cdata)
+                return self._known.get(_untyped_storage(tensor)._cdata)
             except (NotImplementedError, RuntimeError, ValueError):
                 storages = storages_of(tensor)
-        return self.known.get(storages[-1]._cdata) if storages else None
+        return self._known.get(storages[-1]._cdata) if storages else None
 
     def values(self) -> Iterator[T]:
         """Everything that is known, oldest first."""
@@ -111,10 +140,17 @@ class StorageTable(Generic[T]):
 
     def clear(self) -> None:
         """Forget everything without calling it a death."""
-        self._deaths.clear()
-        self.known.clear()
+        with self._lock:
+            self._deaths.clear()
+            self._known.clear()
 
-    def _forget(self, death: weakref.ref[torch.UntypedStorage]) -> None:
-        key = death.key  # type: ignore[attr-defined]
-        if self._deaths.pop(key, None) is not None:
-            self._on_death(self.known.pop(key))
+    def sweep(self) -> None:
+        """Forget the storages that died."""
+        if not self._dead:
+            return
+        with self._lock, uninterrupted(*STANDARD_SIGNALS):
+            while self._dead:
+                death: _Death = self._dead.popleft()  # type: ignore[assignment]
+                if self._deaths.get(death.key) is death:
+                    del self._deaths[death.key]
+                    self._on_death(self._known.pop(death.key))

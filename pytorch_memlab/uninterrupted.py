@@ -15,6 +15,14 @@ try:
 except ImportError:  # another Python than CPython
     _signal = signal
 
+_ALL = tuple(sorted(map(int, signal.valid_signals())))
+
+STANDARD_SIGNALS = tuple(number for number in _ALL if number < 32)
+"""All but those that POSIX leaves to programs for messages of their own (``SIGRTMIN`` and on)."""
+
+_holder: uninterrupted | None = None
+"""What holds signals back now: one inside it has nothing to do."""
+
 
 class uninterrupted:  # noqa: N801 - reads as the state that it is
     """Holds signals' Python handlers back, and runs them right after.
@@ -32,45 +40,68 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
     __slots__ = ("_arrived", "_handlers", "_numbers")
 
     def __init__(self, *numbers: int) -> None:
-        self._numbers = numbers
+        self._numbers = numbers or _ALL
 
     def __enter__(self) -> None:
+        global _holder
         self._arrived: list[int] = []
-        self._handlers: dict[int, Any] = {}
-        if threading.current_thread() is not threading.main_thread():
+        self._handlers: list[tuple[int, Any]] = []
+        if threading.get_ident() != threading.main_thread().ident:
             return
-        for number in self._numbers or signal.valid_signals():
-            handler = _signal.getsignal(number)
-            if callable(handler):
-                self._handlers[number] = handler
+        outer = _holder
+        if outer is not None and len(outer._numbers) >= len(self._numbers):
+            return
+        found = map(_signal.getsignal, self._numbers)
+        handlers = [
+            (number, handler)
+            for number, handler in zip(self._numbers, found, strict=True)
+            if handler.__class__ is not int and handler is not None
+        ]
         try:
-            for number in self._handlers:
+            self._handlers = handlers
+            for number, _ in handlers:
                 _signal.signal(number, self._note)
+            if outer is None:
+                _holder = self
         except BaseException:
             self._run_handlers()
             raise
 
     def __exit__(self, *exc: object) -> None:
-        self._run_handlers()
+        global _holder
+        if _holder is self:
+            _holder = None
+        if self._handlers:
+            self._run_handlers()
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._arrived.append(number)
 
     def _run_handlers(self) -> None:
         """Put the handlers back, and run those whose signals have arrived, Ctrl-C's last."""
-        _put_back(self._handlers)
-        if self._arrived:
-            for number in sorted(self._arrived, key=lambda number: number == signal.SIGINT):
-                signal.raise_signal(number)
+        try:
+            _put_back(self._handlers)
+        finally:
+            if self._arrived:
+                _raise_all(sorted(self._arrived, key=lambda number: number == signal.SIGINT))
 
 
-def _put_back(handlers: dict[int, Any]) -> None:
+def _put_back(handlers: list[tuple[int, Any]]) -> None:
     """Put all handlers back, also when one of them runs and raises in between."""
-    left = list(handlers.items())
+    left = handlers.copy()
     try:
         while left:
             _signal.signal(*left[-1])
             left.pop()
     finally:
         if left:
-            _put_back(dict(left))
+            _put_back(left)
+
+
+def _raise_all(numbers: list[int]) -> None:
+    """Let each signal arrive, also after the handler of one before it raised."""
+    try:
+        signal.raise_signal(numbers[0])
+    finally:
+        if numbers[1:]:
+            _raise_all(numbers[1:])

@@ -1,5 +1,7 @@
 import pytest
+import torch
 
+from pytorch_memlab import simulate
 from pytorch_memlab.errors import AllocatorSettingsError
 from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
 
@@ -183,3 +185,23 @@ def test_the_size_of_large_segments_can_be_set():
     settings = AllocatorSettings.parse("large_segment_size_mb:32")
     assert settings.segment_size(2 * MB) == 32 * MB
     assert settings.segment_size(12 * MB) == 12 * MB
+
+
+def test_a_limit_of_splits_that_is_lowered_too_late_fails_as_cuda_would():
+    """PyTorch gives a part of a split segment to cudaFree then."""
+    with simulate("512MiB"):
+        kept = torch.empty(200 * MB, dtype=torch.uint8, device="cuda")
+        del kept
+        kept = torch.empty(50 * MB, dtype=torch.uint8, device="cuda")
+        torch.cuda.memory._set_allocator_settings("max_split_size_mb:30")
+        before = torch.cuda.memory_stats()
+        with pytest.raises(RuntimeError, match=r"^CUDA error: invalid argument\. max_split_size"):
+            torch.empty(400 * MB, dtype=torch.uint8, device="cuda")
+        after = torch.cuda.memory_stats()
+        assert {
+            name: (value, after[name]) for name, value in before.items() if after[name] != value
+        } == {}
+        del kept
+        assert torch.cuda.memory_allocated() == 0
+        torch.cuda.empty_cache()
+        assert torch.cuda.memory_reserved() == 0

@@ -92,10 +92,10 @@ def address_finder() -> Callable[[int, int], int]:
     machine = simulated_machine()
     if machine is None:
         return lambda address, _number: address
-    known = machine.placements.known
+    placements = machine.placements
 
     def find(address: int, number: int) -> int:
-        placement = known.get(number)
+        placement = placements.known.get(number)
         return address if placement is None else placement.address
 
     return find

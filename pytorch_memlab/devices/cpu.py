@@ -48,6 +48,7 @@ class CpuDevice:
 
     def stats(self) -> Stats:
         """Counters of the storages followed."""
+        self._storages.sweep()
         stats: Stats = {
             group: {pool: dict(metrics) for pool, metrics in pools.items()}
             for group, pools in self._stats.items()
@@ -56,6 +57,7 @@ class CpuDevice:
 
     def reset_peaks(self) -> None:
         """Set every peak to its current value."""
+        self._storages.sweep()
         for group in (*_COUNTS, *_BYTES):
             for metrics in self._stats[group].values():
                 metrics["peak"] = metrics["current"]

@@ -9,6 +9,7 @@ from .._common.call_results import is_result_dropped
 from ..devices import find_devices
 from ..records import FunctionInfo
 from ..render import gaps
+from ..uninterrupted import uninterrupted
 from ..wrapping import within
 from .columns import DEFAULT_COLUMNS
 from .function_versions import FunctionVersions
@@ -119,16 +120,18 @@ class LineProfiler:
     def enable(self) -> None:
         """Begin to record; a second call has no effect."""
         if not self.enabled:
-            self._measured.begin()
-            current_tracer().watch(self._listener, self._codes.values())
-            self.enabled = True
+            with uninterrupted():
+                self._measured.begin()
+                current_tracer().watch(self._listener, self._codes.values())
+                self.enabled = True
 
     def disable(self) -> None:
         """Record no more; what was recorded stays. A second call has no effect."""
         if self.enabled:
-            self.enabled = False
-            self._depth = 0
-            current_tracer().unwatch(self._listener)
+            with uninterrupted():
+                current_tracer().unwatch(self._listener)
+                self._depth = 0
+                self.enabled = False
 
     def clear(self) -> None:
         """Forget all records and functions."""
@@ -207,7 +210,11 @@ class LineProfiler:
     def __enter__(self) -> Self:
         """Begin to record."""
         self._depth += 1
-        self.enable()
+        try:
+            self.enable()
+        except BaseException:  # Ctrl-C too, which waited until all was on
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:

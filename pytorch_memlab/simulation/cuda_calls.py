@@ -151,13 +151,21 @@ class CudaCalls:
         }
 
     def _host_memory_calls(self) -> dict[str, Callable[..., Any]]:
-        memory = self._machine.pinned_memory
+        pinned, memory = self._machine.pinned, self._machine.pinned_memory
+
+        def swept(call: Callable[[], Any]) -> Callable[[], Any]:
+            def after_deaths() -> Any:
+                pinned.sweep()
+                return call()
+
+            return after_deaths
+
         return {
-            "_cuda_hostMemoryStats": memory.stats,
-            "_cuda_resetPeakHostMemoryStats": memory.reset_peaks,
-            "_cuda_resetAccumulatedHostMemoryStats": memory.reset_accumulated,
-            "_host_emptyCache": memory.empty_cache,
-            "_accelerator_emptyHostCache": memory.empty_cache,
+            "_cuda_hostMemoryStats": swept(memory.stats),
+            "_cuda_resetPeakHostMemoryStats": swept(memory.reset_peaks),
+            "_cuda_resetAccumulatedHostMemoryStats": swept(memory.reset_accumulated),
+            "_host_emptyCache": swept(memory.empty_cache),
+            "_accelerator_emptyHostCache": swept(memory.empty_cache),
         }
 
     def _accelerator_calls(self) -> dict[str, Callable[..., Any]]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..storages import StorageTable
+from ..uninterrupted import STANDARD_SIGNALS, uninterrupted
 from .backward_streams import StreamChanges
 from .cuda_generator import SimulatedGenerator
 from .kernels import Workspaces
@@ -104,6 +105,8 @@ class Machine:
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
         self.placements: StorageTable[Placement] = StorageTable(_release)
+        for gpu in self._all_gpus:
+            gpu.sweep = self.placements.sweep
         self.pinned_memory = PinnedMemory()
         self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
         self.thread = ThreadState()
@@ -256,8 +259,9 @@ class Machine:
         stream = self.current_stream(index)
         if self._trace is not None:
             self._trace.expect(storage)
-        placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
-        self.placements.add(storage, placement)
+        with uninterrupted(*STANDARD_SIGNALS):
+            placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
+            self.placements.add(storage, placement)
 
     def label(self, storage: torch.UntypedStorage, index: int, nbytes: int = 0) -> None:
         """Label a storage of which the GPU's allocator knows nothing.
@@ -292,10 +296,11 @@ class Machine:
             gpu = before.gpu
             if self._trace is not None:
                 self._trace.expect(storage)
-            self.placements.known[key] = gpu.allocate(
-                storage.nbytes(), self.current_stream(gpu.index)
-            )
-            gpu.release(before)
+            with uninterrupted(*STANDARD_SIGNALS):
+                self.placements.known[key] = gpu.allocate(
+                    storage.nbytes(), self.current_stream(gpu.index)
+                )
+                gpu.release(before)
 
     def living(self) -> Iterator[Placement]:
         """Every placement in use."""
@@ -303,4 +308,4 @@ class Machine:
 
 
 def _release(placement: Placement) -> None:
-    placement.gpu.release(placement)
+    placement.gpu.bury(placement)

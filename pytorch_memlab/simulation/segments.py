@@ -50,7 +50,18 @@ class Segments:
             self._stats.oversize_segments.increase(1)
 
     def release(self, block: Block, max_split_size: int) -> None:
-        """Give a whole free segment back to the card."""
+        """Give a whole free segment back to the card.
+
+        Raises:
+            RuntimeError: the block is a part of one: so PyTorch does it too, after
+                ``max_split_size_mb`` was lowered below what a block was split from.
+        """
+        if block.is_split:
+            raise RuntimeError(
+                "CUDA error: invalid argument. max_split_size_mb was lowered after a larger block "
+                "had been split, and now a part of that segment would be given to cudaFree: set "
+                "max_split_size_mb before the first allocation"
+            )
         self._stats.num_device_free += 1
         self._driver.free(block.address)
         for stats in (self._stats.total, block.pool.stats):

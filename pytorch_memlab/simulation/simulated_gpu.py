@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import signal
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..uninterrupted import uninterrupted
+from ..uninterrupted import STANDARD_SIGNALS, uninterrupted
 from .caching_allocator import CachingAllocator, OutOfMemory
 from .driver import SimulatedDriver
 
@@ -75,6 +74,8 @@ class SimulatedGPU:
         )
         self.allocator = CachingAllocator(self.driver, settings, index)
         self._dead: deque[int] = deque()
+        self.sweep: Callable[[], object] = lambda: None
+        """Gives back what storages held that died; called before every question."""
         self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
         self._trace: TraceCallbacks | None = None
         self._estimates: dict[int, int] = {}
@@ -127,6 +128,11 @@ class SimulatedGPU:
             self._dead.append(placement.address)
             self._settle()
 
+    def bury(self, placement: Placement) -> None:
+        """Give a dead storage's memory back at the next question to the allocator."""
+        if placement.address:
+            self._dead.append(placement.address)
+
     def owns(self, address: int) -> bool:
         """Whether an address lies on this GPU."""
         return address // _ADDRESSES == self.index + 1
@@ -167,6 +173,7 @@ class SimulatedGPU:
         return address
 
     def _alone(self, work: Callable[..., Any], *args: Any) -> Any:
+        self.sweep()
         try:
             with _busy:
                 return self._in_one_go(work, *args)
@@ -184,7 +191,7 @@ class SimulatedGPU:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
         # A collection's finalizers may be anybody, also those of storages on this GPU.
         collects = gc.isenabled()
-        with uninterrupted(signal.SIGINT):
+        with uninterrupted(*STANDARD_SIGNALS):
             try:
                 gc.disable()
                 self._free_dead()

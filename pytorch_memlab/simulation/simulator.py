@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from ..errors import UsageError
+from ..uninterrupted import uninterrupted
 from ..wrapping import decorated
 from . import (
     active,
@@ -177,6 +178,15 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         if self._exits is not None:
             raise UsageError("this simulation is on already: make another to nest one")
         self._is_used = True
+        try:
+            with uninterrupted():
+                machine = self._begin()
+        except BaseException:  # Ctrl-C too, which waited until all was on
+            self.__exit__()
+            raise
+        return machine
+
+    def _begin(self) -> Machine:
         settings = AllocatorSettings.parse(settings_string())
         shapes = None if self._options["compute"] else Shapes()
         count = self._options["count"]
@@ -200,10 +210,11 @@ class simulate:  # noqa: N801 - reads as the verb that it is
 
     def __exit__(self, *exc: Any) -> None:
         """Put everything back as it was."""
-        active.simulations.pop(id(self), None)
-        exits, self._exits = self._exits, None
-        if exits is not None:
-            exits.close()
+        with uninterrupted():
+            active.simulations.pop(id(self), None)
+            exits, self._exits = self._exits, None
+            if exits is not None:
+                exits.close()
 
     def __del__(self) -> None:
         if not self._is_used and not sys.is_finalizing():

@@ -23,13 +23,13 @@ def install(machine: Machine, patches: Patches) -> None:
         machine: the simulated machine.
         patches: who puts them back.
     """
-    known = machine.placements.known
+    placements = machine.placements
     shapes = machine.shapes
     host_device = vars(torch._C.StorageBase)["device"].__get__
     host_resize = _Storage.resize_
 
     def device(storage: torch.UntypedStorage) -> torch.device:
-        placement = known.get(storage._cdata)
+        placement = placements.known.get(storage._cdata)
         if placement is None:
             host: torch.device = host_device(storage)
             return host
@@ -53,7 +53,7 @@ def install(machine: Machine, patches: Patches) -> None:
         return new
 
     def _place(storage: torch.UntypedStorage) -> int:
-        placement = known.get(storage._cdata)
+        placement = placements.known.get(storage._cdata)
         return HOST if placement is None else placement.gpu.index
 
     host_new = _Storage.__new__
@@ -86,7 +86,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
         result = host_resize(self, size)
-        if self._cdata in known:
+        if self._cdata in placements.known:
             machine.resized(self)
         return result
 

@@ -1,0 +1,242 @@
+"""A signal whose handler raises, wherever Python may run it.
+
+Python runs handlers where a function begins and where a call of C has returned. A profile function
+is called at just these places: it makes the signal arrive at one after the other, each in a run of
+its own.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+import pytorch_memlab
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.devices import get_device, simulated_machine
+from pytorch_memlab.scopes import ledger_of
+from pytorch_memlab.storages import StorageTable
+from pytorch_memlab.uninterrupted import uninterrupted
+
+PACKAGE = str(Path(pytorch_memlab.__file__).parent)
+
+needs_alarm = pytest.mark.skipif(not hasattr(signal, "SIGALRM"), reason="signals of POSIX")
+pytestmark = needs_alarm
+
+
+class Interrupted(BaseException):
+    """What the signals' handlers raise."""
+
+
+@pytest.fixture(params=["SIGINT", "SIGALRM"], autouse=True)
+def number(request: pytest.FixtureRequest) -> Iterator[int]:
+    number = getattr(signal, request.param)
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise Interrupted
+
+    before = signal.signal(number, interrupt)
+    yield number
+    assert signal.getsignal(number) is interrupt, "the program's handler is not in force any more"
+    signal.signal(number, before)
+
+
+def interrupt_at(place: int, number: int, work: Callable[[], object]) -> bool:
+    """Let the signal arrive at a place in this package; False if there are fewer."""
+    passed = 0
+
+    def profile(frame: FrameType, event: str, _arg: object) -> None:
+        nonlocal passed
+        if event in ("call", "c_return") and frame.f_code.co_filename.startswith(PACKAGE):
+            passed += 1
+            if passed == place:
+                sys.setprofile(None)
+                signal.raise_signal(number)
+
+    sys.setprofile(profile)
+    try:
+        work()
+    except Interrupted:
+        pass
+    finally:
+        sys.setprofile(None)
+    return passed >= place
+
+
+def places(step: int) -> Iterator[int]:
+    """All of the first, and then one of so many."""
+    yield from range(1, 100)
+    yield from range(100, 10**9, step)
+
+
+def block() -> torch.Tensor:
+    return torch.empty(1024, device="cuda")
+
+
+def modes() -> tuple[Any, ...]:
+    return _get_current_dispatch_mode_stack(), _get_current_function_mode_stack()
+
+
+@pytest.mark.parametrize("begins", [True, False], ids=["enter", "exit"])
+def test_a_simulation_is_on_or_off_and_never_half(begins: bool, number: int) -> None:
+    owners = (torch, torch._C, torch.Tensor, torch.cuda)
+    names = [dict(vars(owner)) for owner in owners]
+    for place in places(1999):
+        simulation = simulate("24GiB")
+        if begins:
+            was_there = interrupt_at(place, number, simulation.__enter__)
+            assert (simulated_machine() is None) == was_there
+        else:
+            simulation.__enter__()
+            was_there = interrupt_at(place, number, simulation.__exit__)
+        simulation.__exit__()
+        assert simulated_machine() is None
+        assert modes() == ([], [])
+        assert [dict(vars(owner)) for owner in owners] == names
+        if not was_there:
+            assert place > 100
+            return
+
+
+def test_a_profiler_that_was_interrupted_at_its_beginning_is_off(number: int) -> None:
+    with simulate("24GiB"):
+        kept = block()
+        for place in places(41):
+            profiler = LineProfiler(block)
+            was_there = interrupt_at(place, number, profiler.__enter__)
+            assert profiler.enabled != was_there
+            profiler.__exit__()
+            assert sys.gettrace() is None
+            assert ledger_of(get_device(0)).epochs == []
+            if not was_there:
+                break
+        assert place > 50
+        del kept
+
+
+def test_a_profiler_that_was_interrupted_at_its_end_can_be_ended_again(number: int) -> None:
+    def ended_inside(place: int, profiler: LineProfiler) -> bool:
+        return interrupt_at(place, number, profiler.disable)
+
+    with simulate("24GiB"):
+        kept = block()
+        for place in places(41):
+            profiler = LineProfiler(ended_inside)
+            profiler.enable()
+            was_there = ended_inside(place, profiler)
+            profiler.disable()
+            assert not profiler.enabled
+            assert sys.gettrace() is None
+            assert ledger_of(get_device(0)).epochs == []
+            if not was_there:
+                break
+        assert place > 50
+        del kept
+
+
+def test_a_line_that_was_interrupted_leaves_no_window(number: int) -> None:
+    def work() -> None:
+        kept = block()
+        del kept
+
+    with simulate("24GiB"):
+        kept = block()
+        for place in places(41):
+            profiler = LineProfiler(work)
+            profiler.enable()
+            was_there = interrupt_at(place, number, work)
+            profiler.disable()
+            assert sys.gettrace() is None
+            assert ledger_of(get_device(0)).epochs == []
+            if not was_there:
+                break
+        assert place > 100
+        del kept
+
+
+def test_a_death_loses_neither_the_memory_nor_the_interrupt(number: int, monkeypatch: Any) -> None:
+    swallowed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
+    with simulate("24GiB") as machine:
+        for place in places(41):
+            tensors = [block()]
+
+            def work(tensors: list[torch.Tensor] = tensors) -> None:
+                tensors.clear()
+                machine.gpus[0].call("memory_stats")
+
+            was_there = interrupt_at(place, number, work)
+            assert torch.cuda.memory_allocated() == 0
+            if not was_there:
+                break
+        assert place > 10
+    assert swallowed == []
+
+
+def test_what_runs_when_a_storage_dies_is_no_python_code() -> None:
+    """A handler that raises in such code raises into nothing."""
+    table: StorageTable[str] = StorageTable(lambda _: None)
+    tensor = block_of_host()
+    table.add(tensor.untyped_storage(), "known")
+    ran: list[str] = []
+
+    def profile(frame: FrameType, event: str, _arg: object) -> None:
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            ran.append(frame.f_code.co_name)
+
+    sys.setprofile(profile)
+    del tensor
+    sys.setprofile(None)
+    assert ran == []
+    assert list(table.values()) == []
+
+
+def block_of_host() -> torch.Tensor:
+    return torch.empty(16)
+
+
+def test_an_allocation_is_counted_or_was_not_made(number: int) -> None:
+    with simulate("24GiB"):
+        for place in places(41):
+            kept: list[torch.Tensor] = []
+            was_there = interrupt_at(place, number, lambda kept=kept: kept.append(block()))
+            kept.clear()
+            assert torch.cuda.memory_allocated() == 0
+            blocks = [one for part in torch.cuda.memory_snapshot() for one in part["blocks"]]
+            assert [one["state"] for one in blocks if one["state"] != "inactive"] == []
+            if not was_there:
+                break
+        assert place > 50
+
+
+def test_every_signal_that_waited_arrives_though_the_handler_of_one_raised() -> None:
+    seen: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        seen.append(number)
+        raise Interrupted(number)
+
+    numbers = [signal.SIGALRM, signal.SIGTERM, signal.SIGINT]
+    before = [signal.signal(number, note) for number in numbers]
+    try:
+        with pytest.raises(Interrupted) as raised, uninterrupted(), uninterrupted():
+            _arrive(signal.SIGINT, signal.SIGALRM, signal.SIGTERM, seen=seen)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+    assert seen == [signal.SIGALRM, signal.SIGTERM, signal.SIGINT]
+    assert raised.value.args == (signal.SIGINT,)
+
+
+def _arrive(*numbers: int, seen: list[int]) -> None:
+    for number in numbers:
+        signal.raise_signal(number)
+    assert seen == []
