@@ -50,8 +50,9 @@ def _components(tensor: torch.Tensor) -> list[torch.Tensor]:
 class _Death(weakref.ref[torch.UntypedStorage]):
     """A weak reference that remembers which entry to forget."""
 
-    __slots__ = ("key",)
+    __slots__ = ("key", "sweep")
     key: int
+    sweep: weakref.ref[torch.UntypedStorage]
 
 
 class StorageTable(Generic[T]):
@@ -63,8 +64,8 @@ class StorageTable(Generic[T]):
     See Note [Deaths of storages].
 
     Args:
-        on_death: called with what was known, at the first question to the table after a storage
-            died, in the thread that asks.
+        on_death: called with what was known, in whichever thread dropped the last reference; where
+            an interrupt kept it from that, at the next question to the table.
 
     >>> deaths = []
     >>> table = StorageTable(deaths.append)
@@ -73,18 +74,17 @@ class StorageTable(Generic[T]):
     >>> table.find(tensor.view(2, 1))
     'two floats'
     >>> del tensor
-    >>> table.sweep()
     >>> deaths
     ['two floats']
     """
 
     # Note [Deaths of storages]
     #
-    # A storage dies wherever Python drops the last reference. What runs there, as the callback of
-    # a weak reference, must be no Python code: Python runs the handlers of signals between any two
-    # instructions of it, and swallows what they raise, so that Ctrl-C would neither stop the
-    # program nor let the callback do its work. So the callback is a method in C, which notes the
-    # death, and the next question to the table does the work.
+    # A storage dies wherever Python drops the last reference, and the callback of a weak reference
+    # does the work. Python runs the handlers of signals between any two instructions of it, and
+    # swallows what they raise. So there are two callbacks. The first is a method in C, which
+    # nothing can interrupt, and notes the death: what the second does not get done is done at the
+    # next question to the table. What a handler raised in the second is raised again there.
 
     def __init__(self, on_death: Callable[[T], None]) -> None:
         self._on_death = on_death
@@ -92,12 +92,13 @@ class StorageTable(Generic[T]):
         self._deaths: dict[int, _Death] = {}
         self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.RLock()
+        self._interrupts: list[BaseException] = []
 
     @property
     def known(self) -> dict[int, T]:
         """``_cdata`` of a storage that lives -> what is known of it."""
-        if self._dead:  # asked for every op
-            self.sweep()
+        if self._dead or self._interrupts:  # asked for every op
+            self._catch_up()
         return self._known
 
     def add(self, storage: torch.UntypedStorage, value: T) -> None:
@@ -108,8 +109,9 @@ class StorageTable(Generic[T]):
             value: what to remember.
         """
         key: int = storage._cdata
+        sweep = weakref.ref(storage, self._sweep_at_death)  # the callback made last is called first
         death = _Death(storage, self._dead.append)
-        death.key = key
+        death.key, death.sweep = key, sweep
         with self._lock:
             self.sweep()  # one of the dead may have had the same key
             self._known[key] = value
@@ -125,8 +127,8 @@ class StorageTable(Generic[T]):
             the value of the last of its storages, which is that of the values of a sparse
             tensor; None if it is not known.
         """
-        if self._dead:  # asked for every tensor of every op
-            self.sweep()
+        if self._dead or self._interrupts:  # asked for every tensor of every op
+            self._catch_up()
         with torch._C.DisableTorchFunction():
             try:
                 return self._known.get(_untyped_storage(tensor)._cdata)
@@ -154,3 +156,14 @@ class StorageTable(Generic[T]):
                 if self._deaths.get(death.key) is death:
                     del self._deaths[death.key]
                     self._on_death(self._known.pop(death.key))
+
+    def _sweep_at_death(self, _storage: weakref.ref[torch.UntypedStorage]) -> None:
+        try:
+            self.sweep()
+        except BaseException as error:  # Python would print it and go on
+            self._interrupts.append(error)
+
+    def _catch_up(self) -> None:
+        self.sweep()
+        if threading.current_thread() is threading.main_thread() and self._interrupts:
+            raise self._interrupts.pop()

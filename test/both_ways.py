@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import torch
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.simulation.caching_allocator import CachingAllocator
@@ -41,7 +40,6 @@ def events_of(program, compute):
     """All that a program asks of the allocator."""
     with allocator_events() as events, simulate("80GiB", compute=compute):
         program()
-        torch.cuda.memory_allocated()  # what died is freed at the next question to the GPU
     return events
 
 

@@ -64,10 +64,8 @@ class Seen(TorchDispatchMode):
 
 def stream(call):
     """What a call asks of the allocator: bytes, or ``-n`` where the n-th of these goes back."""
-    torch.cuda.memory_allocated()  # what died before is freed now
     with allocator_events() as events:
         kept = call()
-        torch.cuda.memory_allocated()  # what died is freed at the next question to the GPU
     numbers = {}
     found = []
     for kind, *event in events:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -162,45 +163,40 @@ def test_a_line_that_was_interrupted_leaves_no_window(number: int) -> None:
         del kept
 
 
-def test_a_death_loses_neither_the_memory_nor_the_interrupt(number: int, monkeypatch: Any) -> None:
+def test_a_death_loses_no_memory(number: int, monkeypatch: Any) -> None:
+    """Python swallows what is raised where the callback of a weak reference begins."""
     swallowed: list[Any] = []
     monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
     with simulate("24GiB") as machine:
         for place in places(41):
             tensors = [block()]
-
-            def work(tensors: list[torch.Tensor] = tensors) -> None:
-                tensors.clear()
-                machine.gpus[0].call("memory_stats")
-
-            was_there = interrupt_at(place, number, work)
-            assert torch.cuda.memory_allocated() == 0
+            was_there = interrupt_at(place, number, tensors.clear)
+            for _ in range(2):
+                with suppress(Interrupted):  # what could be kept is raised again
+                    block()
+            assert machine.gpus[0].call("memory_stats")["allocated_bytes"]["all"]["current"] == 0
             if not was_there:
                 break
         assert place > 10
-    assert swallowed == []
+    assert len(swallowed) <= 2, "the beginning of the callback alone"
 
 
-def test_what_runs_when_a_storage_dies_is_no_python_code() -> None:
-    """A handler that raises in such code raises into nothing."""
-    table: StorageTable[str] = StorageTable(lambda _: None)
-    tensor = block_of_host()
-    table.add(tensor.untyped_storage(), "known")
-    ran: list[str] = []
-
-    def profile(frame: FrameType, event: str, _arg: object) -> None:
-        if frame.f_code.co_filename.startswith(PACKAGE):
-            ran.append(frame.f_code.co_name)
-
-    sys.setprofile(profile)
-    del tensor
-    sys.setprofile(None)
-    assert ran == []
-    assert list(table.values()) == []
+def test_an_interrupt_in_the_middle_of_a_death_is_raised_at_the_next_question() -> None:
+    table: StorageTable[int] = StorageTable(lambda number: signal.raise_signal(number))
+    tensor = torch.empty(16)
+    table.add(tensor.untyped_storage(), signal.SIGALRM)
+    before = signal.signal(signal.SIGALRM, _raise)
+    try:
+        del tensor
+        with pytest.raises(Interrupted):
+            table.known.clear()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert table.known == {}
 
 
-def block_of_host() -> torch.Tensor:
-    return torch.empty(16)
+def _raise(_number: int, _frame: FrameType | None) -> None:
+    raise Interrupted
 
 
 def test_an_allocation_is_counted_or_was_not_made(number: int) -> None:

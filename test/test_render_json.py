@@ -179,3 +179,19 @@ def test_folded_lines_stay_folded() -> None:
     assert json.load(json.render(report)) == report
     assert "return 1" not in text.render(report)
     assert text.render(report).splitlines()[3:] == ["   1    1  def f():", "   1    3  f()"]
+
+
+@pytest.mark.parametrize(
+    "number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "-9223372036854775808"]
+)
+def test_numbers_that_no_counter_has_are_refused(number: str) -> None:
+    saved = json.render(seed_report())
+    begin = saved.index('"7": [') + len('"7": [')
+    damaged = saved[:begin] + number + saved[saved.index(",", begin) :]
+    with pytest.raises(UsageError, match=r"^(damaged saved profile: |not a profile saved )[^\n]*$"):
+        json.load(damaged)
+
+
+def test_text_of_endless_depth_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^not a profile saved by pytorch_memlab as JSON$"):
+        json.load("[" * 100_000)

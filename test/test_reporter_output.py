@@ -250,3 +250,26 @@ def test_data_frames_without_rows_have_the_same_types():
     assert empty.dtypes.to_dict() == full.dtypes.to_dict()
     assert none.dtypes.to_dict() == came.dtypes.to_dict()
     del tensor
+
+
+def test_an_optimizer_whose_groups_cannot_be_read_does_not_end_the_report():
+    class Closed(torch.optim.SGD):
+        is_closed = False
+
+        @property
+        def param_groups(self):
+            if self.is_closed:
+                raise KeyError("closed")
+            return self._groups
+
+        @param_groups.setter
+        def param_groups(self, groups):
+            self._groups = groups
+
+    weight = torch.nn.Parameter(torch.ones(300))
+    optimizer = Closed([weight], lr=0.1)
+    optimizer.is_closed = True
+    stream = io.StringIO()
+    MemReporter().report(file=stream, details=True)
+    assert "300" in stream.getvalue() or "1.50K" in stream.getvalue()
+    del weight

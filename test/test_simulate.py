@@ -539,6 +539,10 @@ def test_misuse_is_one_clear_line() -> None:
         simulate("h10")
     with pytest.raises(UsageError, match="count must be a positive int, not 0"):
         simulate("h100", count=0)
+    with pytest.raises(UsageError, match=r"^count must be 128 or less, as torch keeps the index"):
+        simulate("h100", count=999_999_999)
+    assert torch.device("cuda", 127).index == 127
+    assert torch.device("cuda", 128).index == -128
     once = simulate("24GiB")
     with once, pytest.raises(UsageError, match="this simulation is on already"):
         once.__enter__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,8 +48,14 @@ def lines_of(code: CodeType, source: str) -> list[str]:
     Returns:
         lines without their ends.
     """
-    lines = source.splitlines(keepends=True)[code.co_firstlineno - 1 :]
+    lines = _split(source)[code.co_firstlineno - 1 :]
     return [line.rstrip("\n") for line in inspect.getblock(lines)]
+
+
+@functools.lru_cache(maxsize=1)
+def _split(source: str) -> list[str]:
+    """All lines of a program, asked for once for each of its functions."""
+    return source.splitlines(keepends=True)
 
 
 def _definitions(code: CodeType, prefix: str) -> Iterator[Definition]:

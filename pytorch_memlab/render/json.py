@@ -11,6 +11,9 @@ from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, Gap,
 
 FORMAT = 1
 
+_TOO_LARGE = 2**63
+"""Counters are of 64 bits."""
+
 T = TypeVar("T")
 
 
@@ -47,9 +50,9 @@ def load(text: str) -> Report:
         UsageError: the text is no saved profile, or one of another format.
     """
     try:
-        data = _of(dict, json.loads(text))
+        data = _of(dict, json.loads(text, parse_constant=_refuse_constant))
         saved_format = data["format"]
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise UsageError("not a profile saved by pytorch_memlab as JSON") from error
     if saved_format != FORMAT:
         raise UsageError(f"saved profile of format {saved_format!r}; known is format {FORMAT}")
@@ -131,7 +134,16 @@ def _values(values: object, width: int) -> tuple[int | float | None, ...]:
 
 
 def _number(value: object) -> int | float | None:
-    return value if value is None or isinstance(value, int) else _of(float, value)
+    if value is None:
+        return None
+    number = value if isinstance(value, int) else _of(float, value)
+    if not abs(number) < _TOO_LARGE:
+        raise ValueError("a number that no counter has")
+    return number
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
 
 
 def _texts(values: object) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 
@@ -25,8 +26,7 @@ class Categories:
         for optimizer in optimizers:
             for _, state in states_of(optimizer):
                 self._add((tensor for _, tensor in tensors_in(state)), OPTIMIZER_STATE)
-            for group in getattr(optimizer, "param_groups", ()):
-                self._add((tensor for _, tensor in tensors_in(group.get("params"))), PARAMETERS)
+            self._add((tensor for _, tensor in tensors_in(_parameters_of(optimizer))), PARAMETERS)
         for module in modules:
             own = vars(module)
             self._add((own.get("_buffers") or {}).values(), BUFFERS)
@@ -42,3 +42,11 @@ class Categories:
         for tensor in tensors:
             if tensor is not None:
                 self._known[id(tensor)] = category
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """What an optimizer of any class has in its groups, none if it cannot tell."""
+    try:
+        return [group.get("params") for group in optimizer.param_groups]
+    except Exception:  # a property of a class of the program may raise anything
+        return []

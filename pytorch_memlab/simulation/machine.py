@@ -308,4 +308,4 @@ class Machine:
 
 
 def _release(placement: Placement) -> None:
-    placement.gpu.bury(placement)
+    placement.gpu.release(placement)

@@ -128,11 +128,6 @@ class SimulatedGPU:
             self._dead.append(placement.address)
             self._settle()
 
-    def bury(self, placement: Placement) -> None:
-        """Give a dead storage's memory back at the next question to the allocator."""
-        if placement.address:
-            self._dead.append(placement.address)
-
     def owns(self, address: int) -> bool:
         """Whether an address lies on this GPU."""
         return address // _ADDRESSES == self.index + 1

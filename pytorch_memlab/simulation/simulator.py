@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import reprlib
 import sys
 import warnings
 from contextlib import ExitStack, contextmanager
@@ -67,6 +68,9 @@ if TYPE_CHECKING:
     from .hardware.gpu import GPU
 
     Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+_MOST_GPUS = 128
 
 
 class simulate:  # noqa: N801 - reads as the verb that it is
@@ -138,7 +142,12 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         others: str | int = 0,
     ) -> None:
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise UsageError(f"count must be a positive int, not {count!r}")
+            raise UsageError(f"count must be a positive int, not {reprlib.repr(count)}")
+        if count > _MOST_GPUS:
+            raise UsageError(
+                f"count must be {_MOST_GPUS} or less, as torch keeps the index of a device in 8 "
+                "bits: simulate one rank of a larger world"
+            )
         if not isinstance(strict, bool) and strict != "estimates":
             raise UsageError(f'strict must be True, False or "estimates", not {strict!r}')
         self._gpu = gpu

@@ -103,7 +103,6 @@ def simulate_recorded(
 
         def begin() -> None:
             use_cublas(recorded_workspaces(trace, workspace_size(simulated.model.major)))
-            simulated.call("memory_stats")
             simulated.allocator = allocator
             for segment in trace["initial"]:
                 adopt(allocator, segment)
@@ -117,7 +116,6 @@ def simulate_recorded(
             allocator.reset_peak_stats()
 
         def end() -> None:
-            simulated.call("memory_stats")  # what died is freed at the next question to the GPU
             found.append((list(allocator.events), allocator.memory_stats()))
 
         program(begin, end)
