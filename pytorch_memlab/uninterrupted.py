@@ -15,10 +15,17 @@ try:
 except ImportError:  # another Python than CPython
     _signal = signal
 
+_getsignal = _signal.getsignal
+
 _ALL = tuple(sorted(map(int, signal.valid_signals())))
 
-STANDARD_SIGNALS = tuple(number for number in _ALL if number < 32)
-"""All but those that POSIX leaves to programs for messages of their own (``SIGRTMIN`` and on)."""
+_NAMES = "INT ALRM TERM USR1 USR2 HUP QUIT VTALRM PROF CHLD XCPU IO"
+
+STANDARD_SIGNALS = tuple(
+    int(getattr(signal, f"SIG{name}")) for name in _NAMES.split() if hasattr(signal, f"SIG{name}")
+)
+"""Those that end programs, time them and talk to them, for moments too short to ask for all: not
+those of faults, of job control and of terminals."""
 
 _holder: uninterrupted | None = None
 """What holds signals back now: one inside it has nothing to do."""
@@ -51,11 +58,10 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
         outer = _holder
         if outer is not None and len(outer._numbers) >= len(self._numbers):
             return
-        found = map(_signal.getsignal, self._numbers)
         handlers = [
             (number, handler)
-            for number, handler in zip(self._numbers, found, strict=True)
-            if handler.__class__ is not int and handler is not None
+            for number in self._numbers
+            if (handler := _getsignal(number)).__class__ is not int and handler is not None
         ]
         try:
             self._handlers = handlers
