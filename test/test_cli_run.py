@@ -313,7 +313,7 @@ with LineProfiler(work) as prof:
     [
         ("prof.print_stats()", [], ["work"]),
         ("print(prof.display())", [], ["work"]),
-        ("prof.display()", [], ["work", "<module>"]),
+        ("prof.display()", [], ["work"]),
         ("prof.print_stats()", ["-f", "work"], ["work", "work"]),
         ("prof.print_stats()", ["-c", "hits"], ["work", "work", "<module>"]),
     ],

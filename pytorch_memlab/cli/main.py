@@ -49,7 +49,7 @@ def entry() -> NoReturn:
     it ran are done.
     """
     process = ExitStack()
-    # Registered once the command is prepared, and so done before a simulation ends itself.
+    # Registered after a simulation has registered its own end, and so done before that.
     sys.exit(_carry_out(sys.argv[1:], process, lambda: atexit.register(process.close)))
 
 
@@ -80,7 +80,8 @@ def _carry_out(
     except MemlabError as error:
         print(f"pytorch-memlab {options.command}: error: {error}", file=sys.stderr)
         return USAGE_ERROR
-    when_prepared()
+    finally:
+        when_prepared()
     work()
     return 0
 

@@ -217,6 +217,6 @@ def _suggestion(name: str) -> str:
 
 def _unknown_gpu(problem: str) -> UnknownGPUError:
     return UnknownGPUError(
-        f"{problem}. Give its memory, such as 12GiB (--gpu 12GiB); or describe it in a TOML file "
-        f"(--gpu my_gpu.toml) or as GPU(...); or take one of {', '.join(PRESETS)}"
+        f"{problem}. Give its memory, such as 12GiB (--gpu 12GiB, %simulate 12GiB); or describe it "
+        f"in a TOML file (--gpu my_gpu.toml) or as GPU(...); or take one of {', '.join(PRESETS)}"
     )
