@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from .simulation.hardware.gpu import GPU
     from .simulation.simulator import simulate
 
-__version__ = "1.0.0.dev0"
+__version__ = "1.0.0.dev1"
 
 _HOMES = {
     "GPU": "simulation.hardware.gpu",
