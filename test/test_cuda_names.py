@@ -279,3 +279,15 @@ def test_every_member_of_streams_and_events_answers(gpus: Any, name: str) -> Non
         made.record()
     faults = {member: _member_fault(made, member) for member in sorted(members)}
     assert {member: fault for member, fault in faults.items() if fault is not None} == {}
+
+
+def test_a_function_that_refuses_has_the_attributes_that_torch_looks_up():
+    # torch 2.14 reads torch.cuda.use_mem_pool.__wrapped__ when its compiler is imported.
+    original = torch.cuda.use_mem_pool
+    with simulate("24GiB"):
+        refusal = torch.cuda.use_mem_pool
+        assert refusal is not original
+        assert refusal.__wrapped__ is original.__wrapped__
+        assert refusal.__name__ == "use_mem_pool"
+        with pytest.raises(UnsupportedCUDACallError, match="use_mem_pool is not covered"):
+            refusal(None)

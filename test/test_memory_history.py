@@ -14,6 +14,7 @@ from recorded_programs.memory_history import trace_of
 from recorded_programs.streams import load
 from torch.cuda import _memory_viz
 
+from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.driver import RecordedDriver
@@ -199,6 +200,15 @@ def test_each_gpu_has_its_history():
         snapshot = torch.cuda.memory._snapshot()
     assert events(snapshot, 0) == []
     assert events(snapshot, 1)[1][::2] == ("alloc", 512)
+
+
+def test_arguments_of_later_releases_are_taken(gpu):
+    positional = ("all", "all", "all", 100, False, False, False, [])
+    torch._C._cuda_record_memory_history(*positional, False, False)
+    torch.empty(512, device="cuda")
+    assert events(torch.cuda.memory._snapshot()) == []
+    with pytest.raises(UnsupportedCUDACallError, match="record_pinned_host_memory=True"):
+        torch._C._cuda_record_memory_history(*positional, True, True)
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,12 @@ def _refusing_class(original: type, name: str) -> type:
     return type(original.__name__, (original,), members)
 
 
-def _refusing_function(_original: Callable[..., Any], name: str) -> Callable[..., Any]:
-    return refuse(name)
+def _refusing_function(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function that refuses, with what torch's compiler looks up when it is imported."""
+    refusal = refuse(name)
+    refusal.__name__ = original.__name__
+    vars(refusal).update(vars(original))
+    return refusal
 
 
 def _refuse_internal(name: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ...errors import UnsupportedCUDACallError
 from ..stream_ids import handle_of
 
 if TYPE_CHECKING:
@@ -204,7 +205,14 @@ class MemoryHistory:
         compile_context: bool = False,
         global_record_annotations: bool = False,
         skip_actions: Sequence[str] = (),
+        record_pinned_host_memory: bool = False,
+        record_cuda: bool = True,
     ) -> None:
+        if record_pinned_host_memory:
+            raise UnsupportedCUDACallError(
+                "_record_memory_history(record_pinned_host_memory=True) is not covered by the "
+                "simulated GPU; leave it out to record the memory of the GPUs"
+            )
         if enabled not in (None, "state", "all"):
             raise RuntimeError("expected state to be 'state', 'all', or None")
         if context not in _LEVELS:
@@ -215,7 +223,7 @@ class MemoryHistory:
             if action not in _ACTIONS:
                 raise RuntimeError(f"unknown action to skip: {action!r}")
         self._switch(
-            enabled is not None,
+            enabled is not None and record_cuda,
             _LEVELS[context],
             max_entries if enabled == "all" else 1,
             clear=clear_history,
