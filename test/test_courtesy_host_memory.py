@@ -96,10 +96,8 @@ def test_without_control_groups_the_machine_counts(tmp_path, monkeypatch):
 def test_pinned_memory_that_torch_keeps_is_given_back_before_a_refusal(monkeypatch):
     free = [10]
     monkeypatch.setattr(host_blocks, "free_host_memory", lambda: free[0])
-    monkeypatch.setattr(
-        torch._C, "_host_emptyCache", lambda: free.__setitem__(0, 10**9), raising=False
-    )
-    with simulate("24GiB"):
+    with simulate("24GiB"), monkeypatch.context() as patches:
+        patches.setattr(torch._C, "_host_emptyCache", lambda: free.__setitem__(0, 10**9))
         tensor = torch.arange(1000.0, device="cuda")
         with Courtesy():
             assert tensor.device.type == "cpu"
