@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
 
+from pytorch_memlab.line_profiler.source_block import source_block
+
 
 @dataclass(frozen=True, slots=True)
 class Definition:
@@ -48,8 +50,8 @@ def lines_of(code: CodeType, source: str) -> list[str]:
     Returns:
         lines without their ends.
     """
-    lines = _split(source)[code.co_firstlineno - 1 :]
-    return [line.rstrip("\n") for line in inspect.getblock(lines)]
+    block = source_block(_split(source), code.co_firstlineno - 1)
+    return [line.rstrip("\n") for line in block]
 
 
 @functools.lru_cache(maxsize=1)

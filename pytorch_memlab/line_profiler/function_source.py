@@ -7,12 +7,16 @@ import inspect
 import linecache
 import re
 import textwrap
+from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
+
+from .source_block import source_block
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
 
+_HEAD = re.compile(r"\s*(?:async\s+)?def\s+([^\s(\[\\]+)")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -40,12 +44,12 @@ def function_source(code: CodeType, qual_name: str) -> FunctionSource:
         qual_name: where its file defines it, should that not be where its code says.
     """
     try:
-        found, first_line = inspect.getsourcelines(code)
+        found, place = inspect.findsource(code)
+        lines = tuple(line.rstrip("\r\n") for line in source_block(found, place))
     except (OSError, TypeError, IndexError, SyntaxError):
         return FunctionSource(code.co_firstlineno, None)
-    lines = tuple(line.rstrip("\r\n") for line in found)
     if _defines(lines, code.co_name):
-        return FunctionSource(first_line, lines)
+        return FunctionSource(place + 1, lines)
     for candidate in _definitions(code.co_filename, qual_name):
         if _has_lines_of(candidate, code):
             return FunctionSource(code.co_firstlineno, candidate)
@@ -56,35 +60,62 @@ def _defines(lines: tuple[str, ...], name: str) -> bool:
     """Whether a block of lines is a definition of this name, decorators included."""
     if not name.isidentifier():
         return any("lambda" in line for line in lines)
-    head = re.compile(rf"\s*(async\s+)?def\s+{name}\b")
-    return bool(head.match(lines[0])) or (
-        lines[0].lstrip().startswith("@") and any(map(head.match, lines))
-    )
+    heads = lines if lines[0].lstrip().startswith("@") else lines[:1]
+    return any(found[1] == name for found in map(_HEAD.match, heads) if found)
 
 
 def _definitions(filename: str, qual_name: str) -> Iterator[tuple[str, ...]]:
     """The lines of what a file defines by this name, as they stand and as Python prints them."""
-    text = "".join(linecache.getlines(filename))
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError):
-        return
-    for node in _named(tree, qual_name.replace(".<locals>", "").split(".")):
+    file = _last_file.of(linecache.getlines(filename))
+    for node in file.named.get(qual_name.replace(".<locals>", ""), ()):
         first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
-        yield tuple(text.splitlines()[first - 1 : node.end_lineno])
+        yield tuple(file.lines[first - 1 : node.end_lineno])
         yield tuple(ast.unparse(node).splitlines())
 
 
-def _named(tree: ast.AST, path: list[str]) -> Iterator[_Definition]:
+class _File:
+    """The functions that a file defines now.
+
+    Args:
+        source: its lines.
+    """
+
+    def __init__(self, source: list[str]) -> None:
+        text = "".join(source)
+        self.lines = text.splitlines()
+        self.named: dict[str, list[_Definition]] = {}
+        with suppress(SyntaxError, ValueError):
+            for name, node in _named(ast.parse(text), ""):
+                self.named.setdefault(name, []).append(node)
+
+
+class _LastFile:
+    """The file asked for last: a module asks for the same one for each of its functions."""
+
+    def __init__(self) -> None:
+        self._last: tuple[list[str], _File] | None = None
+
+    def of(self, source: list[str]) -> _File:
+        """The file with these lines: ``linecache`` gives the same list until the file changes."""
+        last = self._last
+        if last is None or last[0] is not source:
+            last = self._last = source, _File(source)
+        return last[1]
+
+
+_last_file = _LastFile()
+
+
+def _named(tree: ast.AST, prefix: str) -> Iterator[tuple[str, _Definition]]:
+    """Each function in a tree with its name, after those of the classes and functions around it."""
     for node in ast.iter_child_nodes(tree):
-        is_definition = isinstance(node, _Definition | ast.ClassDef)
-        if not is_definition:
-            yield from _named(node, path)
-        elif node.name == path[0]:  # type: ignore[attr-defined]
-            if path[1:]:
-                yield from _named(node, path[1:])
-            elif isinstance(node, _Definition):
-                yield node
+        if not isinstance(node, _Definition | ast.ClassDef):
+            yield from _named(node, prefix)
+            continue
+        name = prefix + node.name
+        if isinstance(node, _Definition):
+            yield name, node
+        yield from _named(node, f"{name}.")
 
 
 def _has_lines_of(lines: tuple[str, ...], code: CodeType) -> bool:

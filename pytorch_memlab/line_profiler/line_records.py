@@ -70,7 +70,8 @@ class LineRecords:
         ran = {entry.code_id for entry in entries}
         missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
         notes = self._notes
-        idle = _idle_devices((one for one in entries if one.code_id in code_ids), tables)
+        shown = set(code_ids)
+        idle = _idle_devices((one for one in entries if one.code_id in shown), tables)
         if idle:
             notes = (*notes, f"no memory was in use on {listed(idle)}: no table")
         if missing and (func is not None or not tables):
