@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -21,6 +23,13 @@ raises it while a process runs; tests that read resident memory need it low."""
 
 if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**16)
+
+# A shell starts background jobs with Ctrl-C ignored, and Python keeps that: tests that send one
+# would wait for it in vain.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# `--doctest-modules` imports every file, this one needs Triton.
+collect_ignore = [] if importlib.util.find_spec("triton") else ["triton_kernels.py"]
 
 # torch replaces this itself when its compiler is first imported.
 _TORCHS_OWN = {"torch.manual_seed"}

@@ -102,9 +102,9 @@ def test_bfloat16_has_a_kernel_of_its_own_from_hopper_on(gpu, taken):
         asked = []
         allocate = machine.gpus[0].allocate
 
-        def spied(nbytes, *rest):
+        def spied(nbytes, *rest, **known):
             asked.append(nbytes)
-            return allocate(nbytes, *rest)
+            return allocate(nbytes, *rest, **known)
 
         torch.ones(2, 2, device="cuda") @ torch.ones(2, 2, device="cuda")
         tokens = torch.randn(1000, 64, device="cuda", dtype=torch.bfloat16)
