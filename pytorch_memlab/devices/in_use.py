@@ -35,9 +35,15 @@ class _Answer:
 
 
 class DevicesInUse:
-    """The devices that the process uses, as they come into use; any thread may ask."""
+    """The devices that the process uses, as they come into use; any thread may ask.
 
-    def __init__(self) -> None:
+    Args:
+        await_use: told at the first question, and when a simulation begins or ends, which devices
+            are not in use yet.
+    """
+
+    def __init__(self, await_use: Callable[[tuple[Device, ...]], None]) -> None:
+        self._await_use = await_use
         self._answer = _Answer(machine=self)  # no machine: the first question is still to come
         self._lock = threading.RLock()
         self.seen: dict[Device, None] = {}
@@ -47,6 +53,14 @@ class DevicesInUse:
     def newcomers(self) -> frozenset[Device]:
         """Those that came into use after the first question about them."""
         return self._answer.newcomers
+
+    @property
+    def waiting(self) -> tuple[Device, ...]:
+        """Those that were not in use at the last question; none before the first."""
+        answer = self._answer
+        if active.machine is not answer.machine:
+            return ()
+        return tuple(device for _, device in answer.waiting)
 
     def now(self) -> tuple[Device, ...]:
         """The devices in use.
@@ -84,6 +98,8 @@ class DevicesInUse:
                 )
             self.seen.update(dict.fromkeys(came))
             self._answer = answer
+            if machine is not before.machine:
+                self._await_use(self.waiting)
             return answer
 
 

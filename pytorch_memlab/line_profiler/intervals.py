@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
     from ..devices import Device, Gaps
-    from ..scopes import Window
+    from ..scopes import Ledger, Window
     from .line_store import LineStore
 
 
@@ -34,7 +34,9 @@ class Measured:
     """Gives the devices to measure: the very same tuple until they change."""
 
     def __init__(self, target: int | str | torch.device | None) -> None:
-        self._in_use = DevicesInUse()
+        self._in_use = DevicesInUse(self._await_use)
+        self._is_on = False
+        self._awaited: tuple[Ledger, ...] = ()
         self._chosen: dict[Device, None] = {}
         self._machine: object = None
         self._gaps_before: dict[Hashable, Gap] = {}
@@ -68,11 +70,29 @@ class Measured:
         return NO_GAPS if self.is_narrowed else self._in_use.gaps_before_use()
 
     def begin(self) -> None:
-        """From now on, ``gaps`` tells what a simulation does without knowing all of it."""
+        """From now on, ``gaps`` tells what a simulation does without knowing all of it.
+
+        Until ``end``, devices that come into use keep their peaks of before.
+        """
+        self._is_on = True
+        self._await_use(self._in_use.waiting)
         machine = simulated_machine()
         if machine is not None and machine is not self._machine:
             self._machine = machine
             self._gaps_before.update(_gaps_of(find_devices()))
+
+    def end(self) -> None:
+        """Nothing is measured from now on."""
+        self._is_on = False
+        self._await_use(())
+
+    def _await_use(self, devices: tuple[Device, ...]) -> None:
+        before = self._awaited
+        self._awaited = tuple(map(ledger_of, devices)) if self._is_on else ()
+        for ledger in self._awaited:
+            ledger.await_use()
+        for ledger in before:
+            ledger.stop_awaiting()
 
     def gaps(self) -> tuple[Gap, ...]:
         """What all devices that were ever measured did without knowing all of it.

@@ -130,6 +130,7 @@ class LineProfiler:
         if self.enabled:
             with uninterrupted():
                 current_tracer().unwatch(self._listener)
+                self._measured.end()
                 self._depth = 0
                 self.enabled = False
 

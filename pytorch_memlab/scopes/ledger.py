@@ -94,6 +94,8 @@ class Ledger:
         self.epochs: list[Epoch] = []
         self._user: Window | None = None
         self._windows: set[int] = set()
+        self._awaiting = 0
+        self._before_use: Epoch | None = None
         self._gaps = device.gaps
         self._activity_in = read_activity if device.gaps is None else self._activity_with_gaps
         self._forget_readings()
@@ -102,6 +104,28 @@ class Ledger:
         self._activity: Activity = NEVER
         self._latest = ZERO
         self._rest: Sample | None = self._latest
+
+    def await_use(self) -> None:
+        """Lose no peak from now on, while no window is open either, until ``stop_awaiting``.
+
+        So ``open_from_first_use`` is right though the program resets the peaks before.
+        """
+        with self.lock:
+            self._awaiting += 1
+            if self._before_use is None:
+                self._before_use = Epoch(ZERO)
+                if self.epochs:
+                    self.epochs.insert(0, self._before_use)
+            user_view.install(self)
+
+    def stop_awaiting(self) -> None:
+        """One less awaits the first use of the device."""
+        with self.lock:
+            self._awaiting -= 1
+            if not self._awaiting:
+                self._before_use = None
+                if self._user is None:
+                    user_view.remove(self)
 
     def open(self) -> tuple[Window, Sample]:
         """Begin a window now.
@@ -222,10 +246,15 @@ class Ledger:
         peak = np.maximum(self._peak_since(self._user.epoch), row_of(stats)[PEAK])
         return replace_peaks(stats, peak)
 
-    def user_resets(self) -> None:
-        """The program resets the peaks: its own window begins anew, all others go on."""
+    def user_resets(self) -> bool:
+        """The program resets the peaks: its own window begins anew, all others go on.
+
+        Returns:
+            False while nobody owns the peaks: the device is to be reset as well.
+        """
         if self._user is None:
-            return
+            self._keep_before_use()
+            return False
         sample = self.take()
         self._end(self._user)
         self._user.epoch = self._begin(sample)
@@ -233,6 +262,16 @@ class Ledger:
         if not self._windows:
             self._reset_peaks()
             self._release()
+        return True
+
+    def _keep_before_use(self) -> None:
+        self.busy = True
+        try:
+            stats = self.device.stats()
+        finally:
+            self.busy = False
+        if stats and self._before_use is not None:
+            self._before_use.fold(row_of(stats))
 
     def _peak_since(self, epoch: Epoch) -> Row:
         epochs = self.epochs
@@ -274,7 +313,7 @@ class Ledger:
         first = Epoch(self._latest)
         self._user = Window(self, first, self._latest)
         self._user.is_open = False  # nobody closes it
-        self.epochs.append(first)
+        self.epochs += [first] if self._before_use is None else [self._before_use, first]
         self.take()
         user_view.install(self)
 
@@ -292,7 +331,8 @@ class Ledger:
         sample = self.take()
         peak = self._peak_since(self._user.epoch)
         if self.device.restore_peaks(nest_peaks(peak)) or bool((peak <= sample.current).all()):
-            user_view.remove(self)
+            if not self._awaiting:
+                user_view.remove(self)
             self.epochs.clear()
             self._user = None
             self._forget_readings()

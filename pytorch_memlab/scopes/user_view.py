@@ -1,8 +1,9 @@
 """What the program reads of its own peaks while others own the counters.
 
 ``torch.cuda.max_memory_allocated``, ``memory_stats`` and ``reset_peak_memory_stats`` all come
-down to two functions of ``torch._C``. While a ledger owns a GPU's peaks these answer for it.
-Where a build of torch has no such functions, the public ones of ``torch.cuda`` are replaced.
+down to two functions of ``torch._C``, those of ``torch.accelerator`` to two others. While a ledger
+owns a GPU's peaks, or awaits its first use, these answer for it. Where a build of torch has no such
+functions, the public ones of ``torch.cuda`` are replaced.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from .ledger import Ledger
+
+_NAMES = (
+    "_cuda_memoryStats",
+    "_cuda_resetPeakMemoryStats",
+    "_accelerator_getDeviceStats",  # these two are not in every release
+    "_accelerator_resetPeakStats",
+)
 
 _lock = threading.Lock()
 _ledgers: dict[int, Ledger] = {}
@@ -32,8 +40,7 @@ def install(ledger: Ledger) -> None:
     if kind != "cuda":
         return
     with _lock:
-        if not _ledgers:
-            _replace()
+        _replace()
         _ledgers[int(index)] = ledger
 
 
@@ -53,16 +60,21 @@ def remove(ledger: Ledger) -> None:
 
 
 def _replace() -> None:
-    if hasattr(torch._C, "_cuda_memoryStats"):
-        targets = [(torch._C, "_cuda_memoryStats"), (torch._C, "_cuda_resetPeakMemoryStats")]
-    else:
-        names = ("memory_stats_as_nested_dict", "reset_peak_memory_stats")
-        targets = [(module, name) for module in (torch.cuda, torch.cuda.memory) for name in names]
-    for owner, name in targets:
+    """Put our functions in; a simulation that began or ended since took them off."""
+    for owner, name in _targets():
         original = getattr(owner, name)
+        if any(original is ours for _, _, _, ours in _installed):
+            continue
         ours = _reset(original) if "reset" in name else _read(original)
         setattr(owner, name, ours)
         _installed.append((owner, name, original, ours))
+
+
+def _targets() -> list[tuple[Any, str]]:
+    if not hasattr(torch._C, "_cuda_memoryStats"):
+        names = ("memory_stats_as_nested_dict", "reset_peak_memory_stats")
+        return [(module, name) for module in (torch.cuda, torch.cuda.memory) for name in names]
+    return [(torch._C, name) for name in _NAMES if hasattr(torch._C, name)]
 
 
 def _put_back() -> None:
@@ -96,9 +108,8 @@ def _reset(original: Callable[[Any], Any]) -> Callable[..., Any]:
         if ledger is None:
             return original(device)
         with ledger.lock:
-            if ledger.busy:
+            if ledger.busy or not ledger.user_resets():
                 return original(device)
-            ledger.user_resets()
             return None
 
     return reset_peak_memory_stats
