@@ -71,8 +71,8 @@ def script(tmp_path, monkeypatch):
 
 
 NOTICE = (
-    "pytorch-memlab: simulating NVIDIA H100 80GB HBM3: this machine has no CUDA GPU; --gpu NAME or"
-    " --gpu SIZE simulates another\n"
+    "pytorch-memlab: simulating NVIDIA H100 80GB HBM3 (this machine has no CUDA GPU; choose another"
+    " with --gpu NAME or --gpu SIZE)\n"
 )
 UNUSED = (
     "pytorch-memlab: no CUDA tensor was created, so every row is zero: move the model and its"
@@ -448,20 +448,20 @@ def test_a_gpu_is_simulated_for_these_beside_a_real_one(option, script, capsys, 
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--gpu", "a100"], "NVIDIA A100-SXM4-80GB: --gpu asks for it\n"),
-        (["--gpu", "1GiB", "--count", "2"], "2 x Simulated GPU (1.00 GiB): --gpu asks for it\n"),
+        (["--gpu", "a100"], "NVIDIA A100-SXM4-80GB (chosen by --gpu)\n"),
+        (["--gpu", "1GiB", "--count", "2"], "2 x Simulated GPU (1.00 GiB) (chosen by --gpu)\n"),
         (
             ["--dry-run"],
             (
-                "NVIDIA H100 80GB HBM3, shapes only: --dry-run needs one; --gpu NAME or --gpu SIZE"
-                " simulates another\n"
+                "NVIDIA H100 80GB HBM3, shapes only (the default of --dry-run; choose another with"
+                " --gpu NAME or --gpu SIZE)\n"
             ),
         ),
         (
             ["--strict"],
             (
-                "NVIDIA H100 80GB HBM3: --strict needs one; --gpu NAME or --gpu SIZE simulates"
-                " another\n"
+                "NVIDIA H100 80GB HBM3 (the default of --strict; choose another with"
+                " --gpu NAME or --gpu SIZE)\n"
             ),
         ),
     ],
@@ -799,3 +799,11 @@ def test_everything_is_given_back(script, capsys):
 
     assert before == (sys.argv, sys.path, sys.modules["__main__"], sys.excepthook, sys.gettrace())
     assert "## <module>" in capsys.readouterr().out
+
+
+def test_a_value_that_an_option_does_not_take_is_one_line(script):
+    done = command("--strict=maybe", script("pass"))
+    assert done.returncode == 2
+    assert done.stderr == (
+        "pytorch-memlab run: error: --strict takes no value 'maybe': --help shows what it takes\n"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import atexit
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -16,6 +17,9 @@ from pytorch_memlab.errors import MemlabError
 
 USAGE_ERROR = 2
 """Exit code of a command line that cannot be carried out."""
+
+_UNEXPECTED_VALUE = re.compile("argument (\\S+): ignored explicit argument (.*)")
+"""What ``argparse`` says of ``--strict=maybe``."""
 
 
 class Command(Protocol):
@@ -90,6 +94,9 @@ class _Parser(argparse.ArgumentParser):
     """Says what is wrong in one line, without the usage before it."""
 
     def error(self, message: str) -> NoReturn:
+        message = _UNEXPECTED_VALUE.sub(
+            r"\1 takes no value \2: --help shows what it takes", message
+        )
         self.exit(USAGE_ERROR, f"{self.prog}: error: {message}\n")
 
 

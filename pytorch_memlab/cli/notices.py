@@ -28,13 +28,13 @@ def tell_simulated_gpu(options: argparse.Namespace) -> None:
     count = f"{len(machine.gpus)} x " if len(machine.gpus) > 1 else ""
     how = ", shapes only" if options.dry_run else ""
     if options.gpu is not None:
-        why = "--gpu asks for it"
+        why = "chosen by --gpu"
     elif options.dry_run or options.strict:
-        why = f"{'--dry-run' if options.dry_run else '--strict'} needs one"
+        why = f"the default of {'--dry-run' if options.dry_run else '--strict'}"
     else:
         why = "this machine has no CUDA GPU"
-    change = "" if options.gpu is not None else "; --gpu NAME or --gpu SIZE simulates another"
-    tell(f"simulating {count}{machine.gpus[0].model.name}{how}: {why}{change}")
+    change = "" if options.gpu is not None else "; choose another with --gpu NAME or --gpu SIZE"
+    tell(f"simulating {count}{machine.gpus[0].model.name}{how} ({why}{change})")
 
 
 def tell_unused_gpu() -> None:

@@ -38,7 +38,9 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
             "data; nothing of it was executed"
         ) from None
     except Exception as error:  # a pickle of anything can fail in any way
-        raise SnapshotError(f"{path} is not a pickle: {_first_line(error)}") from None
+        raise SnapshotError(
+            f"{path} is not a memory snapshot: it cannot be read as a pickle ({_first_line(error)})"
+        ) from None
     try:
         with _no_garbage_collection():
             return history_of(snapshot)
