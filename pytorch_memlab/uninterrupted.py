@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib
 import signal
+import sys
 import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -85,11 +88,32 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
 
     def _run_handlers(self) -> None:
         """Put the handlers back, and run those whose signals have arrived, Ctrl-C's last."""
+        if self._arrived:
+            # Blocked, so that none that comes now is handled before those that came first.
+            with _blocked(self._numbers):
+                self._put_back_and_raise()
+        else:
+            self._put_back_and_raise()
+
+    def _put_back_and_raise(self) -> None:
         try:
             _put_back(self._handlers)
         finally:
             if self._arrived:
                 _raise_all(sorted(self._arrived, key=lambda number: number == signal.SIGINT))
+
+
+@contextmanager
+def _blocked(numbers: Sequence[int]) -> Iterator[None]:
+    """Let signals wait in the kernel, which then delivers them by their numbers."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _put_back(handlers: list[tuple[int, Any]]) -> None:
@@ -106,8 +130,12 @@ def _put_back(handlers: list[tuple[int, Any]]) -> None:
 
 def _raise_all(numbers: list[int]) -> None:
     """Let each signal arrive, also after the handler of one before it raised."""
+    handler = _getsignal(numbers[0])
     try:
-        signal.raise_signal(numbers[0])
+        if callable(handler):
+            handler(numbers[0], sys._getframe())
+        else:  # the handler of another signal has replaced it
+            signal.raise_signal(numbers[0])
     finally:
         if numbers[1:]:
             _raise_all(numbers[1:])

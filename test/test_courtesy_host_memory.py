@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
+import pytorch_memlab.uninterrupted as module
 from pytorch_memlab.courtesy import Courtesy, host_blocks, host_memory, progress
 from pytorch_memlab.courtesy.host_blocks import ALIGNMENT, LARGEST, lay_out
 from pytorch_memlab.simulation import simulate
@@ -151,6 +153,27 @@ class TestUninterrupted:
 
         assert done == ["the rest"]
         assert signal.getsignal(signal.SIGINT) is before
+
+    def test_a_signal_that_comes_at_the_end_does_not_overtake_those_that_waited(self, monkeypatch):
+        heard = []
+        before = [
+            signal.signal(number, lambda number, _: heard.append(number))
+            for number in (signal.SIGUSR1, signal.SIGUSR2)
+        ]
+        put_back = module._put_back
+
+        def put_back_and_send(handlers):
+            put_back(handlers)
+            os.kill(os.getpid(), signal.SIGUSR2)
+
+        monkeypatch.setattr(module, "_put_back", put_back_and_send)
+        try:
+            with uninterrupted(signal.SIGUSR1, signal.SIGUSR2):
+                os.kill(os.getpid(), signal.SIGUSR1)
+        finally:
+            signal.signal(signal.SIGUSR1, before[0])
+            signal.signal(signal.SIGUSR2, before[1])
+        assert heard == [signal.SIGUSR1, signal.SIGUSR2]
 
     def test_all_handlers_are_put_back_though_one_raises(self, monkeypatch):
         def terminate(number, frame):
