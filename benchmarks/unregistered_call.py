@@ -36,6 +36,15 @@ class NobodyCalls:
     def leave(self) -> None:
         """A frame ended."""
 
+    def drop(self) -> None:
+        """A frame ended, nobody knows when."""
+
+    def tracing_ended(self, where: str, thread: int) -> None:
+        """Nothing is traced any more."""
+
+    def tracing_began_again(self, thread: int) -> None:
+        """All is traced again."""
+
 
 def callee() -> None:
     """Is called, and not profiled."""

@@ -41,12 +41,19 @@ class Recorder:
         self.calls: list[str] = [] if calls is None else calls
         self.name = name
         self.frames = 0
+        self.ends: list[str] = []
 
     def enter(self, code: CodeType, line: int, /) -> RecordedFrame:
         self.frames += 1
         frame = RecordedFrame(self, f"{self.name}{code.co_name}{self.frames}", code)
         frame.write("enter", line)
         return frame
+
+    def tracing_ended(self, where: str, thread: int) -> None:
+        self.ends.append(where)
+
+    def tracing_began_again(self, thread: int) -> None:
+        self.ends.append("began again")
 
 
 class RecordedFrame:
@@ -61,6 +68,10 @@ class RecordedFrame:
 
     def leave(self) -> None:
         self.recorder.calls.append(f"{self.name} leave")
+
+    def drop(self) -> int | None:
+        self.recorder.calls.append(f"{self.name} drop")
+        return None
 
     def write(self, what: str, line: int) -> None:
         self.recorder.calls.append(f"{self.name} {what} {line - self.first}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -150,6 +151,33 @@ class FunctionIntervals:
     def __init__(self, store: LineStore, measured: Measured) -> None:
         self._store = store
         self._measured = measured
+        self._ends: dict[tuple[str, int], bool] = {}  # whether tracing began again
+
+    def tracing_ended(self, where: str, thread: int) -> None:
+        """Tracing of a thread has ended, for good or until it begins again."""
+        self._ends[where, thread] = False
+
+    def tracing_began_again(self, thread: int) -> None:
+        """Lines of a thread are traced again."""
+        for end in self._ends:
+            if end[1] == thread:
+                self._ends[end] = True
+
+    def forget_ends(self) -> None:
+        """Tell nothing more of where tracing ended so far."""
+        self._ends.clear()
+
+    def ends(self) -> list[str]:
+        """Where tracing ended, one sentence each."""
+        main = threading.main_thread().ident
+        sentences = []
+        for (where, thread), began_again in self._ends.items():
+            tracing, lines = "tracing", "lines"
+            if thread != main:
+                tracing, lines = "tracing of a thread", "its lines"
+            when = "until it began again" if began_again else "later"
+            sentences.append(f"{tracing} ended {where}: {lines} that ran {when} are missing")
+        return list(dict.fromkeys(sentences))
 
     def enter(self, code: CodeType, line: int) -> FrameIntervals:
         """A frame of a profiled function begins."""
@@ -265,6 +293,16 @@ class FrameIntervals:
                 current.on(interval.device).add(interval.window.start, end)
         self._open = []
         self._line = None
+
+    def drop(self) -> int | None:
+        """The open interval counts for nothing; returns its line."""
+        line, self._line = self._line, None
+        if line is None:
+            return None
+        for interval in reversed(self._open.copy()):
+            interval.window.close()
+        self._open = []
+        return next((number for number, one in self._lines.items() if one is line), None)
 
     def _end_before_use(self, line: Line) -> None:
         """An interval ends in which no device was in use: of reads of values a line says so too."""

@@ -141,6 +141,7 @@ class LineProfiler:
             current_tracer().unwatch(self._listener)
         self._raw_line_records.clear()
         self._measured.forget()
+        self._listener.forget_ends()
         self._code_infos.clear()
         self._codes.clear()
         self._versions.clear()
@@ -197,7 +198,10 @@ class LineProfiler:
 
     def records(self) -> LineRecords:
         """Everything recorded so far, as data."""
-        return LineRecords(self._raw_line_records, self._code_infos, self._notes())
+        if self.enabled:
+            current_tracer().notice_ends()
+        ends = self._listener.ends()
+        return LineRecords(self._raw_line_records, self._code_infos, self._notes(), ends)
 
     def forget(self, func: Any) -> None:
         """Drop the records of a function; it stays registered.

@@ -27,6 +27,7 @@ class LineRecords:
         raw_line_records: one entry per function, line and device.
         code_infos: the registered functions by the id of their code object.
         notes: lines to be said below the tables.
+        ends: where the tracing of lines ended too early, a sentence each, said first.
     """
 
     def __init__(
@@ -34,10 +35,12 @@ class LineRecords:
         raw_line_records: Collection[LineEntry],
         code_infos: Mapping[int, FunctionInfo],
         notes: Sequence[str] = (),
+        ends: Sequence[str] = (),
     ) -> None:
         self._raw_line_records = raw_line_records
         self._code_infos = code_infos
-        self._notes = tuple(notes)
+        self._notes = (*ends, *notes)
+        self._has_ended = bool(ends)
 
     def __repr__(self) -> str:
         """How much was recorded."""
@@ -75,7 +78,8 @@ class LineRecords:
         if idle:
             notes = (*notes, f"no memory was in use on {listed(idle)}: no table")
         if missing and (func is not None or not tables):
-            notes = (f"{listed(missing)} did not run while profiled", *notes)
+            until = "before tracing ended" if self._has_ended else "while profiled"
+            notes = (f"{listed(missing)} did not run {until}", *notes)
         elif not infos:
             notes = ("no function was registered, see LineProfiler(function) and @profile", *notes)
         return RecordsDisplay(Report(names, tables, notes))

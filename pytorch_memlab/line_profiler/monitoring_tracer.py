@@ -72,6 +72,9 @@ class MonitoringTracer:
                 _free_tool(self._tool, self._frames.callbacks())
                 self._tool = None
 
+    def notice_ends(self) -> None:
+        """Nothing to tell: an exception in a callback ends nothing, and nobody takes its place."""
+
 
 class _Frames:
     """The frames of watched codes by ``id``: they are not kept alive.

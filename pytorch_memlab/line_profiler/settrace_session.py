@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 from pytorch_memlab.line_profiler.chained_trace import Chain, ChainedFrame, TraceFunction
@@ -18,6 +19,9 @@ from pytorch_memlab.line_profiler.watched import (
     running_frames,
 )
 
+_HEADROOM = 200
+"""Calls beyond the recursion limit in which intervals end when the program has come to it."""
+
 
 class _TracedFrame(WatchedFrame):
     """A watched frame with its local trace function.
@@ -25,13 +29,15 @@ class _TracedFrame(WatchedFrame):
     Attributes:
         local: the local trace function while the frame runs. None while it is suspended or when
             tracing ended, so that the cycle through the bound method never outlives the frame.
+        thread: ident of the thread in which it runs, or ran last.
     """
 
-    __slots__ = ("_session", "local")
+    __slots__ = ("_session", "local", "thread")
 
-    def __init__(self, watched: WatchedCode, session: SettraceSession) -> None:
+    def __init__(self, watched: WatchedCode, session: SettraceSession, thread: int) -> None:
         WatchedFrame.__init__(self, watched)
         self._session = session
+        self.thread = thread
         self.local: TraceFunction | None = self.trace
 
     def trace(self, frame: FrameType, event: str, _arg: object) -> TraceFunction | None:
@@ -63,6 +69,8 @@ class SettraceSession:
         self._running: dict[int, _TracedFrame] = {}
         self._chains: dict[int, Chain | None] = {}  # of the threads that this session traces
         self._failed: set[int] = set()
+        self._ended: set[int] = set()  # threads of whose end the listeners know
+        self._left: dict[int, tuple[CodeType, int]] = {}  # where each thread last left a frame
         self._trace, self._end_trace = _global_trace(codes.names, self.call)
         self._thread_trace = self._begin_thread
         self._threads_found = threading.gettrace()
@@ -140,27 +148,56 @@ class SettraceSession:
         traced.leave()
         traced.local = None
         self._running.pop(id(frame), None)
+        self._left[traced.thread] = traced.watched.code, frame.f_lineno
 
     def fail(self, frame: FrameType) -> None:
         """A trace function raises, so that CPython stops tracing this thread: intervals end."""
-        self._failed.add(threading.get_ident())
-        for outer in outward(frame):
-            traced = self._running.pop(id(outer), None)
-            if traced is not None:
-                traced.local = None
-                with suppress(Exception):
-                    traced.leave()
+        thread = threading.get_ident()
+        self._failed.add(thread)
+        limit = sys.getrecursionlimit()
+        try:
+            _allow_recursion(limit + _HEADROOM)
+            for outer in outward(frame):
+                traced = self._running.get(id(outer))
+                if traced is not None and traced.local is not None:
+                    traced.local = None
+                    with suppress(Exception):
+                        traced.leave()
+            self._tell_end(f"at {_place(frame.f_code, frame.f_lineno)}", thread)
+        finally:
+            sys.setrecursionlimit(limit)
+
+    def notice_ends(self) -> None:
+        """Tell of threads that are traced no more, though no trace function of ours failed.
+
+        The program took ours off, as debuggers do, or came to the recursion limit, where not even
+        a trace function can run. Open intervals count for nothing: when they ended is not known.
+        """
+        here = threading.get_ident()
+        if here in self._chains and here not in self._ended and not self.has_slot():
+            self._end_silently(here, [one for one in self._open() if one[1].thread == here])
+        elsewhere = [one for one in self._open() if one[1].thread != here]
+        if elsewhere:
+            running = {(thread, id(frame)) for thread, frame, _ in running_frames(self._codes)}
+            # Each leaves before its frame does: these never will.
+            gone = [
+                (key, traced)
+                for key, traced in elsewhere
+                if traced.local is not None and (traced.thread, key) not in running
+            ]
+            for thread in {traced.thread for _, traced in gone}:
+                self._end_silently(thread, [one for one in gone if one[1].thread == thread])
 
     def follow_running_frames(self) -> None:
         """Bring the watches of running frames up to date, and begin with frames not yet known."""
         for thread, frame, watched in running_frames(self._codes):
-            if thread in self._chains:
-                self._follow(frame, watched, self._chains[thread])
+            if thread in self._chains and thread not in self._ended:
+                self._follow(thread, frame, watched)
 
     def end_unwatched_frames(self) -> None:
         """End the intervals of watches that are over, the innermost frame's first."""
         for key, traced in reversed(list(self._running.items())):
-            traced.update(is_running=True)
+            traced.update(is_running=traced.local is not None)
             if not traced.watched.watches:
                 traced.local = None
                 self._running.pop(key, None)
@@ -174,12 +211,35 @@ class SettraceSession:
             if traced is not None and chain is not None and not isinstance(owner, ChainedFrame):
                 chain.hold(outer, traced.local)
 
+    def _open(self) -> list[tuple[int, _TracedFrame]]:
+        return [one for one in list(self._running.items()) if one[1].local is not None]
+
+    def _end_silently(self, thread: int, frames: list[tuple[int, _TracedFrame]]) -> None:
+        where = "before a profiled function ran"
+        if thread in self._left:
+            where = f"after {_place(*self._left[thread])}"
+        for _, traced in frames:
+            traced.local = None
+            line = traced.drop()
+            if line is not None:  # that of the innermost frame, which is the last one, stays
+                where = f"at {_place(traced.watched.code, line)}"
+        self._tell_end(where, thread)
+
+    def _tell_end(self, where: str, thread: int) -> None:
+        self._ended.add(thread)
+        for listener in self._codes.listeners():
+            listener.tracing_ended(where, thread)
+
     def _install(self, found: Any) -> None:
         thread = threading.get_ident()
         if self.has_slot():
             return
         chain = self._chains[thread] = None if found is None else Chain(self, found)
         sys.settrace(self._trace if chain is None else chain.trace)
+        if thread in self._ended:
+            self._ended.discard(thread)
+            for listener in self._codes.listeners():
+                listener.tracing_began_again(thread)
 
     def _begin_thread(self, frame: FrameType, event: str, arg: object) -> TraceFunction | None:
         """The trace function of a new thread until its first event."""
@@ -199,28 +259,43 @@ class SettraceSession:
             before.update(is_running=False)
             traced, is_starting = before, False
             traced.local = traced.trace
+            traced.thread = threading.get_ident()
         else:
-            traced, is_starting = _TracedFrame(watched, self), watched.is_starting(frame)
+            traced = _TracedFrame(watched, self, threading.get_ident())
+            is_starting = watched.is_starting(frame)
         self._running[id(frame)] = traced
         if not is_starting:
             traced.resume(frame.f_lineno)
         traced.end_removed()
         return traced
 
-    def _follow(self, frame: FrameType, watched: WatchedCode, chain: Chain | None) -> None:
+    def _follow(self, thread: int, frame: FrameType, watched: WatchedCode) -> None:
         traced, line = self._running.get(id(frame)), frame.f_lineno
         if traced is not None and traced.watched is watched:
             for listener in traced.update(is_running=True):
                 listener.resume(line)
+            if traced.local is None:  # tracing of its thread begins again
+                traced.local, traced.thread = traced.trace, thread
+                traced.resume(line)
         else:
-            traced = self._running[id(frame)] = _TracedFrame(watched, self)
+            traced = self._running[id(frame)] = _TracedFrame(watched, self, thread)
             traced.resume(line)
         if self._running.get(id(frame)) is not traced:  # it ended in its thread
             traced.leave()
+        chain = self._chains[thread]
         if chain is None:
             frame.f_trace = traced.local
         else:
             chain.hold(frame, traced.local)
+
+
+def _allow_recursion(limit: int) -> None:
+    """Set the limit, one call deeper than where it is put back: there it is not reached yet."""
+    sys.setrecursionlimit(limit)
+
+
+def _place(code: CodeType, line: int) -> str:
+    return f"{os.path.basename(code.co_filename)}:{line}"
 
 
 class _EveryName:

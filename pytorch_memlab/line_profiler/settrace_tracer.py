@@ -20,8 +20,9 @@ class SettraceTracer:
     A tracer found in place is called with every event and put back with the last ``unwatch``.
     CPython itself stops tracing a thread when a trace function raises, ours or that other one, and
     one that is set later, as by ``breakpoint()``, replaces ours in its thread until the next
-    ``watch`` after it has gone. Threads that C++ starts, such as autograd's for a GPU, are not
-    traced; ``sys.monitoring`` has none of these limits.
+    ``watch`` after it has gone. Listeners are told of such an end, at once or when it is noticed.
+    Threads that C++ starts, such as autograd's for a GPU, are not traced; ``sys.monitoring`` has
+    none of these limits.
 
     Args:
         reason: why this tracer serves.
@@ -43,6 +44,7 @@ class SettraceTracer:
     def watch(self, listener: LineListener, codes: Iterable[CodeType]) -> None:
         """Tell ``listener`` about frames of ``codes``; see ``LineTracer``."""
         with self._lock:
+            self.notice_ends()
             self._codes.add(listener, codes)
             if self._session is None:
                 self._session = SettraceSession(self._codes)
@@ -52,9 +54,16 @@ class SettraceTracer:
     def unwatch(self, listener: LineListener) -> None:
         """End the listener's watch; see ``LineTracer``."""
         with self._lock:
+            self.notice_ends()
             self._codes.remove(listener)
             if self._session is not None:
                 self._session.end_unwatched_frames()
                 if not self._codes:
                     self._session.close()
                     self._session = None
+
+    def notice_ends(self) -> None:
+        """Tell the listeners where tracing has ended without a word; see ``LineTracer``."""
+        with self._lock:
+            if self._session is not None:
+                self._session.notice_ends()

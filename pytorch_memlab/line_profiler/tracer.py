@@ -37,6 +37,13 @@ class FrameListener(Protocol):
         The frame returned, yielded, waits or unwound, or tracing ended.
         """
 
+    def drop(self) -> int | None:
+        """The open interval counts for nothing, for nobody knows when it ended.
+
+        Returns:
+            Its line, None if no interval is open.
+        """
+
 
 class LineListener(Protocol):
     """What is told about the frames of watched codes."""
@@ -46,6 +53,15 @@ class LineListener(Protocol):
 
         ``resume`` follows at once where the frame was already running.
         """
+
+    def tracing_ended(self, where: str, thread: int) -> None:
+        """No frame of a thread is traced any more, though the watch goes on.
+
+        ``where`` is such as ``at train.py:12``.
+        """
+
+    def tracing_began_again(self, thread: int) -> None:
+        """The frames of a thread of which ``tracing_ended`` told are traced again."""
 
 
 class LineTracer(Protocol):
@@ -64,6 +80,9 @@ class LineTracer(Protocol):
 
     def unwatch(self, listener: LineListener) -> None:
         """End the listener's open intervals; with the last listener the tracer is given back."""
+
+    def notice_ends(self) -> None:
+        """Tell the listeners of tracing that has ended without a word, now rather than later."""
 
 
 @made_once
@@ -133,3 +152,6 @@ class _MonitoringFirst:
 
     def unwatch(self, listener: LineListener) -> None:
         self._active.unwatch(listener)
+
+    def notice_ends(self) -> None:
+        self._active.notice_ends()

@@ -90,6 +90,10 @@ class WatchedCodes:
                 unwatched.append(watched)
         return unwatched
 
+    def listeners(self) -> list[LineListener]:
+        """All that watch now."""
+        return [watch.listener for watch in list(self._watches.values())]
+
     def _forget(self, code: CodeType) -> None:
         del self.by_id[id(code)]
         self.names[code.co_name] -= 1
@@ -152,6 +156,11 @@ class WatchedFrame:
             for watch, listener in self._entered.items():
                 if watch not in watches:
                     listener.leave()
+
+    def drop(self) -> int | None:
+        """Let the open intervals count for nothing; returns their line, None if none is open."""
+        lines = [listener.drop() for listener in self._entered.values()]
+        return next((line for line in lines if line is not None), None)
 
     def _enter(self, watch: Watch) -> FrameListener:
         return watch.listener.enter(self.watched.code, self.watched.first_line)
