@@ -213,10 +213,22 @@ class FrameIntervals:
         measured: the devices.
     """
 
-    __slots__ = ("_began", "_devices", "_gaps", "_line", "_lines", "_measured", "_open")
+    __slots__ = (
+        "_all_lines",
+        "_began",
+        "_called",
+        "_devices",
+        "_gaps",
+        "_line",
+        "_lines",
+        "_measured",
+        "_open",
+    )
 
     def __init__(self, lines: dict[int, Line], measured: Measured) -> None:
+        self._all_lines = lines
         self._lines = lines
+        self._called: Line | None = None
         self._measured = measured
         self._devices: tuple[Device, ...] = ()
         self._open: list[_OpenInterval] = []
@@ -252,25 +264,30 @@ class FrameIntervals:
         try:
             line = self._lines[number]
         except KeyError:
-            line = self._lines.setdefault(number, Line())
+            line = self._arrive(number)
         line.hits += 1
         self._line = line
         self._began = perf_counter()
 
     def resume(self, number: int) -> None:
         """The frame goes on in the middle of a line, or begins at its ``def``."""
+        if self._called is not None and self._called is self._line:
+            self._take_call_back()
         self.leave()
+        self._called, self._lines = None, self._all_lines
         self._devices = self._measured.now()
         self._open = [_begin(device) for device in self._devices]
         if not self._open:
             self._gaps = self._measured.gaps_before_use()
-        self._line = self._lines.setdefault(number, Line())
+        self._line = self._all_lines.setdefault(number, Line())
         self._began = perf_counter()
 
     def count_call(self) -> None:
         """The ``def`` line is hit once for each call."""
         if self._line is not None:
             self._line.hits += 1
+            # The first line event finds no line, which spares the others a test for it.
+            self._called, self._lines = self._line, {}
 
     def leave(self) -> None:
         """The frame stands still or has ended."""
@@ -302,7 +319,22 @@ class FrameIntervals:
         for interval in reversed(self._open.copy()):
             interval.window.close()
         self._open = []
-        return next((number for number, one in self._lines.items() if one is line), None)
+        return next((number for number, one in self._all_lines.items() if one is line), None)
+
+    def _arrive(self, number: int) -> Line:
+        """The line of a call's first line event, or one that was not hit before."""
+        self._lines = self._all_lines
+        line = self._all_lines.setdefault(number, Line())
+        if line is self._called:  # the body begins on the ``def`` line, which has its hit
+            line.hits -= 1
+        self._called = None
+        return line
+
+    def _take_call_back(self) -> None:
+        """The frame did not begin, it runs already: the ``def`` line has no part in that."""
+        if self._line is not None:
+            self._line.hits -= 1
+        self.drop()
 
     def _end_before_use(self, line: Line) -> None:
         """An interval ends in which no device was in use: of reads of values a line says so too."""

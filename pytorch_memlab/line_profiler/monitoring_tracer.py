@@ -195,6 +195,7 @@ class _Frames:
         watched = self._codes.by_id.get(id(frame.f_code))
         if watched is not None:
             running = self._running[id(frame)] = WatchedFrame(watched)
+            running.resume(line)
             running.line(line)
             running.end_removed()
 
