@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
+from pytorch_memlab._common.standard_output import write_to_stdout
 from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import Report
@@ -48,5 +50,4 @@ def _to_nowhere(report: Report) -> None:
 
 
 def _to_terminal(report: Report) -> None:
-    terminal.write(report, sys.stdout)
-    sys.stdout.flush()
+    write_to_stdout(partial(terminal.write, report))

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._common.call_results import is_result_dropped
+from .._common.standard_output import write_to_stdout
 from ..errors import UsageError
 from ..wrapping import within
 from .columns import DEFAULT_COLUMNS, checked_columns
@@ -18,6 +19,7 @@ from .showing import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TextIO
 
     import torch
 
@@ -101,7 +103,10 @@ def profile(
     func: None = None, columns: str | Iterable[str] = ...
 ) -> Callable[[Function], Function]: ...
 def profile(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) -> Any:
-    """Decorate a function to print its lines' memory when the program ends, however it ends.
+    """Decorate a function to print its lines' memory when the program ends.
+
+    An exception or Ctrl-C ends it too. Nothing is printed where a signal such as SIGTERM that the
+    program does not handle, or ``os._exit``, ends the process at once.
 
     In a notebook, ``pytorch_memlab.display()`` shows it at any time.
 
@@ -204,12 +209,16 @@ def _is_printed_at_exit(func: Any) -> bool:
 
 
 def _print_at_exit() -> None:
+    write_to_stdout(_print_tables)
+
+
+def _print_tables(stream: TextIO) -> None:
     by_columns: dict[tuple[str, ...], list[Any]] = {}
     for func, columns in _printed_at_exit:
         by_columns.setdefault(columns, []).append(func)
     for columns, functions in by_columns.items():
-        global_line_profiler.print_stats(functions, columns)
-        print()
+        global_line_profiler.print_stats(functions, columns, stream)
+        print(file=stream)
 
 
 def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:

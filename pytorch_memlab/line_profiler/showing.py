@@ -24,13 +24,16 @@ def show(display: RecordsDisplay) -> None:
         write(display, sys.stdout)
 
 
-def write(display: RecordsDisplay, stream: TextIO) -> None:
+def write(display: RecordsDisplay, stream: TextIO | None) -> None:
     """Write tables as text, with colours in a terminal.
 
     Args:
         display: the tables.
-        stream: where to.
+        stream: where to; None, which ``sys.stdout`` is where it was closed, for nowhere, as
+            ``print`` has it.
     """
+    if stream is None:
+        return
     if stream.isatty():
         from ..render import terminal
 

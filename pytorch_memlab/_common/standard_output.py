@@ -1,0 +1,54 @@
+"""Tables on standard output at the end of a program, where no caller could handle an error."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def write_to_stdout(write: Callable[[TextIO], object]) -> None:
+    """Write tables to the ``sys.stdout`` of this moment; standard error says if it cannot be done.
+
+    Nothing is said if a reader such as ``head`` has closed the pipe.
+
+    Args:
+        write: writes them to the stream that it gets.
+    """
+    stream: TextIO | None = sys.stdout
+    if stream is None or getattr(stream, "closed", False):
+        _say("it is closed")
+        return
+    try:
+        write(stream)
+        stream.flush()
+    except BrokenPipeError:
+        _let_go(stream)
+    except OSError as error:
+        _say(error.strerror or str(error))
+        _fail_at_exit(stream)
+
+
+def _let_go(stream: TextIO) -> None:
+    """Let what is left go nowhere: Python complains about what it cannot flush at its end."""
+    with suppress(OSError, ValueError):  # a stream of the program's own may have no descriptor
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+
+
+def _fail_at_exit(stream: TextIO) -> None:
+    """Leave a newline that Python cannot flush at its end either: it exits with 120 then."""
+    with suppress(OSError, ValueError):  # as in _let_go
+        sys.stdout = open(stream.fileno(), "w", closefd=False)  # noqa: SIM115 - until the end
+        sys.stdout.write("\n")
+
+
+def _say(reason: str) -> None:
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print(f"cannot write the memory tables to standard output: {reason}", file=sys.stderr)
