@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ._common.quoted import quoted
 from .devices import get_device
 from .devices.driver_memory import count_gpus, current_gpu, driver_memory, empty_caches
 from .errors import UnknownDeviceError, UsageError
@@ -206,7 +207,7 @@ def _index_of(id: int | str | torch.device) -> int | None:
 
 def _checked_mbs(n: float) -> float:
     if isinstance(n, bool) or not isinstance(n, (int, float)) or n < 0:
-        raise UsageError(f"this takes a number of MB, not {n!r}")
+        raise UsageError(f"this takes a number of MB, not {quoted(n)}")
     return n
 
 

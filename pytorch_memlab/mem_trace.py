@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
+from ._common.quoted import quoted
 from .devices.driver_memory import current_gpu
 from .errors import UsageError
 from .gpu_mem import b2mb
@@ -48,7 +49,7 @@ class GPUMemTrace:
         self, silent: bool = False, *, ctx: str | None = None, on_exit_report: bool = False
     ) -> None:
         if isinstance(silent, str):  # type: ignore[unreachable]
-            raise UsageError(f"silent is True or False: name the trace with ctx={silent!r}")
+            raise UsageError(f"silent is True or False: name the trace with ctx={quoted(silent)}")
         self._silent = silent
         self._context = ctx
         self._reports_on_exit = on_exit_report

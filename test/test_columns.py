@@ -6,7 +6,12 @@ import pytest
 import torch
 from sample_reports import CUDA0
 
-from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab import (
+    LineProfiler,
+    clear_global_line_profiler,
+    profile_every,
+    simulate,
+)
 from pytorch_memlab.errors import UnknownColumnError, UsageError
 from pytorch_memlab.line_profiler.columns import (
     DEFAULT_COLUMNS,
@@ -20,6 +25,19 @@ from pytorch_memlab.render import html, json, text
 def test_default_columns_are_the_two_peaks() -> None:
     assert DEFAULT_COLUMNS == ("active_bytes.all.peak", "reserved_bytes.all.peak")
     assert checked_columns(DEFAULT_COLUMNS) == DEFAULT_COLUMNS
+
+
+def test_none_stands_for_the_default_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    def work() -> int:
+        return 1
+
+    with LineProfiler(work) as recorded:
+        work()
+    assert recorded.display(columns=None).report.columns == DEFAULT_COLUMNS
+    profile_every(1, columns=None)(work)()
+    clear_global_line_profiler()
+    head = capsys.readouterr().out.splitlines()[2]
+    assert head == "active_bytes reserved_bytes line  code"
 
 
 def test_every_field_and_extra_is_known() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from importlib.util import resolve_name
 from types import CodeType
 
+from pytorch_memlab._common.quoted import shortened
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.definitions import Definition, definitions, lines_of
@@ -101,10 +102,10 @@ def _imported(program: Program, own: Iterable[Definition], name: str) -> object:
     except (ImportError, AttributeError, ValueError) as error:
         known = [_plain(definition.qual_name) for definition in own]
         near = difflib.get_close_matches(name, known, n=4) or known[:4]
-        reason = f" ({error})" if ":" in name else ""
+        reason = f" ({shortened(str(error))})" if ":" in name else ""
         has = f"has {', '.join(near)}" if near else "has no functions"
         raise UsageError(
-            f"there is no function {name}{reason}; {program.argv[0]} {has}, "
+            f"there is no function {shortened(name)}{reason}; {program.argv[0]} {has}, "
             "and another module's is written module:function"
         ) from None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._common.quoted import quoted
 from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage
@@ -190,5 +191,5 @@ class Courtesy:
 def _gpu(device: int | str | torch.device) -> torch.device:
     found = torch.device(get_device(device).name)
     if found.type != "cuda":
-        raise UsageError(f"yield_memory() lends CUDA GPUs, and {device!r} is none")
+        raise UsageError(f"yield_memory() lends CUDA GPUs, and {quoted(device)} is none")
     return found

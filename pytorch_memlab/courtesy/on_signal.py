@@ -12,6 +12,7 @@ from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from .._common.kept_interrupt import KeptInterrupt
+from .._common.quoted import quoted
 from ..errors import MemlabError, UsageError
 from .context import find_context
 
@@ -146,7 +147,7 @@ class SignalledCourtesy:
 def _check(yields: int, restores: int) -> None:
     for number in (yields, restores):
         if isinstance(number, bool) or not isinstance(number, int):
-            raise UsageError(f"a signal is a number such as signal.SIGUSR1, not {number!r}")
+            raise UsageError(f"a signal is a number such as signal.SIGUSR1, not {quoted(number)}")
         if number not in signal.valid_signals() or number in _never_caught():
             raise UsageError(f"signal {int(number)} cannot be caught; SIGUSR1 and SIGUSR2 can")
         if hasattr(signal.getsignal(number), _IS_OURS):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._common.made_once import made_once
+from .._common.quoted import quoted
 from ..errors import UnknownDeviceError
 from ..simulation import active
 from . import accelerator, cuda
@@ -60,14 +61,16 @@ def get_device(spec: int | str | torch.device | None = None) -> Device:
     if spec == "cpu" or spec == torch.device("cpu"):
         return _cpu()
     if isinstance(spec, bool) or not isinstance(spec, (int, str, torch.device, type(None))):
-        raise UnknownDeviceError(f"a device is an int, a string or a torch.device, not {spec!r}")
+        raise UnknownDeviceError(
+            f"a device is an int, a string or a torch.device, not {quoted(spec)}"
+        )
     name = _name_of(spec, devices[0].name)
     for device in devices:
         if device.name == name:
             return device
     names = [device.name for device in devices]
     known = "cpu" if names == ["cpu"] else f"{', '.join(names)}, and cpu"
-    raise UnknownDeviceError(f"no device {spec!r} here: there is {known}")
+    raise UnknownDeviceError(f"no device {quoted(spec)} here: there is {known}")
 
 
 def _name_of(spec: int | str | torch.device | None, first: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from pytorch_memlab._common.quoted import quoted
 from pytorch_memlab.errors import UnknownColumnError, UsageError
 from pytorch_memlab.memory_fields import FIELDS
 from pytorch_memlab.records import LineEntry
@@ -22,14 +23,14 @@ KNOWN_COLUMNS = frozenset((*FIELDS, *EXTRA_COLUMNS, *SHORT_NAMES))
 
 
 def checked_columns(
-    columns: str | Iterable[str], entries: Iterable[LineEntry] = ()
+    columns: str | Iterable[str] | None, entries: Iterable[LineEntry] = ()
 ) -> tuple[str, ...]:
     """The columns asked for, each once, after a check that they exist.
 
     Args:
         columns: one name or several: fields of ``torch.cuda.memory_stats()`` such as
             ``allocated_bytes.all.peak`` or ``num_ooms``, their short names ``peak``, ``reserved``
-            and ``current``, or ``hits``, ``delta``, ``time``.
+            and ``current``, or ``hits``, ``delta``, ``time``. None stands for the default ones.
         entries: recorded lines, whose own fields are known as well.
 
     Returns:
@@ -42,6 +43,8 @@ def checked_columns(
     >>> checked_columns("hits")
     ('hits',)
     """
+    if columns is None:
+        return DEFAULT_COLUMNS
     names = tuple(dict.fromkeys([columns] if isinstance(columns, str) else columns))
     if not names:
         raise UsageError(f"no columns given; the default is columns={DEFAULT_COLUMNS}")
@@ -57,8 +60,8 @@ def checked_columns(
 def _unknown(name: object, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(str(name), sorted(known), n=4)
     if near:
-        return f"unknown column {name!r}: did you mean {' or '.join(near)}?"
+        return f"unknown column {quoted(name)}: did you mean {' or '.join(near)}?"
     return (
-        f"unknown column {name!r}: a column is a field of torch.cuda.memory_stats() such as "
+        f"unknown column {quoted(name)}: a column is a field of torch.cuda.memory_stats() such as "
         f"{DEFAULT_COLUMNS[0]}, or one of {', '.join((*SHORT_NAMES, *EXTRA_COLUMNS))}"
     )

@@ -150,7 +150,7 @@ class LineProfiler:
             current_tracer().watch(self._listener, ())
 
     def display(
-        self, func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
+        self, func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
     ) -> RecordsDisplay:
         """What was recorded: a table with bars in a notebook, text elsewhere.
 
@@ -179,7 +179,7 @@ class LineProfiler:
     def print_stats(
         self,
         func: Any = None,
-        columns: str | Iterable[str] = DEFAULT_COLUMNS,
+        columns: str | Iterable[str] | None = DEFAULT_COLUMNS,
         stream: TextIO | None = None,
     ) -> None:
         """Print what was recorded.

@@ -47,7 +47,7 @@ class LineRecords:
         return f"<LineRecords of {listed(info.qual_name for info in self._code_infos.values())}>"
 
     def display(
-        self, func: object = None, columns: str | Iterable[str] = DEFAULT_COLUMNS
+        self, func: object = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
     ) -> RecordsDisplay:
         """The tables as they are now.
 

@@ -9,6 +9,7 @@ import sys
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._common.call_results import is_result_dropped
+from .._common.quoted import quoted
 from .._common.standard_output import write_to_stdout
 from ..errors import UsageError
 from ..wrapping import within
@@ -78,7 +79,9 @@ def set_target_gpu(gpu_id: int | str | torch.device | None) -> None:
     global_line_profiler.target_gpu = gpu_id
 
 
-def display(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) -> RecordsDisplay:
+def display(
+    func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
+) -> RecordsDisplay:
     """What the decorators recorded so far: a table with bars in a notebook, text elsewhere.
 
     It is shown at once where nothing gets the result, as in a script.
@@ -97,12 +100,12 @@ def display(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) ->
 
 
 @overload
-def profile(func: Function, columns: str | Iterable[str] = ...) -> Function: ...
+def profile(func: Function, columns: str | Iterable[str] | None = ...) -> Function: ...
 @overload
 def profile(
-    func: None = None, columns: str | Iterable[str] = ...
+    func: None = None, columns: str | Iterable[str] | None = ...
 ) -> Callable[[Function], Function]: ...
-def profile(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) -> Any:
+def profile(func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS) -> Any:
     """Decorate a function to print its lines' memory when the program ends.
 
     An exception or Ctrl-C ends it too. Nothing is printed where a signal such as SIGTERM that the
@@ -137,7 +140,7 @@ def profile(func: Any = None, columns: str | Iterable[str] = DEFAULT_COLUMNS) ->
 def profile_every(
     output_interval: Any = 1,
     enable: bool = True,
-    columns: str | Iterable[str] = DEFAULT_COLUMNS,
+    columns: str | Iterable[str] | None = DEFAULT_COLUMNS,
 ) -> Any:
     """Decorate a function to print its lines' memory every so many calls.
 
@@ -160,9 +163,9 @@ def profile_every(
     if callable(output_interval):
         return profile_every()(output_interval)
     if isinstance(output_interval, bool) or not isinstance(output_interval, int):
-        raise UsageError(f"output_interval is a number of calls, not {output_interval!r}")
+        raise UsageError(f"output_interval is a number of calls, not {quoted(output_interval)}")
     if output_interval < 1:
-        raise UsageError(f"output_interval is at least 1 call, not {output_interval}")
+        raise UsageError(f"output_interval is at least 1 call, not {quoted(output_interval)}")
     checked = checked_columns(columns)
 
     def decorate(func: Function) -> Function:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from pytorch_memlab._common.quoted import quoted, shortened
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import FunctionInfo
 
@@ -45,13 +46,13 @@ def listed(names: Iterable[str]) -> str:
 def _matching(item: object, code_infos: Mapping[int, FunctionInfo]) -> list[int]:
     if isinstance(item, str):
         found = [key for key, info in code_infos.items() if info.qual_name == item]
-        wanted = item
+        wanted = shortened(item)
     else:
         from pytorch_memlab.line_profiler.registration import resolve
 
         functions = resolve(item)
         found = [id(function.code) for function in functions if id(function.code) in code_infos]
-        wanted = listed(function.qual_name for function in functions) or repr(item)
+        wanted = listed(function.qual_name for function in functions) or quoted(item)
     if found:
         return found
     registered = listed(info.qual_name for info in code_infos.values()) or "none"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from .._common.quoted import quoted
 from ..devices.driver_memory import (
     allocated_memory,
     count_gpus,
@@ -124,5 +125,5 @@ def find_backend(name: str) -> Backend:
         UsageError: there is no such backend; the message lists those that there are.
     """
     if name not in BACKENDS:
-        raise UsageError(f"no backend {name!r}: there is {', '.join(sorted(BACKENDS))}")
+        raise UsageError(f"no backend {quoted(name)}: there is {', '.join(sorted(BACKENDS))}")
     return BACKENDS[name]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
+from .._common.quoted import quoted
 from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 from .cell_meter import CellMeter
@@ -92,7 +93,7 @@ class IPyGPULogger:
     def __init__(self, compact: bool = False, gc_collect: bool = True) -> None:
         for name, value in (("compact", compact), ("gc_collect", gc_collect)):
             if not isinstance(value, bool):
-                raise UsageError(f"{name} is True or False, not {value!r}: {name}=True")
+                raise UsageError(f"{name} is True or False, not {quoted(value)}: {name}=True")
         self.compact = compact
         self.gc_collect = gc_collect
         self._meter = CellMeter(self._print, gc_collect=gc_collect)

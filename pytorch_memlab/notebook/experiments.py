@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from .._common.quoted import quoted
 from ..errors import UsageError
 from .assignment_target import assignment_target
 from .backends import find_backend
@@ -91,7 +92,7 @@ class IPyExperiments:
     ) -> None:
         shell = current_shell()
         if rebound not in _POLICIES:
-            raise UsageError(f"rebound is one of {', '.join(_POLICIES)}, not {rebound!r}")
+            raise UsageError(f"rebound is one of {', '.join(_POLICIES)}, not {quoted(rebound)}")
         self.backend = find_backend(backend)
         frame = _calling_frame()
         cell = _cell_frame(frame, shell)

@@ -6,6 +6,7 @@ import random
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .._common.quoted import quoted
 from ..errors import UsageError
 from .cells import cells_of, current_shell
 
@@ -31,7 +32,9 @@ class CellSeeder:
 
     def __init__(self, seed: int) -> None:
         if not isinstance(seed, int) or not 0 <= seed <= _HIGHEST:
-            raise UsageError(f"a seed is an int from 0, for none, to {_HIGHEST}, not {seed!r}")
+            raise UsageError(
+                f"a seed is an int from 0, for none, to {_HIGHEST}, not {quoted(seed)}"
+            )
         self._seed = seed
         self._cells: Cells | None = None
         self._cudnn: tuple[bool, bool] | None = None

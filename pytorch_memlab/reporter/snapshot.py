@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.quoted import quoted
 from ..devices import get_device
 from ..errors import UsageError
 from .records import CATEGORIES, Reconciliation, TensorRow
@@ -132,7 +133,7 @@ def device_of(spec: torch.device | str | int | None) -> torch.device | None:
         return torch.device("cuda", spec) if isinstance(spec, int) else torch.device(spec)
     except (RuntimeError, TypeError):
         raise UsageError(
-            f"no device {spec!r}: give an index, or a name such as 'cuda:0' or 'cpu'"
+            f"no device {quoted(spec)}: give an index, or a name such as 'cuda:0' or 'cpu'"
         ) from None
 
 
@@ -153,10 +154,10 @@ def check_arrangement(sort_by: str | None, min_size: int) -> None:
         UsageError: there is no such order, or no such size.
     """
     if sort_by is not None and sort_by not in tuple(_ORDERS):
-        raise UsageError(f"sort_by must be one of {', '.join(_ORDERS)}, not {sort_by!r}")
+        raise UsageError(f"sort_by must be one of {', '.join(_ORDERS)}, not {quoted(sort_by)}")
     size: Any = min_size
     if isinstance(size, bool) or not isinstance(size, Integral) or int(size) < 0:
-        raise UsageError(f"min_size must be a number of bytes, 0 or more, not {min_size!r}")
+        raise UsageError(f"min_size must be a number of bytes, 0 or more, not {quoted(min_size)}")
 
 
 def _together(rows: list[TensorRow]) -> list[TensorRow]:

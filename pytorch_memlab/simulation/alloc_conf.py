@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from .._common.quoted import quoted
 from ..errors import AllocatorSettingsError
 
 MB = 2**20
@@ -62,7 +63,7 @@ def _split(text: str) -> Iterator[tuple[str, str]]:
 def _unknown(key: str) -> str:
     near = difflib.get_close_matches(key, _KEYS, n=3)
     known = f"did you mean {' or '.join(near)}?" if near else f"known are {', '.join(_KEYS)}"
-    return f"unknown allocator setting {key!r}; {known}"
+    return f"unknown allocator setting {quoted(key)}; {known}"
 
 
 def _example(key: str) -> str:
@@ -73,7 +74,7 @@ def _example(key: str) -> str:
 
 def _whole_number(key: str, value: str, more_than: int = -1) -> int:
     if not re.fullmatch("[0-9]+", value):
-        raise AllocatorSettingsError(f"{key} must be a whole number, not {value!r}")
+        raise AllocatorSettingsError(f"{key} must be a whole number, not {quoted(value)}")
     number = int(value)
     if number <= more_than:
         raise AllocatorSettingsError(f"{key} must be {more_than + 1} or more, not {number}")
@@ -82,7 +83,7 @@ def _whole_number(key: str, value: str, more_than: int = -1) -> int:
 
 def _boolean(key: str, value: str) -> bool:
     if value not in ("True", "False"):
-        raise AllocatorSettingsError(f"{key} must be True or False, not {value!r}")
+        raise AllocatorSettingsError(f"{key} must be True or False, not {quoted(value)}")
     return value == "True"
 
 
@@ -92,7 +93,7 @@ def _share(key: str, value: str, allowed: Callable[[float], bool], interval: str
     except ValueError:
         number = float("nan")
     if not allowed(number):
-        raise AllocatorSettingsError(f"{key} must be a number in {interval}, not {value!r}")
+        raise AllocatorSettingsError(f"{key} must be a number in {interval}, not {quoted(value)}")
     return number
 
 
@@ -109,7 +110,9 @@ def _fraction(key: str, value: str) -> float:
 
 def _backend(key: str, value: str) -> str:
     if value != "native":
-        raise AllocatorSettingsError(f"{key} must be native, the one simulated, not {value!r}")
+        raise AllocatorSettingsError(
+            f"{key} must be native, the one simulated, not {quoted(value)}"
+        )
     return value
 
 
@@ -141,12 +144,12 @@ def _divisions(key: str, value: str) -> tuple[int, ...]:
     if not value.startswith("["):
         return (_power_of_two(key, value),) * ROUNDUP_INTERVALS
     if not value.endswith("]"):
-        raise AllocatorSettingsError(f"{key} lacks the closing bracket in {value!r}")
+        raise AllocatorSettingsError(f"{key} lacks the closing bracket in {quoted(value)}")
     divisions = [0] * ROUNDUP_INTERVALS
     first, last = True, 0
     for item in filter(None, value[1:-1].split(",")):
         boundary, _, number = item.partition(":")
-        steps = _power_of_two(f"the number after {boundary!r} in {key}", number, or_zero=True)
+        steps = _power_of_two(f"the number after {quoted(boundary)} in {key}", number, or_zero=True)
         if boundary == ">":
             divisions[last + 1 :] = [steps] * (ROUNDUP_INTERVALS - last - 1)
             continue

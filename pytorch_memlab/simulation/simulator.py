@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from .._common.quoted import quoted
 from ..errors import UsageError
 from ..uninterrupted import uninterrupted
 from ..wrapping import decorated
@@ -149,7 +150,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
                 "bits: simulate one rank of a larger world"
             )
         if not isinstance(strict, bool) and strict != "estimates":
-            raise UsageError(f'strict must be True, False or "estimates", not {strict!r}')
+            raise UsageError(f'strict must be True, False or "estimates", not {quoted(strict)}')
         self._gpu = gpu
         self._model = find_gpu(gpu)
         self._options: dict[str, Any] = {

@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from fractions import Fraction
 
+from .._common.quoted import quoted
 from ..errors import UsageError
+
+_TOO_LARGE = 2**63
+"""A count of bytes is an ``int64`` in CUDA and PyTorch."""
 
 _SIZE = re.compile(r"([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
 
@@ -47,6 +51,6 @@ def read_size(name: str, size: str | int) -> int:
     """
     known = isinstance(size, (int, str)) and not isinstance(size, bool)
     read = parse_size(size) if isinstance(size, str) else size
-    if not known or read is None or read < 0:
-        raise UsageError(f"{name} is a size such as '450MiB', or bytes, not {size!r}")
+    if not known or read is None or not 0 <= read < _TOO_LARGE:
+        raise UsageError(f"{name} is a size such as '450MiB', or bytes, not {quoted(size)}")
     return read

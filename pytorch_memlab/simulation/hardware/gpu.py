@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..._common.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
 from ..sizes import read_size
 
@@ -89,7 +90,9 @@ class GPU:
         context: int | str = 0,
     ) -> None:
         if not isinstance(name, str) or not name.strip():
-            raise UsageError(f"name is the GPU's name, such as 'Quadro RTX 5000', not {name!r}")
+            raise UsageError(
+                f"name is the GPU's name, such as 'Quadro RTX 5000', not {quoted(name)}"
+            )
         capability = _checked_capability(compute_capability)
         limits = _SM_LIMITS.get(capability)
         if threads_per_multiprocessor is None or shared_memory_per_multiprocessor is None:
@@ -142,18 +145,6 @@ def checked_memory(size: int, spec: object) -> int:
             "Give a size such as '24GiB', '24GB' (24 * 10**9 bytes) or 25769803776 (bytes)"
         )
     return size
-
-
-def quoted(spec: object) -> str:
-    """What the user wrote, on one line and not too long.
-
-    Args:
-        spec: anything.
-    """
-    if isinstance(spec, int) and spec.bit_length() > 64:  # Python refuses to print the longest ones
-        return f"an int of {spec.bit_length()} bits"
-    text = " ".join(repr(spec).split())
-    return text if len(text) <= 100 else f"{text[:100]}..."
 
 
 def _checked_capability(capability: object) -> tuple[int, int]:

@@ -11,9 +11,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
+from ..._common.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
 from ..sizes import parse_size
-from .gpu import GPU, checked_memory, quoted
+from .gpu import GPU, checked_memory
 
 if sys.version_info >= (3, 11):
     import tomllib

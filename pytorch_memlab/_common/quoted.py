@@ -1,0 +1,23 @@
+"""Arguments as messages repeat them."""
+
+_LONGEST = 100
+
+
+def quoted(spec: object) -> str:
+    """What the user wrote, on one line and not too long.
+
+    Args:
+        spec: anything.
+    """
+    if isinstance(spec, int) and spec.bit_length() > 64:  # Python refuses to print the longest ones
+        return f"an int of {spec.bit_length()} bits"
+    return shortened(" ".join(repr(spec).split()))
+
+
+def shortened(text: str) -> str:
+    """A text, or its beginning where it is longer than a message should be.
+
+    Args:
+        text: anything.
+    """
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
