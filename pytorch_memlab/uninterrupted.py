@@ -6,8 +6,6 @@ import importlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
@@ -87,33 +85,31 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
         self._arrived.append(number)
 
     def _run_handlers(self) -> None:
-        """Put the handlers back, and run those whose signals have arrived, Ctrl-C's last."""
-        if self._arrived:
-            # Blocked, so that none that comes now is handled before those that came first.
-            with _blocked(self._numbers):
-                self._put_back_and_raise()
-        else:
-            self._put_back_and_raise()
-
-    def _put_back_and_raise(self) -> None:
+        """Run the handlers whose signals have arrived, then put all back."""
+        handlers = self._handlers
         try:
-            _put_back(self._handlers)
-        finally:
             if self._arrived:
-                _raise_all(sorted(self._arrived, key=lambda number: number == signal.SIGINT))
+                self._run_in_order(dict(handlers))
+                # A handler may have set another one.
+                handlers = [one for one in handlers if _getsignal(one[0]) == self._note]
+        finally:
+            _put_back(handlers)
+            if self._arrived:
+                _raise_all(self._arrived)
 
+    def _run_in_order(self, handlers: dict[int, Any]) -> None:
+        """Run handlers in the order of their signals, Ctrl-C's last.
 
-@contextmanager
-def _blocked(numbers: Sequence[int]) -> Iterator[None]:
-    """Let signals wait in the kernel, which then delivers them by their numbers."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        A signal that comes now waits its turn: it must not overtake one that came before.
+        """
+        arrived = self._arrived
+        others = (place for place, number in enumerate(arrived) if number != signal.SIGINT)
+        number = arrived.pop(next(others, 0))
+        try:
+            handlers[number](number, sys._getframe())
+        finally:
+            if arrived:
+                self._run_in_order(handlers)
 
 
 def _put_back(handlers: list[tuple[int, Any]]) -> None:
@@ -130,12 +126,8 @@ def _put_back(handlers: list[tuple[int, Any]]) -> None:
 
 def _raise_all(numbers: list[int]) -> None:
     """Let each signal arrive, also after the handler of one before it raised."""
-    handler = _getsignal(numbers[0])
     try:
-        if callable(handler):
-            handler(numbers[0], sys._getframe())
-        else:  # the handler of another signal has replaced it
-            signal.raise_signal(numbers[0])
+        signal.raise_signal(numbers[0])
     finally:
         if numbers[1:]:
             _raise_all(numbers[1:])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.devices import get_device
 from pytorch_memlab.scopes import FIELDS, HighestInterval, PeakScope, Sample, ledger_of
+from pytorch_memlab.simulation import simulated_gpu
 
 PEAK = FIELDS.index("allocated_bytes.all.peak")
 MIB = 2**20
@@ -187,3 +189,25 @@ def test_a_device_has_one_reader_and_one_ledger():
             found: list[object] = []
             at_once(*[lambda found=found: found.append(ledger_of(get_device(0)))] * THREADS)
             assert len({id(one) for one in found}) == 1
+
+
+def test_no_garbage_collection_starts_while_an_allocator_is_at_work() -> None:
+    # Finalizers would wait for locks that other threads hold while they wait for the allocator's.
+    seen: list[bool] = []
+
+    def note(phase: str, _info: object) -> None:
+        if phase == "start":
+            seen.append(simulated_gpu._busy.locked())
+
+    before = gc.get_threshold()
+    with simulate("24GiB"):
+        gc.callbacks.append(note)
+        gc.set_threshold(1)
+        try:
+            for _ in range(50):
+                torch.empty(1, device="cuda")
+        finally:
+            gc.set_threshold(*before)
+            gc.callbacks.remove(note)
+    assert len(seen) > 50
+    assert not any(seen)

@@ -170,27 +170,28 @@ class SimulatedGPU:
     def _alone(self, work: Callable[..., Any], *args: Any) -> Any:
         self.sweep()
         try:
-            with _busy:
-                return self._in_one_go(work, *args)
+            return self._in_one_go(work, *args)
         finally:
             self._settle()
 
     def _settle(self) -> None:
         while self._dead and not _busy.locked():
-            with _busy:
-                self._in_one_go(lambda: None)
+            self._in_one_go(lambda: None)
         if self._trace is not None:
             self._trace.tell()
 
     def _in_one_go(self, work: Callable[..., Any], *args: Any) -> Any:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
-        # A collection's finalizers may be anybody, also those of storages on this GPU.
-        collects = gc.isenabled()
-        with uninterrupted(*STANDARD_SIGNALS):
+        with _busy:
+            # A collection's finalizers may be anything: those of storages on this GPU, or of
+            # windows, which wait for a lock that another thread holds while it waits for this one.
+            # So nothing here may allocate an object before collections are off.
+            collects = gc.isenabled()
+            gc.disable()
             try:
-                gc.disable()
-                self._free_dead()
-                return work(*args)
+                with uninterrupted(*STANDARD_SIGNALS):
+                    self._free_dead()
+                    return work(*args)
             finally:
                 if collects:
                     gc.enable()
