@@ -231,6 +231,29 @@ def test_threads_are_told_apart() -> None:
     assert table(profiler, train)["kept = alloc(5)"] == (1, 5 * KIB, 5 * KIB)
 
 
+def test_an_end_in_a_thread_is_noticed_though_a_later_frame_has_the_same_address() -> None:
+    addresses: list[int] = []
+
+    def work(ends: bool) -> None:
+        addresses.append(id(sys._getframe()))
+        if ends:
+            sys.settrace(None)
+        elif addresses[-1] != addresses[0] and len(addresses) < 500:
+            work(False)
+
+    with LineProfiler(work) as profiler:
+        thread = threading.Thread(target=work, args=(True,))
+        thread.start()
+        thread.join()
+        work(False)
+    assert addresses[-1] == addresses[0], "no frame took the place of the thread's"
+    sentences = [note for note in notes(profiler) if "tracing" in note]
+    line = line_of(work, "sys.settrace(None)")
+    assert sentences == [
+        f"tracing of a thread ended at {FILE}:{line}: its lines that ran later are missing"
+    ]
+
+
 def test_nothing_is_said_where_tracing_goes_on() -> None:
     def main() -> None:
         found = sys.gettrace()

@@ -261,6 +261,9 @@ class SettraceSession:
             traced.local = traced.trace
             traced.thread = threading.get_ident()
         else:
+            gone = self._running.get(id(frame))
+            if gone is not None and gone.local is not None:  # a frame that had the same address
+                self._end_silently(gone.thread, [(id(frame), gone)])
             traced = _TracedFrame(watched, self, threading.get_ident())
             is_starting = watched.is_starting(frame)
         self._running[id(frame)] = traced
