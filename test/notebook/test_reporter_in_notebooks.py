@@ -22,7 +22,7 @@ def names(shell):
 def listed(snapshot) -> dict[str, int]:
     """Rows with a name; tensors of shells that earlier tests left have numbers."""
     rows = snapshot.on(META).rows
-    return {row.name: row.numel for row in rows if not re.match(r"\w*Tensor\d+$", row.name)}
+    return {row.name: row.numel for row in rows if not re.match(r"\w*Tensor\d+\b", row.name)}
 
 
 def test_variables_of_cells_have_their_names(run, names):
