@@ -128,7 +128,7 @@ class _State:
         return rounded if splits else max(rounded, rounded + rest)
 
     def _range_of(self, address: int) -> tuple[int, int]:
-        """The mapped range around an address; one byte for an address that no segment has."""
+        """The mapped range around an address; an empty one for an address that no segment has."""
         index = bisect_right(self._starts, address) - 1
         if index >= 0:
             start = self._starts[index]
