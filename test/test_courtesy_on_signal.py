@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 import torch
@@ -61,6 +62,18 @@ with simulate("24GiB"):
 """
 
 
+def is_pending(number, pid):
+    """Whether a signal still waits for a thread of a process (Linux shows it in /proc)."""
+    statuses = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    masks = [
+        int(line.split()[1], 16)
+        for status in statuses
+        for line in status.splitlines()
+        if line.startswith(("SigPnd:", "ShdPnd:"))
+    ]
+    return any(mask >> (number - 1) & 1 for mask in masks)
+
+
 def test_a_training_process_lends_and_goes_on_as_if_nothing_had_happened():
     process = subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -75,22 +88,28 @@ def test_a_training_process_lends_and_goes_on_as_if_nothing_had_happened():
         process.stdin.write("\n")
         process.stdin.flush()
 
+    def send(number):
+        # A second signal goes to another thread while the first one waits for the main thread,
+        # and either may then come first.
+        process.send_signal(number)
+        wait_until(lambda: not is_pending(number, process.pid))
+
     with process:
         try:
             assert line() == "step 0"
             go_on()
             assert line() == "step 1"
-            process.send_signal(LEND)
+            send(LEND)
             go_on()  # it is obeyed at the end of optimizer.step()
             assert line() == "log: the GPU is lent, until SIGUSR2 arrives 0"
-            process.send_signal(LEND)  # once more changes nothing
-            process.send_signal(RESTORE)
+            send(LEND)  # once more changes nothing
+            send(RESTORE)
             assert line().startswith("log: the GPU is back ")
             assert line() == "step 2"
             go_on()
             assert line() == "step 3"
-            process.send_signal(LEND)
-            process.send_signal(RESTORE)  # taken back before a safe point came
+            send(LEND)
+            send(RESTORE)  # taken back before a safe point came
             go_on()
             assert line() == "equal True True"
             assert line() == "0 0" or line() == "Handlers.SIG_DFL Handlers.SIG_DFL"
