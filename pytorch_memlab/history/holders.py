@@ -51,6 +51,43 @@ class Holder:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """A part of a peak that has a name: a category, or a module.
+
+    Args:
+        name: of the category, or path of the module; empty for what no module made.
+        size: bytes of the blocks.
+        blocks: how many they are.
+        backward: those of the bytes that the backward pass allocated for a forward op.
+    """
+
+    name: str
+    size: int
+    blocks: int
+    backward: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ModuleNode:
+    """A module in the tree of modules, with the bytes that it and its parts hold at a peak.
+
+    Args:
+        name: its name in the module around it, or the type of the outermost module; empty for the
+            root, whose own bytes are those that no module made.
+        path: from the outermost module on, such as ``GPT.blocks.3.attn``; empty for the root.
+        own: bytes that it holds itself.
+        total: with those of the modules in it.
+        children: the modules in it, the largest first.
+    """
+
+    name: str
+    path: str
+    own: int
+    total: int
+    children: tuple[ModuleNode, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PeakHolders:
     """What holds a GPU's memory at its peak.
 
@@ -75,6 +112,37 @@ class PeakHolders:
         What the backward pass allocates counts at the function of the forward op, if it is known.
         """
         return self._by(lambda frame: (frame.filename, None, frame.name))
+
+    def by_category(self) -> list[Share]:
+        """Bytes by category, the largest first; they add up to the peak."""
+        return self._shares(lambda block: block.category.value)
+
+    def by_module(self) -> list[Share]:
+        """Bytes by path of the module that made them, the largest first; they add up to the peak.
+
+        A module's bytes are its own, without those of the modules in it. What the backward pass
+        allocates counts at the module of the forward op, if that is known.
+        """
+        return self._shares(lambda block: block.module)
+
+    def module_tree(self) -> ModuleNode:
+        """Bytes by module as a tree; the total of the root is the peak."""
+        own = {share.name: share.size for share in self.by_module()}
+        paths = {""}
+        for path in own:
+            names = path.split(".") if path else []
+            paths.update(".".join(names[:count]) for count in range(1, len(names) + 1))
+        children: dict[str, list[ModuleNode]] = {}
+        deepest_first = sorted(paths, key=lambda path: (-len(path.split(".")) if path else 0, path))
+        for path in deepest_first:
+            parts = sorted(children.get(path, ()), key=lambda node: (-node.total, node.name))
+            size = own.get(path, 0)
+            outer, _, name = path.rpartition(".")
+            total = size + sum(part.total for part in parts)
+            node = ModuleNode(name, path, size, total, tuple(parts))
+            if path:
+                children.setdefault(outer, []).append(node)
+        return node
 
     def by_stack(self) -> list[tuple[Stack, int]]:
         """Bytes by stack, innermost frame first, the largest first; they add up to the peak."""
@@ -101,6 +169,16 @@ class PeakHolders:
         columns = list(Holder.__slots__)
         rows = [[getattr(holder, name) for name in columns] for holder in self.by_line()]
         return pd.DataFrame(rows, columns=columns)
+
+    def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
+        sizes: dict[str, list[int]] = {}
+        backward: dict[str, int] = {}
+        for block in self.peak.blocks:
+            name = name_of(block)
+            sizes.setdefault(name, []).append(block.size)
+            backward[name] = backward.get(name, 0) + self._charged(block)[1] * block.size
+        shares = [Share(name, sum(all_), len(all_), backward[name]) for name, all_ in sizes.items()]
+        return sorted(shares, key=lambda share: (-share.size, share.name))
 
     def _by(self, key: Callable[[Frame], tuple[str, int | None, str]]) -> list[Holder]:
         sizes: dict[tuple[str, int | None, str], list[int]] = {}

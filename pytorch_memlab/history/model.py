@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .category import Category
+
+UNKNOWN = Category.UNKNOWN
+
 
 class Frame(NamedTuple):
     """A frame of a Python stack.
@@ -37,6 +41,10 @@ class Event(NamedTuple):
         stack: index of its stack in the history.
         forward: of an allocation in the backward pass, index of the stack of the forward op;
             0 if there is none or it is not known.
+        category: of an allocation, what the block is to the program.
+        module: of an allocation, path of the ``nn.Module`` that runs, such as
+            ``GPT.blocks.3.attn``; of one in the backward pass that of the forward op; empty if
+            there is none or it is not known.
     """
 
     action: str
@@ -46,6 +54,8 @@ class Event(NamedTuple):
     time: int
     stack: int
     forward: int = 0
+    category: Category = UNKNOWN
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,8 @@ class Block:
         requested: bytes that the program asked for.
         stack: index of the stack of its allocation; None for one that the history does not have.
         forward: as an event has it.
+        category: as an event has it.
+        module: as an event has it.
     """
 
     address: int
@@ -65,6 +77,8 @@ class Block:
     requested: int
     stack: int | None
     forward: int = 0
+    category: Category = UNKNOWN
+    module: str = ""
 
 
 @dataclass(frozen=True, slots=True)

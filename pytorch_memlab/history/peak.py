@@ -69,9 +69,7 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
             highest, reserved, moment = state.active, state.reserved, index
     for event, size in zip(one.events[: moment + 1], sizes, strict=False):
         if event.action == "alloc":
-            blocks[event.address] = Block(
-                event.address, size, event.size, event.stack, event.forward
-            )
+            blocks[event.address] = Block(event.address, size, event.size, *event[5:])
         elif event.action == "free_completed":
             blocks.pop(event.address, None)
     in_use = tuple(blocks[address] for address in sorted(blocks))

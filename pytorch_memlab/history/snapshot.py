@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import SnapshotError
+from .category import category_named
 from .model import AllocationHistory, Block, DeviceHistory, Event, Frame, Segment, Stack
 
 
@@ -151,6 +152,8 @@ def _event(entry: Mapping[str, Any], stacks: _Stacks) -> Event:
         entry.get("time_us", 0),
         stacks.index_of(entry.get("frames")),
         stacks.index_of(entry.get("forward_frames")),
+        category_named(entry.get("category")),
+        str(entry.get("module", "")),
     )
 
 
@@ -162,7 +165,17 @@ def _segment(segment: Mapping[str, Any], stacks: _Stacks) -> Segment:
             frames = block.get("frames")
             requested = block.get("requested_size", block["size"])
             stack = stacks.index_of(frames) if frames else None
-            blocks.append(Block(address, block["size"], requested, stack))
+            blocks.append(
+                Block(
+                    address,
+                    block["size"],
+                    requested,
+                    stack,
+                    stacks.index_of(block.get("forward_frames")),
+                    category_named(block.get("category")),
+                    str(block.get("module", "")),
+                )
+            )
         address += block["size"]
     return Segment(
         segment["address"],

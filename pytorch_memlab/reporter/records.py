@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from ..history.category import Category
+
 if TYPE_CHECKING:
     import torch
 
@@ -14,12 +16,12 @@ if TYPE_CHECKING:
 ALLOCATION_UNIT = 512
 """Bytes: the CUDA caching allocator rounds every request up to a multiple of this."""
 
-PARAMETERS = "parameters"
-GRADIENTS = "gradients"
-OPTIMIZER_STATE = "optimizer state"
-BUFFERS = "buffers"
-SAVED = "activations saved for backward"
-OTHERS = "inputs and other tensors"
+PARAMETERS = Category.PARAMETERS.value
+GRADIENTS = Category.GRADIENTS.value
+OPTIMIZER_STATE = Category.OPTIMIZER_STATE.value
+BUFFERS = Category.BUFFERS.value
+SAVED = Category.SAVED.value
+OTHERS = Category.OTHERS.value
 
 CATEGORIES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, SAVED, OTHERS)
 """In the order of a report."""

@@ -1,0 +1,47 @@
+"""What a block is to the program that allocated it."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Category(str, Enum):
+    """What a block is to the program; equal to its name in a report.
+
+    Attributes:
+        PARAMETERS: of modules, also those that only an optimizer has.
+        GRADIENTS: of parameters and of other leaves.
+        OPTIMIZER_STATE: what optimizers keep between steps.
+        BUFFERS: of modules.
+        SAVED: what the forward pass made and autograd keeps until the backward pass.
+        TEMPORARIES: what is freed before the pass that made it ends.
+        WORKSPACES: what kernels take next to their results.
+        OTHERS: tensors that are none of these, such as inputs.
+        UNKNOWN: nothing tells what it is.
+    """
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    OPTIMIZER_STATE = "optimizer state"
+    BUFFERS = "buffers"
+    SAVED = "activations saved for backward"
+    TEMPORARIES = "temporaries"
+    WORKSPACES = "workspaces"
+    OTHERS = "inputs and other tensors"
+    UNKNOWN = "unknown"
+
+    def __str__(self) -> str:
+        """The name: Python 3.12 would format the member's."""
+        return self.value
+
+
+_BY_NAME = {category.value: category for category in Category}
+
+
+def category_named(name: object) -> Category:
+    """The category of a name that a file has; ``UNKNOWN`` for any other.
+
+    >>> category_named("gradients"), category_named(7)
+    (<Category.GRADIENTS: 'gradients'>, <Category.UNKNOWN: 'unknown'>)
+    """
+    return _BY_NAME.get(name, Category.UNKNOWN) if isinstance(name, str) else Category.UNKNOWN
