@@ -58,8 +58,8 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
         The peak; the sizes of its blocks add up to ``active``.
     """
     one = history.devices[device]
-    settings = _settings(history.settings)
-    state = _State(one, settings)
+    settings = settings_of(history.settings)
+    state = AllocatorState(one, settings)
     blocks = dict(state.blocks)
     highest, reserved, moment = state.active, state.reserved, -1
     sizes = []
@@ -76,8 +76,13 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     return Peak(device, highest, reserved, moment, len(one.events), in_use)
 
 
-class _State:
-    """Segments and blocks of a GPU, followed from the beginning of its history."""
+class AllocatorState:
+    """Segments and blocks of a GPU, followed from the beginning of its history.
+
+    Args:
+        device: what the allocator of the GPU did.
+        settings: of the allocator.
+    """
 
     def __init__(self, device: DeviceHistory, settings: AllocatorSettings) -> None:
         self._settings = settings
@@ -97,7 +102,14 @@ class _State:
             self._add(block.address, block.size)
 
     def follow(self, event: Event) -> int:
-        """Do what the allocator did, and return the size of the block that it allocated, if any."""
+        """Do what the allocator did.
+
+        Args:
+            event: the next one.
+
+        Returns:
+            Bytes of the block that it allocated; 0 for any other event.
+        """
         action = event.action
         if action == "alloc":
             size = self._size_of(event)
@@ -210,6 +222,11 @@ def _first_blocks(device: DeviceHistory, settings: AllocatorSettings) -> Iterato
                 yield block
 
 
-def _settings(found: Mapping[str, object]) -> AllocatorSettings:
+def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
+    """The settings of a history's allocators.
+
+    Args:
+        found: as the history has them.
+    """
     text = found.get("PYTORCH_CUDA_ALLOC_CONF") or ""
     return AllocatorSettings.parse(str(text))
