@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
-from .model import AllocationHistory, Block, Frame, Stack
+from .model import AllocationHistory, Block, Event, Frame, Stack
 from .peak import Peak, find_peak
 
 if TYPE_CHECKING:
@@ -176,7 +176,9 @@ class PeakHolders:
         for block in self.peak.blocks:
             name = name_of(block)
             sizes.setdefault(name, []).append(block.size)
-            backward[name] = backward.get(name, 0) + self._charged(block)[1] * block.size
+            backward[name] = (
+                backward.get(name, 0) + charged_frame(block, self.stacks)[1] * block.size
+            )
         shares = [Share(name, sum(all_), len(all_), backward[name]) for name, all_ in sizes.items()]
         return sorted(shares, key=lambda share: (-share.size, share.name))
 
@@ -184,7 +186,7 @@ class PeakHolders:
         sizes: dict[tuple[str, int | None, str], list[int]] = {}
         backward: dict[tuple[str, int | None, str], int] = {}
         for block in self.peak.blocks:
-            frame, is_forward = self._charged(block)
+            frame, is_forward = charged_frame(block, self.stacks)
             place = key(frame)
             sizes.setdefault(place, []).append(block.size)
             backward[place] = backward.get(place, 0) + is_forward * block.size
@@ -196,20 +198,7 @@ class PeakHolders:
 
     def _stack(self, block: Block) -> Stack:
         stack = () if block.stack is None else self.stacks[block.stack]
-        return stack or (self._place(block),)
-
-    def _charged(self, block: Block) -> tuple[Frame, bool]:
-        """The frame of the program that a block counts at, and whether it is the forward op's."""
-        if block.forward:
-            stack = self.stacks[block.stack or 0]
-            innermost = next((n for n, f in enumerate(stack) if is_of_user(f.filename)), len(stack))
-            if any(frame.name == _ENGINE for frame in stack[:innermost]):
-                return _innermost(self.stacks[block.forward]), True
-        return self._place(block), False
-
-    def _place(self, block: Block) -> Frame:
-        """The innermost frame of the program, or a frame that says why there is none."""
-        return Frame("", 0, BEFORE) if block.stack is None else _innermost(self.stacks[block.stack])
+        return stack or (_place(block, self.stacks),)
 
 
 def peak_holders(history: AllocationHistory, device: int = 0) -> PeakHolders:
@@ -222,7 +211,38 @@ def peak_holders(history: AllocationHistory, device: int = 0) -> PeakHolders:
     return PeakHolders(find_peak(history, device), history.stacks)
 
 
-def _innermost(stack: Stack) -> Frame:
+def charged_frame(made: Block | Event, stacks: Sequence[Stack]) -> tuple[Frame, bool]:
+    """The frame of the program that a block counts at, and whether it is the forward op's.
+
+    Args:
+        made: the block, or the event that allocated it.
+        stacks: of the history.
+
+    Returns:
+        A frame without a file, whose name says why, if the place is not known.
+    """
+    if made.forward:
+        stack = stacks[made.stack or 0]
+        innermost = next((n for n, f in enumerate(stack) if is_of_user(f.filename)), len(stack))
+        if any(frame.name == _ENGINE for frame in stack[:innermost]):
+            return innermost_of_user(stacks[made.forward]), True
+    return _place(made, stacks), False
+
+
+def _place(made: Block | Event, stacks: Sequence[Stack]) -> Frame:
+    """The innermost frame of the program, or a frame that says why there is none."""
+    return Frame("", 0, BEFORE) if made.stack is None else innermost_of_user(stacks[made.stack])
+
+
+def innermost_of_user(stack: Stack) -> Frame:
+    """The innermost frame of the program; the innermost of all if only libraries are in the stack.
+
+    Args:
+        stack: innermost frame first.
+
+    Returns:
+        A frame without a file if the stack is empty.
+    """
     for frame in stack:
         if is_of_user(frame.filename):
             return frame

@@ -4,51 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from recorded_programs.streams import FOLDER, load
+from recorded_programs.histories import RECORDINGS, history_of_recording
+from recorded_programs.streams import load
 
 from pytorch_memlab.history.holders import is_of_user, peak_holders
-from pytorch_memlab.history.model import (
-    AllocationHistory,
-    Block,
-    DeviceHistory,
-    Event,
-    Frame,
-    Segment,
-)
 from pytorch_memlab.history.peak import find_peak
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.simulation import replay, simulate
 
 MIB = 2**20
-RECORDINGS = sorted(path.name.removesuffix(".json.gz") for path in FOLDER.glob("*.json.gz"))
-ACTIONS = {"free": "free_completed"}
-
-
-def history_of_recording(trace):
-    """A recorded trace as a history; the place of an allocation is its only frame."""
-    stacks, events = [()], []
-    for kind, address, size, stream, *context in trace["events"]:
-        stack = 0
-        if context and "where" in context[0]:
-            file, line, name = context[0]["where"].split(":")
-            stack = len(stacks)
-            stacks.append((Frame(file, int(line), name),))
-        events.append(Event(ACTIONS.get(kind, kind), address, size, stream, 0, stack))
-    initial = [
-        Segment(
-            one["address"],
-            one["size"],
-            False,
-            tuple(
-                Block(address, size, requested[0], None)
-                for address, size, allocated, *requested in one["blocks"]
-                if allocated
-            ),
-        )
-        for one in trace["initial"]
-    ]
-    device = DeviceHistory(0, events, (), initial)
-    return AllocationHistory([device], stacks, trace["settings"])
 
 
 @pytest.mark.parametrize("name", RECORDINGS)
