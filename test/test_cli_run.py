@@ -576,8 +576,8 @@ def test_one_simulated_rank_of_many_writes_the_file_that_was_asked_for(
         (["-f", "torch.nn:Nothing", "script.py"], "module 'torch.nn' has no attribute 'Nothing'"),
         (["-o", "out.pdf", "script.py"], "end it in .txt, .html, .json"),
         (["-o", "missing/out.txt", "script.py"], "cannot write missing/out.txt"),
-        ([], "the following arguments are required: script.py"),
-        (["--no-such-option", "script.py"], "unrecognized arguments: --no-such-option"),
+        ([], "SCRIPT is missing: see --help"),
+        (["--no-such-option", "script.py"], "unknown option --no-such-option; options of the"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, said, script, capsys):
@@ -613,8 +613,8 @@ def test_help_tells_what_is_profiled(capsys):
 
     shown = capsys.readouterr().out
     assert ending.value.code == 0
-    assert "usage: pytorch-memlab run [options] (script.py | -m module) [arguments]" in shown
-    assert "Run a script and show the GPU memory of its lines." in shown
+    assert "usage: pytorch-memlab run [options] (SCRIPT | -m MODULE) [ARGS ...]" in shown
+    assert "Run a Python program and show the GPU memory used by each line." in shown
 
 
 # The script is what it would be

@@ -2,48 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import atexit
-import inspect
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
-from pytorch_memlab.cli.peak import PeakCommand
-from pytorch_memlab.cli.run import RunCommand
+from pytorch_memlab.cli.command_line import command_parser, main_parser, unknown_command
+from pytorch_memlab.cli.commands import COMMANDS
+from pytorch_memlab.cli.parser import USAGE_ERROR
 from pytorch_memlab.errors import MemlabError
-
-USAGE_ERROR = 2
-"""Exit code of a command line that cannot be carried out."""
-
-_UNEXPECTED_VALUE = re.compile("argument (\\S+): ignored explicit argument (.*)")
-"""What ``argparse`` says of ``--strict=maybe``."""
-
-
-class Command(Protocol):
-    """One command; its docstring is its help."""
-
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options."""
-
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
-        """Check everything that can be checked beforehand.
-
-        Args:
-            options: what was given.
-            process: holds what must stay in force until the process ends.
-
-        Returns:
-            What does the work.
-
-        Raises:
-            MemlabError: the command cannot be carried out, and nothing of it was.
-        """
-
-
-COMMANDS: Mapping[str, Command] = {"run": RunCommand(), "peak": PeakCommand()}
 
 
 def entry() -> NoReturn:
@@ -78,11 +46,17 @@ def _carry_out(
     process: ExitStack,
     when_prepared: Callable[[], object] = lambda: None,
 ) -> int:
-    options = _parser().parse_args(arguments)
+    if not arguments:
+        main_parser().print_help()
+        return 0
+    name, *rest = arguments
+    if name not in COMMANDS:
+        return _without_command(arguments)
+    options = command_parser(name).parse(rest)
     try:
-        work = COMMANDS[options.command].prepare(options, process)
+        work = COMMANDS[name].prepare(options, process)
     except MemlabError as error:
-        print(f"pytorch-memlab {options.command}: error: {error}", file=sys.stderr)
+        print(f"pytorch-memlab {name}: error: {error}", file=sys.stderr)
         return USAGE_ERROR
     finally:
         when_prepared()
@@ -90,29 +64,10 @@ def _carry_out(
     return 0
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without the usage before it."""
-
-    def error(self, message: str) -> NoReturn:
-        message = _UNEXPECTED_VALUE.sub(
-            r"\1 takes no value \2: --help shows what it takes", message
-        )
-        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
-        prog="pytorch-memlab",
-        description="Which line of your program holds the GPU memory, and why.",
-    )
-    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
-    for name, command in COMMANDS.items():
-        text = inspect.cleandoc(command.__doc__ or "")
-        subparser = commands.add_parser(
-            name,
-            help=text.partition("\n")[0],
-            description=text,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        command.add_arguments(subparser)
-    return parser
+def _without_command(arguments: Sequence[str]) -> int:
+    """Show the help or the version, or say what is wrong."""
+    parser = main_parser()
+    if arguments[0] not in parser.shown_options():
+        parser.error(unknown_command(arguments))
+    parser.parse(arguments[:1])
+    return 0

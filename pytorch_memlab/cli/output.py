@@ -10,8 +10,6 @@ from pytorch_memlab._common.standard_output import write_to_stdout
 from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import Report
-from pytorch_memlab.render import terminal
-from pytorch_memlab.render.to_file import file_writer
 
 
 def writer_to(path: str | None) -> Callable[[Report], None]:
@@ -29,6 +27,8 @@ def writer_to(path: str | None) -> Callable[[Report], None]:
     """
     if path is None:
         return _to_terminal if prints() else _to_nowhere
+    from pytorch_memlab.render.to_file import file_writer
+
     path = path_of_rank(path)
     to_file = file_writer(path)
 
@@ -50,4 +50,6 @@ def _to_nowhere(report: Report) -> None:
 
 
 def _to_terminal(report: Report) -> None:
+    from pytorch_memlab.render import terminal
+
     write_to_stdout(partial(terminal.write, report))

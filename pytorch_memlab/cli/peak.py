@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,17 +20,17 @@ class PeakCommand:
 
     The file is one that torch.cuda.memory._dump_snapshot() wrote, on a GPU or a simulated one.
     Nothing in it is executed. Each row is a line of the program, with the bytes that it allocated
-    and that are in use at the moment of the highest active bytes; the rows add up to that peak.
+    and that are in use at the moment of the highest active bytes. The rows add up to that peak.
 
-    For example:
+    examples:
 
       pytorch-memlab peak snapshot.pickle
       pytorch-memlab peak --by function --top 5 snapshot.pickle
     """
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        add = parser.add_argument
+        add = parser.add_argument_group("what to show").add_argument
         add(
             "--by",
             choices=("line", "function", "stack"),
@@ -40,7 +41,7 @@ class PeakCommand:
         add("--top", type=int, metavar="N", help="show the N largest rows (default: 20)")
         add("--all", action="store_true", help="show all rows")
         add("--device", type=int, metavar="N", help="show this GPU (default: all that were used)")
-        add("file", metavar="FILE", help="the snapshot")
+        parser.add_argument("file", metavar="FILE", help="the snapshot")
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
         """Read the file.

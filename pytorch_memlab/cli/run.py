@@ -12,118 +12,41 @@ from typing import TYPE_CHECKING, Any
 
 from pytorch_memlab.cli import notices, program
 from pytorch_memlab.cli.output import writer_to
+from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
+from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
 from pytorch_memlab.cli.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.profiling import Profile
 
-DEFAULT_GPU = "h100"
-
 
 class RunCommand:
-    """Run a script and show the GPU memory of its lines.
+    """Run a Python program and show the GPU memory used by each line.
 
-    The script runs unmodified, with its own arguments and exit code. By default all functions that
-    it defines are profiled, and its top level as <module>. Functions that are decorated with
-    @profile or named with -f are profiled alone. On a machine without a CUDA GPU, one is simulated;
-    --gpu, --dry-run and --strict simulate one also where there is a real one.
+    By default all functions of the script and its top level, <module>, are profiled. Use
+    --function or @profile to choose. Without a CUDA GPU, a simulated H100 is used (--gpu to
+    change).
 
-    Behind a line's number, ? says that a simulation did not count all memory there, so that the
-    numbers are lower bounds, or that it assumed a value; ~ says that it counted an estimate. The
-    lines below the table name what.
+    The program runs unmodified. The report follows its end, also after an error or Ctrl-C. A ?
+    after a line number says that the numbers of this line are a lower bound: the simulation did
+    not count all of its memory, or assumed a value that the program read. A ~ says that they
+    include an estimate. The notes below the tables say what.
 
-    For example:
-
+    examples:
       pytorch-memlab run train.py --epochs 1
       pytorch-memlab run --gpu 24GiB -f Net.forward -c hits,delta train.py
       pytorch-memlab run -o profile.html -m package.train
+
+    exit codes:
+      0, or what the program itself ends with; 1 if it ends with an error
+      2  the command line cannot be carried out, and nothing ran
     """
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+    def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        parser.usage = "%(prog)s [options] (script.py | -m module) [arguments]"
-        add = parser.add_argument
-        add(
-            "-f",
-            dest="functions",
-            action="append",
-            metavar="NAME",
-            help="profile this function, method or class: of the script (Net.forward), or of"
-            " another module (package.module:Net.forward, imported before the script runs);"
-            " repeatable",
-        )
-        add(
-            "-c",
-            dest="columns",
-            action="extend",
-            type=lambda names: names.split(","),
-            metavar="NAME,...",
-            help="show these columns: peak (of active bytes), reserved (its peak), current (active"
-            " bytes), delta (bytes that a line kept), hits, time, and any field of"
-            " torch.cuda.memory_stats() such as allocated_bytes.all.peak or num_ooms;"
-            f" repeatable; without it: {', '.join(DEFAULT_COLUMNS)}",
-        )
-        add(
-            "-o",
-            dest="output",
-            metavar="FILE",
-            help="write the tables to a file instead: text, a page, or data, as its ending says"
-            " (.txt, .html, .json). {rank} and {pid} in it are filled in; of several processes"
-            " that torchrun starts, each writes its own file, such as out.rank0.html",
-        )
-        add(
-            "--gpu",
-            metavar="NAME|SIZE|FILE",
-            help="simulate this GPU: a name such as t4, rtx4090, a100, h100; its memory, such as"
-            " 24GiB; or a TOML file with its name, memory, compute_capability and multiprocessors"
-            f" (default: the machine's own GPU, or {DEFAULT_GPU} if it has none)",
-        )
-        add("--count", type=int, metavar="N", help="simulate so many GPUs; without it: 1")
-        add(
-            "--context",
-            metavar="SIZE",
-            help="let CUDA's context take so much of each simulated GPU, such as 450MiB; without"
-            " it: an estimate of ours for a GPU that is named, nothing of one that is but a size",
-        )
-        add(
-            "--others",
-            metavar="SIZE",
-            help="let other processes hold so much of each simulated GPU; without it: nothing",
-        )
-        add(
-            "--dry-run",
-            action="store_true",
-            help="simulate shapes only: nothing is computed and no tensor takes memory here, so"
-            " that a model of any size runs in seconds; lines that read values are marked. Files"
-            " of tensors (torch.save, safetensors, numpy, pickle) stay as they are: what would be"
-            " in them can be read until the run ends. All else that the script does, it does: it"
-            " makes folders, writes logs and other files, uses the network",
-        )
-        add(
-            "--allow-writes",
-            action="store_true",
-            help="let a dry run write files of tensors, with zeros or whatever is in memory for"
-            " the values that it does not have",
-        )
-        add(
-            "--strict",
-            action="store_true",
-            help="simulate, and let the script fail at the first line that would be marked ?",
-        )
-        # A value of its own would be taken for the script.
-        add(
-            "--strict=estimates",
-            dest="strict",
-            action="store_const",
-            const="estimates",
-            help="simulate, and let the script fail at the first line that would be marked ? or ~",
-        )
-        add("-m", dest="is_module", action="store_true", help="run a module, as python -m does")
-        add("script", metavar="script.py", help="what to run")
-        add("arguments", nargs=argparse.REMAINDER, help="the script's own")
+        add_run_options(parser)
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
         """Find the script and its functions, and simulate a GPU where one is asked for or needed.
@@ -139,6 +62,7 @@ class RunCommand:
             UsageError: an option cannot be carried out; the script did not begin to run.
         """
         from pytorch_memlab.cli.profiling import Profile
+        from pytorch_memlab.line_profiler.columns import checked_columns
 
         columns = options.columns and checked_columns(options.columns)
         write = writer_to(options.output)
@@ -185,21 +109,22 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
         raise UsageError("--allow-writes is for --dry-run: any other run writes its files")
     is_asked_for = options.gpu is not None or options.dry_run or options.strict
     if not is_asked_for and torch.cuda.is_available():
-        for name in ("count", "context", "others"):
+        for name in ("num_gpus", "cuda_context", "reserve"):
             if getattr(options, name) is not None:
+                option = "--" + name.replace("_", "-")
                 raise UsageError(
-                    f"--{name} is of simulated GPUs, and needs --gpu on a machine with one"
+                    f"{option} is for simulated GPUs: this machine has a GPU, so give --gpu too"
                 )
         return
     process.enter_context(
         simulate(
             options.gpu or DEFAULT_GPU,
-            1 if options.count is None else options.count,
+            1 if options.num_gpus is None else options.num_gpus,
             compute=not options.dry_run,
             strict=options.strict,
             allow_writes=options.allow_writes,
-            context=options.context,
-            others=options.others or 0,
+            context=options.cuda_context,
+            others=options.reserve or 0,
         )
     )
 

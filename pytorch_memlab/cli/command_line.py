@@ -1,0 +1,81 @@
+"""The whole command line: all commands in one help, and the parser of each."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import textwrap
+from collections.abc import Sequence
+
+from pytorch_memlab import __version__
+from pytorch_memlab._common.quoted import shortened
+from pytorch_memlab.cli.commands import COMMAND_GROUPS, COMMANDS, help_text
+from pytorch_memlab.cli.parser import CommandParser, did_you_mean
+
+
+def command_parser(name: str) -> CommandParser:
+    """The parser of one command.
+
+    Args:
+        name: one of ``COMMANDS``.
+    """
+    command = COMMANDS[name]
+    parser = CommandParser(f"pytorch-memlab {name}", help_text(command))
+    command.add_arguments(parser)
+    if parser.usage is None:
+        parser.usage = f"%(prog)s [options] {parser.shown_operands()}".rstrip()
+    _add_help(parser.add_argument_group("help"))
+    return parser
+
+
+def main_parser() -> CommandParser:
+    """The parser of what stands before a command, and the help on all commands."""
+    parser = CommandParser(
+        "pytorch-memlab",
+        "A line-by-line GPU memory profiler for PyTorch, on a GPU or a simulated one.",
+    )
+    parser.usage = "%(prog)s COMMAND [options]"
+    width = max(map(len, COMMANDS))
+    for title, commands in COMMAND_GROUPS.items():
+        lines = [
+            f"{name:{width}}  {help_text(command).partition(chr(10))[0]}"
+            for name, command in commands.items()
+        ]
+        parser.add_argument_group(title, textwrap.indent("\n".join(lines), " " * 2))
+    group = parser.add_argument_group("help")
+    _add_help(group)
+    group.add_argument(
+        "-V",
+        "--version",
+        action="version",
+        version=f"pytorch-memlab {__version__}",
+        help="show the version",
+    )
+    parser.epilog = "pytorch-memlab COMMAND --help shows the options of a command."
+    return parser
+
+
+def unknown_command(arguments: Sequence[str]) -> str:
+    """What to say where the first argument is no command.
+
+    Args:
+        arguments: at least one.
+    """
+    first = arguments[0]
+    if first.startswith("-"):
+        is_of_run = first.partition("=")[0] in command_parser("run").shown_options()
+        problem = f"unknown option {shortened(first)}"
+    else:
+        is_of_run = first.endswith(".py") or os.path.isfile(first)
+        problem = f"there is no command {shortened(first)}"
+    if is_of_run:
+        return (
+            f"{problem}: did you mean: {shortened('pytorch-memlab run ' + shlex.join(arguments))}"
+        )
+    known = [*COMMANDS, "--help", "--version"] if first.startswith("-") else [*COMMANDS]
+    return problem + (did_you_mean(first, known) or f": the commands are {', '.join(COMMANDS)}")
+
+
+def _add_help(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("-h", "--help", action="help", help="show this help")

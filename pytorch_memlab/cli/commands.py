@@ -1,0 +1,58 @@
+"""The commands of ``pytorch-memlab``, in the groups that its help shows."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import Protocol
+
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.peak import PeakCommand
+from pytorch_memlab.cli.run import RunCommand
+
+
+class Command(Protocol):
+    """One command; its docstring is its help.
+
+    A module of a command imports neither torch nor pandas at its top: help and usage errors are
+    shown at once.
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+        """Check everything that can be checked beforehand.
+
+        Args:
+            options: what was given.
+            process: holds what must stay in force until the process ends.
+
+        Returns:
+            What does the work.
+
+        Raises:
+            MemlabError: the command cannot be carried out, and nothing of it was.
+        """
+
+
+COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
+    "profile a program": {"run": RunCommand()},
+    "look at what was recorded": {"peak": PeakCommand()},
+}
+"""Commands by name, under the headings of the help."""
+
+COMMANDS: Mapping[str, Command] = {
+    name: command for group in COMMAND_GROUPS.values() for name, command in group.items()
+}
+
+
+def help_text(command: Command) -> str:
+    """The docstring of a command.
+
+    Args:
+        command: one of ``COMMANDS``.
+    """
+    return inspect.cleandoc(command.__doc__ or "")

@@ -1,0 +1,116 @@
+"""The parser of a command: its help, and its one-line errors."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import textwrap
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+from typing import NoReturn
+
+from pytorch_memlab._common.quoted import shortened
+
+USAGE_ERROR = 2
+"""Exit code of a command line that cannot be carried out."""
+
+_REWORDED = (
+    # What ``argparse`` says of ``--strict=maybe``.
+    (
+        re.compile("argument (\\S+): ignored explicit argument (.*)"),
+        r"\1 takes no value \2: --help shows what it takes",
+    ),
+    (re.compile("the following arguments are required: (.*)"), r"\1 is missing: see --help"),
+)
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Says in one line what is wrong, without the usage before it.
+
+    Args:
+        prog: the command as it is typed.
+        description: the help. Prose is filled to the width, indented lines stay.
+    """
+
+    def __init__(self, prog: str, description: str) -> None:
+        super().__init__(
+            prog=prog,
+            description=description,
+            formatter_class=_HelpFormatter,
+            allow_abbrev=False,
+            add_help=False,
+        )
+        # Since 3.14; a text that differs between a terminal and a file cannot be tested.
+        self.color = False
+        self._positionals.title = "arguments"
+        self.hint_on_unknown = ""
+        """What the error of an unknown option ends with."""
+
+    def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """The options; a mistake ends the process with exit code 2."""
+        options, unknown = self.parse_known_args(arguments)
+        if unknown:
+            self.error(self._unknown(unknown[0]))
+        return options
+
+    def shown_options(self) -> list[str]:
+        """All options that the help shows."""
+        return [
+            name
+            for action in self._actions
+            if action.help != argparse.SUPPRESS
+            for name in action.option_strings
+        ]
+
+    def shown_operands(self) -> str:
+        """What follows the options, as a usage line shows it."""
+        operands = [action for action in self._actions if not action.option_strings]
+        return " ".join(str(action.metavar or action.dest) for action in operands)
+
+    def error(self, message: str) -> NoReturn:
+        """Print what is wrong, and exit with code 2."""
+        for pattern, better in _REWORDED:
+            message = pattern.sub(better, message)
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}\n")
+
+    def _unknown(self, argument: str) -> str:
+        if not argument.startswith("-"):
+            return f"unexpected argument {shortened(argument)}"
+        name = argument.partition("=")[0]
+        near = did_you_mean(name, self.shown_options())
+        return f"unknown option {shortened(name)}{near or self.hint_on_unknown}"
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """The end of an error: the nearest of the known words; empty where none is near.
+
+    Args:
+        word: as it was typed.
+        known: what it could have been.
+    """
+    words = {one.lstrip("-"): one for one in known}  # dashes make no two options alike
+    near = difflib.get_close_matches(word.lstrip("-"), words, n=1, cutoff=0.7)
+    return f": did you mean {words[near[0]]}?" if near else ""
+
+
+class _HelpFormatter(argparse.HelpFormatter):
+    """Fills prose and keeps indented lines; shows options alike on all versions of Python."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, max_help_position=26)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        blocks = []
+        lines = text.splitlines()
+        for is_prose, group in groupby(lines, lambda line: line[:1] not in ("", " ")):
+            block = " ".join(group) if is_prose else "\n".join(group)
+            blocks.append(textwrap.fill(block, width) if is_prose else block)
+        return textwrap.indent("\n".join(blocks), indent)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # Before 3.13 the value stood behind each of the names.
+        if not action.option_strings or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        names = ", ".join(action.option_strings)
+        return f"{names} {self._format_args(action, action.dest.upper())}"

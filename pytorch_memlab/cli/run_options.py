@@ -1,0 +1,137 @@
+"""The options of ``pytorch-memlab run``, in the groups that its help shows."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from pytorch_memlab.cli.parser import CommandParser
+
+DEFAULT_GPU = "h100"
+
+Add = Callable[..., Any]
+"""The ``add_argument`` of a group of options."""
+
+
+def add_run_options(parser: CommandParser) -> None:
+    """Declare all options of ``run``.
+
+    Args:
+        parser: of the command.
+    """
+    parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
+    _add_program(parser.add_argument_group("what to run").add_argument)
+    _add_profiled(parser.add_argument_group("what to profile").add_argument)
+    _add_output(parser.add_argument_group("output").add_argument)
+    _add_simulation(parser.add_argument_group("simulation").add_argument)
+
+
+def _add_program(add: Add) -> None:
+    add(
+        "-m",
+        "--module",
+        dest="is_module",
+        action="store_true",
+        help="run a module, as python -m does",
+    )
+    add("script", metavar="SCRIPT", help="the file, or with -m the module, to run")
+    # Not required: Python before 3.13 names it among the missing arguments otherwise.
+    add(
+        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program"
+    ).required = False
+
+
+def _add_profiled(add: Add) -> None:
+    add(
+        "-f",
+        "--function",
+        dest="functions",
+        action="append",
+        metavar="NAME",
+        help="profile only this function, method or class: of the script (Net.forward), or of"
+        " another module (package.module:Net.forward, imported before the script runs);"
+        " repeatable",
+    )
+    add(
+        "-c",
+        "--columns",
+        dest="columns",
+        action="extend",
+        type=lambda names: names.split(","),
+        metavar="LIST",
+        help="show these columns instead of the default ones: peak, reserved, current, delta (what"
+        " a line kept), hits, time, and any field of torch.cuda.memory_stats(), such as"
+        " allocated_bytes.all.peak; separated by commas, repeatable (default: peak,reserved)",
+    )
+
+
+def _add_output(add: Add) -> None:
+    add(
+        "-o",
+        "--output",
+        dest="output",
+        metavar="FILE",
+        help="write the report to FILE (.txt, .html or .json) instead of the terminal. {rank} and"
+        " {pid} are filled in; each process that torchrun starts writes its own file, such as"
+        " out.rank0.html",
+    )
+
+
+def _add_simulation(add: Add) -> None:
+    add(
+        "--gpu",
+        metavar="NAME|SIZE|FILE",
+        help="simulate this GPU, also where there is a real one: a name (t4, rtx4090, a100, h100),"
+        " its memory (24GiB), or a TOML file with its name, memory, compute_capability and"
+        f" multiprocessors (default: the GPU of this machine, or {DEFAULT_GPU} if it has none)",
+    )
+    add("--num-gpus", type=int, metavar="N", help="number of GPUs to simulate (default: 1)")
+    add(
+        "--dry-run",
+        action="store_true",
+        help="simulate shapes only: nothing is computed and tensors take no host memory, so that a"
+        " model of any size runs in seconds. Lines that read values are marked. Files of tensors"
+        " (torch.save, safetensors, numpy, pickle) stay as they are; what would be in them can be"
+        " read until the run ends. Everything else that the script does happens: it makes"
+        " folders, writes logs and other files, and uses the network",
+    )
+    add(
+        "--allow-writes",
+        action="store_true",
+        help="let a dry run write files of tensors, with zeros or arbitrary bytes for the values"
+        " that it does not have",
+    )
+    add(
+        "--cuda-context",
+        metavar="SIZE",
+        help="memory that the CUDA context takes of each simulated GPU, such as 450MiB (default: a"
+        " built-in estimate for a GPU with a name, 0 for a size)",
+    )
+    add(
+        "--reserve",
+        metavar="SIZE",
+        help="memory that other processes use on each simulated GPU (default: 0)",
+    )
+    add(
+        "--strict",
+        action="store_true",
+        help="simulate, and fail at the first line that would be marked ?",
+    )
+    # A value of its own would be taken for the script.
+    add(
+        "--strict=estimates",
+        dest="strict",
+        action="store_const",
+        const="estimates",
+        help="simulate, and fail at the first line that would be marked ? or ~",
+    )
+    _add_former_spellings(add)
+
+
+def _add_former_spellings(add: Add) -> None:
+    """Options that shipped under these names keep them, unseen."""
+    add("--count", dest="num_gpus", type=int, help=argparse.SUPPRESS)
+    add("--context", dest="cuda_context", help=argparse.SUPPRESS)
+    add("--others", dest="reserve", help=argparse.SUPPRESS)
