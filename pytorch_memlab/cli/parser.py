@@ -104,8 +104,8 @@ class _HelpFormatter(argparse.HelpFormatter):
         blocks = []
         lines = text.splitlines()
         for is_prose, group in groupby(lines, lambda line: line[:1] not in ("", " ")):
-            block = " ".join(group) if is_prose else "\n".join(group)
-            blocks.append(textwrap.fill(block, width) if is_prose else block)
+            block = list(group)
+            blocks.append(textwrap.fill(" ".join(block), width) if is_prose else "\n".join(block))
         return textwrap.indent("\n".join(blocks), indent)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:

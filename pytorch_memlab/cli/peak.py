@@ -22,8 +22,7 @@ class PeakCommand:
     Nothing in it is executed. Each row is a line of the program, with the bytes that it allocated
     and that are in use at the moment of the highest active bytes. The rows add up to that peak.
 
-    examples:
-
+    for example:
       pytorch-memlab peak snapshot.pickle
       pytorch-memlab peak --by function --top 5 snapshot.pickle
     """

@@ -34,7 +34,7 @@ class RunCommand:
     not count all of its memory, or assumed a value that the program read. A ~ says that they
     include an estimate. The notes below the tables say what.
 
-    examples:
+    for example:
       pytorch-memlab run train.py --epochs 1
       pytorch-memlab run --gpu 24GiB -f Net.forward -c hits,delta train.py
       pytorch-memlab run -o profile.html -m package.train
