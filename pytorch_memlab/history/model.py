@@ -90,12 +90,16 @@ class Segment:
         size: its bytes.
         is_expandable: whether it is a range of pages of an expandable segment.
         blocks: those in use.
+        stream: that it serves.
+        is_small: whether it serves requests of up to 1 MiB; None if nothing tells.
     """
 
     address: int
     size: int
     is_expandable: bool
     blocks: tuple[Block, ...]
+    stream: int = 0
+    is_small: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

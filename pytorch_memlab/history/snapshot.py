@@ -182,6 +182,8 @@ def _segment(segment: Mapping[str, Any], stacks: _Stacks) -> Segment:
         segment["total_size"],
         bool(segment.get("is_expandable", False)),
         tuple(blocks),
+        segment.get("stream", 0),
+        segment["segment_type"] == "small" if "segment_type" in segment else None,
     )
 
 

@@ -198,6 +198,11 @@ class CachingAllocator:
         """Bytes of blocks that are allocated, or freed and still in use by a stream."""
         return self._stats.total.active_bytes.current
 
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that the allocator holds."""
+        return self._stats.total.reserved_bytes.current
+
     def block_size(self, address: int) -> int:
         """Bytes of the block of a live allocation.
 

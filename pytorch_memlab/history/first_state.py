@@ -1,0 +1,134 @@
+"""The segments and blocks that exist before the first event of a history.
+
+They follow from the segments at the end, with all events undone. Sizes of blocks that the history
+frees are not recorded: Note [Block sizes in a history] in ``peak.py`` tells how they follow.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ..simulation.allocator_settings import (
+    MIN_BLOCK_SIZE,
+    SMALL_SEGMENT_SIZE,
+    SMALL_SIZE,
+    AllocatorSettings,
+)
+from .event_log import EventLog, log_of
+from .model import Block, DeviceHistory, Segment
+
+GROWTH = frozenset({"segment_alloc", "segment_map"})
+RELEASES = frozenset({"segment_free", "segment_unmap"})
+
+
+def first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segment]:
+    """The segments before the first event, by address, each with its blocks in use.
+
+    Args:
+        device: what the allocator of the GPU did.
+        settings: of the allocator.
+    """
+    if device.initial is not None:
+        return sorted(device.initial, key=lambda segment: segment.address)
+    log = log_of(device.events)
+    segments = _first_segments(log, device.segments)
+    blocks = _first_blocks(log, device.segments, settings)
+    starts = [segment.address for segment in segments]
+    inside: list[list[tuple[Block, bool]]] = [[] for _ in segments]
+    for block, is_exact in sorted(blocks, key=lambda pair: pair[0].address):
+        index = bisect_right(starts, block.address) - 1
+        if index >= 0 and block.address < segments[index].address + segments[index].size:
+            inside[index].append((block, is_exact))
+    return [
+        replace(segment, blocks=tuple(_sized(segment, some, settings)))
+        for segment, some in zip(segments, inside, strict=True)
+    ]
+
+
+def serves_small(segment: Segment) -> bool:
+    """Whether a segment belongs to the pool of blocks of up to 1 MiB."""
+    if segment.is_small is not None:
+        return segment.is_small
+    if segment.is_expandable:
+        return all(block.requested <= SMALL_SIZE for block in segment.blocks)
+    return segment.size <= SMALL_SEGMENT_SIZE
+
+
+def _sized(
+    segment: Segment, blocks: Sequence[tuple[Block, bool]], settings: AllocatorSettings
+) -> Iterator[Block]:
+    """Blocks of a segment, in order, with a rest that was too small to be split off."""
+    splits_all = segment.is_expandable or serves_small(segment)
+    ends = [block.address for block, _ in blocks[1:]] + [segment.address + segment.size]
+    for (block, is_exact), end in zip(blocks, ends, strict=True):
+        rest = end - block.address - block.size
+        if splits_all:
+            is_split = rest >= MIN_BLOCK_SIZE
+        else:
+            is_split = rest > SMALL_SIZE and block.size < settings.max_split_size
+        yield block if is_exact or is_split else replace(block, size=block.size + rest)
+
+
+def _first_segments(log: EventLog, segments: Sequence[Segment]) -> list[Segment]:
+    known = {one.address: replace(one, blocks=()) for one in segments}
+    starts = sorted(known)
+    kinds = [1 if name in RELEASES else 2 if name in GROWTH else 0 for name in log.action_names]
+    changes = [index for index, action in enumerate(log.actions) if kinds[action]]
+
+    def add(segment: Segment) -> None:
+        insort(starts, segment.address)
+        known[segment.address] = segment
+
+    def pop(address: int) -> Segment | None:
+        index = bisect_right(starts, address) - 1
+        if index < 0 or address >= starts[index] + known[starts[index]].size:
+            return None
+        return known.pop(starts.pop(index))
+
+    for index in reversed(changes):
+        name = log.action_names[log.actions[index]]
+        start, size, stream = log.addresses[index], log.sizes[index], log.streams[index]
+        end = start + size
+        is_expandable = name in ("segment_map", "segment_unmap")
+        if name in RELEASES:
+            is_small: bool | None = None
+            if is_expandable:
+                before, after = pop(start - 1) if start else None, pop(end)
+                for near in (before, after):
+                    if near is not None and near.is_expandable:
+                        start, end = min(start, near.address), max(end, near.address + near.size)
+                        is_small = near.is_small
+                    elif near is not None:
+                        add(near)
+            add(Segment(start, end - start, is_expandable, (), stream, is_small))
+            continue
+        around = pop(start)
+        if around is not None:
+            last = around.address + around.size
+            if around.address < start:
+                add(replace(around, size=start - around.address))
+            if end < last:
+                add(replace(around, address=end, size=last - end))
+    return [known[start] for start in starts]
+
+
+def _first_blocks(
+    log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
+) -> Iterator[tuple[Block, bool]]:
+    """Blocks in use before the first event, and whether their sizes are recorded."""
+    names = log.action_names
+    allocs = {number for number, name in enumerate(names) if name == "alloc"}
+    frees = {number for number, name in enumerate(names) if name == "free_completed"}
+    seen: set[int] = set()
+    for action, address, size in zip(log.actions, log.addresses, log.sizes, strict=True):
+        if action in allocs:
+            seen.add(address)
+        elif action in frees and address not in seen:
+            seen.add(address)
+            yield Block(address, settings.round_size(size), size, None), False
+    for segment in segments:
+        for block in segment.blocks:
+            if block.address not in seen:
+                yield block, True

@@ -1,0 +1,471 @@
+"""A recorded history once more: its requests to an allocator of other settings or another GPU.
+
+Note [What is replayed]
+The requests and frees of a program are replayed, and each time that it emptied the cache. What the
+allocator does of its own accord is not: it decides anew which blocks it uses, which segments it
+makes, and what it gives back before it fails.
+
+Segments that go back to the GPU right before a request gets memory may be either the program's
+``empty_cache()`` or the allocator's last try. The latter runs on the stack of the request, and only
+when the GPU has no room for what is asked; so what the recording held at another moment was no
+reason for it.
+
+Note [Frees that wait]
+A block that another stream uses stays in use after it is freed, until that stream is done. Such a
+block is given back where the recording completed its free, or earlier, when the allocator waits
+for all streams because it runs out of memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from ..simulation.alloc_conf import read_alloc_conf
+from ..simulation.allocator_settings import AllocatorSettings
+from ..simulation.caching_allocator import CachingAllocator
+from ..simulation.driver import SimulatedDriver
+from ..simulation.out_of_memory import OutOfMemory
+from .event_log import EventLog, log_of
+from .first_state import GROWTH, RELEASES, first_state, serves_small
+from .model import AllocationHistory, Block, Segment
+from .peak import settings_of
+
+UNLIMITED = 2**62
+"""Bytes of a GPU that never runs out."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailedRequest:
+    """A request that the GPU has no room for.
+
+    Args:
+        event: index of the event of the request.
+        size: its bytes.
+        stack: index of its stack in the history.
+        was_recorded: whether it failed in the recording too.
+        active: bytes of all blocks in use then.
+        reserved: bytes of all segments then.
+        free: bytes free on the GPU.
+        message: text of ``torch.OutOfMemoryError``.
+    """
+
+    event: int
+    size: int
+    stack: int
+    was_recorded: bool
+    active: int
+    reserved: int
+    free: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """What an allocator did with the requests of a recorded history.
+
+    Args:
+        device: index of the GPU in the history.
+        settings: of the allocator.
+        capacity: bytes of the GPU; None if it never runs out.
+        taken: bytes of the GPU that the allocator does not get.
+        events: how many events of the history were replayed: all, or those before the request
+            that failed.
+        peak_active: highest bytes of all blocks in use.
+        peak_reserved: highest bytes of all segments.
+        unused_at_peak: bytes reserved and not in use while the reserved bytes were highest; the
+            least, if that was so at several moments.
+        segments_allocated: calls of cudaMalloc.
+        segments_freed: calls of cudaFree.
+        ranges_mapped: how often pages of an expandable segment got memory.
+        ranges_unmapped: how often they lost it.
+        retries: how often all cached memory had to be given back for a request.
+        failures: requests that failed, in order. The replay ends at the first one that did not
+            fail in the recording.
+    """
+
+    device: int
+    settings: AllocatorSettings
+    capacity: int | None
+    taken: int
+    events: int
+    peak_active: int
+    peak_reserved: int
+    unused_at_peak: int
+    segments_allocated: int
+    segments_freed: int
+    ranges_mapped: int
+    ranges_unmapped: int
+    retries: int
+    failures: tuple[FailedRequest, ...]
+
+    @property
+    def out_of_memory(self) -> FailedRequest | None:
+        """The first request that failed; None if all were served."""
+        return self.failures[0] if self.failures else None
+
+
+def replay(
+    history: AllocationHistory,
+    device: int = 0,
+    settings: AllocatorSettings | str | None = None,
+    capacity: int | None = None,
+    taken: int = 0,
+    *,
+    order_by_address: bool = False,
+) -> ReplayResult:
+    """What an allocator would have done with the requests of a recorded history.
+
+    A history that begins in the middle of a program begins with the segments and blocks that
+    existed then, whatever the settings.
+
+    Args:
+        history: of the process.
+        device: index of the GPU.
+        settings: of the allocator. A text such as ``"expandable_segments:True"`` changes the
+            recorded ones; None leaves them as they are.
+        capacity: bytes of the GPU; None for one that never runs out.
+        taken: bytes of it that the allocator does not get: the CUDA context, other processes.
+        order_by_address: which of several free blocks of one size is taken, as
+            ``CachingAllocator`` says; the default is the rule of PyTorch 2.13.
+
+    Returns:
+        Peaks, fragmentation, calls of the driver, and the request that fails, if one does.
+
+    Raises:
+        AllocatorSettingsError: an unknown setting, or a value that PyTorch refuses.
+    """
+    recorded = settings_of(history.settings)
+    if settings is None:
+        settings = recorded
+    elif isinstance(settings, str):
+        settings = changed_settings(recorded, settings)
+    one = history.devices[device]
+    log = log_of(one.events)
+    driver = _Driver(UNLIMITED if capacity is None else capacity, taken)
+    allocator = CachingAllocator(driver, settings, device, order_by_address=order_by_address)
+    run = _Run(log, allocator, driver)
+    segments = first_state(one, recorded)
+    run.begin(segments)
+    run.go_on(set(cache_releases(log, segments, recorded)))
+    return run.result(device, capacity)
+
+
+def changed_settings(settings: AllocatorSettings, text: str) -> AllocatorSettings:
+    """Settings of which some are changed.
+
+    Args:
+        settings: the others.
+        text: as PYTORCH_CUDA_ALLOC_CONF has it.
+
+    Raises:
+        AllocatorSettingsError: an unknown setting, or a value that PyTorch refuses.
+
+    >>> settings = AllocatorSettings.parse("max_split_size_mb:64")
+    >>> settings = changed_settings(settings, "expandable_segments:True")
+    >>> settings.max_split_size // 2**20, settings.expandable_segments
+    (64, True)
+    """
+    return replace(settings, **read_alloc_conf(text, settings.large_segment_size))
+
+
+def least_capacity(history: AllocationHistory, device: int = 0) -> int | None:
+    """Bytes that the allocator could get at most, as an out-of-memory event of a history tells.
+
+    Args:
+        history: of the process.
+        device: index of the GPU.
+
+    Returns:
+        What was reserved and what was free on the GPU at the first such event; None without one.
+    """
+    one = history.devices[device]
+    log = log_of(one.events)
+    if "oom" not in log.action_names:
+        return None
+    reserved = sum(segment.size for segment in first_state(one, settings_of(history.settings)))
+    for action, address, size in zip(log.actions, log.addresses, log.sizes, strict=True):
+        name = log.action_names[action]
+        if name in GROWTH:
+            reserved += size
+        elif name in RELEASES:
+            reserved -= size
+        elif name == "oom":
+            return reserved + address
+    return None
+
+
+def cache_releases(
+    log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
+) -> Iterator[int]:
+    """Index of the first event of each time that the program emptied the cache.
+
+    See Note [What is replayed].
+
+    Args:
+        log: the events.
+        segments: those before the first event.
+        settings: of the allocator.
+    """
+    names = log.action_names
+    growth = {number for number, name in enumerate(names) if name in GROWTH}
+    releases = {number for number, name in enumerate(names) if name in RELEASES}
+    passing = {number for number, name in enumerate(names) if name == "free_completed"}
+    ends_request = {number for number, name in enumerate(names) if name in ("alloc", "oom")}
+    first = reserved = sum(segment.size for segment in segments)
+    highest = first
+    relevant = growth | releases
+    changes = [index for index, action in enumerate(log.actions) if action in relevant]
+    for index in changes:
+        reserved += log.sizes[index] if log.actions[index] in growth else -log.sizes[index]
+        highest = max(highest, reserved)
+    frees_early = settings.garbage_collection_threshold > 0
+    reserved = first
+    grown = False
+    position, total = 0, len(changes)
+    while position < total:
+        index = changes[position]
+        if log.actions[index] in growth:
+            reserved += log.sizes[index]
+            position += 1
+            follows = index + 1
+            while follows < len(log) and log.actions[follows] in passing:
+                follows += 1
+            grown = follows < len(log) and log.actions[follows] not in ends_request
+            continue
+        before, last = reserved, index
+        while position < total and log.actions[changes[position]] in releases:
+            current = changes[position]
+            if any(log.actions[n] not in passing for n in range(last + 1, current)):
+                break
+            reserved -= log.sizes[current]
+            last = current
+            position += 1
+        is_of_request = grown
+        grown = False
+        follows = last + 1
+        while follows < len(log) and log.actions[follows] in passing:
+            follows += 1
+        if not is_of_request and follows < len(log):
+            needed, upcoming = 0, follows
+            while upcoming < len(log) and log.actions[upcoming] in growth:
+                needed += log.sizes[upcoming]
+                upcoming += 1
+            if names[log.actions[follows]] == "oom":
+                is_of_request = True
+            elif needed:
+                stacks = log.stacks[index], log.stacks[follows]
+                fits = before + needed <= highest and not frees_early
+                is_of_request = not fits and (0 in stacks or stacks[0] == stacks[1])
+        if not is_of_request:
+            yield index
+
+
+class _Driver(SimulatedDriver):
+    """A GPU on which segments lie from before; counts the calls.
+
+    Args:
+        total: bytes of the GPU.
+        taken: bytes that the allocator does not get.
+    """
+
+    def __init__(self, total: int, taken: int) -> None:
+        super().__init__(total, taken, base=2**62)
+        self.mallocs = self.frees = self.maps = self.unmaps = 0
+        self._adopted: dict[int, int] = {}
+
+    def adopt(self, address: int, size: int) -> None:
+        """Count a segment that lies there already."""
+        self._used += size
+        self._adopted[address] = size
+
+    def malloc(self, size: int) -> int | None:
+        """As cudaMalloc does."""
+        address = super().malloc(size)
+        self.mallocs += address is not None
+        return address
+
+    def free(self, address: int) -> None:
+        """As cudaFree does."""
+        self.frees += 1
+        size = self._adopted.pop(address, None)
+        if size is None:
+            super().free(address)
+        else:
+            self._used -= size
+
+    def map(self, address: int, size: int) -> bool:
+        """As cuMemMap does."""
+        is_mapped = super().map(address, size)
+        self.maps += is_mapped
+        return is_mapped
+
+    def unmap(self, address: int, size: int) -> None:
+        """As cuMemUnmap does."""
+        self.unmaps += 1
+        super().unmap(address, size)
+
+
+class _Run:
+    """One replay.
+
+    Args:
+        log: the events.
+        allocator: that serves them.
+        driver: of the allocator.
+    """
+
+    def __init__(self, log: EventLog, allocator: CachingAllocator, driver: _Driver) -> None:
+        self._log = log
+        self._allocator = allocator
+        self._driver = driver
+        self._addresses: dict[int, int] = {}
+        self._waiting: dict[int, int] = {}
+        self._done = 0
+        self._highest = 0
+        self._unused = 0
+        self._failures: list[FailedRequest] = []
+
+    def begin(self, segments: Sequence[Segment]) -> None:
+        """Take over what exists before the first event.
+
+        Args:
+            segments: as ``first_state`` gives them.
+        """
+        for segment in segments:
+            self._driver.adopt(segment.address, segment.size)
+            self._allocator.adopt_segment(
+                segment.address,
+                segment.stream,
+                list(_parts(segment)),
+                is_small=serves_small(segment),
+            )
+            for block in segment.blocks:
+                self._addresses[block.address] = block.address
+        self._allocator.reset_peak_stats()
+        self._note_reserved()
+
+    def go_on(self, cache_releases: set[int]) -> None:
+        """Replay the events.
+
+        Args:
+            cache_releases: indexes at which the program empties the cache.
+        """
+        log, allocator = self._log, self._allocator
+        kinds = [_KINDS.get(name, _OTHER) for name in log.action_names]
+        actions, addresses = log.actions, log.addresses
+        malloc, free, moved = allocator.malloc, allocator.free, self._addresses
+        total = len(log)
+        rows = zip(count(), actions, addresses, log.sizes, log.streams)  # noqa: B905 - infinite
+        for index, action, address, size, stream in rows:
+            kind = kinds[action]
+            if kind == _ALLOC:
+                try:
+                    moved[address] = malloc(size, stream)
+                except OutOfMemory as error:
+                    self._fail(index, size, error, was_recorded=False)
+                    self._done = index
+                    return
+                self._note_reserved()
+            elif kind == _COMPLETED:
+                if address in moved:
+                    free(moved.pop(address))
+                elif address in self._waiting:
+                    allocator.synchronize(self._waiting.pop(address))
+                    allocator.process_events()
+            elif kind == _REQUESTED:
+                following = index + 1
+                is_complete = (
+                    following < total
+                    and addresses[following] == address
+                    and kinds[actions[following]] == _COMPLETED
+                )
+                if not is_complete and address in moved:
+                    self._free_later(index, address)
+            elif kind == _OOM:
+                try:
+                    free(malloc(size, stream))
+                except OutOfMemory as error:
+                    self._fail(index, size, error, was_recorded=True)
+                self._note_reserved()
+            elif index in cache_releases:
+                allocator.empty_cache()
+        self._done = total
+
+    def result(self, device: int, capacity: int | None) -> ReplayResult:
+        """What was found.
+
+        Args:
+            device: index of the GPU.
+            capacity: of the GPU.
+        """
+        stats, driver = self._allocator.memory_stats(), self._driver
+        return ReplayResult(
+            device=device,
+            settings=self._allocator.settings,
+            capacity=capacity,
+            taken=driver.context,
+            events=self._done,
+            peak_active=stats["active_bytes"]["all"]["peak"],
+            peak_reserved=stats["reserved_bytes"]["all"]["peak"],
+            unused_at_peak=self._unused,
+            segments_allocated=driver.mallocs,
+            segments_freed=driver.frees,
+            ranges_mapped=driver.maps,
+            ranges_unmapped=driver.unmaps,
+            retries=stats["num_alloc_retries"],
+            failures=tuple(self._failures),
+        )
+
+    def _free_later(self, index: int, address: int) -> None:
+        """See Note [Frees that wait]."""
+        stream = -1 - index
+        actual = self._addresses.pop(address)
+        self._allocator.record_stream(actual, stream)
+        self._allocator.hold_stream(stream)
+        self._allocator.free(actual)
+        self._waiting[address] = stream
+
+    def _note_reserved(self) -> None:
+        reserved, active = self._allocator.reserved_bytes, self._allocator.active_bytes
+        if reserved > self._highest:
+            self._highest, self._unused = reserved, reserved - active
+        elif reserved == self._highest:
+            self._unused = min(self._unused, reserved - active)
+
+    def _fail(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
+        self._note_reserved()
+        allocator = self._allocator
+        self._failures.append(
+            FailedRequest(
+                event=index,
+                size=size,
+                stack=self._log.stacks[index],
+                was_recorded=was_recorded,
+                active=allocator.active_bytes,
+                reserved=allocator.reserved_bytes,
+                free=self._driver.free_memory(),
+                message=str(error),
+            )
+        )
+
+
+_OTHER, _ALLOC, _REQUESTED, _COMPLETED, _OOM = range(5)
+_KINDS = {
+    "alloc": _ALLOC,
+    "free_requested": _REQUESTED,
+    "free_completed": _COMPLETED,
+    "oom": _OOM,
+}
+
+
+def _parts(segment: Segment) -> Iterator[tuple[int, int | None]]:
+    """Size of each block of a segment, and what was requested; None for one that is free."""
+    address = segment.address
+    for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
+        if block.address > address:
+            yield block.address - address, None
+        if block.size:
+            yield block.size, block.requested
+        address = block.address + block.size
