@@ -357,7 +357,7 @@ class _Run:
         actions, addresses = log.actions, log.addresses
         malloc, free, moved = allocator.malloc, allocator.free, self._addresses
         total = len(log)
-        rows = zip(count(), actions, addresses, log.sizes, log.streams)  # noqa: B905 - infinite
+        rows = zip(count(), actions, addresses, log.sizes, log.streams)
         for index, action, address, size, stream in rows:
             kind = kinds[action]
             if kind == _ALLOC:

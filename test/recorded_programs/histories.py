@@ -36,6 +36,8 @@ def history_of_recording(trace):
                 for address, size, allocated, *requested in one["blocks"]
                 if allocated
             ),
+            one["stream"],
+            one["pool"] == "small",
         )
         for one in trace["initial"]
     ]
