@@ -8,7 +8,7 @@ are not modelled. Nothing here locks: calls must come one after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
@@ -105,7 +105,7 @@ class CachingAllocator:
             )
             self.ever_allocated = True
         address = store.hand_out(block, rounded, size)
-        if self._told.observer is not None:
+        if self._told.observers:
             self._told.tell("alloc", address, size, stream)
         return address
 
@@ -124,7 +124,7 @@ class CachingAllocator:
         if block is None:
             raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
         self._store.request_free(block)
-        if self._told.observer is not None:
+        if self._told.observers:
             self._told.tell("free_requested", address, block.requested_size, block.stream)
         if block.stream_uses:
             self._events.record(block)
@@ -247,14 +247,27 @@ class CachingAllocator:
         """
         self._source.memory_fraction = fraction
 
-    def observe(self, observer: Observer | None) -> None:
-        """Call an observer with every event from now on.
+    def observe(self, observer: Observer) -> None:
+        """Call an observer with every event from now on, next to those that are called already.
 
         Args:
             observer: takes the action, the address, the size and the stream, as
-                ``AllocatorEvents`` says; None stops that.
+                ``AllocatorEvents`` says.
         """
-        self._told.observer = observer
+        self._told.add(observer)
+
+    def stop_observing(self, observer: Observer) -> None:
+        """Call an observer no more.
+
+        Args:
+            observer: what `observe` took; another does nothing.
+        """
+        self._told.remove(observer)
+
+    def blocks_in_use(self) -> Iterator[tuple[int, int, int]]:
+        """Address, size and bytes requested of every active block."""
+        for block in (*self._store.allocated.values(), *self._events.pending_blocks()):
+            yield block.address, block.size, block.requested_size
 
     def memory_stats(self) -> dict[str, Any]:
         """Return the counters nested as ``torch.cuda.memory_stats_as_nested_dict()`` does."""

@@ -24,7 +24,7 @@ from .visible_devices import NAME as VISIBLE_DEVICES
 from .visible_devices import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from .allocator_settings import AllocatorSettings
     from .dry_run.kept_files import KeptFiles
@@ -116,6 +116,10 @@ class Machine:
         self.shapes = shapes
         self.waits_are_seen = False
         self._trace: TraceCallbacks | None = None
+        self.op_observers: tuple[Callable[[Any], object], ...] = ()
+        """Called with every op before it runs."""
+        self.data_observers: tuple[Callable[[Placement], object], ...] = ()
+        """Called with every placement that holds data of the program, not a kernel's."""
         self._stream_ids = [StreamIds() for _ in self._all_gpus]
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
@@ -262,6 +266,12 @@ class Machine:
         with uninterrupted(*STANDARD_SIGNALS):
             placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
             self.placements.add(storage, placement)
+            self.tell_of_data(placement)
+
+    def tell_of_data(self, placement: Placement) -> None:
+        """Tell the observers that a new placement holds data of the program."""
+        for observer in self.data_observers:
+            observer(placement)
 
     def label(self, storage: torch.UntypedStorage, index: int, nbytes: int = 0) -> None:
         """Label a storage of which the GPU's allocator knows nothing.
@@ -297,9 +307,9 @@ class Machine:
             if self._trace is not None:
                 self._trace.expect(storage)
             with uninterrupted(*STANDARD_SIGNALS):
-                self.placements.known[key] = gpu.allocate(
-                    storage.nbytes(), self.current_stream(gpu.index)
-                )
+                stream = self.current_stream(gpu.index)
+                placement = self.placements.known[key] = gpu.allocate(storage.nbytes(), stream)
+                self.tell_of_data(placement)
                 gpu.release(before)
 
     def living(self) -> Iterator[Placement]:

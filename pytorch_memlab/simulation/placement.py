@@ -97,6 +97,8 @@ class PlacementMode(TorchDispatchMode):
             raise
 
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        for observer in self._machine.op_observers:
+            observer(func)
         if func is _PIN:
             return self._pin(args[0])
         if func is _IS_PINNED:

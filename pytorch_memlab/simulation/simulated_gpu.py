@@ -85,7 +85,7 @@ class SimulatedGPU:
     def trace(self, trace: TraceCallbacks) -> None:
         """Tell callbacks what the allocator does from now on."""
         self._trace = trace
-        trace.watch(self.allocator)
+        self.allocator.observe(trace.observe)
 
     def allocate(self, nbytes: int, stream: int, *, is_estimate: bool = False) -> Placement:
         """Take memory for a storage.
@@ -104,6 +104,8 @@ class SimulatedGPU:
         try:
             return Placement(self, self._alone(self._malloc, nbytes, stream, is_estimate), nbytes)
         except OutOfMemory as error:
+            if self._trace is not None:
+                self._trace.expect_nothing()
             self._call_observers(nbytes)
             raise self._out_of_memory(str(error)) from None
 

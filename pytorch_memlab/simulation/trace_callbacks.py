@@ -11,8 +11,6 @@ import torch.cuda._gpu_trace as registry
 if TYPE_CHECKING:
     import torch
 
-    from .caching_allocator import CachingAllocator
-
 
 class _NextPointer(threading.local):
     value: int | None = None
@@ -32,7 +30,11 @@ class TraceCallbacks:
 
     def expect(self, storage: torch.UntypedStorage) -> None:
         """Name the next memory that this thread takes by a storage's pointer."""
-        self._next.value = storage.data_ptr()
+        self._next.value = storage.data_ptr() if storage.nbytes() else None
+
+    def expect_nothing(self) -> None:
+        """The memory that this thread wanted could not be had."""
+        self._next.value = None
 
     def fire(self, event: str, *args: int) -> None:
         """Call those of one event.
@@ -43,26 +45,15 @@ class TraceCallbacks:
         """
         getattr(registry, f"{event}Callbacks").fire_callbacks(*args)
 
-    def watch(self, allocator: CachingAllocator) -> None:
-        """Remember what an allocator does until `tell`."""
-        malloc, free = allocator.malloc, allocator.free
-
-        def traced_malloc(size: int, stream: int = 0) -> int:
-            pointer, self._next.value = self._next.value, None
-            address = malloc(size, stream)
-            if address:
-                self._pointers[address] = pointer or address
-                self._later.append(("MemoryAllocation", pointer or address))
-            return address
-
-        def traced_free(address: int) -> None:
-            free(address)
-            if address:
-                pointer = self._pointers.pop(address, address)
-                self._later.append(("MemoryDeallocation", pointer))
-
-        allocator.malloc = traced_malloc  # type: ignore[method-assign]
-        allocator.free = traced_free  # type: ignore[method-assign]
+    def observe(self, action: str, address: int, _size: int, _stream: int) -> None:
+        """Remember what an allocator does until `tell`: what ``AllocatorEvents`` calls."""
+        if action == "alloc":
+            pointer, self._next.value = self._next.value or address, None
+            self._pointers[address] = pointer
+            self._later.append(("MemoryAllocation", pointer))
+        elif action == "free_requested":
+            pointer = self._pointers.pop(address, address)
+            self._later.append(("MemoryDeallocation", pointer))
 
     def tell(self) -> None:
         """Call those of what allocators did."""

@@ -1,4 +1,4 @@
-"""What an allocator does, told to an observer event by event."""
+"""What an allocator does, told to observers event by event."""
 
 from __future__ import annotations
 
@@ -17,16 +17,25 @@ class AllocatorEvents:
     the bytes free on the GPU in place of an address, and ``snapshot`` with the active bytes.
 
     Attributes:
-        observer: called with every event; None while nobody observes.
+        observers: called with every event, in the order in which they came.
     """
 
-    __slots__ = ("observer",)
+    __slots__ = ("observers",)
 
     def __init__(self) -> None:
-        self.observer: Observer | None = None
+        self.observers: tuple[Observer, ...] = ()
+
+    def add(self, observer: Observer) -> None:
+        """Call one more observer from now on; one that is called already is not called twice."""
+        if observer not in self.observers:
+            self.observers = (*self.observers, observer)
+
+    def remove(self, observer: Observer) -> None:
+        """Call an observer no more, if it is called."""
+        self.observers = tuple(one for one in self.observers if one != observer)
 
     def tell(self, action: str, address: int, size: int, stream: int) -> None:
-        """Call the observer, if there is one.
+        """Call the observers.
 
         Args:
             action: what was done.
@@ -34,5 +43,5 @@ class AllocatorEvents:
             size: in bytes.
             stream: that it belongs to.
         """
-        if self.observer is not None:
-            self.observer(action, address, size, stream)
+        for observer in self.observers:
+            observer(action, address, size, stream)

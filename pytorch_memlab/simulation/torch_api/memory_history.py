@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from types import CodeType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from ..._common.call_stacks import CallStacks, Place, TakenStack
+from ..._common.forward_ops import ForwardOps
 from ...errors import UnsupportedCUDACallError
 from ..stream_ids import handle_of
 
@@ -27,18 +27,6 @@ _ACTIONS = frozenset(
     {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
     | {"segment_map", "segment_unmap", "oom", "snapshot"}
 )
-
-_OWN_FILES = (
-    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(__file__))), ""),
-    *(
-        os.path.join(os.path.dirname(torch.__file__), *parts)
-        for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
-    ),
-)
-"""Files whose frames only the simulation puts on the stack."""
-
-Stack = tuple[tuple[CodeType, int], ...]
-"""Code and offset of the instruction of each frame, innermost first."""
 
 
 class _Entry(NamedTuple):
@@ -60,8 +48,8 @@ class _Entry(NamedTuple):
     size: int
     stream: int
     time: int
-    stack: Stack | None
-    forward: Stack | None
+    stack: TakenStack | None
+    forward: TakenStack | None
     metadata: str
 
 
@@ -80,8 +68,8 @@ class _Recorder:
     def __init__(self, gpu: SimulatedGPU, history: MemoryHistory) -> None:
         self.gpu = gpu
         self.entries: deque[_Entry] = deque()
-        self.blocks: dict[int, Stack] = {}
-        self.segments: dict[int, Stack] = {}
+        self.blocks: dict[int, TakenStack] = {}
+        self.segments: dict[int, TakenStack] = {}
         self._history = history
 
     def record(self, action: str, address: int, size: int, stream: int) -> None:
@@ -90,7 +78,7 @@ class _Recorder:
         stack = self._stack_of(action, address)
         forward = None
         if action == "alloc" and stack is not None:
-            forward = history.forward_stack(stack)
+            forward = history.forward_ops.of_current_node()
         if action not in history.skipped:
             if history.level < _LEVELS["alloc"]:
                 stack = forward = None
@@ -99,9 +87,9 @@ class _Recorder:
             entry = _Entry(action, address, size, handle, now, stack, forward, metadata)
             self.entries.append(entry)
 
-    def _stack_of(self, action: str, address: int) -> Stack | None:
+    def _stack_of(self, action: str, address: int) -> TakenStack | None:
         """The stack that belongs to an event: for a free, by default, that of the allocation."""
-        level, stack = self._history.level, self._history.stack
+        level, stack = self._history.level, self._history.stacks.take
         if action == "alloc":
             if level >= _LEVELS["state"]:
                 self.blocks[address] = taken = stack()
@@ -136,9 +124,8 @@ class MemoryHistory:
         self._enabled = False
         self._recorders = [_Recorder(gpu, self) for gpu in machine.gpus]
         self._machine = machine
-        self._stacks: dict[Stack, Stack] = {}
-        self._belongs: dict[CodeType, bool] = {}
-        self._nodes: dict[tuple[int, int], Stack] = {}
+        self.stacks = CallStacks()
+        self.forward_ops = ForwardOps(self.stacks.take)
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch._C`` that the history answers."""
@@ -152,48 +139,6 @@ class MemoryHistory:
             "_cuda_getMemoryMetadata": lambda: self.metadata.text,
             "_cuda_allocationTraceback": self._traceback,
         }
-
-    def stack(self) -> Stack:
-        """The Python frames of the program that runs now in this thread, innermost first."""
-        belongs = self._belongs
-        found: list[tuple[CodeType, int]] = []
-        called_by_mode = None
-        frame: Any = sys._getframe(1)
-        while frame is not None:
-            code = frame.f_code
-            known = belongs.get(code)
-            if known is None:
-                known = belongs[code] = not code.co_filename.startswith(_OWN_FILES)
-            if not known:
-                called_by_mode = found[-1][0] if found else None
-            elif code is not called_by_mode:
-                # A function of torch calls the function mode, which calls it again: one frame.
-                found.append((code, frame.f_lasti))
-                called_by_mode = None
-            frame = frame.f_back
-        stack = tuple(found)
-        return self._stacks.setdefault(stack, stack)
-
-    def forward_stack(self, stack: Stack) -> Stack | None:
-        """The stack of the forward op to whose autograd node an allocation belongs.
-
-        In the forward pass the allocation is remembered under the sequence number of the node
-        that was made last, which is the node of the op that allocates; what comes after it, before
-        the next node, is no part of it. The numbers are per thread.
-
-        Args:
-            stack: of the allocation.
-
-        Returns:
-            The stack; None in the forward pass, or where the op of the node allocated nothing.
-        """
-        thread = threading.get_ident()
-        node: Any = torch._C._current_autograd_node()
-        if node is not None:
-            return self._nodes.get((thread, node._sequence_nr()))
-        if torch.is_grad_enabled():
-            self._nodes.setdefault((thread, torch._C._autograd._get_sequence_nr() - 1), stack)
-        return None
 
     def _record(
         self,
@@ -247,12 +192,17 @@ class MemoryHistory:
         self._enabled = enabled
         self.level = level if enabled else 0
         self.skipped = frozenset(skipped)
+        observers = dict.fromkeys(self._machine.op_observers)
+        observers.pop(self.forward_ops.op_runs, None)
+        if self.level >= _LEVELS["state"]:
+            observers[self.forward_ops.op_runs] = None
+        else:
+            self.forward_ops.forget()
+        self._machine.op_observers = tuple(observers)
         for recorder in self._recorders:
             kept = () if clear or not enabled else recorder.entries
-            if not kept:
-                self._nodes.clear()
             recorder.entries = deque(kept, maxlen=min(max(1, max_entries), sys.maxsize))
-            recorder.gpu.call("observe", recorder.record if enabled else None)
+            recorder.gpu.call("observe" if enabled else "stop_observing", recorder.record)
 
     def _attach_out_of_memory_observer(
         self, observer: Callable[[int, int, int, int], object]
@@ -267,11 +217,12 @@ class MemoryHistory:
     def _traceback(self, address: int) -> list[dict[str, Any]] | None:
         for recorder in self._recorders:
             if address in recorder.blocks:
-                return list(_Frames().of(recorder.blocks[address]))
+                return list(_Frames(self.stacks).of(recorder.blocks[address]))
         return None
 
     def _snapshot(self, *_options: Any) -> dict[str, Any]:
-        frames = _Frames()
+        self.stacks.read()
+        frames = _Frames(self.stacks)
         traces, segments = [], []
         for recorder in self._recorders:
             traces.append([_as_dict(entry, frames) for entry in recorder.entries])
@@ -291,41 +242,34 @@ class MemoryHistory:
 
 
 class _Frames:
-    """Stacks as lists of dictionaries; equal frames and stacks are one object each."""
+    """Stacks as lists of dictionaries; equal frames and stacks are one object each.
 
-    def __init__(self) -> None:
-        self._lines: dict[CodeType, dict[int, int]] = {}
-        self._frames: dict[tuple[CodeType, int], dict[str, Any]] = {}
+    Args:
+        stacks: where they were taken.
+    """
+
+    def __init__(self, stacks: CallStacks) -> None:
+        self._taken = stacks
+        self._frames: dict[Place, dict[str, Any]] = {}
         self._stacks: dict[int, list[dict[str, Any]]] = {}
 
-    def of(self, stack: Stack | None) -> list[dict[str, Any]]:
+    def of(self, stack: TakenStack | None) -> list[dict[str, Any]]:
         """The frames of a stack, innermost first; none of None."""
         if stack is None:
             return []
-        known = self._stacks.get(id(stack))
+        number = self._taken.number_of(stack)
+        known = self._stacks.get(number)
         if known is None:
-            known = self._stacks[id(stack)] = [self._frame(*place) for place in stack]
+            places = self._taken.places_of(number)
+            known = self._stacks[number] = [self._frame(place) for place in places]
         return known
 
-    def _frame(self, code: CodeType, offset: int) -> dict[str, Any]:
-        known = self._frames.get((code, offset))
+    def _frame(self, place: Place) -> dict[str, Any]:
+        known = self._frames.get(place)
         if known is None:
-            if code not in self._lines:
-                self._lines[code] = dict(_lines_of(code))
-            line = self._lines[code].get(offset, code.co_firstlineno)
-            known = self._frames[code, offset] = {
-                "name": code.co_name,
-                "filename": code.co_filename,
-                "line": line,
-            }
+            filename, line, name = place
+            known = self._frames[place] = {"name": name, "filename": filename, "line": line}
         return known
-
-
-def _lines_of(code: CodeType) -> Iterator[tuple[int, int]]:
-    for start, end, line in code.co_lines():
-        if line is not None:
-            for offset in range(start, end, 2):
-                yield offset, line
 
 
 def _as_dict(entry: _Entry, frames: _Frames) -> dict[str, Any]:

@@ -1,0 +1,184 @@
+"""Python stacks: taken in about a microsecond, and read when somebody asks for them."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from types import FrameType
+from typing import Any, Final
+
+import torch
+
+Place = tuple[str, int, str]
+"""Filename, number of the line, and name of the function of a frame."""
+
+_SKIPPED: Final = (
+    os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
+    *(
+        os.path.join(os.path.dirname(torch.__file__), *parts)
+        for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
+    ),
+)
+"""Files whose frames only this package puts on the stack: its own, and torch's for its modes."""
+
+_MOST_UNREAD: Final = 4096
+"""Stacks that wait to be read: one as torch takes it has a kilobyte, one that was read 48 bytes."""
+
+_profiler: Any = torch._C._profiler
+_gather: Callable[..., Any] | None = getattr(_profiler, "gather_traceback", None)
+_symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = getattr(
+    _profiler, "symbolize_tracebacks", None
+)
+
+
+class TakenStack:
+    """A stack at one moment.
+
+    Attributes:
+        raw: as it was taken; None once it was read or dropped.
+        number: of the stack in its table; -1 until it was read.
+    """
+
+    __slots__ = ("number", "raw")
+
+    def __init__(self, raw: Any) -> None:
+        self.raw = raw
+        self.number = -1
+
+    def drop(self) -> None:
+        """Nobody is going to ask for it."""
+        self.raw = None
+
+
+class CallStacks:
+    """Stacks of a program, each different one kept once.
+
+    The frames are the program's and torch's, innermost first, without those that this package
+    puts between them.
+
+    >>> stacks = CallStacks()
+    >>> def work():
+    ...     return stacks.take()
+    >>> stacks.places(work())[0]
+    ('<doctest pytorch_memlab._common.call_stacks.CallStacks[1]>', 2, 'work')
+    """
+
+    def __init__(self) -> None:
+        self._unread: list[TakenStack] = []
+        self._places: list[Place] = []
+        self._place_numbers: dict[Place, int] = {}
+        self._stacks: list[tuple[int, ...]] = [()]
+        self._stack_numbers: dict[tuple[int, ...], int] = {(): 0}
+        self._lock = threading.RLock()
+
+    def take(self) -> TakenStack:
+        """The stack of this thread now."""
+        taken = TakenStack(_walk() if _gather is None else _gather(True, False, False))
+        self._unread.append(taken)
+        if len(self._unread) > _MOST_UNREAD:
+            self.read()
+        return taken
+
+    def read(self, also: Iterable[TakenStack] = ()) -> None:
+        """Give a number to all stacks that were taken and not dropped.
+
+        Args:
+            also: some that are to have one in any case.
+        """
+        with self._lock:
+            unread, self._unread = self._unread, []
+            left = [taken for taken in (*unread, *also) if taken.raw is not None]
+            raws = [taken.raw for taken in left]
+            found = _read_walked(raws) if _symbolize is None else _symbolize(raws)
+            known: dict[int, int] = {}
+            for taken, frames in zip(left, found, strict=True):
+                taken.number = self._number(tuple(self._numbers(frames, known)))
+                taken.raw = None
+
+    def number_of(self, taken: TakenStack) -> int:
+        """The number of a stack; 0 for one that has no frames or was dropped."""
+        if taken.raw is not None:
+            self.read([taken])
+        return max(0, taken.number)
+
+    def places(self, taken: TakenStack) -> tuple[Place, ...]:
+        """The frames of a stack."""
+        return self.places_of(self.number_of(taken))
+
+    def places_of(self, number: int) -> tuple[Place, ...]:
+        """The frames of the stack that has a number."""
+        return tuple(self._places[place] for place in self._stacks[number])
+
+    def all(self) -> Sequence[tuple[Place, ...]]:
+        """The frames of all stacks that were read, by their numbers; the first one has none."""
+        with self._lock:
+            return [self.places_of(number) for number in range(len(self._stacks))]
+
+    def _number(self, stack: tuple[int, ...]) -> int:
+        number = self._stack_numbers.setdefault(stack, len(self._stacks))
+        if number == len(self._stacks):
+            self._stacks.append(stack)
+        return number
+
+    def _numbers(self, frames: Sequence[dict[str, Any]], known: dict[int, int]) -> list[int]:
+        """The numbers of a stack's places, those of the package left out.
+
+        A function of torch calls the function mode, which calls it again: that is one frame.
+
+        Args:
+            frames: as torch gives them: equal ones are one object.
+            known: numbers of the frames seen, by their ``id``; -1 for one that is left out.
+        """
+        found: list[int] = []
+        called_by_mode = -1
+        for frame in frames:
+            number = known.get(id(frame))
+            if number is None:
+                number = known[id(frame)] = self._place_number(frame)
+            if number < 0:
+                called_by_mode = found[-1] if found else -1
+                continue
+            if called_by_mode < 0 or not self._is_same_function(number, called_by_mode):
+                found.append(number)
+            called_by_mode = -1
+        return found
+
+    def _place_number(self, frame: dict[str, Any]) -> int:
+        if frame["filename"].startswith(_SKIPPED):
+            return -1
+        place = (frame["filename"], frame["line"], frame["name"])
+        number = self._place_numbers.setdefault(place, len(self._places))
+        if number == len(self._places):
+            self._places.append(place)
+        return number
+
+    def _is_same_function(self, one: int, other: int) -> bool:
+        (file, _, name), (other_file, _, other_name) = self._places[one], self._places[other]
+        return file == other_file and name == other_name
+
+
+def _walk() -> list[tuple[Any, int]]:
+    """Code and offset of the instruction of each frame, for a PyTorch that cannot gather them."""
+    frame: FrameType | None = sys._getframe(1)
+    found = []
+    while frame is not None:
+        found.append((frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return found
+
+
+def _read_walked(raws: list[Any]) -> list[list[dict[str, Any]]]:
+    known: dict[tuple[Any, int], dict[str, Any]] = {}
+    return [[_read(code, offset, known) for code, offset in raw] for raw in raws]
+
+
+def _read(code: Any, offset: int, known: dict[tuple[Any, int], dict[str, Any]]) -> dict[str, Any]:
+    frame = known.get((code, offset))
+    if frame is None:
+        lines = (line for start, end, line in code.co_lines() if start <= offset < end)
+        line = next(lines, None) or code.co_firstlineno
+        frame = {"filename": code.co_filename, "line": line, "name": code.co_name}
+        known[code, offset] = frame
+    return frame

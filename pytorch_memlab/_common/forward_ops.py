@@ -1,0 +1,113 @@
+"""Which forward op made the node of autograd that runs in a backward pass."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final, Generic, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+MOST_NODES: Final = 2**16
+"""Nodes of one thread that are remembered: those of older ones were used, or their graph is gone.
+A node takes about 200 bytes."""
+
+_MOST_THREADS: Final = 64
+_LEAF: Final = 2**64 - 1
+"""Number of the nodes that accumulate a gradient: no op made them."""
+
+_VERSION: Final = re.compile(r"Backward\d*$")
+_next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
+_current_node: Callable[[], Any] = torch._C._current_autograd_node
+
+
+class _Notes(threading.local, Generic[T]):
+    """What one thread remembers of the nodes that it made.
+
+    Attributes:
+        last: number of the next node when the thread noted last.
+        of_nodes: op and note of each node, by its number.
+    """
+
+    def __init__(self, threads: list[dict[int, tuple[Any, T]]]) -> None:
+        self.last = _next_number()
+        self.of_nodes: dict[int, tuple[Any, T]] = {}
+        threads.append(self.of_nodes)
+        if len(threads) > _MOST_THREADS:
+            del threads[0]
+
+
+class ForwardOps(Generic[T]):
+    """Notes for nodes of autograd, by the sequence numbers that a thread gives them.
+
+    An op runs below autograd after its node was made. So the nodes that were made since the op
+    before are those of this op.
+
+    Args:
+        note: what to remember of an op, asked in its thread while it runs.
+    """
+
+    def __init__(self, note: Callable[[], T]) -> None:
+        self._note = note
+        self._threads: list[dict[int, tuple[Any, T]]] = []
+        self._notes: _Notes[T] = _Notes(self._threads)
+
+    def op_runs(self, op: Any) -> None:
+        """An op runs in this thread.
+
+        Args:
+            op: as the dispatcher names it.
+        """
+        notes = self._notes
+        number = _next_number()
+        last = notes.last
+        if number == last:
+            return
+        notes.last = number
+        note = (op, self._note())
+        of_nodes = notes.of_nodes
+        for made in range(max(last, number - MOST_NODES), number):
+            of_nodes[made] = note
+        if len(of_nodes) > MOST_NODES:
+            for old in list(islice(of_nodes, len(of_nodes) - MOST_NODES // 2)):
+                del of_nodes[old]
+
+    def of_current_node(self) -> T | None:
+        """The note of the op whose backward runs now in this thread; None if there is none.
+
+        Another thread may have made the node: where several made one of its number, the op's name
+        decides, and then the thread.
+        """
+        node = _current_node()
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        if number == _LEAF:
+            return None
+        own = self._notes.of_nodes.get(number)
+        found = [notes[number] for notes in self._threads.copy() if number in notes]
+        if len(found) > 1:
+            wanted = _plain(_VERSION.sub("", node.name().rpartition("::")[2]))
+            named = [each for each in found if _plain(_name_of(each[0])) == wanted]
+            if len(named) == 1 and (own is None or own not in named):
+                return named[0][1]
+        if own is not None:
+            return own[1]
+        return found[0][1] if len(found) == 1 else None
+
+    def forget(self) -> None:
+        """Forget all nodes that were made so far."""
+        for notes in self._threads.copy():
+            notes.clear()
+
+
+def _name_of(op: Any) -> str:
+    return str(op).partition(".")[2].partition(".")[0]
+
+
+def _plain(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,0 +1,131 @@
+"""Backward's memory and the forward op that caused it, and how much is remembered for that."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+
+from pytorch_memlab._common import forward_ops
+from pytorch_memlab._common.forward_ops import ForwardOps
+from pytorch_memlab.history.holders import peak_holders
+from pytorch_memlab.history.snapshot import history_of
+from pytorch_memlab.simulation import simulate
+
+MIB = 2**20
+
+
+class NotedOps(torch.utils._python_dispatch.TorchDispatchMode):
+    def __init__(self, ops):
+        super().__init__()
+        self.ops = ops
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.ops.op_runs(func)
+        if torch._C._current_autograd_node() is not None:
+            self.found.append((func.overloadpacket.__name__, self.ops.of_current_node()))
+        return func(*args, **(kwargs or {}))
+
+
+def test_a_view_that_allocates_nothing_is_charged_with_what_its_backward_takes():
+    """The gradient of a slice is as large as the whole; the op after it must not get it."""
+
+    def select(x):
+        return x[:, :1]
+
+    with simulate("24GiB"):
+        torch.cuda.memory._record_memory_history()
+        x = torch.zeros(MIB, 2, device="cuda", requires_grad=True)
+        y = select(x)
+        noise = torch.ones(7, device="cuda")
+        y.sum().backward()
+        snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert noise is not None
+    rows = {row.function: row.backward for row in peak_holders(history_of(snapshot)).by_function()}
+    assert rows["select"] >= 8 * MIB
+
+
+def test_only_so_many_nodes_are_remembered(monkeypatch):
+    monkeypatch.setattr(forward_ops, "MOST_NODES", 8)
+    notes = iter(range(100))
+    ops = ForwardOps(lambda: next(notes))
+    with NotedOps(ops) as mode:
+        x = torch.ones(2, requires_grad=True)
+        outputs = [x.exp() for _ in range(20)]
+        assert len(ops._threads[0]) <= 8
+        outputs[19].sum().backward()
+        outputs[0].sum().backward()
+    assert ("mul", 19) in mode.found
+    assert [found for name, found in mode.found if name == "mul"][1] is None
+
+
+def test_a_graph_of_another_thread_finds_its_ops():
+    place = threading.local()
+    ops = ForwardOps(lambda: place.name)
+    results = {}
+
+    def forward():
+        place.name = "worker"
+        with NotedOps(ops):
+            results["loss"] = torch.ones(2, requires_grad=True).exp().sum()
+
+    worker = threading.Thread(target=forward)
+    worker.start()
+    worker.join()
+    place.name = "main"
+    with NotedOps(ops) as mode:
+        results["loss"].backward()
+    assert ("mul", "worker") in mode.found
+
+
+def test_nodes_of_one_number_in_two_threads_are_told_apart_by_their_ops():
+    place = threading.local()
+    ops = ForwardOps(lambda: place.name)
+    losses = {}
+
+    def forward(name, function):
+        place.name = name
+        with NotedOps(ops):
+            losses[name] = function(torch.ones(2, requires_grad=True)).sum()
+
+    for name, function in (("exp", torch.exp), ("sigmoid", torch.sigmoid)):
+        worker = threading.Thread(target=forward, args=(name, function))
+        worker.start()
+        worker.join()
+    found = []
+    for loss in losses.values():
+        with NotedOps(ops) as mode:
+            loss.backward()
+        found.append([note for name, note in mode.found if name in ("mul", "sigmoid_backward")])
+    assert found == [["exp"], ["sigmoid"]]
+
+
+@pytest.mark.parametrize("level", ["all", "alloc"])
+def test_the_nodes_are_forgotten_when_recording_ends(level):
+    with simulate("24GiB") as machine:
+        torch.cuda.memory._record_memory_history(context=level)
+        (observer,) = machine.op_observers
+        torch.ones(2, device="cuda", requires_grad=True).exp()
+        assert observer.__self__._threads[0]
+        torch.cuda.memory._record_memory_history(enabled=None)
+        assert machine.op_observers == ()
+        assert not observer.__self__._threads[0]
+
+
+def test_several_observers_of_an_allocator_are_each_called_once_for_an_event():
+    seen = {"one": [], "other": []}
+    one, other = (
+        lambda *event, name=name: seen[name].append(event[0]) for name in ("one", "other")
+    )
+    with simulate("24GiB") as machine:
+        gpu = machine.gpus[0]
+        for observer in (one, other, one):
+            gpu.call("observe", observer)
+        x = torch.ones(2, device="cuda")
+        gpu.call("stop_observing", one)
+        del x
+    assert seen["one"] == ["segment_alloc", "alloc"]
+    assert seen["other"] == ["segment_alloc", "alloc", "free_requested", "free_completed"]
