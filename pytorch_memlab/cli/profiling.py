@@ -7,8 +7,10 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
+from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.targets import (
@@ -43,20 +45,23 @@ class Profile:
         self, program: Program, names: Sequence[str], columns: tuple[str, ...] | None
     ) -> None:
         self._columns = columns
-        self._named: list[object] = []
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
         self._profiler = LineProfiler()
         self._process = os.getpid()
         self._program_showed_tables = False
-        for target in named_functions(program, names) if names else all_functions(program):
+        self._are_named = bool(names)
+        named = named_functions(program, names)
+        self._globs = named.globs
+        self._imported = ImportedFunctions(named.globs, self._profiler)
+        self._named = [getattr(target, "qual_name", target) for target in named.exact]
+        chosen = named.functions if names else all_functions(program)
+        for target in chosen:
             if isinstance(target, Definition):
                 source = source_lines(program, target.code)
                 folded = lines_of_functions(program) if target.qual_name == TOP_LEVEL else ()
                 self._profiler.add_code(target.code, target.qual_name, source, folded)
             else:
                 self._profiler.add_function(target)
-            if names:
-                self._named.append(getattr(target, "qual_name", target))
 
     def start(self, process: ExitStack) -> None:
         """Begin to measure, and to notice whether the program shows tables of its own.
@@ -72,6 +77,9 @@ class Profile:
             shows = getattr(owner, name)
             process.callback(setattr, owner, name, shows)
             setattr(owner, name, self._noticed(shows))
+        if self._globs:
+            self._imported.add_imported()
+            process.enter_context(self._imported.watching_imports())
         self._profiler.enable()
 
     def take_over(self) -> None:
@@ -86,7 +94,7 @@ class Profile:
             is_asked_for: show tables also where the program itself has shown its own.
         """
         self._profiler.disable()
-        program_did = self._program_showed_tables and not self._named and not self._decorated
+        program_did = self._program_showed_tables and not self._are_named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
             report = self._report()
             write(report)
@@ -100,8 +108,8 @@ class Profile:
         asked = dict.fromkeys(column for _, columns in self._decorated for column in columns)
         columns = self._columns or tuple(asked) or DEFAULT_COLUMNS
         reports = []
-        if self._named or not decorated:
-            reports.append(self._profiler.display(self._named or None, columns).report)
+        if self._are_named or not decorated:
+            reports.append(self._own_report(columns))
         if decorated:
             reports.append(global_line_profiler.display(decorated, columns).report)
         return Report(
@@ -109,6 +117,19 @@ class Profile:
             tuple(table for report in reports for table in report.tables),
             tuple(dict.fromkeys(note for report in reports for note in report.notes)),
         )
+
+    def _own_report(self, columns: tuple[str, ...]) -> Report:
+        """The functions that were named, or all; of patterns, those that ran."""
+        records = self._profiler.records()
+        ran = records.functions_that_ran() if self._are_named else []
+        chosen = [*self._named, *(name for name in ran if name not in self._named)]
+        report = records.display(chosen or None, columns).report
+        unmatched = [
+            f"no function matched -f {glob.text} in the modules that the program imported"
+            for glob in self._globs
+            if not glob.has_matched
+        ]
+        return replace(report, notes=(*unmatched, *report.notes))
 
     def _noticed(self, shows: Any) -> Any:
         @functools.wraps(shows)

@@ -48,11 +48,14 @@ def _add_profiled(add: Add) -> None:
         "-f",
         "--function",
         dest="functions",
-        action="append",
-        metavar="NAME",
-        help="profile only this function, method or class: of the script (Net.forward), or of"
-        " another module (package.module:Net.forward, imported before the script runs);"
-        " repeatable",
+        action="extend",
+        type=lambda names: names.split(","),
+        metavar="LIST",
+        help="profile only these: a function, class or method of the script (Net.forward), a"
+        " method of any class (forward), a pattern ('Block.*'), or one of another module:"
+        " package.module:Net.forward imports the module before the script runs,"
+        " 'package.*:*.forward' waits until the script imports those that match. Separated by"
+        " commas, repeatable",
     )
     add(
         "-c",

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib
 import pkgutil
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from importlib.util import resolve_name
 from types import CodeType
 
 from pytorch_memlab._common.quoted import shortened
+from pytorch_memlab.cli.module_globs import ModuleGlob, functions_of_module, plain
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.definitions import Definition, definitions, lines_of
@@ -48,27 +51,85 @@ def lines_of_functions(program: Program) -> list[tuple[int, int]]:
     ]
 
 
-def named_functions(program: Program, names: Iterable[str]) -> list[Definition | object]:
+@dataclass
+class NamedFunctions:
+    """What the names on the command line mean.
+
+    Attributes:
+        functions: definitions in the program, and functions or classes of other modules.
+        exact: those of them that a name without wildcards means.
+        globs: patterns of modules that may be imported later.
+    """
+
+    functions: list[Definition | object] = field(default_factory=list)
+    exact: list[Definition | object] = field(default_factory=list)
+    globs: list[ModuleGlob] = field(default_factory=list)
+
+
+def named_functions(program: Program, names: Iterable[str]) -> NamedFunctions:
     """What names on the command line mean.
 
     Args:
         program: as ``__main__``, so that what it imports can be imported.
         names: each a function, method or class of the program (``Net.forward``, ``Net``,
-            ``outer.inner`` for one in a function, ``<module>`` for the top level), of what the
-            program imports, under the program's name for it, or of any module
-            (``package.module:Net.forward``, which is imported now).
+            ``outer.inner`` for one in a function, ``<module>`` for the top level, ``forward`` for
+            the methods of this name), of what the program imports, under the program's name for
+            it, or of any module (``package.module:Net.forward``, which is imported now). With
+            wildcards (``Net.*``, ``package.*:*.forward``) every function that matches.
 
     Returns:
-        Definitions in the program, and functions or classes of other modules.
+        The functions, by how they were named.
 
     Raises:
         UsageError: a name that means nothing; the message lists the near ones.
     """
-    found: list[Definition | object] = []
+    found = NamedFunctions()
     own = definitions(program.code)
     for name in names:
-        found += _own(program, own, name) or [_imported(program, own, name)]
+        if not name.strip():
+            raise UsageError("-f names no function: give one such as train or Net.forward")
+        if _is_pattern(name):
+            _add_matching(found, program, own, name)
+            continue
+        functions = _own(program, own, name)
+        if not functions and name not in _imports(program):
+            functions = [one for one in own if plain(one.qual_name).endswith(f".{name}")]
+        exact: list[Definition | object] = [*functions] or [_imported(program, own, name)]
+        found.exact += exact
+        found.functions += exact
     return found
+
+
+def _is_pattern(name: str) -> bool:
+    return any(wildcard in name for wildcard in "*?[")
+
+
+def _add_matching(
+    found: NamedFunctions, program: Program, own: list[Definition], name: str
+) -> None:
+    """Find the functions that a name with wildcards means."""
+    modules, colon, functions = name.rpartition(":")
+    glob = ModuleGlob(name, modules or "__main__", functions)
+    for_own = [
+        one
+        for one in own
+        if any(glob.matches(module, plain(one.qual_name)) for module in ("__main__", program.name))
+    ]
+    found.functions += for_own
+    glob.has_matched = bool(for_own)
+    if _is_pattern(modules):
+        found.globs.append(glob)
+    elif colon and not for_own:
+        try:
+            module = importlib.import_module(modules)
+        except ImportError as error:
+            raise UsageError(f"cannot import {modules}, which -f {name} names: {error}") from None
+        matched = functions_of_module(module, functions)
+        if not matched:
+            raise UsageError(f"no function of {modules} matches {shortened(functions)}")
+        found.functions += [one.function for one in matched]
+    elif not for_own:
+        raise UsageError(f"no function matches {shortened(name)}; {_listed(program, own, name)}")
 
 
 def _top_level(program: Program) -> Definition:
@@ -84,13 +145,9 @@ def _own(program: Program, own: Iterable[Definition], name: str) -> list[Definit
         for module in ("__main__", program.name)
         if name.startswith((f"{module}.", f"{module}:"))
     }
-    functions = [found for found in own if _plain(found.qual_name) in names]
+    functions = [found for found in own if plain(found.qual_name) in names]
     methods = [found for found in own if found.qual_name.rpartition(".")[0] in names]
     return functions or methods
-
-
-def _plain(qual_name: str) -> str:
-    return qual_name.replace(".<locals>", "")
 
 
 def _imported(program: Program, own: Iterable[Definition], name: str) -> object:
@@ -100,14 +157,18 @@ def _imported(program: Program, own: Iterable[Definition], name: str) -> object:
     try:
         return pkgutil.resolve_name(name if ":" in name else target + dot + rest)
     except (ImportError, AttributeError, ValueError) as error:
-        known = [_plain(definition.qual_name) for definition in own]
-        near = difflib.get_close_matches(name, known, n=4) or known[:4]
         reason = f" ({shortened(str(error))})" if ":" in name else ""
-        has = f"has {', '.join(near)}" if near else "has no functions"
         raise UsageError(
-            f"there is no function {shortened(name)}{reason}; {program.argv[0]} {has}, "
-            "and another module's is written module:function"
+            f"there is no function {shortened(name)}{reason}; {_listed(program, own, name)}."
+            " Functions of other modules are written module:function"
         ) from None
+
+
+def _listed(program: Program, own: Iterable[Definition], name: str) -> str:
+    """The functions that the user may have meant."""
+    known = [plain(definition.qual_name) for definition in own]
+    near = difflib.get_close_matches(name, known, n=4) or known[:4]
+    return f"{program.argv[0]} has {', '.join(near) or 'no functions'}"
 
 
 def _imports(program: Program) -> dict[str, str]:

@@ -11,11 +11,15 @@ from itertools import groupby
 from types import TracebackType
 from typing import Protocol
 
-_MODE_FILES = tuple(
-    os.path.join("torch", *parts)
-    for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
+_CALLING_FILES = (
+    *(
+        os.path.join("torch", *parts)
+        for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
+    ),
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
 )
-"""Where torch calls the modes of a simulation, and they call it."""
+"""Where torch calls the modes of a simulation, and they call it; and who asks for a module."""
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -79,10 +83,10 @@ def _without_own(trace: TracebackType | None) -> TracebackType | None:
 
 
 def _foreign(frames: list[TracebackType]) -> list[TracebackType]:
-    """The frames that are neither ours nor of torch's machinery on the way to or from ours."""
+    """The frames that are neither ours nor of the machinery on the way to or from ours."""
     kept: list[TracebackType] = []
     for is_machinery, group in groupby(
-        frames, lambda frame: _is_own(frame) or _leads_to_modes(frame)
+        frames, lambda frame: _is_own(frame) or _leads_to_own(frame)
     ):
         run = list(group)
         if not (is_machinery and any(map(_is_own, run))):
@@ -94,5 +98,5 @@ def _is_own(trace: TracebackType) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER)
 
 
-def _leads_to_modes(trace: TracebackType) -> bool:
-    return trace.tb_frame.f_code.co_filename.endswith(_MODE_FILES)
+def _leads_to_own(trace: TracebackType) -> bool:
+    return trace.tb_frame.f_code.co_filename.endswith(_CALLING_FILES)

@@ -46,6 +46,12 @@ class LineRecords:
         """How much was recorded."""
         return f"<LineRecords of {listed(info.qual_name for info in self._code_infos.values())}>"
 
+    def functions_that_ran(self) -> list[str]:
+        """Qualified names of the functions of which any line was recorded."""
+        ran = {entry.code_id for entry in self._raw_line_records}
+        names = [info.qual_name for code_id, info in self._code_infos.items() if code_id in ran]
+        return list(dict.fromkeys(names))
+
     def display(
         self, func: object = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
     ) -> RecordsDisplay:

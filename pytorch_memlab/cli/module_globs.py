@@ -1,0 +1,124 @@
+"""Functions of modules that a pattern names, found while the program imports them.
+
+Note [Modules as they are imported]
+
+``transformers.*:*.forward`` names functions of modules that do not exist before the program runs,
+and importing all that match beforehand would change what the program does. The import system asks
+a loader for the code of each module, right before it executes it. The code objects of the module's
+functions are constants in there: they are profiled from the first call on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib.machinery import SourceFileLoader
+from types import CodeType
+from typing import Any
+
+from pytorch_memlab.errors import NotAFunctionError
+from pytorch_memlab.line_profiler.definitions import definitions, lines_of
+from pytorch_memlab.line_profiler.line_profiler import LineProfiler
+from pytorch_memlab.line_profiler.registration import RegisteredFunction, resolve
+
+
+@dataclass
+class ModuleGlob:
+    """A pattern of functions in modules.
+
+    Args:
+        text: as the user wrote it.
+        modules: the part before the colon.
+        functions: the part behind it.
+    """
+
+    text: str
+    modules: str
+    functions: str
+    has_matched: bool = field(default=False, init=False)
+    """Whether any function was found."""
+
+    def matches(self, module: str, function: str) -> bool:
+        """Whether a function is meant.
+
+        Args:
+            module: its name.
+            function: its qualified name, without ``<locals>``.
+        """
+        return fnmatchcase(module, self.modules) and fnmatchcase(function, self.functions)
+
+
+def plain(qual_name: str) -> str:
+    """A qualified name as users write it: a function in a function has no ``<locals>``."""
+    return qual_name.replace(".<locals>", "")
+
+
+def functions_of_module(module: object, pattern: str) -> list[RegisteredFunction]:
+    """The functions of a module that is imported.
+
+    Args:
+        module: the module.
+        pattern: of qualified names.
+    """
+    try:
+        return [one for one in resolve(module) if fnmatchcase(plain(one.qual_name), pattern)]
+    except NotAFunctionError:
+        return []
+
+
+class ImportedFunctions:
+    """Adds the functions that patterns mean to a profiler, now and as modules are imported.
+
+    Args:
+        globs: the patterns.
+        profiler: gets the functions.
+    """
+
+    def __init__(self, globs: list[ModuleGlob], profiler: LineProfiler) -> None:
+        self._globs = globs
+        self._profiler = profiler
+
+    def add_imported(self) -> None:
+        """Add functions of modules that are imported already."""
+        for name, module in list(sys.modules.items()):
+            for glob in self._globs:
+                if fnmatchcase(name, glob.modules):
+                    for function in functions_of_module(module, glob.functions):
+                        self._profiler.add_function(function.function)
+                        glob.has_matched = True
+
+    @contextmanager
+    def watching_imports(self) -> Iterator[None]:
+        """Add functions of each module that is imported, before its code runs."""
+        inherited: Callable[..., CodeType | None] = SourceFileLoader.get_code
+
+        def get_code(loader: Any, name: str) -> CodeType | None:
+            code = inherited(loader, name)
+            if code is not None:
+                self._add_defined(loader, name, code)
+            return code
+
+        was_own = vars(SourceFileLoader).get("get_code")
+        SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
+        try:
+            yield
+        finally:
+            if was_own is None:
+                del SourceFileLoader.get_code
+            else:
+                SourceFileLoader.get_code = was_own  # type: ignore[method-assign]
+
+    def _add_defined(self, loader: SourceFileLoader, module: str, code: CodeType) -> None:
+        source: str | None = None
+        for glob in self._globs:
+            if not fnmatchcase(module, glob.modules):
+                continue
+            for found in definitions(code):
+                if glob.matches(module, plain(found.qual_name)):
+                    source = source or loader.get_source(module) or ""
+                    lines = lines_of(found.code, source)
+                    self._profiler.add_code(found.code, found.qual_name, lines)
+                    glob.has_matched = True

@@ -1,0 +1,23 @@
+"""What the tests of the command line share."""
+
+from __future__ import annotations
+
+from textwrap import dedent
+
+import pytest
+
+from pytorch_memlab import clear_global_line_profiler
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """A folder to work in, and a function that writes a file there and returns its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text, name="script.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(dedent(text))
+        return name
+
+    yield write_file
+    clear_global_line_profiler()
