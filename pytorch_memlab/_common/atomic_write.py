@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from contextlib import suppress
+from typing import BinaryIO
 
 from ..errors import UsageError
 
@@ -29,11 +31,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def write_file(path: str | os.PathLike[str], text: str, *, called: str = "") -> None:
-    """Write a text file so that at every moment there is the older file or all of the new one.
-
-    The text goes into a file beside it, which then takes its place. The file keeps its permissions
-    and, where this process may, its owner. A symbolic link stays one. What is no regular file, such
-    as ``/dev/stdout``, and a file in a folder where none can be made, is written in place.
+    """Write a text file as ``write_whole`` writes files.
 
     Args:
         path: of the file, there already or not.
@@ -43,17 +41,39 @@ def write_file(path: str | os.PathLike[str], text: str, *, called: str = "") -> 
     Raises:
         UsageError: it cannot be written; what was there is still there.
     """
+    content = text.encode("utf-8", "surrogateescape")
+    write_whole(path, lambda file: file.write(content), called=called)
+
+
+def write_whole(
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, called: str = ""
+) -> None:
+    """Write a file so that at every moment there is the older file or all of the new one.
+
+    The content goes into a file beside it, which then takes its place. The file keeps its
+    permissions and, where this process may, its owner. A symbolic link stays one. What is no
+    regular file, such as ``/dev/stdout``, and a file in a folder where none can be made, is
+    written in place.
+
+    Args:
+        path: of the file, there already or not.
+        write: writes the content to the file that it gets.
+        called: what an error calls the file; its path if empty.
+
+    Raises:
+        UsageError: it cannot be written; what was there is still there.
+    """
     try:
-        _write(path, text)
+        _write(path, write)
     except OSError as error:
         raise UsageError(f"cannot write {called or os.fspath(path)}: {error.strerror}") from error
 
 
-def _write(path: str | os.PathLike[str], text: str) -> None:
+def _write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     target = os.path.realpath(path)
     before = _status(target)
     if before is not None and not stat.S_ISREG(before.st_mode):
-        _write_in_place(target, text)
+        _write_in_place(target, write)
         return
     folder, name = os.path.split(target)
     beside = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
@@ -62,11 +82,11 @@ def _write(path: str | os.PathLike[str], text: str) -> None:
     except PermissionError:
         if before is None:
             raise
-        _write_in_place(target, text)
+        _write_in_place(target, write)
         return
     try:
-        with open(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text)
+        with open(descriptor, "wb") as file:
+            write(file)
             file.flush()
             os.fsync(descriptor)
         if before is not None:
@@ -93,6 +113,6 @@ def _take_over(path: str, other: os.stat_result) -> None:
     os.chmod(path, stat.S_IMODE(other.st_mode))
 
 
-def _write_in_place(path: str, text: str) -> None:
-    with open(path, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(text)
+def _write_in_place(path: str, write: Callable[[BinaryIO], object]) -> None:
+    with open(path, "wb") as file:
+        write(file)

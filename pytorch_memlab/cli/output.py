@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from pytorch_memlab._common.standard_output import write_to_stdout
@@ -12,37 +12,42 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import Report
 
 
-def writer_to(path: str | None) -> Callable[[Report], None]:
+def writer_to(paths: Sequence[str]) -> Callable[[Report], None]:
     """What writes a report, checked before there is one.
 
     Args:
-        path: a file ending in ``.txt``, ``.html`` or ``.json``, None for standard output. Each
-            process that ``torchrun`` started writes a file of its own, and one of them prints.
+        paths: files ending in ``.txt``, ``.html`` or ``.json``; none for standard output. Each
+            process that ``torchrun`` started writes files of its own, and one of them prints.
 
     Returns:
-        A function of the report. If the file cannot be written after all, standard output gets it.
+        A function of the report. If a file cannot be written after all, standard output gets it.
 
     Raises:
         UsageError: another ending, or no file can be written there.
     """
-    if path is None:
+    if not paths:
         return _to_terminal if prints() else _to_nowhere
     from pytorch_memlab.render.to_file import file_writer
 
-    path = path_of_rank(path)
-    to_file = file_writer(path)
+    files = {path: file_writer(path) for path in map(path_of_rank, paths)}
 
     def write(report: Report) -> None:
-        try:
-            to_file(report)
-        except UsageError as error:
+        written = [_is_written(report, path, to_file) for path, to_file in files.items()]
+        if not all(written):
             _to_terminal(report)
-            print(error, file=sys.stderr)
-        else:
-            if prints():
-                print(f"memory profile written to {path}", file=sys.stderr)
 
     return write
+
+
+def _is_written(report: Report, path: str, to_file: Callable[[Report], None]) -> bool:
+    try:
+        to_file(report)
+    except UsageError as error:
+        print(error, file=sys.stderr)
+        return False
+    if prints():
+        print(f"memory profile written to {path}", file=sys.stderr)
+    return True
 
 
 def _to_nowhere(report: Report) -> None:

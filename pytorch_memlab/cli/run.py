@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from pytorch_memlab.cli import notices, program
 from pytorch_memlab.cli.output import writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
+from pytorch_memlab.cli.trace import TraceFile, is_trace
 from pytorch_memlab.cli.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
 
-if TYPE_CHECKING:
-    from pytorch_memlab.cli.profiling import Profile
+
+class Recording(Protocol):
+    """What watches a program from before its first line."""
+
+    def start(self, process: ExitStack) -> None:
+        """Begin; ``process`` gives back, when it closes, what this replaces."""
 
 
 class RunCommand:
@@ -65,29 +70,39 @@ class RunCommand:
         from pytorch_memlab.line_profiler.columns import checked_columns
 
         columns = options.columns and checked_columns(options.columns)
-        write = writer_to(options.output)
+        outputs = options.outputs or ()
+        files = [path for path in outputs if not is_trace(path)]
+        write = writer_to(files)
+        traces = [TraceFile(path) for path in outputs if is_trace(path)]
         _simulate(options, process)
         with without_own_frames(process):
             found = _find(options, process)
             main = process.enter_context(found.as_main())
             profile = Profile(found, options.functions or (), columns)
         tables = ExitStack()
-        tables.callback(profile.finish, write, is_asked_for=bool(columns or options.output))
+        tables.callback(profile.finish, write, is_asked_for=bool(columns or files))
+        for trace in traces:
+            tables.callback(trace.finish)
         tell = partial(notices.tell_simulated_gpu, options)
-        return partial(_run, found.code, vars(main), profile, tables, process, tell)
+        started: tuple[Recording, ...] = (*traces, profile)
+        return partial(
+            _run, found.code, vars(main), started, tables, process, tell, profile.take_over
+        )
 
 
 def _run(
     code: CodeType,
     namespace: dict[str, Any],
-    profile: Profile,
+    started: Sequence[Recording],
     tables: ExitStack,
     process: ExitStack,
     tell: Callable[[], None],
+    take_over: Callable[[], None],
 ) -> None:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
     tell()
-    profile.start(process)
+    for recording in started:
+        recording.start(process)
     process.push(tables)
     with without_own_frames(process):
         try:
@@ -96,7 +111,7 @@ def _run(
             tables.close()
             raise
         finally:
-            profile.take_over()
+            take_over()
 
 
 def _simulate(options: argparse.Namespace, process: ExitStack) -> None:

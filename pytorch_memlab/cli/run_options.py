@@ -74,11 +74,13 @@ def _add_output(add: Add) -> None:
     add(
         "-o",
         "--output",
-        dest="output",
+        dest="outputs",
+        action="append",
         metavar="FILE",
-        help="write the report to FILE (.txt, .html or .json) instead of the terminal. {rank} and"
-        " {pid} are filled in; each process that torchrun starts writes its own file, such as"
-        " out.rank0.html",
+        help="write a file: the report instead of printing it (.txt, .html or .json), or the memory"
+        " history of the run in PyTorch's own format (.pickle), for pytorch-memlab peak and"
+        " pytorch.org/memory_viz; repeatable. {rank} and {pid} are filled in; each process that"
+        " torchrun starts writes its own file, such as out.rank0.html",
     )
 
 

@@ -1,0 +1,66 @@
+"""``run -o trace.pickle``: the memory history of the whole run, in PyTorch's own format."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+
+from pytorch_memlab._common.atomic_write import check_writable, write_whole
+from pytorch_memlab.cli.ranks import path_of_rank, prints
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.history.whole_run import WholeRunHistory
+
+_ENDINGS = (".pickle", ".pkl")
+
+_PROTOCOL = 4
+"""The newest that PyTorch's web viewer reads."""
+
+
+def is_trace(path: str) -> bool:
+    """Whether a file's name asks for the memory history."""
+    return path.lower().endswith(_ENDINGS)
+
+
+class TraceFile:
+    """The file that gets the memory history of a run, checked before there is one.
+
+    Args:
+        path: as the user gave it. Each process that ``torchrun`` started writes a file of its own.
+
+    Raises:
+        UsageError: no file can be written there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._name = path_of_rank(path)
+        check_writable(self._name)
+        self._path = Path(self._name).absolute()
+        self._history = WholeRunHistory()
+        self._process = os.getpid()
+
+    def start(self, process: ExitStack) -> None:
+        """Begin to record.
+
+        Args:
+            process: gives back, when it closes, what this replaces.
+        """
+        self._history.start(process)
+
+    def finish(self) -> None:
+        """Write the file; not in a process that the program forked."""
+        if os.getpid() != self._process:
+            return
+        found = self._history.snapshot()
+        try:
+            write_whole(
+                self._path, lambda file: pickle.dump(found, file, _PROTOCOL), called=self._name
+            )
+        except UsageError as error:
+            print(error, file=sys.stderr)
+            return
+        if prints():
+            count = sum(map(len, found["device_traces"]))
+            print(f"memory history written to {self._name}: {count:,} events", file=sys.stderr)

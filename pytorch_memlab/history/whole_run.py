@@ -1,0 +1,253 @@
+"""PyTorch's memory history of a whole run, whatever history the program itself records.
+
+Note [One history for two]
+A process has one memory history. Recording a run switches it on; a program may switch it on, clear
+it and switch it off too. While a program records, its own options are in force, but no event is
+left out of the history, and ``_snapshot`` gives the program those events that it would have
+without us. Where the program's calls throw events away (a beginning, a clearing, an end), what
+there is so far is kept here first, and after an end the recording of the run goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from inspect import signature
+from itertools import zip_longest
+from typing import Any, Final, NamedTuple
+
+_ENABLED, _CONTEXT, _ENTRIES, _CLEARS, _SKIPPED, _CUDA = 0, 1, 3, 4, 7, 9
+"""Positions of arguments of ``torch._C._cuda_record_memory_history``; older releases have fewer."""
+
+_STATES: Final = ("state", "all")
+_CONTEXTS: Final = (None, "state", "alloc", "all")
+_ACTIONS: Final = frozenset(
+    {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
+    | {"segment_map", "segment_unmap", "oom", "snapshot", "annotate"}
+)
+_NO_STACKS: Final = (None, "state")
+"""Contexts in which events have no stack."""
+
+Trace = list[dict[str, Any]]
+"""Events of one GPU as a snapshot has them."""
+
+
+class _Calls(NamedTuple):
+    """The functions of ``torch._C`` that begin and end a history, and show it."""
+
+    record: Callable[..., None]
+    record_legacy: Callable[..., None]
+    snapshot: Callable[..., dict[str, Any]]
+    is_enabled: Callable[[], bool]
+
+
+_NAMES: Final = (
+    "_cuda_record_memory_history",
+    "_cuda_record_memory_history_legacy",
+    "_cuda_memorySnapshot",
+    "_cuda_isHistoryEnabled",
+)
+"""Their names, in the order of ``_Calls``."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Wish:
+    """What the program's own snapshots show.
+
+    Args:
+        entries: how many of the newest events.
+        skipped: actions that are left out.
+        has_stacks: whether the events have theirs.
+    """
+
+    entries: int
+    skipped: frozenset[str] = frozenset()
+    has_stacks: bool = True
+
+    def seen_in(self, trace: Trace) -> Trace:
+        """The events that the program sees."""
+        if not self.entries:
+            return []
+        seen = [event for event in trace if event["action"] not in self.skipped]
+        seen = seen[-self.entries :]
+        return seen if self.has_stacks else [_without_stack(event) for event in seen]
+
+
+_NOTHING: Final = _Wish(0)
+
+
+class WholeRunHistory:
+    """Records the memory history of all CUDA devices from ``start`` until ``stop``."""
+
+    def __init__(self) -> None:
+        self._caller = threading.local()
+        self._kept: list[Trace] = []
+        self._wish = _NOTHING
+        self._process = os.getpid()
+
+    def start(self, process: ExitStack) -> None:
+        """Record from now on, or once the program initialises CUDA.
+
+        Args:
+            process: ends the recording when it closes; a history that the program then records
+                goes on.
+        """
+        import torch
+
+        self._calls = _Calls(*(getattr(torch._C, name) for name in _NAMES))
+        replacements: tuple[Callable[..., object], ...] = (
+            self._record,
+            self._record_legacy,
+            self._snapshot,
+            self._is_enabled,
+        )
+        for name, replacement in zip(_NAMES, replacements, strict=True):
+            process.callback(setattr, torch._C, name, getattr(torch._C, name))
+            setattr(torch._C, name, replacement)
+        process.callback(self._stop)
+        torch.cuda._lazy_call(self._begin)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All events so far, and the segments as they are now, as ``_snapshot`` gives them."""
+        import torch
+
+        with self._as_ours():
+            found: dict[str, Any] = torch.cuda.memory._snapshot()
+        found["device_traces"] = _joined(self._kept, found["device_traces"])
+        return found
+
+    def _begin(self) -> None:
+        if os.getpid() != self._process:
+            return
+        if self._calls.is_enabled():
+            self._wish = _Wish(sys.maxsize)  # who called us records, and may go on
+        else:
+            self._record_ours()
+
+    def _stop(self) -> None:
+        import torch
+
+        if self._wish is _NOTHING and os.getpid() == self._process and torch.cuda.is_initialized():
+            self._end_ours()
+
+    def _record_ours(self) -> None:
+        import torch
+
+        with self._as_ours():
+            torch.cuda.memory._record_memory_history(stacks="python", max_entries=sys.maxsize)
+
+    def _end_ours(self) -> None:
+        import torch
+
+        with self._as_ours():
+            torch.cuda.memory._record_memory_history(enabled=None)
+
+    @contextmanager
+    def _as_ours(self) -> Iterator[None]:
+        """Calls of this thread are not the program's."""
+        self._caller.is_us = True
+        try:
+            yield
+        finally:
+            self._caller.is_us = False
+
+    def _is_us(self) -> bool:
+        return getattr(self._caller, "is_us", False)
+
+    # What the program calls
+
+    def _record(self, *given: Any) -> None:
+        if self._is_us():
+            self._calls.record(*given)
+            return
+        wish, arguments = _wish_of(given)
+        clears = _flag(given, _CLEARS, default=not _can_keep())
+        self._change(wish, clears, lambda: self._calls.record(*arguments))
+
+    def _record_legacy(
+        self,
+        enabled: bool,
+        record_context: bool = True,
+        max_entries: int = 1,
+        record_stacks: bool = False,
+        *options: Any,
+    ) -> None:
+        wish = _Wish(max(1, max_entries), has_stacks=record_stacks) if enabled else _NOTHING
+        clears = _flag(options, 1, default=not _can_keep())
+        arguments = (enabled, record_context, sys.maxsize, True, *options)
+        self._change(wish, clears, lambda: self._calls.record_legacy(*arguments))
+
+    def _change(self, wish: _Wish, clears: bool, call: Callable[[], None]) -> None:
+        """Carry out a call of the program that begins, changes, clears or ends its history."""
+        was_recording, is_recording = (each is not _NOTHING for each in (self._wish, wish))
+        if not was_recording and not is_recording:
+            return
+        events: list[Trace] = []
+        if clears or was_recording is not is_recording:
+            events = self._calls.snapshot(None)["device_traces"]
+        if not was_recording:
+            self._kept, events = _joined(self._kept, events), []
+            self._end_ours()
+        try:
+            call()
+        except BaseException:
+            if not was_recording:
+                self._record_ours()
+            raise
+        self._kept = _joined(self._kept, events)
+        self._wish = wish
+        if not is_recording:
+            self._record_ours()
+
+    def _snapshot(self, *given: Any) -> dict[str, Any]:
+        found = self._calls.snapshot(*given)
+        if not self._is_us():
+            found["device_traces"] = [self._wish.seen_in(each) for each in found["device_traces"]]
+        return found
+
+    def _is_enabled(self) -> bool:
+        return self._wish is not _NOTHING
+
+
+def _wish_of(given: Sequence[Any]) -> tuple[_Wish, list[Any]]:
+    """What the program asks for, and arguments that ask for every event."""
+    arguments = list(given)
+    enabled, context = given[_ENABLED], given[_CONTEXT]
+    skipped = frozenset(given[_SKIPPED]) if len(given) > _SKIPPED else frozenset()
+    if enabled is None:
+        return _NOTHING, arguments
+    if enabled not in _STATES or context not in _CONTEXTS or not skipped <= _ACTIONS:
+        return _Wish(0), arguments  # PyTorch refuses it
+    entries = max(1, given[_ENTRIES]) if enabled == "all" else 1
+    arguments[_ENABLED], arguments[_ENTRIES] = "all", sys.maxsize
+    if context in _NO_STACKS:
+        arguments[_CONTEXT] = "alloc"
+    if skipped:
+        arguments[_SKIPPED] = []
+    if not _flag(given, _CUDA, default=True):
+        entries, arguments[_CUDA] = 0, True
+    return _Wish(entries, skipped, context not in _NO_STACKS), arguments
+
+
+def _flag(arguments: Sequence[Any], place: int, default: bool) -> bool:
+    return bool(arguments[place]) if len(arguments) > place else default
+
+
+def _can_keep() -> bool:
+    """Whether a second call can leave the events there; in older releases each one clears them."""
+    import torch
+
+    return "clear_history" in signature(torch.cuda.memory._record_memory_history).parameters
+
+
+def _joined(earlier: list[Trace], later: list[Trace]) -> list[Trace]:
+    """The traces of each GPU, one after the other."""
+    return [[*first, *then] for first, then in zip_longest(earlier, later, fillvalue=())]
+
+
+def _without_stack(event: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in event.items() if key not in ("frames", "forward_frames")}
