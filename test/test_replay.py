@@ -209,10 +209,6 @@ def test_the_settings_of_the_trace_are_used(trace):
             "event 9 has the unknown kind 'grow'",
         ),
         (lambda trace: trace.update(initial=3), "not an allocation trace: TypeError"),
-        (
-            lambda trace: trace["initial"][0].update(expandable=True),
-            "an initial segment is expandable, .*: record from the first allocation",
-        ),
     ],
 )
 def test_what_is_no_trace_is_refused(trace, change, message):

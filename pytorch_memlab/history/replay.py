@@ -21,12 +21,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from typing import Final
 
+from ..simulation.adopted_segments import AdoptedSegment, Mapped, adopt_segments
 from ..simulation.alloc_conf import read_alloc_conf
 from ..simulation.allocator_settings import AllocatorSettings
 from ..simulation.caching_allocator import CachingAllocator
-from ..simulation.driver import SimulatedDriver
+from ..simulation.driver import DriverCalls, SimulatedDriver
 from ..simulation.out_of_memory import OutOfMemory
+from ..simulation.reserved_peak import ReservedPeak
 from .event_log import EventLog, log_of
 from .first_state import GROWTH, RELEASES, first_state, serves_small
 from .model import AllocationHistory, Block, Segment
@@ -76,10 +79,7 @@ class ReplayResult:
         peak_reserved: highest bytes of all segments.
         unused_at_peak: bytes reserved and not in use while the reserved bytes were highest; the
             least, if that was so at several moments.
-        segments_allocated: calls of cudaMalloc.
-        segments_freed: calls of cudaFree.
-        ranges_mapped: how often pages of an expandable segment got memory.
-        ranges_unmapped: how often they lost it.
+        calls: how often segments and pages came from the driver and went back to it.
         retries: how often all cached memory had to be given back for a request.
         failures: requests that failed, in order. The replay ends at the first one that did not
             fail in the recording.
@@ -93,10 +93,7 @@ class ReplayResult:
     peak_active: int
     peak_reserved: int
     unused_at_peak: int
-    segments_allocated: int
-    segments_freed: int
-    ranges_mapped: int
-    ranges_unmapped: int
+    calls: DriverCalls
     retries: int
     failures: tuple[FailedRequest, ...]
 
@@ -196,6 +193,19 @@ def least_capacity(history: AllocationHistory, device: int = 0) -> int | None:
     return None
 
 
+def mapped_pages(log: EventLog) -> Iterator[Mapped]:
+    """Address, size and stream of all pages of expandable segments that get memory.
+
+    Args:
+        log: the events.
+    """
+    if "segment_map" in log.action_names:
+        number = log.number_of("segment_map")
+        for index, action in enumerate(log.actions):
+            if action == number:
+                yield log.addresses[index], log.sizes[index], log.streams[index]
+
+
 def cache_releases(
     log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
 ) -> Iterator[int]:
@@ -262,6 +272,10 @@ def cache_releases(
             yield index
 
 
+_BASE: Final = 2**62
+"""Of the addresses of new segments, above all that a recording can have."""
+
+
 class _Driver(SimulatedDriver):
     """A GPU on which segments lie from before; counts the calls.
 
@@ -271,24 +285,25 @@ class _Driver(SimulatedDriver):
     """
 
     def __init__(self, total: int, taken: int) -> None:
-        super().__init__(total, taken, base=2**62)
-        self.mallocs = self.frees = self.maps = self.unmaps = 0
+        super().__init__(total, taken, base=_BASE)
+        self.calls = DriverCalls()
         self._adopted: dict[int, int] = {}
 
-    def adopt(self, address: int, size: int) -> None:
-        """Count a segment that lies there already."""
+    def adopt(self, address: int, size: int, is_expandable: bool) -> None:
+        """Count a segment or a range of pages that has memory already."""
         self._used += size
-        self._adopted[address] = size
+        if not is_expandable:
+            self._adopted[address] = size
 
     def malloc(self, size: int) -> int | None:
         """As cudaMalloc does."""
         address = super().malloc(size)
-        self.mallocs += address is not None
+        self.calls.mallocs += address is not None
         return address
 
     def free(self, address: int) -> None:
         """As cudaFree does."""
-        self.frees += 1
+        self.calls.frees += 1
         size = self._adopted.pop(address, None)
         if size is None:
             super().free(address)
@@ -298,13 +313,18 @@ class _Driver(SimulatedDriver):
     def map(self, address: int, size: int) -> bool:
         """As cuMemMap does."""
         is_mapped = super().map(address, size)
-        self.maps += is_mapped
+        self.calls.maps += is_mapped
         return is_mapped
 
     def unmap(self, address: int, size: int) -> None:
         """As cuMemUnmap does."""
-        self.unmaps += 1
+        self.calls.unmaps += 1
         super().unmap(address, size)
+
+    def release(self, address: int, size: int) -> None:
+        """As cuMemAddressFree does; addresses from before belong to no range of this driver."""
+        if address >= _BASE:
+            super().release(address, size)
 
 
 class _Run:
@@ -323,8 +343,6 @@ class _Run:
         self._addresses: dict[int, int] = {}
         self._waiting: dict[int, int] = {}
         self._done = 0
-        self._highest = 0
-        self._unused = 0
         self._failures: list[FailedRequest] = []
 
     def begin(self, segments: Sequence[Segment]) -> None:
@@ -334,17 +352,21 @@ class _Run:
             segments: as ``first_state`` gives them.
         """
         for segment in segments:
-            self._driver.adopt(segment.address, segment.size)
-            self._allocator.adopt_segment(
-                segment.address,
-                segment.stream,
-                list(_parts(segment)),
-                is_small=serves_small(segment),
-            )
+            self._driver.adopt(segment.address, segment.size, segment.is_expandable)
             for block in segment.blocks:
                 self._addresses[block.address] = block.address
+        adopt_segments(
+            self._allocator,
+            [
+                AdoptedSegment(
+                    one.address, one.stream, serves_small(one), one.is_expandable, list(_parts(one))
+                )
+                for one in segments
+            ],
+            mapped_pages(self._log),
+        )
         self._allocator.reset_peak_stats()
-        self._note_reserved()
+        self._reserved = ReservedPeak(self._allocator)
 
     def go_on(self, cache_releases: set[int]) -> None:
         """Replay the events.
@@ -367,7 +389,7 @@ class _Run:
                     self._fail(index, size, error, was_recorded=False)
                     self._done = index
                     return
-                self._note_reserved()
+                self._reserved.note()
             elif kind == _COMPLETED:
                 if address in moved:
                     free(moved.pop(address))
@@ -388,7 +410,7 @@ class _Run:
                     free(malloc(size, stream))
                 except OutOfMemory as error:
                     self._fail(index, size, error, was_recorded=True)
-                self._note_reserved()
+                self._reserved.note()
             elif index in cache_releases:
                 allocator.empty_cache()
         self._done = total
@@ -409,11 +431,8 @@ class _Run:
             events=self._done,
             peak_active=stats["active_bytes"]["all"]["peak"],
             peak_reserved=stats["reserved_bytes"]["all"]["peak"],
-            unused_at_peak=self._unused,
-            segments_allocated=driver.mallocs,
-            segments_freed=driver.frees,
-            ranges_mapped=driver.maps,
-            ranges_unmapped=driver.unmaps,
+            unused_at_peak=self._reserved.unused,
+            calls=driver.calls,
             retries=stats["num_alloc_retries"],
             failures=tuple(self._failures),
         )
@@ -427,15 +446,8 @@ class _Run:
         self._allocator.free(actual)
         self._waiting[address] = stream
 
-    def _note_reserved(self) -> None:
-        reserved, active = self._allocator.reserved_bytes, self._allocator.active_bytes
-        if reserved > self._highest:
-            self._highest, self._unused = reserved, reserved - active
-        elif reserved == self._highest:
-            self._unused = min(self._unused, reserved - active)
-
     def _fail(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
-        self._note_reserved()
+        self._reserved.note()
         allocator = self._allocator
         self._failures.append(
             FailedRequest(

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from .expandable_segments import ExpandableSegments
+from .allocator_settings import SMALL_SEGMENT_SIZE
+from .expandable_segments import ExpandableSegment, ExpandableSegments
 from .out_of_memory import OutOfMemory, out_of_memory_text, rejection_text
 from .segments import Segments
 
@@ -112,6 +113,16 @@ class BlockSource:
         self._segments.count(pool, size, self.settings.max_split_size)
         return self._next_registration()
 
+    def adopt_expandable(self, pool: BlockPool, address: int) -> tuple[ExpandableSegment, int]:
+        """An expandable segment that exists already, without its pages, and its number."""
+        page_size = self._page_size(pool)
+        return self._expandable.segment_at(address, page_size), self._next_registration()
+
+    def count_mapped(self, pool: BlockPool, size: int) -> None:
+        """Count `size` bytes of pages that have memory already."""
+        for stats in (self._stats.total, pool.stats):
+            stats.reserved_bytes.increase(size)
+
     @property
     def memory_fraction(self) -> float:
         """Share of the card that may be used."""
@@ -137,11 +148,14 @@ class BlockSource:
         registration = self._next_registration()
         if settings.expandable_segments:
             return self._expandable.allocate(
-                pool, stream, size, registration, settings.large_segment_size
+                pool, stream, size, registration, self._page_size(pool)
             )
         return self._segments.allocate(
             pool, stream, segment_size, registration, settings.max_split_size
         )
+
+    def _page_size(self, pool: BlockPool) -> int:
+        return SMALL_SEGMENT_SIZE if pool.is_small else self.settings.large_segment_size
 
     def _next_registration(self) -> int:
         self._registrations += self._age_step

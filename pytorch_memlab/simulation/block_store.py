@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from .allocator.events import AllocatorEvents
     from .allocator_settings import AllocatorSettings
     from .allocator_stats import DeviceStats
+    from .expandable_segments import ExpandableSegment
 
 
 class BlockStore:
@@ -108,8 +109,10 @@ class BlockStore:
         stream: int,
         blocks: list[tuple[int, int | None]],
         registration: int,
-    ) -> None:
-        """Take over the blocks of a segment that exists already.
+        expandable_segment: ExpandableSegment | None = None,
+        before: Block | None = None,
+    ) -> Block | None:
+        """Take over the blocks of a segment that exists already, or of a range of its pages.
 
         Args:
             pool: that it belongs to.
@@ -118,19 +121,47 @@ class BlockStore:
             blocks: from the first to the last, the size of each and the size requested, both in
                 bytes, None for a free one.
             registration: number of the segment in the order in which segments were made.
+            expandable_segment: that the blocks are parts of, None for memory from cudaMalloc.
+            before: the block that ends where they begin, if there is one.
+
+        Returns:
+            the last block.
         """
-        before: Block | None = None
         for size, requested in blocks:
-            block = Block(address, size, stream, pool, registration)
+            block = Block(address, size, stream, pool, registration, expandable_segment)
             block.link_between(before, None)
             if requested is not None:
                 self._activate(block, requested)
             else:
                 pool.add(block)
-                if len(blocks) > 1:
+                if len(blocks) > 1 and expandable_segment is None:
                     self._count_inactive_split(pool, 1, size)
             address += size
             before = block
+        return before
+
+    def adopt_unmapped(
+        self,
+        pool: BlockPool,
+        address: int,
+        size: int,
+        stream: int,
+        registration: int,
+        expandable_segment: ExpandableSegment,
+        before: Block | None,
+    ) -> Block | None:
+        """Take over pages without memory; the arguments are those of ``adopt``.
+
+        Returns:
+            their block, `before` where there are none.
+        """
+        if size <= 0:
+            return before
+        block = Block(address, size, stream, pool, registration, expandable_segment)
+        block.mapped = False
+        block.link_between(before, None)
+        pool.add_unmapped(block)
+        return block
 
     def _activate(self, block: Block, requested: int) -> None:
         block.allocated = True

@@ -313,3 +313,34 @@ class CachingAllocator:
         registration = self._source.register(pool, sum(size for size, _ in blocks))
         self._store.adopt(pool, address, stream, blocks, registration)
         self.ever_allocated = True
+
+    def adopt_expandable_segment(
+        self,
+        address: int,
+        stream: int,
+        ranges: list[tuple[int, list[tuple[int, int | None]]]],
+        *,
+        is_small: bool,
+    ) -> None:
+        """Take over an expandable segment that exists already, as a recording shows it.
+
+        Args:
+            address: where it begins.
+            stream: that it serves.
+            ranges: of pages with memory, by address: where each begins, and its blocks as
+                `adopt_segment` takes them.
+            is_small: whether it belongs to the small pool.
+        """
+        pool = self._store.small if is_small else self._store.large
+        segment, registration = self._source.adopt_expandable(pool, address)
+        end, before = address, None
+        for start, blocks in ranges:
+            before = self._store.adopt_unmapped(
+                pool, end, start - end, stream, registration, segment, before
+            )
+            before = self._store.adopt(pool, start, stream, blocks, registration, segment, before)
+            end = start + sum(size for size, _ in blocks)
+            self._source.count_mapped(pool, end - start)
+        size = segment.address + segment.size - end
+        self._store.adopt_unmapped(pool, end, size, stream, registration, segment, before)
+        self.ever_allocated = True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import insort
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Protocol
 
 PAGE = 2 * 2**20
@@ -161,6 +162,23 @@ class SimulatedDriver:
         self._reserved.give(address, size)
 
 
+@dataclass(slots=True)
+class DriverCalls:
+    """How many times memory came from a driver and went back.
+
+    Args:
+        mallocs: segments made (cudaMalloc).
+        frees: segments given back (cudaFree).
+        maps: ranges of pages that got memory (cuMemMap).
+        unmaps: ranges of pages that lost it (cuMemUnmap).
+    """
+
+    mallocs: int = 0
+    frees: int = 0
+    maps: int = 0
+    unmaps: int = 0
+
+
 class RecordedDriver(SimulatedDriver):
     """A card that hands out the memory of a recording, in order.
 
@@ -176,6 +194,7 @@ class RecordedDriver(SimulatedDriver):
         freed: addresses of the segments and pages given back.
         unmapped: bytes given back at the address of each range of pages.
         surprises: what differs from the recording.
+        calls: how many there were.
     """
 
     def __init__(self) -> None:
@@ -187,6 +206,7 @@ class RecordedDriver(SimulatedDriver):
         self.freed: list[int] = []
         self.unmapped: dict[int, int] = {}
         self.surprises: list[str] = []
+        self.calls = DriverCalls()
         self._refused = False
         self._ranges: dict[int, range] = {}
 
@@ -202,6 +222,7 @@ class RecordedDriver(SimulatedDriver):
         """Return the address recorded next."""
         if self._refuses():
             return None
+        self.calls.mallocs += 1
         if not self.expected:
             self.surprises.append(f"a segment of {size} bytes that was not recorded")
             return super().malloc(size)
@@ -212,6 +233,7 @@ class RecordedDriver(SimulatedDriver):
 
     def free(self, address: int) -> None:
         """Note that the segment at `address` was freed."""
+        self.calls.frees += 1
         self.freed.append(address)
         self._go_on()
 
@@ -224,10 +246,16 @@ class RecordedDriver(SimulatedDriver):
         self._ranges[address] = range(address, address + size)
         return address
 
+    def adopt_range(self, address: int) -> None:
+        """Note an expandable segment from before the recording, which `reserve` did not give."""
+        pages = [one for one in self.mapped if one >= address]
+        self._ranges[address] = range(address, max(pages, default=address) + 1)
+
     def map(self, address: int, size: int) -> bool:
         """Compare a range of pages with the one recorded next."""
         if self._refuses():
             return False
+        self.calls.maps += 1
         if not self.expected:
             self.surprises.append(f"{size} bytes mapped at {address:#x}, which was not recorded")
             return True
@@ -240,6 +268,7 @@ class RecordedDriver(SimulatedDriver):
 
     def unmap(self, address: int, size: int) -> None:
         """Note that `size` bytes at `address` were given back."""
+        self.calls.unmaps += 1
         self.freed.append(address)
         self.unmapped[address] = size
         self._go_on()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .allocator_settings import SMALL_SEGMENT_SIZE
 from .blocks import Block, BlockPool
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ class ExpandableSegments:
         self._events = events
 
     def allocate(
-        self, pool: BlockPool, stream: int, size: int, registration: int, large_page_size: int
+        self, pool: BlockPool, stream: int, size: int, registration: int, page_size: int
     ) -> Block | None:
         """Give the pages of the lowest suitable addresses memory.
 
@@ -62,7 +61,7 @@ class ExpandableSegments:
             stream: that the block is for.
             size: bytes of the block.
             registration: number for a segment, should a new one be needed.
-            large_page_size: bytes of a page in the large pool (2 MiB in the small one).
+            page_size: bytes of a page of the pool.
 
         Returns:
             a free block of at least `size` bytes that is in no pool, or None when the card has too
@@ -70,7 +69,6 @@ class ExpandableSegments:
         """
         block = self._find(pool, stream, size)
         if block is None:
-            page_size = SMALL_SEGMENT_SIZE if pool.is_small else large_page_size
             block = self._reserve(pool, stream, page_size, registration)
         if not block.mapped and not self._map(block, min(block.size, size)):
             return None
@@ -82,6 +80,15 @@ class ExpandableSegments:
             block = following
         pool.remove(block)
         return block
+
+    def segment_at(self, address: int, page_size: int) -> ExpandableSegment:
+        """A segment that exists already.
+
+        Args:
+            address: where it begins.
+            page_size: bytes of a page of its pool.
+        """
+        return ExpandableSegment(address, page_size, self._pages(page_size))
 
     def release_pages(self, pool: BlockPool) -> None:
         """Take the memory of all pages away that lie wholly in free blocks."""
@@ -103,15 +110,18 @@ class ExpandableSegments:
         return None
 
     def _reserve(self, pool: BlockPool, stream: int, page_size: int, registration: int) -> Block:
-        # An eighth more than the card has: pages in the middle may have to lie idle.
-        total = self._driver.total
-        pages = -(-(total + total // 8) // page_size)
-        address = self._driver.reserve(page_size * pages)
-        segment = ExpandableSegment(address, page_size, pages)
+        pages = self._pages(page_size)
+        segment = ExpandableSegment(self._driver.reserve(page_size * pages), page_size, pages)
+        address = segment.address
         block = Block(address, segment.size, stream, pool, registration, segment)
         block.mapped = False
         pool.add_unmapped(block)
         return block
+
+    def _pages(self, page_size: int) -> int:
+        """An eighth more than the card has: pages in the middle may have to lie idle."""
+        total = self._driver.total
+        return -(-(total + total // 8) // page_size)
 
     def _map(self, block: Block, size: int) -> bool:
         segment = block.expandable_segment

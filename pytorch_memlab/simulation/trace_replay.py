@@ -7,13 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ..errors import UsageError
+from .adopted_segments import AdoptedSegment, adopt_segments
 from .allocator_settings import AllocatorSettings
 from .caching_allocator import CachingAllocator
-from .driver import RecordedDriver
+from .driver import DriverCalls, RecordedDriver
 from .out_of_memory import OutOfMemory
+from .reserved_peak import ReservedPeak
 
 _GROWTH = frozenset({"segment_alloc", "segment_map"})
 _RELEASES = frozenset({"segment_free", "segment_unmap"})
+_IGNORED = frozenset({"free_requested", "snapshot"})
 
 Range = tuple[int, int, int]
 """Index of an event, address, and size in bytes."""
@@ -59,6 +62,9 @@ class Replay:
         stats: the allocator's counters in the end, nested as
             ``torch.cuda.memory_stats_as_nested_dict()`` nests them, in bytes or counts; peaks are
             those since the recording began.
+        unused_at_peak: bytes reserved and not in use while the reserved bytes were highest; the
+            least, if that was so at several moments.
+        calls: how many times the allocator called each function of its driver.
     """
 
     allocations: int = 0
@@ -67,15 +73,25 @@ class Replay:
     final_matches: bool = False
     out_of_memory: list[ReplayedError] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+    unused_at_peak: int = 0
+    calls: DriverCalls = field(default_factory=DriverCalls)
 
 
-def replay(trace: Mapping[str, Any]) -> Replay:
+class _EnoughError(Exception):
+    """As many differences are found as were asked for."""
+
+
+def replay(
+    trace: Mapping[str, Any],
+    *,
+    order_by_address: bool = True,
+    most_mismatches: int | None = None,
+) -> Replay:
     """Run a recorded allocation trace through the allocator.
 
     The recorded segments' addresses are given to the allocator; which block each allocation gets,
-    and when segments and pages are made and freed, it decides itself. Among blocks of one size it
-    takes the lowest address, as the PyTorch versions did that the traces come from. A run of freed
-    segments is replayed as one ``empty_cache``.
+    and when segments and pages are made and freed, it decides itself. A run of freed segments is
+    replayed as one ``empty_cache``.
 
     A recording does not hold all that the text of an error has: the index of the GPU is 0 in it,
     there are no bytes as NVML counts them, and without ``total_memory`` in the trace the GPU's
@@ -85,17 +101,21 @@ def replay(trace: Mapping[str, Any]) -> Replay:
         trace: ``settings``, ``initial`` and ``final`` segments, and ``events``: lists of a kind
             (``segment_alloc``, ``segment_free``, ``segment_map``, ``segment_unmap``, ``alloc``,
             ``free``), an address, a size in bytes and a stream; a list of the kind ``oom`` has the
-            bytes free on the GPU in place of an address. ``total_memory``, bytes of the GPU, may
-            be there.
+            bytes free on the GPU in place of an address. ``free_completed`` is a ``free``, and
+            ``free_requested`` and ``snapshot`` tell nothing. ``total_memory``, bytes of the GPU,
+            may be there.
+        order_by_address: whether the lowest address among blocks of one size is taken, as the
+            PyTorch versions did that the traces of this project come from.
+        most_mismatches: how many differences end the replay; None for no end.
 
     Returns:
-        what was compared, and every difference.
+        what was compared, and the differences.
 
     Raises:
         UsageError: the trace is not of this form.
     """
     try:
-        return _Replayer(trace).run()
+        return _Replayer(trace, order_by_address, most_mismatches).run()
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
@@ -103,26 +123,49 @@ def replay(trace: Mapping[str, Any]) -> Replay:
 
 
 class _Replayer:
-    def __init__(self, trace: Mapping[str, Any]) -> None:
+    def __init__(
+        self, trace: Mapping[str, Any], order_by_address: bool, most_mismatches: int | None
+    ) -> None:
         self._trace = trace
+        self._most_mismatches = most_mismatches
         self._driver = RecordedDriver()
         self._driver.total = trace.get("total_memory", self._driver.total)
-        self._driver.mapped = [event[1] for event in trace["events"] if event[0] == "segment_map"]
+        mapped = [tuple(event[1:4]) for event in trace["events"] if event[0] == "segment_map"]
+        self._driver.mapped = [address for address, _, _ in mapped]
         settings = AllocatorSettings.parse(trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or "")
-        self._allocator = CachingAllocator(self._driver, settings, order_by_address=True)
+        self._allocator = CachingAllocator(
+            self._driver, settings, order_by_address=order_by_address
+        )
         self._result = Replay()
         self._addresses: dict[int, int] = {}
         self._releases: list[Range] = []
         self._releases_within: list[Range] = []
-        for segment in trace["initial"]:
-            self._adopt(segment)
+        segments = [self._adopted(segment) for segment in trace["initial"]]
+        for begin in adopt_segments(self._allocator, segments, mapped):
+            self._driver.adopt_range(begin)
         self._allocator.reset_peak_stats()
+        self._reserved = ReservedPeak(self._allocator)
 
     def run(self) -> Replay:
+        try:
+            self._run()
+        except _EnoughError:
+            return self._result
+        result = self._result
+        result.final_matches = (
+            not self._releases_within and list(self._state()) == self._recorded_final()
+        )
+        result.stats = self._allocator.memory_stats()
+        result.unused_at_peak = self._reserved.unused
+        result.calls = self._driver.calls
+        return result
+
+    def _run(self) -> None:
         handlers = {
             **dict.fromkeys(_GROWTH, self._growth),
             "alloc": self._alloc,
             "free": self._free,
+            "free_completed": self._free,
             "oom": self._oom,
         }
         events: Sequence[Sequence[Any]] = self._trace["events"]
@@ -131,35 +174,27 @@ class _Replayer:
             if kind in _RELEASES:
                 self._releases.append((index, address, size))
                 continue
+            if kind in _IGNORED:
+                continue
             if kind not in handlers:
                 raise UsageError(f"event {index} has the unknown kind {kind!r}")
             self._release()
             handlers[kind](index, address, size, stream)
         self._release()
         self._tell_unneeded()
-        result = self._result
-        result.final_matches = (
-            not self._releases_within and list(self._state()) == self._recorded_final()
-        )
-        result.stats = self._allocator.memory_stats()
-        return result
 
-    def _adopt(self, segment: Mapping[str, Any]) -> None:
-        if segment.get("expandable"):
-            raise UsageError(
-                "an initial segment is expandable, and the trace does not tell where its addresses "
-                "begin: record from the first allocation of the process"
-            )
+    def _adopted(self, segment: Mapping[str, Any]) -> AdoptedSegment:
         blocks = []
         for address, size, allocated, *requested in segment["blocks"]:
             blocks.append((size, requested[0] if allocated else None))
             if allocated:
                 self._addresses[address] = address
-        self._allocator.adopt_segment(
+        return AdoptedSegment(
             segment["address"],
             segment["stream"],
+            segment["pool"] == "small",
+            bool(segment.get("expandable")),
             blocks,
-            is_small=segment["pool"] == "small",
         )
 
     def _growth(self, index: int, address: int, size: int, _stream: int) -> None:
@@ -218,6 +253,7 @@ class _Replayer:
             for surprise in driver.surprises:
                 self._differs(index, surprise)
             driver.surprises.clear()
+            self._reserved.note()
             self._tell_unneeded()
             if self._releases_within:
                 self._compare_releases(self._releases_within)
@@ -276,7 +312,10 @@ class _Replayer:
         return str(self._trace["events"][index][0])
 
     def _differs(self, index: int, message: str) -> None:
-        self._result.mismatches.append(Mismatch(index, message))
+        mismatches = self._result.mismatches
+        mismatches.append(Mismatch(index, message))
+        if len(mismatches) == self._most_mismatches:
+            raise _EnoughError
 
     def _state(self) -> Iterator[tuple[Any, ...]]:
         for segment in self._allocator.snapshot():

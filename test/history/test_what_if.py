@@ -28,9 +28,10 @@ def test_a_recording_under_its_own_settings_gives_the_recorded_figures(name):
     stats = replay_trace(trace).stats
     assert result.peak_active == stats["active_bytes"]["all"]["peak"]
     assert result.peak_reserved == stats["reserved_bytes"]["all"]["peak"]
-    assert result.segments_allocated == kinds.count("segment_alloc")
-    assert result.segments_freed == kinds.count("segment_free")
-    assert result.ranges_mapped == kinds.count("segment_map")
+    calls = result.calls
+    assert calls.mallocs == kinds.count("segment_alloc")
+    assert calls.frees == kinds.count("segment_free")
+    assert calls.maps == kinds.count("segment_map")
     assert (result.retries, result.failures, result.events) == (0, (), len(kinds))
 
 
@@ -67,12 +68,12 @@ def test_expandable_segments_fill_what_is_split():
     # 40 MiB of which 36 are free in pieces of 9 MiB, and a segment of 28 MiB.
     plain = replay(HOLES)
     assert (plain.peak_active, plain.peak_reserved) == (40 * MIB, 68 * MIB)
-    assert (plain.segments_allocated, plain.ranges_mapped) == (3, 0)
+    assert (plain.calls.mallocs, plain.calls.maps) == (3, 0)
     assert plain.unused_at_peak == (68 - 32) * MIB
     # The last 9 MiB are free and grow by 19, which is one page of 20 MiB.
     expandable = replay(HOLES, settings="expandable_segments:True")
     assert (expandable.peak_active, expandable.peak_reserved) == (40 * MIB, 60 * MIB)
-    assert (expandable.segments_allocated, expandable.ranges_mapped) == (0, 3)
+    assert (expandable.calls.mallocs, expandable.calls.maps) == (0, 3)
     assert expandable.unused_at_peak == (60 - 32) * MIB
 
 
@@ -117,6 +118,29 @@ def test_settings_that_are_not_named_stay_as_recorded():
 def test_a_setting_that_does_not_exist_is_refused():
     with pytest.raises(AllocatorSettingsError, match="did you mean max_split_size_mb"):
         replay(HOLES, settings="max_split_size:64")
+
+
+def test_a_history_that_begins_within_an_expandable_segment_goes_on_in_it(monkeypatch):
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    with simulate("24GiB"):
+        kept = [torch.empty(30 * MIB, dtype=torch.uint8, device="cuda") for _ in range(3)]
+        kept += [torch.empty(MIB, dtype=torch.uint8, device="cuda")]
+        del kept[1]
+        torch.cuda.empty_cache()
+        torch.cuda.memory._record_memory_history()
+        torch.cuda.reset_peak_memory_stats()
+        # 30 MiB of the addresses are free, and one page of 20 MiB in them has no memory.
+        kept += [torch.empty(45 * MIB, dtype=torch.uint8, device="cuda")]
+        kept += [torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")]
+        history = history_of(torch.cuda.memory._snapshot())
+        stats = torch.cuda.memory_stats()
+        torch.cuda.memory._record_memory_history(enabled=None)
+        del kept
+    result = replay(history)
+    assert result.peak_active == stats["active_bytes.all.peak"] == 136 * MIB
+    assert result.peak_reserved == stats["reserved_bytes.all.peak"] == 142 * MIB
+    events = history.devices[0].events
+    assert result.calls.maps == [event.action for event in events].count("segment_map") == 2
 
 
 def random_program(seed):
@@ -192,11 +216,11 @@ def test_a_cache_that_the_program_emptied_is_emptied_again():
     assert (stats["num_alloc_retries"], stats["reserved_bytes.all.peak"]) == (1, 100 * MIB)
     recorded = replay(history, capacity=100 * MIB)
     assert (recorded.peak_reserved, recorded.retries) == (100 * MIB, 1)
-    assert (recorded.segments_allocated, recorded.segments_freed) == (4, 2)
+    assert (recorded.calls.mallocs, recorded.calls.frees) == (4, 2)
     # Only the 30 MiB went back at the program's word; the 50 MiB went to make room for 60.
     roomy = replay(history)
     assert (roomy.peak_reserved, roomy.retries) == (150 * MIB, 0)
-    assert (roomy.segments_allocated, roomy.segments_freed) == (4, 1)
+    assert (roomy.calls.mallocs, roomy.calls.frees) == (4, 1)
 
 
 def test_an_event_tells_how_much_the_gpu_had():
