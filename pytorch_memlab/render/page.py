@@ -1,0 +1,112 @@
+"""Pages of fragments: self-contained HTML that loads nothing and asks for nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from .._common.quoted import shortened
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+_TEMPLATES = "templates"
+_UNPRINTABLE = "\ufffd"
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A part of a page.
+
+    Args:
+        html: its elements.
+        style: name of its style sheet, which the page has once for all fragments.
+        script: name of its script, likewise; empty for none.
+    """
+
+    html: str
+    style: str
+    script: str = ""
+
+
+def page(title: str, fragments: Sequence[Fragment]) -> str:
+    """A page of its own, light or dark as the reader's system is.
+
+    Args:
+        title: of the page.
+        fragments: in order.
+
+    Returns:
+        An HTML document.
+    """
+    styles = dict.fromkeys(["page.css", *(one.style for one in fragments)])
+    scripts = dict.fromkeys(one.script for one in fragments if one.script)
+    return fill(
+        "page.html",
+        title=printable(title),
+        styles=[asset(name) for name in styles],
+        scripts=[asset(name) for name in scripts],
+        fragments=[one.html for one in fragments],
+    )
+
+
+def fill(template: str, **values: Any) -> str:
+    """A template with its values, each of which is escaped.
+
+    Args:
+        template: name of its file.
+        values: by the names that it uses.
+    """
+    return _environment().get_template(template).render(**values)
+
+
+def asset(name: str) -> str:
+    """The text of a style sheet or a script.
+
+    Args:
+        name: of its file.
+    """
+    file = resources.files(__package__) / _TEMPLATES / name
+    return file.read_text(encoding="utf-8")
+
+
+def script_data(value: object) -> str:
+    r"""JSON that may stand in a ``script`` element, whatever strings are in it.
+
+    Args:
+        value: plain data.
+
+    >>> print(script_data("</script>"))
+    "\u003c/script>"
+    """
+    return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
+
+
+def printable(text: str) -> str:
+    """A text as a page shows it: on one line, not too long, and without control characters.
+
+    Args:
+        text: such as the name of a file or a function.
+
+    >>> printable("a" + chr(0x202E) + "b" + chr(10)) == "a" + _UNPRINTABLE + "b" + _UNPRINTABLE
+    True
+    """
+    cut = shortened(text)
+    return "".join(one if one.isprintable() else _UNPRINTABLE for one in cut)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> Environment:
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader(__package__, _TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )

@@ -1,0 +1,274 @@
+"""The timeline of a GPU as a page: bands of bytes, read by pointer or by keys."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from ..history.category import Category
+from ..history.timeline import OTHER_LINES
+from .page import Fragment, fill, page, printable, script_data
+from .peak import size_text
+from .scale import byte_marks, event_marks
+from .source_line import source_line
+
+if TYPE_CHECKING:
+    from ..history.model import Frame
+    from ..history.timeline import Timeline
+
+_WIDTH: Final = 1000
+_HEIGHT: Final = 400
+_MOST_ROWS: Final = 40
+_MOST_STEPS: Final = 100
+_GREY: Final = 8
+_FAR: Final = 4
+"""A capacity so many times what is reserved would press the bands together."""
+
+
+def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -> str:
+    """Timelines as a page of their own, which loads nothing from elsewhere.
+
+    Args:
+        timelines: of the GPUs.
+        title: of the page.
+
+    Returns:
+        An HTML document.
+    """
+    return page(title, [fragment(timeline) for timeline in timelines])
+
+
+def fragment(timeline: Timeline) -> Fragment:
+    """A timeline as a part of a page.
+
+    Args:
+        timeline: of one GPU.
+    """
+    shown = Scene(timeline)
+    points = [point + 1 for point in timeline.points]
+    sums = shown.stacked()
+    return Fragment(
+        fill(
+            "timeline.html",
+            device=timeline.device,
+            heading=heading(timeline),
+            peak_place=peak_place(timeline),
+            capacity=capacity_text(timeline),
+            top=shown.top,
+            events=shown.last,
+            bands=[
+                {
+                    "name": printable(band.name),
+                    "colour": colour,
+                    "path": _area(points, sums[number], shown),
+                    "at_peak": size_text(band.sizes[timeline.peak]),
+                }
+                for number, (band, colour) in enumerate(
+                    zip(timeline.bands, band_colours(timeline), strict=True)
+                )
+            ],
+            reserved=_line(points, timeline.reserved, shown),
+            capacity_line=shown.capacity_shown and f"M0 {shown.y(timeline.capacity or 0)}H{_WIDTH}",
+            steps="".join(f"M{shown.x(step + 1)} 0V{_HEIGHT}" for step in shown.steps),
+            step_note=step_note(timeline),
+            failures="".join(f"M{shown.x(one + 1)} 0V{_HEIGHT}" for one in timeline.failures),
+            byte_marks=[(size_text(mark), shown.y(mark) / 4) for mark in byte_marks(shown.top)],
+            event_marks=[(f"{mark:,}", shown.x(mark) / 10) for mark in event_marks(0, shown.last)],
+            peak=(shown.x(points[timeline.peak]) / 10, shown.y(shown.highest) / 4),
+            rows=_rows(timeline),
+            data=script_data(_data(timeline, shown)),
+            size_text=size_text,
+        ),
+        "timeline.css",
+        "timeline.js",
+    )
+
+
+def heading(timeline: Timeline) -> str:
+    """What a picture of the timeline is called: the GPU and its peak.
+
+    Args:
+        timeline: of one GPU.
+    """
+    point = timeline.points[timeline.peak]
+    moment = "before the first event" if point < 0 else f"event {point + 1:,}"
+    return (
+        f"cuda:{timeline.device}: {size_text(timeline.active[timeline.peak])} in use at the peak, "
+        f"{size_text(timeline.reserved[timeline.peak])} reserved "
+        f"({moment} of {timeline.events:,})"
+    )
+
+
+def peak_place(timeline: Timeline) -> tuple[str, str]:
+    """The line of the program at the peak, such as ``train.py:12 step``, and its source.
+
+    Args:
+        timeline: of one GPU.
+
+    Returns:
+        Two texts, each empty if it is not known.
+    """
+    return _place(timeline.frames[timeline.peak])
+
+
+def capacity_text(timeline: Timeline) -> str:
+    """What the GPU has; empty if that is not known.
+
+    Args:
+        timeline: of one GPU.
+    """
+    if timeline.capacity is None:
+        return ""
+    above = "" if Scene(timeline).capacity_shown else ", above the picture"
+    return f"capacity {size_text(timeline.capacity)}{above}"
+
+
+def step_note(timeline: Timeline) -> str:
+    """What the marks of steps are; empty if there are none.
+
+    Args:
+        timeline: of one GPU.
+    """
+    count, every = len(timeline.steps), _every(timeline)
+    if not count:
+        return ""
+    which = "" if every == 1 else f", every {every}. one is marked"
+    return f"{count:,} optimizer step{'s' if count > 1 else ''}{which}"
+
+
+def band_colours(timeline: Timeline) -> list[int]:
+    """The number of the colour of each band: always the same for a category.
+
+    Args:
+        timeline: of one GPU.
+    """
+    if timeline.by == "category":
+        numbers = {category.value: number for number, category in enumerate(Category)}
+        return [numbers[band.name] for band in timeline.bands]
+    return [
+        _GREY if band.name == OTHER_LINES else number for number, band in enumerate(timeline.bands)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What a picture of a timeline shows, and where.
+
+    Args:
+        timeline: of one GPU.
+    """
+
+    timeline: Timeline
+
+    @property
+    def highest(self) -> int:
+        """The highest active bytes."""
+        return self.timeline.active[self.timeline.peak]
+
+    @property
+    def capacity_shown(self) -> bool:
+        """Whether the capacity is in the picture."""
+        capacity = self.timeline.capacity
+        return capacity is not None and capacity <= _FAR * max(self.timeline.reserved)
+
+    @property
+    def top(self) -> int:
+        """Bytes at the top of the picture."""
+        most = max(*self.timeline.reserved, self.highest, 1)
+        if self.capacity_shown:
+            most = max(most, self.timeline.capacity or 0)
+        return most + most // 20
+
+    @property
+    def last(self) -> int:
+        """The number of the event at the right end."""
+        return max(self.timeline.events, 1)
+
+    @property
+    def steps(self) -> Sequence[int]:
+        """The steps that are marked."""
+        return self.timeline.steps[:: _every(self.timeline)]
+
+    def stacked(self) -> list[tuple[int, ...]]:
+        """The upper edge of each band, in bytes at each point."""
+        edges = []
+        below = (0,) * len(self.timeline.points)
+        for band in self.timeline.bands:
+            below = tuple(one + size for one, size in zip(below, band.sizes, strict=True))
+            edges.append(below)
+        return edges
+
+    def x(self, event: int) -> float:
+        """Where a number of events is, from 0 to 1000."""
+        return round(_WIDTH * event / self.last, 1)
+
+    def y(self, size: int) -> float:
+        """Where a size is, from 400 for nothing to 0 for the top."""
+        return round(_HEIGHT - _HEIGHT * size / self.top, 1)
+
+
+def _every(timeline: Timeline) -> int:
+    return max(1, -(-len(timeline.steps) // _MOST_STEPS))
+
+
+def _line(points: Sequence[int], sizes: Sequence[int], shown: Scene) -> str:
+    """A path of steps: each size holds until the next point."""
+    parts = [f"M0 {shown.y(sizes[0])}"]
+    for point, size in zip(points[1:], sizes[1:], strict=True):
+        parts.append(f"H{shown.x(point)}V{shown.y(size)}")
+    return "".join(parts) + f"H{_WIDTH}"
+
+
+def _area(points: Sequence[int], sizes: Sequence[int], shown: Scene) -> str:
+    return f"{_line(points, sizes, shown)}V{_HEIGHT}H0Z"
+
+
+def _place(frame: Frame | None) -> tuple[str, str]:
+    if frame is None:
+        return "", ""
+    place = f"{os.path.basename(frame.filename)}:{frame.line} {frame.name}"
+    return printable(place), printable(source_line(frame.filename, frame.line))
+
+
+def _rows(timeline: Timeline) -> list[dict[str, object]]:
+    """Rows of the table: the highest point of each part of the time."""
+    count = len(timeline.points)
+    each = -(-count // _MOST_ROWS)
+    rows = []
+    for begin in range(0, count, each):
+        part = range(begin, min(begin + each, count))
+        index = max(part, key=lambda one: timeline.active[one])
+        rows.append(
+            {
+                "event": f"{timeline.points[index] + 1:,}",
+                "active": size_text(timeline.active[index]),
+                "reserved": size_text(timeline.reserved[index]),
+                "bands": [size_text(band.sizes[index]) for band in timeline.bands],
+                "place": _place(timeline.frames[index])[0],
+                "is_peak": index == timeline.peak,
+            }
+        )
+    return rows
+
+
+def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
+    """What the script draws and reads out."""
+    places = dict.fromkeys(timeline.frames)
+    numbers = {frame: number for number, frame in enumerate(places)}
+    return {
+        "events": shown.last,
+        "points": [point + 1 for point in timeline.points],
+        "seconds": timeline.seconds,
+        "active": timeline.active,
+        "reserved": timeline.reserved,
+        "bands": [{"name": printable(band.name), "sizes": band.sizes} for band in timeline.bands],
+        "places": [_place(frame) for frame in places],
+        "place": [numbers[frame] for frame in timeline.frames],
+        "peak": timeline.peak,
+        "steps": [step + 1 for step in timeline.steps],
+        "failures": [one + 1 for one in timeline.failures],
+        "capacity": timeline.capacity,
+        "capacityShown": shown.capacity_shown,
+    }

@@ -1,0 +1,200 @@
+"""The timeline of a GPU as an SVG or PNG picture, drawn by matplotlib."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from io import BytesIO
+from typing import TYPE_CHECKING, Any, Final
+
+from ..errors import UsageError
+from .page import printable
+from .peak import size_text
+from .scale import byte_marks, event_marks
+from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..history.timeline import Timeline
+
+COLOURS: Final = (
+    "#2961ce",
+    "#8b3f03",
+    "#5f9c72",
+    "#614691",
+    "#a1790c",
+    "#17495a",
+    "#d55fb8",
+    "#2a320b",
+    "#737378",
+)
+"""Of bands, as the page has them where it is light."""
+
+_ALARM: Final = "#b3151b"
+_INK: Final = "#1b1f24"
+_QUIET: Final = "#57606a"
+_WIDTH: Final = 11.0
+_HEIGHT: Final = 5.0
+_DOTS_PER_INCH: Final = 150
+_LONGEST: Final = 48
+
+_SETTINGS: Final[dict[Any, Any]] = {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "svg.fonttype": "none",  # text stays text: it can be searched, and the file is small
+    "svg.hashsalt": "pytorch_memlab",  # the same timeline makes the same file
+    "text.parse_math": False,  # the name of a function may have two dollar signs
+}
+
+
+def check_installed() -> None:
+    """Find out beforehand whether pictures can be drawn.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise UsageError(
+            "SVG and PNG pictures need matplotlib: pip install 'pytorch-memlab[plot]', or write"
+            f" .html, which needs nothing more ({error})"
+        ) from None
+
+
+def svg(timelines: Sequence[Timeline]) -> bytes:
+    """Timelines as an SVG picture, one below the other.
+
+    Args:
+        timelines: of the GPUs.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    return _picture(timelines, "svg", {"Date": None})
+
+
+def png(timelines: Sequence[Timeline]) -> bytes:
+    """Timelines as a PNG picture, one below the other.
+
+    Args:
+        timelines: of the GPUs.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    return _picture(timelines, "png", {})
+
+
+def _picture(timelines: Sequence[Timeline], kind: str, metadata: dict[str, Any]) -> bytes:
+    check_installed()
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    output = BytesIO()
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_SETTINGS)
+        # Letters that no font of the machine has are drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
+        figure = Figure(figsize=(_WIDTH, _HEIGHT * len(timelines)), layout="constrained")
+        _draw(figure, timelines)
+        figure.savefig(output, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
+    return output.getvalue()
+
+
+def _draw(figure: Figure, timelines: Sequence[Timeline]) -> None:
+    grid = figure.subplots(len(timelines), 1, squeeze=False)
+    for axes, timeline in zip(grid[:, 0], timelines, strict=True):
+        _timeline(axes, timeline)
+
+
+def _timeline(axes: Axes, timeline: Timeline) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    shown = Scene(timeline)
+    moments = [*(point + 1 for point in timeline.points), shown.last]
+    keys: list[Patch | Line2D] = []
+    below = (0,) * len(timeline.points)
+    for band, colour, edge in zip(
+        timeline.bands, band_colours(timeline), shown.stacked(), strict=True
+    ):
+        face = COLOURS[colour]
+        axes.fill_between(
+            moments, _held(below), _held(edge), step="post", facecolor=face, linewidth=0
+        )
+        at_peak = size_text(band.sizes[timeline.peak])
+        keys.insert(0, Patch(facecolor=face, label=f"{_cut(band.name)}, {at_peak}"))
+        below = edge
+    keys.append(Line2D([], [], color=_INK, linewidth=1.2, label="reserved"))
+    axes.step(moments, _held(timeline.reserved), where="post", color=_INK, linewidth=1.2)
+    if timeline.capacity is not None:
+        keys.append(Line2D([], [], color=_ALARM, linewidth=1.5, label=capacity_text(timeline)))
+        if shown.capacity_shown:
+            axes.axhline(timeline.capacity, color=_ALARM, linewidth=1.5)
+    if timeline.steps:
+        keys.append(
+            Line2D([], [], color=_QUIET, linewidth=0.8, linestyle=":", label=step_note(timeline))
+        )
+    for step in shown.steps:
+        axes.axvline(step + 1, color=_QUIET, linewidth=0.8, linestyle=":")
+    if timeline.failures:
+        keys.append(Line2D([], [], color=_ALARM, linestyle="--", label="out of memory"))
+    for failure in timeline.failures:
+        axes.axvline(failure + 1, color=_ALARM, linestyle="--")
+    _mark_peak(axes, timeline, shown)
+    _finish(axes, timeline, shown, keys)
+
+
+def _held(sizes: Sequence[int]) -> list[int]:
+    """The last size holds until the right end."""
+    return [*sizes, sizes[-1]]
+
+
+def _cut(text: str) -> str:
+    """A text that leaves room for the picture."""
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+
+
+def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
+    moment = timeline.points[timeline.peak] + 1
+    axes.plot([moment], [shown.highest], "o", color=_INK, markersize=5, markeredgecolor="white")
+    place = _cut(peak_place(timeline)[0])
+    is_right = moment > shown.last * 0.6
+    axes.annotate(
+        f"peak · {place}" if place else "peak",
+        (moment, shown.highest),
+        xytext=(-7 if is_right else 7, 5),
+        textcoords="offset points",
+        ha="right" if is_right else "left",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
+        color=_INK,
+    )
+
+
+def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -> None:
+    """The title, the axes and the legend."""
+    axes.set_title(heading(timeline), loc="left", fontsize=11, fontweight="bold", color=_INK)
+    axes.set_xlim(0, shown.last)
+    axes.set_ylim(0, shown.top)
+    sizes, events = byte_marks(shown.top), event_marks(0, shown.last)
+    axes.set_yticks(sizes, [size_text(size) for size in sizes])
+    axes.set_xticks(events, [f"{event:,}" for event in events])
+    axes.set_xlabel("events of the allocator", color=_QUIET)
+    axes.tick_params(colors=_QUIET)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#d4d8dd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    legend = axes.legend(
+        handles=keys,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1),
+        frameon=False,
+        title="at the peak",
+        alignment="left",
+    )
+    legend.get_title().set_color(_QUIET)
