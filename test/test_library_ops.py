@@ -86,6 +86,10 @@ library.impl("for_both", torch.clone, "CPU")
 library.impl("for_both", torch.empty_like, "Meta")
 library.define("implemented(Tensor x) -> Tensor")
 library.impl("implemented", lambda x: x.clone(), "CUDA")
+of_torchvision = torch.library.Library("torchvision", "FRAGMENT")
+if not hasattr(torch.ops.torchvision, "nms"):  # torchvision itself is not there
+    of_torchvision.define("nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    of_torchvision.impl("nms", lambda dets, scores, _: scores.sort(descending=True)[1][:1], "CPU")
 compiled, opaque, rows = (
     getattr(torch.ops.somelib, name) for name in ("compiled", "opaque", "rows")
 )
@@ -220,6 +224,18 @@ def test_a_python_kernel_of_the_cpu_may_name_its_tensors_device(compute):
         assert machine.unmodelled == {"somelib.of_cpu.default": OpCount(1, 16)}
         of_cpu_in_place(x)
         assert x.tolist() == [2, 2, 2, 2]
+
+
+def test_boxes_without_values_do_not_overlap():
+    with simulate("24GiB", compute=False) as machine:
+        boxes, scores = torch.randn(2000, 4, device="cuda"), torch.randn(2000, device="cuda")
+        kept = torch.ops.torchvision.nms(boxes, scores, 0.5)
+        assert (kept.shape, kept.dtype, kept.device.type) == ((2000,), torch.int64, "cuda")
+        (read,) = machine.values_read
+        assert (read.name, read.assumption) == ("torchvision.ops.nms", "every box taken as kept")
+        assert machine.unmodelled == {"torchvision.nms.default": OpCount(1, 16_000)}
+        known = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 2]], device="cuda")
+        assert len(torch.ops.torchvision.nms(known, torch.ones(2, device="cuda"), 0.5)) == 1
 
 
 def test_on_the_host_an_op_runs_as_ever():

@@ -111,6 +111,10 @@ def _unpacked(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return shapes.make(tuple(args[1]), args[0].dtype)
 
 
+def _all_boxes(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return shapes.make((args[0].shape[0],), torch.int64)
+
+
 def _options(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]) -> list[Any]:
     """Arguments after the first, by name; None for those not given."""
     given = dict(zip(names, args[1:], strict=False)) | kwargs
@@ -131,6 +135,7 @@ RULES: dict[str, Rule] = {
     "aten::bincount": _all_in_first_bin,
     "aten::_pack_padded_sequence": _packed,
     "aten::_pack_padded_sequence_backward": _unpacked,
+    "torchvision::nms": _all_boxes,
 }
 """By the op's name; only its overload that reads values, which takes the tensor first."""
 

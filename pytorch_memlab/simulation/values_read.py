@@ -36,6 +36,7 @@ _READS: Final = {
     "aten::_unsafe_index_put": ("mask as an index", _TRUE),
     "Tensor.tolist": ("Tensor.tolist", _ZERO),
     "Tensor.numpy": ("Tensor.numpy", _ZERO),
+    "torchvision::nms": ("torchvision.ops.nms", "every box taken as kept"),
 }
 """What a program calls each read, and what ``shape_rules`` takes in place of the values.
 
