@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from typing import Generic, TypeVar
 
 import torch
@@ -15,6 +15,15 @@ from .uninterrupted import STANDARD_SIGNALS, uninterrupted
 T = TypeVar("T")
 
 _untyped_storage = torch._C.TensorBase.untyped_storage
+
+_kept: list[BaseException] = []
+"""What signals' handlers raised where Python would have swallowed it."""
+
+
+def raise_kept() -> None:
+    """Raise what a signal's handler raised while a storage died, in the thread of handlers."""
+    if _kept and threading.current_thread() is threading.main_thread():
+        raise _kept.pop(0)
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
@@ -81,10 +90,12 @@ class StorageTable(Generic[T]):
     # Note [Deaths of storages]
     #
     # A storage dies wherever Python drops the last reference, and the callback of a weak reference
-    # does the work. Python runs the handlers of signals between any two instructions of it, and
-    # swallows what they raise. So there are two callbacks. The first is a method in C, which
-    # nothing can interrupt, and notes the death: what the second does not get done is done at the
-    # next question to the table. What a handler raised in the second is raised again there.
+    # does the work. Python runs the handlers of signals between any two instructions of it, also
+    # before the first, and swallows what they raise. So there are two callbacks. The first is a
+    # method in C, which nothing can interrupt, and notes the death: what the second does not get
+    # done is done at the next question to a table. The second resumes a generator that waits inside
+    # a ``try``, which even the first instruction is in. What a handler raised there is raised again
+    # at the next question to any table, at the latest when the simulation ends.
 
     def __init__(self, on_death: Callable[[T], None]) -> None:
         self._on_death = on_death
@@ -92,12 +103,11 @@ class StorageTable(Generic[T]):
         self._deaths: dict[int, _Death] = {}
         self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.RLock()
-        self._interrupts: list[BaseException] = []
 
     @property
     def known(self) -> dict[int, T]:
         """``_cdata`` of a storage that lives -> what is known of it."""
-        if self._dead or self._interrupts:  # asked for every op
+        if self._dead or _kept:  # asked for every op
             self._catch_up()
         return self._known
 
@@ -109,7 +119,9 @@ class StorageTable(Generic[T]):
             value: what to remember.
         """
         key: int = storage._cdata
-        sweep = weakref.ref(storage, self._sweep_at_death)  # the callback made last is called first
+        sweeper = self._sweeper()
+        next(sweeper)
+        sweep = weakref.ref(storage, sweeper.send)  # the callback made last is called first
         death = _Death(storage, self._dead.append)
         death.key, death.sweep = key, sweep
         with self._lock:
@@ -127,7 +139,7 @@ class StorageTable(Generic[T]):
             the value of the last of its storages, which is that of the values of a sparse
             tensor; None if it is not known.
         """
-        if self._dead or self._interrupts:  # asked for every tensor of every op
+        if self._dead or _kept:  # asked for every tensor of every op
             self._catch_up()
         with torch._C.DisableTorchFunction():
             try:
@@ -157,13 +169,17 @@ class StorageTable(Generic[T]):
                     del self._deaths[death.key]
                     self._on_death(self._known.pop(death.key))
 
-    def _sweep_at_death(self, _storage: weakref.ref[torch.UntypedStorage]) -> None:
+    def _sweeper(self) -> Generator[None, object, None]:
+        """Sweeps once it is sent something: the weak reference to a storage that died."""
         try:
+            yield
             self.sweep()
+        except GeneratorExit:  # the table forgot the storage
+            return
         except BaseException as error:  # Python would print it and go on
-            self._interrupts.append(error)
+            _kept.append(error)
+        yield
 
     def _catch_up(self) -> None:
         self.sweep()
-        if threading.current_thread() is threading.main_thread() and self._interrupts:
-            raise self._interrupts.pop()
+        raise_kept()

@@ -13,6 +13,7 @@ import torch
 
 from .._common.quoted import quoted
 from ..errors import UsageError
+from ..storages import raise_kept
 from ..uninterrupted import uninterrupted
 from ..wrapping import decorated
 from . import (
@@ -210,6 +211,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         if shapes is not None:
             shapes.reads.strict = bool(self._options["strict"])
         with ExitStack() as exits:
+            exits.callback(raise_kept)
             exits.callback(setattr, active, "machine", active.machine)
             active.machine = machine
             exits.enter_context(_installed(machine, self._options["allow_writes"]))
