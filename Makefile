@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 PROGRAMS := .venv-programs
 PROGRAMS_INSTALLED := $(PROGRAMS)/.installed
 
-.PHONY: help demo test test-gpu programs lint bench opinfo accuracy picture
+.PHONY: help demo test test-gpu programs lint bench opinfo accuracy docs picture
 .DEFAULT_GOAL := help
 
 help:
@@ -20,6 +20,7 @@ help:
 	@echo "make bench     run the benchmarks"
 	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the README"
+	@echo "make docs      build the documentation into build/docs"
 	@echo "make picture   draw readme-output.png"
 	@echo "make notebook  run demo.ipynb, and keep its outputs"
 
@@ -72,6 +73,9 @@ opinfo: $(INSTALLED)
 
 accuracy: $(INSTALLED)
 	$(PY) -m benchmarks.accuracy
+
+docs: $(INSTALLED)
+	$(PY) -m sphinx --quiet --fail-on-warning --keep-going docs build/docs
 
 picture: $(INSTALLED)
 	$(PY) scripts/readme_picture.py

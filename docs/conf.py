@@ -1,0 +1,65 @@
+"""Sphinx: the documentation. `make docs` builds it into build/docs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import pytorch_memlab  # noqa: E402 - from this clone
+from pytorch_memlab.simulation.hardware import presets  # noqa: E402
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+project = "pytorch_memlab"
+release = pytorch_memlab.__version__
+html_title = "pytorch_memlab"
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+]
+exclude_patterns = ["_generated"]
+myst_enable_extensions = ["attrs_inline"]
+myst_heading_anchors = 3
+html_theme = "furo"
+html_static_path = ["_static"]
+copybutton_prompt_text = "$ "
+copybutton_only_copy_prompt_lines = True
+autodoc_typehints = "description"
+autodoc_member_order = "bysource"
+autodoc_class_signature = "mixed"
+napoleon_use_rtype = False
+linkcheck_ignore = [r"https://github\.com/OWNER/"]
+
+GENERATED = Path(__file__).parent / "_generated"
+
+
+def gpu_rows() -> Iterator[str]:
+    """The rows of the table of GPUs."""
+    file = Path(presets.__file__).with_name("presets.toml")
+    for name in tomllib.loads(file.read_text(encoding="utf-8")):
+        gpu = presets.find_gpu(name)
+        yield (
+            f"| `{name}` | {gpu.name} | {gpu.total_memory / 2**30:.2f} GiB "
+            f"| {gpu.multi_processor_count} | {gpu.major}.{gpu.minor} "
+            f"| {gpu.context / 2**20:.0f} MiB |\n"
+        )
+
+
+def write_generated_pages() -> None:
+    """Write the parts of pages that come from the code."""
+    GENERATED.mkdir(exist_ok=True)
+    head = "| name | GPU | memory | multiprocessors | compute capability | CUDA context |\n"
+    table = head + "|---|---|---|---|---|---|\n" + "".join(gpu_rows())
+    (GENERATED / "gpus.md").write_text(table, encoding="utf-8")
+
+
+write_generated_pages()
