@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import pytorch_memlab  # noqa: E402 - from this clone
+from pytorch_memlab.cli.command_line import command_parser  # noqa: E402
+from pytorch_memlab.cli.commands import COMMANDS  # noqa: E402
 from pytorch_memlab.simulation.hardware import presets  # noqa: E402
 
 if sys.version_info >= (3, 11):
@@ -54,9 +57,17 @@ def gpu_rows() -> Iterator[str]:
         )
 
 
+def command_sections() -> Iterator[str]:
+    """The help of each command, as a terminal of 80 columns shows it."""
+    os.environ["COLUMNS"] = "80"
+    for name in COMMANDS:
+        yield f"## {name}\n\n```text\n{command_parser(name).format_help()}```\n\n"
+
+
 def write_generated_pages() -> None:
     """Write the parts of pages that come from the code."""
     GENERATED.mkdir(exist_ok=True)
+    (GENERATED / "commands.md").write_text("".join(command_sections()), encoding="utf-8")
     head = "| name | GPU | memory | multiprocessors | compute capability | CUDA context |\n"
     table = head + "|---|---|---|---|---|---|\n" + "".join(gpu_rows())
     (GENERATED / "gpus.md").write_text(table, encoding="utf-8")

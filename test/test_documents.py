@@ -1,4 +1,4 @@
-"""README: every command does what it shows, and the remedy that it gives works."""
+"""README and docs: every command does what it shows, remedies work, and no link is dead."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+README = ROOT / "README.md"
+DOCUMENTS = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (README, *sorted((ROOT / "docs").rglob("*.md")))
+    if "_generated" not in path.parts and "build" not in path.parts
+}
 COMMAND = Path(sys.executable).with_name("pytorch-memlab")
 
 SLOW = ("--large", "llama_step", "trainer", "accelerate_loop", "generate")
@@ -30,15 +35,18 @@ BY_HAND = {
 
 @dataclass(frozen=True)
 class Shown:
-    """A command in a block of the README, and the output that the block shows."""
+    """A command in a block of a document, and the output that the block shows."""
 
     command: str
     output: str
 
 
-def blocks(language):
-    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
-    return [text for name, text in fenced if name == language]
+def blocks(language, text=None):
+    """The fenced blocks of a language, of one document or of all."""
+    found = []
+    for document in DOCUMENTS.values() if text is None else (text,):
+        found += re.findall(r"^```([\w-]*)\n(.*?)^```$", document, re.DOTALL | re.MULTILINE)
+    return [block for name, block in found if name == language]
 
 
 def commands_of(block):
@@ -47,7 +55,8 @@ def commands_of(block):
         yield Shown(command.split(" #")[0].strip(), output)
 
 
-SESSIONS = [tuple(commands_of(block)) for block in blocks("console")]
+SESSIONS = list(dict.fromkeys(tuple(commands_of(block)) for block in blocks("console")))
+"""What is typed in one folder, one command after the other; each session once."""
 
 
 def is_slow(command):
@@ -89,7 +98,7 @@ def pattern_of(output):
     return re.compile("".join(lines))
 
 
-def test_the_readme_shows_commands_and_no_other_block_hides_one():
+def test_documents_show_commands_and_no_other_block_hides_one():
     commands = {one.command for session in SESSIONS for one in session}
     assert commands >= BY_HAND
     assert len(commands - BY_HAND) >= 5
@@ -112,7 +121,7 @@ def sessions(slow):
 
 
 @sessions(slow=False)
-def test_commands_print_what_the_readme_shows(session, clone):
+def test_commands_print_what_the_documents_show(session, clone):
     for one in session:
         done = run(one.command, clone)
         assert pattern_of(one.output).fullmatch(done.stdout), done.stdout + done.stderr
@@ -120,13 +129,17 @@ def test_commands_print_what_the_readme_shows(session, clone):
 
 @pytest.mark.programs
 @sessions(slow=True)
-def test_slow_commands_print_what_the_readme_shows(session, clone):
-    test_commands_print_what_the_readme_shows(session, clone)
+def test_slow_commands_print_what_the_documents_show(session, clone):
+    test_commands_print_what_the_documents_show(session, clone)
 
 
 def programs(slow):
     """The commands of the table of programs: the slow ones, or the others."""
-    rows = re.findall(r"^\| [^|]+ \| `([^`]*pytorch-memlab run [^`]*)` \|$", README, re.MULTILINE)
+    rows = re.findall(
+        r"^\| [^|]+ \| `([^`]*pytorch-memlab run [^`]*)` \|$",
+        DOCUMENTS["docs/simulation/programs.md"],
+        re.MULTILINE,
+    )
     plain = [re.sub(r" \[[^]]*\]", "", row) for row in rows]
     return pytest.mark.parametrize("command", [row for row in plain if is_slow(row) is slow])
 
@@ -144,9 +157,14 @@ def test_a_slow_program_of_the_table_runs(command, clone):
     test_a_program_of_the_table_runs(command, clone)
 
 
+STARTED = DOCUMENTS["docs/getting-started.md"]
+
+
 def example():
     (block,) = (
-        block for block in blocks("python") if "def attention" in block and "randn" in block
+        block
+        for block in blocks("python", STARTED)
+        if "def attention" in block and "randn" in block
     )
     return block
 
@@ -156,7 +174,11 @@ def test_the_example_is_the_file_that_the_command_runs():
 
 
 def test_the_remedy_works_when_it_is_applied(clone):
-    (remedy,) = (b for b in blocks("python") if "def attention" in b and "randn" not in b)
+    (remedy,) = (
+        block
+        for block in blocks("python", STARTED)
+        if "def attention" in block and "randn" not in block
+    )
     program, replaced = re.subn(
         r"^def attention.*?^    return [^\n]*\n",
         lambda _: remedy,
@@ -169,9 +191,26 @@ def test_the_remedy_works_when_it_is_applied(clone):
     after = run("pytorch-memlab run --gpu 2GiB fixed.py", clone)
     assert (before.returncode, after.returncode) == (1, 0)
     assert "torch.OutOfMemoryError" in before.stderr
-    (said,) = re.findall(r"peak of (\S+) MiB instead", README)
+    (said,) = re.findall(r"the peak is (\S+) MiB", STARTED)
     peaks = [
         float(peak)
         for peak in re.findall(r"^ *([\d.]+)M .*attention\(", after.stdout, re.MULTILINE)
     ]
     assert max(peaks) == float(said)
+
+
+def test_the_documentation_builds_and_no_link_in_it_is_dead(tmp_path):
+    pytest.importorskip("furo", reason="Sphinx of this age needs Python 3.11")
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going"]
+    done = subprocess.run(
+        [*command, ROOT / "docs", tmp_path / "site"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    pages = {path.relative_to(tmp_path / "site") for path in (tmp_path / "site").rglob("*.html")}
+    sources = {Path(name) for name in DOCUMENTS} - {Path("README.md")}
+    assert {path.relative_to("docs").with_suffix(".html") for path in sources} <= pages
