@@ -86,7 +86,7 @@ def seed_report(*notes: str) -> Report:
 QR = Gap(GapKind.UNMODELLED, "linalg_qr", 2, KIB)
 CONVOLUTION = Gap(GapKind.UNCOUNTED, "convolution", 3, unknown="cuDNN workspaces")
 MEAN = Gap(GapKind.ESTIMATED, "mean", 1, 3 * MIB)
-ITEM = Gap(GapKind.ASSUMED, "Tensor.item", 2, assumption="taken as zero", place="sample.py:5")
+ITEM = Gap(GapKind.ASSUMED, "Tensor.item", 2, assumption="0", place="sample.py:5")
 
 
 def marked_report(*notes: str) -> Report:
@@ -113,11 +113,10 @@ active_bytes reserved_bytes line  code
       80.00K          2.00M    9      linear2 = torch.nn.Linear(100, 100).cuda()
      120.00K          2.00M   10?     inner()
 
-line 8: estimated: mean (1 call, 3.00M taken besides its results)
+line 8: estimated: mean (1 call, 3.00M of kernel memory)
 line 10: not modelled: linalg_qr (2 calls, 1.00K of outputs)
-line 10: estimated: mean (1 call, 3.00M taken besides its results)
-line 10: read values that shapes alone do not have: Tensor.item (2 times, taken as zero): what \
-follows rests on that
+line 10: estimated: mean (1 call, 3.00M of kernel memory)
+line 10: dry run: Tensor.item (2 times, assumed 0): a real run may branch differently
 
 
 ## inner
@@ -128,6 +127,5 @@ active_bytes reserved_bytes line  code
       80.00K          2.00M    4  def inner():
      120.00K          2.00M    5?     torch.nn.Linear(100, 100).cuda()
 
-line 5: read values that shapes alone do not have: Tensor.item (2 times, taken as zero): what \
-follows rests on that
+line 5: dry run: Tensor.item (2 times, assumed 0): a real run may branch differently
 """

@@ -429,9 +429,9 @@ def test_strict_lets_the_script_fail_where_the_simulation_knows_too_little(scrip
     # The program calls an OpOverload, which is torch's Python on a GPU too.
     assert [frame.rpartition(", ")[2] for frame in frames[2:]] == ["in __call__"]
     assert done.stderr.splitlines()[-1] == (
-        "pytorch_memlab.errors.UnmodelledOpError: strict.mystery.default has no entry in the "
-        "kernels' table: the memory that its CUDA kernels take besides its results is not known; "
-        "without strict=True (--strict) its results alone are counted, and the line is marked ?"
+        "pytorch_memlab.errors.UnmodelledOpError: strict.mystery.default has no memory model: "
+        "what its CUDA kernels take is not known; without strict=True (--strict) only its outputs "
+        "are counted, and the line is marked ?"
     )
     assert "Traceback" not in command("--gpu", "24GiB", name).stderr
 

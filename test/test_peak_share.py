@@ -133,7 +133,7 @@ def test_a_program_without_estimates_says_nothing_of_it():
 UNKNOWN = Gap(GapKind.UNCOUNTED, "convolution", 2, unknown="cuDNN workspaces")
 OTHERS = tuple(Gap(GapKind.UNMODELLED, f"op{n}", 1, n) for n in range(5))
 GUESS = Gap(GapKind.ESTIMATED, "sort", 1, 512)
-READ = Gap(GapKind.ASSUMED, "Tensor.item", 1, assumption="taken as zero", place="a.py:1")
+READ = Gap(GapKind.ASSUMED, "Tensor.item", 1, assumption="0", place="a.py:1")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ READ = Gap(GapKind.ASSUMED, "Tensor.item", 1, assumption="taken as zero", place=
             (UNKNOWN, *OTHERS, READ),
             (
                 "100 % of the peak of 1000.00K is exact, cuDNN workspaces, kernel memory of op4, "
-                "op3, op2 and 2 more ops not counted, with the values that were assumed"
+                "op3, op2 and 2 more ops not counted, if the assumed values hold"
             ),
         ),
         (0, (READ,), None),

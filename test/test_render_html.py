@@ -167,12 +167,9 @@ def test_text_from_outside_is_escaped() -> None:
 
 MARK = f'<span style="{html._MARK}" title="{{}}">{{}}</span>'
 NOTE = f'<p style="{html._LINE_NOTE}">{{}}</p>'
-MEAN = "estimated: mean (1 call, 3.00M taken besides its results)"
+MEAN = "estimated: mean (1 call, 3.00M of kernel memory)"
 QR = "not modelled: linalg_qr (2 calls, 1.00K of outputs)"
-READ = (
-    "read values that shapes alone do not have: Tensor.item (2 times, taken as zero): what follows "
-    "rests on that"
-)
+READ = "dry run: Tensor.item (2 times, assumed 0): a real run may branch differently"
 
 
 def test_marks_and_notes_are_all_that_a_marked_table_has_more() -> None:

@@ -68,10 +68,10 @@ def test_what_a_simulation_did_not_know_is_saved_with_its_line() -> None:
             "10": [
                 named("estimated", "mean", 1, 3 << 20),
                 named("unmodelled", "linalg_qr", 2, 1024),
-                named("assumed", "Tensor.item", 2, 0, "taken as zero", "sample.py:5"),
+                named("assumed", "Tensor.item", 2, 0, "0", "sample.py:5"),
             ],
         },
-        {"5": [named("assumed", "Tensor.item", 2, 0, "taken as zero", "sample.py:5")]},
+        {"5": [named("assumed", "Tensor.item", 2, 0, "0", "sample.py:5")]},
     ]
     for table in saved["tables"]:
         del table["gaps"]

@@ -70,13 +70,13 @@ def test_a_line_names_three_ops_of_a_kind_the_largest_first() -> None:
 
 def test_reads_of_one_call_in_several_places_are_one_in_the_line() -> None:
     reads = [
-        Gap(GapKind.ASSUMED, "nonzero", count, 0, "every element taken as true", f"a.py:{count}")
+        Gap(GapKind.ASSUMED, "nonzero", count, 0, "every element True", f"a.py:{count}")
         for count in (1, 2)
     ]
     report = LineRecords([entry(1, 8, 0, gaps=tuple(reads))], {1: OUTER}).display().report
     assert text.render(report).splitlines()[-1] == (
-        "line 8: read values that shapes alone do not have: nonzero (3 times, every element taken "
-        "as true): what follows rests on that"
+        "line 8: dry run: nonzero (3 times, assumed every element True): a real run may branch "
+        "differently"
     )
 
 
@@ -86,7 +86,7 @@ def test_memory_of_unknown_size_is_not_counted_and_makes_a_lower_bound() -> None
     assert [line.split()[:2] for line in lines if "8?" in line] == [["1", "8?"]]
     assert lines[-2:] == [
         "line 8: not counted: cuDNN workspaces of convolution (3 calls)",
-        "line 8: estimated: mean (1 call, 3.00M taken besides its results)",
+        "line 8: estimated: mean (1 call, 3.00M of kernel memory)",
     ]
 
 

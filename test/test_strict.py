@@ -62,7 +62,7 @@ UNKNOWN = {
     convolve: "aten.convolution.default takes cuDNN workspaces, whose size is not known",
     normalize: "aten.cudnn_batch_norm.default takes cuDNN workspaces, whose size is not known",
     transform: "aten._fft_r2c.default takes cuFFT work areas, whose size is not known",
-    factorize: "aten.linalg_qr.default has no entry in the kernels' table",
+    factorize: "aten.linalg_qr.default has no memory model",
 }
 
 
@@ -82,7 +82,8 @@ def test_the_message_says_which_op_what_is_unknown_and_what_to_do():
         convolve()
     assert str(raised.value) == (
         "aten.convolution.default takes cuDNN workspaces, whose size is not known: the peak is a "
-        "lower bound; without strict=True (--strict) all else is counted, and the line is marked ?"
+        "lower bound; without strict=True (--strict) everything else is counted, and the line is "
+        "marked ?"
     )
 
 
@@ -113,9 +114,8 @@ def test_estimates_pass_until_they_are_errors_too():
         with pytest.raises(EstimatedMemoryError) as raised:
             add_up()
     assert str(raised.value) == (
-        "aten.cumsum.default takes 1023 bytes besides its results by an estimate, which no "
-        'recording confirms; without "estimates" (strict=True, --strict) they are counted, '
-        "and the line is marked ~"
+        "aten.cumsum.default takes an estimated 1023 bytes of kernel memory, which no recording "
+        "confirms; strict=True (--strict) counts them, and the line is marked ~"
     )
 
 
@@ -127,8 +127,9 @@ def test_a_value_that_a_dry_run_assumes_is_an_error(strict):
         torch.arange(3, device="cuda").tolist()  # it is known
     line = read.__code__.co_firstlineno + 1
     assert str(raised.value) == (
-        f"{__file__}:{line}: Tensor.item reads values that a dry run does not have (taken as "
-        "zero): do not read them, or compute; without strict=True (--strict) the line is marked ?"
+        f"{__file__}:{line}: Tensor.item reads values that a dry run does not have (assumed 0 "
+        "otherwise): do not read them, or run without compute=False (--dry-run); without "
+        "strict=True (--strict) the line is marked ?"
     )
     with simulate("a100", strict=True):
         read()

@@ -138,14 +138,14 @@ active_bytes reserved_bytes line  code
        8.00K         22.00M   16      return y
 
 line 13: not modelled: gaps::mystery (2 calls, 8.00K of outputs)
-line 14: estimated: gaps::guess (1 call, 3.00M taken besides its results)
+line 14: estimated: gaps::guess (1 call, 3.00M of kernel memory)
 line 15: not modelled: gaps::mystery (2 calls, 8.00K of outputs)
-line 15: estimated: gaps::guess (1 call, 3.00M taken besides its results)
+line 15: estimated: gaps::guess (1 call, 3.00M of kernel memory)
 
 simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
-not modelled: gaps::mystery (5 calls, 18.00K of outputs): their results alone are counted, \
-the numbers are lower bounds
-estimated: gaps::guess (2 calls, 6.00M taken besides its results): no recording confirms these
+not modelled: gaps::mystery (5 calls, 18.00K of outputs): only outputs are counted, so \
+the true peak may be higher
+estimated: gaps::guess (2 calls, 6.00M of kernel memory): the true peak may differ
 cuda:0: 0.5 % of the peak of 2.01M is exact, 99.5 % (2.00M) estimated, kernel memory of \
 gaps::mystery not counted
 """
@@ -363,7 +363,7 @@ def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
 
     assert profiled(work, compute=compute).display().report.notes == (
         GPU_NOTE,
-        f"{QR}, {EIGH}: their results alone are counted, the numbers are lower bounds",
+        f"{QR}, {EIGH}: only outputs are counted, so the true peak may be higher",
         (
             "cuda:0: 100 % of the peak of 1.50K is exact, "
             "kernel memory of linalg_qr and _linalg_eigh not counted"
@@ -387,7 +387,7 @@ def test_more_than_five_are_counted():
         "not modelled: op7 (7 calls, 7.00K of outputs), op6 (6 calls, 6.00K of outputs), "
         "op5 (5 calls, 5.00K of outputs), op4 (4 calls, 4.00K of outputs), "
         "op3 (3 calls, 3.00K of outputs) and 2 more: "
-        "their results alone are counted, the numbers are lower bounds"
+        "only outputs are counted, so the true peak may be higher"
     )
 
 
@@ -409,7 +409,7 @@ def test_strict_makes_the_first_of_them_an_error(compute):
     with simulate("24GiB", compute=compute, strict=True) as machine:
         x = torch.zeros(8, 8, device="cuda")
         guess(exact(x).relu())
-        with pytest.raises(UnmodelledOpError, match=r"^gaps\.mystery\.default has no entry"):
+        with pytest.raises(UnmodelledOpError, match=r"^gaps\.mystery\.default has no memory model"):
             mystery(x)
         assert machine.unmodelled == {}
         mystery(x.cpu())

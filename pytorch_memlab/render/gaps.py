@@ -16,18 +16,18 @@ _HEADS = {
     GapKind.UNMODELLED: "not modelled",
     GapKind.UNCOUNTED: "not counted",
     GapKind.ESTIMATED: "estimated",
-    GapKind.ASSUMED: "read values that shapes alone do not have",
+    GapKind.ASSUMED: "dry run",
 }
 _TAILS = {
-    GapKind.UNMODELLED: "their results alone are counted, the numbers are lower bounds",
-    GapKind.UNCOUNTED: "their size is not known, the numbers are lower bounds",
-    GapKind.ESTIMATED: "no recording confirms these",
-    GapKind.ASSUMED: "what follows rests on these rules",
+    GapKind.UNMODELLED: "only outputs are counted, so the true peak may be higher",
+    GapKind.UNCOUNTED: "the true peak may be higher",
+    GapKind.ESTIMATED: "the true peak may differ",
+    GapKind.ASSUMED: "a real run may branch differently",
 }
 
 
 def mark(gaps: Sequence[Gap]) -> str:
-    """The sign behind the number of a line.
+    """The mark after the number of a line.
 
     Args:
         gaps: of the line.
@@ -53,7 +53,7 @@ def line_notes(gaps: Sequence[Gap]) -> list[str]:
     anywhere = joined(replace(gap, place="") for gap in gaps)
     return [
         f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
-        + (": what follows rests on that" if kind is GapKind.ASSUMED else "")
+        + (f": {_TAILS[kind]}" if kind is GapKind.ASSUMED else "")
         for kind, found in _by_kind(anywhere)
     ]
 
@@ -112,7 +112,7 @@ def share(peak: PeakShare) -> str | None:
     if uncounted:
         parts.append(f"{uncounted} not counted")
     if GapKind.ASSUMED in kinds:
-        parts.append("with the values that were assumed")
+        parts.append("if the assumed values hold")
     return f"{peak.device}: {', '.join(parts)}"
 
 
@@ -162,7 +162,7 @@ def _name(gap: Gap) -> str:
     if gap.kind is GapKind.UNCOUNTED:
         return f"{gap.unknown} of {gap.name} ({calls})"
     if gap.kind is GapKind.ESTIMATED:
-        return f"{gap.name} ({calls}, {size} taken besides its results)"
+        return f"{gap.name} ({calls}, {size} of kernel memory)"
     place = f" at {gap.place}" if gap.place else ""
     times = "once" if gap.calls == 1 else f"{gap.calls} times"
-    return f"{gap.name}{place} ({times}, {gap.assumption})"
+    return f"{gap.name}{place} ({times}, assumed {gap.assumption})"

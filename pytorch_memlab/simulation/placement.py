@@ -200,9 +200,8 @@ class PlacementMode(TorchDispatchMode):
     def _unmodelled(self, func: Any, index: int, result: Any) -> None:
         if self._machine.strict:
             raise UnmodelledOpError(
-                f"{func} has no entry in the kernels' table: the memory that its CUDA kernels take "
-                "besides its results is not known; without strict=True (--strict) its results "
-                "alone are counted, and the line is marked ?"
+                f"{func} has no memory model: what its CUDA kernels take is not known; without "
+                "strict=True (--strict) only its outputs are counted, and the line is marked ?"
             )
         self._machine.gaps[index].count_unmodelled(func, result)
 
@@ -210,16 +209,15 @@ class PlacementMode(TorchDispatchMode):
         if self._machine.strict:
             raise UnmodelledOpError(
                 f"{func} takes {unknown}, whose size is not known: the peak is a lower bound; "
-                "without strict=True (--strict) all else is counted, and the line is marked ?"
+                "without strict=True (--strict) everything else is counted, and the line is marked ?"
             )
         self._machine.gaps[index].count_uncounted(func, unknown)
 
     def _estimated(self, func: Any, index: int, nbytes: int) -> None:
         if self._machine.strict == "estimates":
             raise EstimatedMemoryError(
-                f"{func} takes {nbytes} bytes besides its results by an estimate, which no "
-                'recording confirms; without "estimates" (strict=True, --strict) they are counted, '
-                "and the line is marked ~"
+                f"{func} takes an estimated {nbytes} bytes of kernel memory, which no recording "
+                "confirms; strict=True (--strict) counts them, and the line is marked ~"
             )
         self._machine.gaps[index].count_estimated(func, nbytes)
 

@@ -10,14 +10,14 @@ from typing import Final
 from ..errors import AssumedValueError
 from ..program_lines import current_line
 
-_ZERO: Final = "taken as zero"
-_TRUE: Final = "every element taken as true"
-_DISTINCT: Final = "all elements taken as distinct"
+_ZERO: Final = "0"
+_TRUE: Final = "every element True"
+_DISTINCT: Final = "all elements distinct"
 
 _READS: Final = {
     "aten::_local_scalar_dense": ("Tensor.item", _ZERO),
-    "aten::equal": ("equal", "taken as equal"),
-    "aten::allclose": ("allclose", "taken as equal"),
+    "aten::equal": ("equal", "equal"),
+    "aten::allclose": ("allclose", "equal"),
     "aten::nonzero": ("nonzero", _TRUE),
     "aten::masked_select": ("masked_select", _TRUE),
     "aten::_unique2": ("unique", _DISTINCT),
@@ -25,9 +25,9 @@ _READS: Final = {
     "aten::unique_dim": ("unique", _DISTINCT),
     "aten::unique_dim_consecutive": ("unique_consecutive", _DISTINCT),
     "aten::_coalesce": ("Tensor.coalesce", _DISTINCT),
-    "aten::repeat_interleave": ("repeat_interleave", "each element taken as 1"),
+    "aten::repeat_interleave": ("repeat_interleave", "each element 1"),
     "aten::bincount": ("bincount", _ZERO),
-    "aten::_pack_padded_sequence": ("pack_padded_sequence", "every length taken as the whole"),
+    "aten::_pack_padded_sequence": ("pack_padded_sequence", "every length the longest"),
     "aten::index": ("mask as an index", _TRUE),
     "aten::_unsafe_index": ("mask as an index", _TRUE),
     "aten::index_put": ("mask as an index", _TRUE),
@@ -67,7 +67,7 @@ class ValueRead:
 
     @property
     def assumption(self) -> str:
-        """What was taken in place of the values."""
+        """What a dry run assumes the values to be."""
         return _READS[self.op][1]
 
     def __str__(self) -> str:
@@ -105,8 +105,8 @@ class ValueReads:
             called, assumption = _READS[op]
             raise AssumedValueError(
                 f"{filename}:{line}: {called} reads values that a dry run does not have "
-                f"({assumption}): do not read them, or compute; without strict=True (--strict) the "
-                "line is marked ?"
+                f"(assumed {assumption} otherwise): do not read them, or run without compute=False "
+                "(--dry-run); without strict=True (--strict) the line is marked ?"
             )
         with self._lock:
             self._counts[(op, *place)] += 1
