@@ -82,8 +82,7 @@ def test_the_message_says_which_op_what_is_unknown_and_what_to_do():
         convolve()
     assert str(raised.value) == (
         "aten.convolution.default takes cuDNN workspaces, whose size is not known: the peak is a "
-        "lower bound; without strict=True (--strict) everything else is counted, and the line is "
-        "marked ?"
+        "lower bound; without strict=True (--strict) the rest is counted, and the line is marked ?"
     )
 
 

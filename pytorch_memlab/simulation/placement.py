@@ -209,7 +209,7 @@ class PlacementMode(TorchDispatchMode):
         if self._machine.strict:
             raise UnmodelledOpError(
                 f"{func} takes {unknown}, whose size is not known: the peak is a lower bound; "
-                "without strict=True (--strict) everything else is counted, and the line is marked ?"
+                "without strict=True (--strict) the rest is counted, and the line is marked ?"
             )
         self._machine.gaps[index].count_uncounted(func, unknown)
 
