@@ -565,10 +565,10 @@ import gc, os, signal, threading, time
 import torch
 from pytorch_memlab import simulate
 
-def quietly(work, *args):
+def quietly(work, *args, **options):
     while True:
         try:
-            return work(*args)
+            return work(*args, **options)
         except KeyboardInterrupt:
             pass
 
@@ -589,6 +589,7 @@ with simulate("24GiB"):
             interrupted += 1
     quietly(stop.set)
     quietly(time.sleep, 0.05)
+    quietly(torch.empty, 1, device="cuda")  # raises those that came while a tensor died
     blocks = [block for segment in torch.cuda.memory_snapshot() for block in segment["blocks"]]
     active = sum(block["size"] for block in blocks if block["state"] == "active_allocated")
     print(interrupted > 50, active == torch.cuda.memory_allocated(), gc.isenabled())
