@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import builtins
 import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any
 
 from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.program import Program
+from pytorch_memlab.cli.steps import Steps
 from pytorch_memlab.cli.targets import (
     TOP_LEVEL,
     all_functions,
@@ -24,8 +26,22 @@ from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
 from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
-from pytorch_memlab.line_profiler.profile import global_line_profiler, take_over_printing
+from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
 from pytorch_memlab.records import Report
+
+
+@contextmanager
+def profile_in_builtins() -> Iterator[None]:
+    """Let a bare ``@profile`` work, as under ``kernprof``; a program's own name goes before it."""
+    if hasattr(builtins, "profile"):
+        yield
+        return
+    builtins.profile = profile  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        if getattr(builtins, "profile", None) is profile:
+            del builtins.profile  # type: ignore[attr-defined]
 
 
 class Profile:
@@ -36,17 +52,26 @@ class Profile:
         names: of functions, as ``named_functions`` takes them.
         columns: of the tables; None for those that the program's decorators ask for, or the
             default ones.
+        device: the only one that is measured, None for every one in use.
+        steps: the optimizer steps that are measured.
 
     Raises:
-        UsageError: a name means nothing that can be profiled.
+        UsageError: a name means nothing that can be profiled, or there is no such device.
     """
 
     def __init__(
-        self, program: Program, names: Sequence[str], columns: tuple[str, ...] | None
+        self,
+        program: Program,
+        names: Sequence[str],
+        columns: tuple[str, ...] | None,
+        device: str | None,
+        steps: Steps,
     ) -> None:
         self._columns = columns
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
-        self._profiler = LineProfiler()
+        self._device = device
+        self._steps = steps
+        self._profiler = LineProfiler(target_gpu=device)
         self._process = os.getpid()
         self._program_showed_tables = False
         self._are_named = bool(names)
@@ -64,7 +89,7 @@ class Profile:
                 self._profiler.add_function(target)
 
     def start(self, process: ExitStack) -> None:
-        """Begin to measure, and to notice whether the program shows tables of its own.
+        """Notice whether the program shows tables of its own, and find functions in its modules.
 
         Args:
             process: gives back, when it closes, what this replaces.
@@ -80,11 +105,31 @@ class Profile:
         if self._globs:
             self._imported.add_imported()
             process.enter_context(self._imported.watching_imports())
-        self._profiler.enable()
+        decorators = global_line_profiler
+        if self._device is not None:
+            process.callback(setattr, decorators, "target_gpu", decorators.target_gpu)
+            decorators.target_gpu = self._device
+        if self._steps.warmup:
+            process.callback(decorators.release)
+            decorators.disable()
 
-    def take_over(self) -> None:
-        """Keep ``@profile`` from printing at exit: its tables are part of this report."""
-        self._decorated = take_over_printing()
+    @contextmanager
+    def measuring(self) -> Iterator[None]:
+        """Measure the program that runs within, in the steps that were asked for."""
+        try:
+            with self._steps.counted(self._begin, self._end):
+                yield
+        finally:
+            # The tables of @profile are part of this report.
+            self._decorated = take_over_printing()
+
+    def _begin(self) -> None:
+        self._profiler.enable()
+        global_line_profiler.release()
+
+    def _end(self) -> None:
+        self._profiler.disable()
+        global_line_profiler.disable()
 
     def finish(self, write: Callable[[Report], None], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked.

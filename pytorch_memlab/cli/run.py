@@ -8,16 +8,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from types import CodeType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices, program
 from pytorch_memlab.cli.output import writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
+from pytorch_memlab.cli.steps import Steps, StepsDone
 from pytorch_memlab.cli.trace import TraceFile, is_trace
 from pytorch_memlab.cli.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytorch_memlab.cli.profiling import Profile
 
 
 class Recording(Protocol):
@@ -66,9 +71,16 @@ class RunCommand:
         Raises:
             UsageError: an option cannot be carried out; the script did not begin to run.
         """
-        from pytorch_memlab.cli.profiling import Profile
+        from pytorch_memlab.cli.profiling import Profile, profile_in_builtins
         from pytorch_memlab.line_profiler.columns import checked_columns
 
+        if is_switched_off():
+            with without_own_frames(process):
+                found = _find(options, process)
+                main = process.enter_context(found.as_main())
+            process.enter_context(profile_in_builtins())
+            return partial(_run_plainly, found.code, vars(main), process)
+        steps = Steps(options.warmup, options.steps)
         columns = options.columns and checked_columns(options.columns)
         outputs = options.outputs or ()
         files = [path for path in outputs if not is_trace(path)]
@@ -78,16 +90,15 @@ class RunCommand:
         with without_own_frames(process):
             found = _find(options, process)
             main = process.enter_context(found.as_main())
-            profile = Profile(found, options.functions or (), columns)
+            profile = Profile(found, options.functions or (), columns, options.device, steps)
+        process.enter_context(profile_in_builtins())
         tables = ExitStack()
         tables.callback(profile.finish, write, is_asked_for=bool(columns or files))
         for trace in traces:
             tables.callback(trace.finish)
         tell = partial(notices.tell_simulated_gpu, options)
         started: tuple[Recording, ...] = (*traces, profile)
-        return partial(
-            _run, found.code, vars(main), started, tables, process, tell, profile.take_over
-        )
+        return partial(_run, found.code, vars(main), started, tables, process, tell, profile)
 
 
 def _run(
@@ -97,7 +108,7 @@ def _run(
     tables: ExitStack,
     process: ExitStack,
     tell: Callable[[], None],
-    take_over: Callable[[], None],
+    profile: Profile,
 ) -> None:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
     tell()
@@ -106,12 +117,20 @@ def _run(
     process.push(tables)
     with without_own_frames(process):
         try:
-            exec(code, namespace)  # noqa: S102 - what was asked for
+            with profile.measuring():
+                exec(code, namespace)  # noqa: S102 - what was asked for
+        except StepsDone:
+            pass  # the rest is as if the program had come to its end
         except BaseException:
             tables.close()
             raise
-        finally:
-            take_over()
+
+
+def _run_plainly(code: CodeType, namespace: dict[str, Any], process: ExitStack) -> None:
+    """Run the program as ``python`` does."""
+    notices.tell(f"{SWITCHED_OFF}: the program runs without a profiler and without a simulation")
+    with without_own_frames(process):
+        exec(code, namespace)  # noqa: S102 - what was asked for
 
 
 def _simulate(options: argparse.Namespace, process: ExitStack) -> None:

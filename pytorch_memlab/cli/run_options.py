@@ -23,7 +23,9 @@ def add_run_options(parser: CommandParser) -> None:
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
     _add_program(parser.add_argument_group("what to run").add_argument)
-    _add_profiled(parser.add_argument_group("what to profile").add_argument)
+    profiled = parser.add_argument_group("what to profile").add_argument
+    _add_profiled(profiled)
+    _add_steps(profiled)
     _add_output(parser.add_argument_group("output").add_argument)
     _add_simulation(parser.add_argument_group("simulation").add_argument)
 
@@ -67,6 +69,28 @@ def _add_profiled(add: Add) -> None:
         help="show these columns instead of the default ones: peak, reserved, current, delta (what"
         " a line kept), hits, time, and any field of torch.cuda.memory_stats(), such as"
         " allocated_bytes.all.peak; separated by commas, repeatable (default: peak,reserved)",
+    )
+
+
+def _add_steps(add: Add) -> None:
+    add(
+        "--device",
+        metavar="DEVICE",
+        help="measure this device only, such as cuda:1 (default: every device in use)",
+    )
+    add(
+        "--warmup",
+        type=int,
+        default=0,
+        metavar="N",
+        help="leave the first N optimizer steps out of the numbers (default: 0)",
+    )
+    add(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="end the program after N optimizer steps (not counting the warm-up), with exit code"
+        " 0, as if it had finished (default: let it finish)",
     )
 
 

@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from .._common.call_results import is_result_dropped
+from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices import find_devices
 from ..records import FunctionInfo
 from ..render import gaps
@@ -118,8 +119,8 @@ class LineProfiler:
         self._register_code(code, info)
 
     def enable(self) -> None:
-        """Begin to record; a second call has no effect."""
-        if not self.enabled:
+        """Begin to record; a second call has no effect, nor has any if ``PYTORCH_MEMLAB=0``."""
+        if not self.enabled and not is_switched_off():
             with uninterrupted():
                 self._measured.begin()
                 current_tracer().watch(self._listener, self._codes.values())
@@ -267,6 +268,7 @@ class LineProfiler:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
         measured = self._measured
         return [
+            *([SWITCHED_OFF] if is_switched_off() else []),
             *_device_notes(devices),
             *self._gap_notes(),
             *measured.notes(),

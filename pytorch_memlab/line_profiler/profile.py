@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import functools
-import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from .._common.call_results import is_result_dropped
 from .._common.quoted import quoted
 from .._common.standard_output import write_to_stdout
+from .._common.switch import is_switched_off
 from ..errors import UsageError
 from ..wrapping import within
 from .columns import DEFAULT_COLUMNS, checked_columns
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-SWITCH = "PYTORCH_MEMLAB"
-"""Environment variable that turns the decorators off when it is ``0``."""
-
 
 class _GlobalLineProfiler(LineProfiler):
     """The process' profiler: on from the first function, until somebody turns it off."""
@@ -46,6 +43,12 @@ class _GlobalLineProfiler(LineProfiler):
     def disable(self) -> None:
         self._is_off = True
         super().disable()
+
+    def release(self) -> None:
+        """Be on while there are functions, after ``disable``."""
+        self._is_off = False
+        if self._codes:
+            super().enable()
 
     def add_function(self, func: Any) -> None:
         super().add_function(func)
@@ -126,7 +129,7 @@ def profile(func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLU
     """
     if func is None:
         return functools.partial(profile, columns=columns)
-    if _is_switched_off():
+    if is_switched_off():
         return func
     columns = checked_columns(columns)
     global_line_profiler.add_function(func)
@@ -169,7 +172,7 @@ def profile_every(
     checked = checked_columns(columns)
 
     def decorate(func: Function) -> Function:
-        if not enable or _is_switched_off():
+        if not enable or is_switched_off():
             return func
         global_line_profiler.add_function(func)
         counter = _Counter(func, output_interval, checked)
@@ -232,7 +235,3 @@ def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:
     """
     atexit.unregister(_print_at_exit)
     return _printed_at_exit
-
-
-def _is_switched_off() -> bool:
-    return os.environ.get(SWITCH) == "0"

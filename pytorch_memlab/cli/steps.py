@@ -1,0 +1,98 @@
+"""The optimizer steps that ``run --warmup`` and ``run --steps`` profile."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from pytorch_memlab.cli.notices import tell
+from pytorch_memlab.errors import UsageError
+
+
+class StepsDone(SystemExit):
+    """Ends the program after its last step: a program that handles errors lets it through."""
+
+
+class Steps:
+    """Which optimizer steps are profiled. A step ends when ``optimizer.step()`` ends.
+
+    Args:
+        warmup: steps that are not measured, at the beginning.
+        steps: steps that are measured before the program ends, None for all.
+
+    Raises:
+        UsageError: no such number of steps.
+    """
+
+    def __init__(self, warmup: int, steps: int | None) -> None:
+        if warmup < 0:
+            raise UsageError(f"--warmup is a number of optimizer steps from 0 on, not {warmup}")
+        if steps is not None and steps < 1:
+            raise UsageError(f"--steps is a number of optimizer steps from 1 on, not {steps}")
+        self.warmup = warmup
+        self._last = None if steps is None else warmup + steps
+        self._limits = " ".join(
+            f"--{name} {value}" for name, value in (("warmup", warmup), ("steps", steps)) if value
+        )
+        self._process = os.getpid()
+        self.done = 0
+        """Steps that have ended so far."""
+
+    @contextmanager
+    def counted(self, begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
+        """Count steps, and say it where the program ends before the last one.
+
+        Args:
+            begin: called when measuring begins: at once, or after the warm-up.
+            end: called after the last step.
+        """
+        if not self._limits:
+            begin()
+            yield
+            return
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def step(*_: object) -> None:
+            if os.getpid() == self._process and not _is_within_another(sys._getframe(1)):
+                self._count(begin, end)
+
+        if not self.warmup:
+            begin()
+        hook = register_optimizer_step_post_hook(step)
+        try:
+            yield
+        finally:
+            hook.remove()
+            if self.done < (self.warmup + 1 if self._last is None else self._last):
+                measured = max(0, self.done - self.warmup)
+                tell(
+                    f"the program ended after {_steps(self.done)}, before {self._limits} was"
+                    f" over: {_steps(measured)} in the numbers"
+                )
+
+    def _count(self, begin: Callable[[], object], end: Callable[[], object]) -> None:
+        self.done += 1
+        if self.done == self.warmup:
+            begin()
+        if self._last is not None and self.done >= self._last:
+            if self.done == self._last:
+                end()
+                tell(f"ending the program after {_steps(self.done)} ({self._limits})")
+            raise StepsDone(0)
+
+
+def _steps(count: int) -> str:
+    return f"{count} optimizer step{'s' * (count != 1)}"
+
+
+def _is_within_another(frame: FrameType) -> bool:
+    """Whether an optimizer steps as a part of another one, as ZeroRedundancyOptimizer has it."""
+    code, outer = frame.f_code, frame.f_back
+    while outer is not None:
+        if outer.f_code is code:
+            return True
+        outer = outer.f_back
+    return False

@@ -1,0 +1,96 @@
+"""What a program sees under ``run``: ``profile`` in builtins; and which device is measured."""
+
+from __future__ import annotations
+
+import builtins
+
+import pytest
+
+from pytorch_memlab.cli.main import main
+
+BARE = """\
+import torch
+
+@profile
+def first():
+    return torch.ones(256, device="cuda")
+
+def second():
+    return first()
+
+kept = second()
+"""
+
+
+def tables(out):
+    return [line.removeprefix("## ") for line in out.splitlines() if line.startswith("## ")]
+
+
+def test_a_bare_profile_works_and_is_gone_afterwards(write, capsys):
+    main(["run", "-c", "delta", write(BARE)])
+
+    assert tables(capsys.readouterr().out) == ["first"]
+    assert not hasattr(builtins, "profile")
+
+
+def test_so_it_does_in_modules_that_the_program_imports(write, capsys):
+    write(BARE, "bare_module.py")
+
+    main(["run", "-c", "delta", write("import bare_module\n")])
+
+    assert tables(capsys.readouterr().out) == ["first"]
+
+
+def test_a_profile_of_the_program_goes_before_it(write, capsys):
+    main(["run", "-c", "hits", write(f"def profile(f): return print('own') or f\n{BARE}")])
+
+    out = capsys.readouterr().out
+    assert out.startswith("own\n")
+    assert tables(out) == ["profile", "first", "second", "<module>"]
+
+
+def test_a_profile_that_was_in_builtins_stays(write, capsys, monkeypatch):
+    monkeypatch.setattr(builtins, "profile", lambda f: f, raising=False)
+    before = builtins.profile
+
+    main(["run", "-c", "hits", write(BARE)])
+
+    assert builtins.profile is before
+    assert tables(capsys.readouterr().out) == ["first", "second", "<module>"]
+
+
+def test_the_decorated_functions_of_a_program_that_fails_are_the_ones_shown(write, capsys):
+    with pytest.raises(ZeroDivisionError):
+        main(["run", "-c", "hits", write(f"{BARE}1 / 0\n")])
+
+    assert tables(capsys.readouterr().out) == ["first"]
+
+
+TWO_GPUS = """\
+import torch
+
+def fill(device, count):
+    return torch.ones(count, device=device)
+
+kept = fill("cuda:0", 256), fill("cuda:1", 512)
+"""
+
+
+@pytest.mark.parametrize(("device", "delta"), [("cuda:1", "2.00K"), ("0", "1.00K")])
+@pytest.mark.parametrize("decorator", ["", "@profile\n"])
+def test_one_device_is_measured(device, delta, decorator, write, capsys):
+    text = TWO_GPUS.replace("def fill", f"{decorator}def fill")
+
+    named = [] if decorator else ["-f", "fill"]
+    main(["run", "--num-gpus", "2", "--device", device, "-c", "delta", *named, write(text)])
+
+    out = capsys.readouterr().out
+    assert tables(out) == ["fill"]
+    assert f"{delta}    {4 + bool(decorator)}      return torch.ones" in out
+
+
+def test_a_device_that_is_not_there(write, capsys):
+    assert main(["run", "--device", "cuda:1", write(TWO_GPUS)]) == 2
+    assert capsys.readouterr().err == (
+        "pytorch-memlab run: error: no device 'cuda:1' here: there is cuda:0, and cpu\n"
+    )
