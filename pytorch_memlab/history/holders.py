@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sysconfig
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
@@ -68,6 +69,21 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class LineDetails:
+    """A line of the program that holds memory at a peak, and what the memory is.
+
+    Args:
+        holder: the line and its bytes.
+        categories: its bytes by category, the largest first.
+        modules: its bytes by path of the module, the largest first.
+    """
+
+    holder: Holder
+    categories: tuple[Share, ...]
+    modules: tuple[Share, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModuleNode:
     """A module in the tree of modules, with the bytes that it and its parts hold at a peak.
 
@@ -112,6 +128,18 @@ class PeakHolders:
         What the backward pass allocates counts at the function of the forward op, if it is known.
         """
         return self._by(lambda frame: (frame.filename, None, frame.name))
+
+    def line_details(self) -> list[LineDetails]:
+        """The rows of ``by_line``, each with its bytes by category and by module."""
+        blocks: dict[Frame, list[Block]] = {}
+        for block in self.peak.blocks:
+            blocks.setdefault(charged_frame(block, self.stacks)[0], []).append(block)
+        details = []
+        for holder in self.by_line():
+            frame = Frame(holder.file, holder.line or 0, holder.function)
+            part = PeakHolders(replace(self.peak, blocks=tuple(blocks[frame])), self.stacks)
+            details.append(LineDetails(holder, tuple(part.by_category()), tuple(part.by_module())))
+        return details
 
     def by_category(self) -> list[Share]:
         """Bytes by category, the largest first; they add up to the peak."""
@@ -249,6 +277,7 @@ def innermost_of_user(stack: Stack) -> Frame:
     return stack[0] if stack else Frame("", 0, NO_FRAMES)
 
 
+@lru_cache(maxsize=10_000)
 def is_of_user(filename: str) -> bool:
     """Whether a file is the user's own, not a library's, on whichever machine it was recorded.
 

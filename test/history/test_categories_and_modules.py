@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.holders import ModuleNode, PeakHolders, Share, peak_holders
-from pytorch_memlab.history.model import Block
+from pytorch_memlab.history.model import Block, Frame
 from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.reporter.records import CATEGORIES
@@ -40,6 +40,28 @@ def test_the_shares_of_categories_and_modules_add_up_to_the_peak():
         Share("", 4096, 1),
         Share("GPT.blocks.10", 2048, 1),
         Share("GPT.blocks.3.attn", 1536, 2),
+    ]
+
+
+def test_each_line_has_its_categories_and_modules():
+    first, second = Frame("/a/train.py", 3, "main"), Frame("/a/train.py", 4, "main")
+    blocks = (
+        Block(0, 512, 512, 1, 0, Category.SAVED, "GPT.0"),
+        Block(512, 1024, 1024, 1, 0, Category.SAVED, "GPT.1"),
+        Block(2048, 2048, 2048, 1, 0, Category.TEMPORARIES, "GPT.1"),
+        Block(4096, 1024, 1024, 2),
+        Block(8192, 512, 512, None),
+    )
+    holders = PeakHolders(Peak(0, 5120, 5120, 0, 1, blocks), [(), (first,), (second,)])
+    details = holders.line_details()
+    assert [one.holder for one in details] == holders.by_line()
+    assert [(one.categories, one.modules) for one in details] == [
+        (
+            (Share("temporaries", 2048, 1), Share("activations saved for backward", 1536, 2)),
+            (Share("GPT.1", 3072, 2), Share("GPT.0", 512, 1)),
+        ),
+        ((Share("unknown", 1024, 1),), (Share("", 1024, 1),)),
+        ((Share("unknown", 512, 1),), (Share("", 512, 1),)),
     ]
 
 
