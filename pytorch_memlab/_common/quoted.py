@@ -1,6 +1,7 @@
 """Arguments as messages repeat them."""
 
 _LONGEST = 100
+_UNPRINTABLE = "\ufffd"
 
 
 def quoted(spec: object) -> str:
@@ -21,3 +22,16 @@ def shortened(text: str) -> str:
         text: anything.
     """
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def printable(text: str) -> str:
+    """A text of a program as a report shows it: on one line, not too long, no control characters.
+
+    Args:
+        text: such as the name of a file or a function.
+
+    >>> printable("a" + chr(0x202E) + "b" + chr(10)) == "a" + _UNPRINTABLE + "b" + _UNPRINTABLE
+    True
+    """
+    cut = shortened(text)
+    return "".join(one if one.isprintable() else _UNPRINTABLE for one in cut)

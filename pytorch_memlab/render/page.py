@@ -9,13 +9,12 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
-from .._common.quoted import shortened
+from .._common.quoted import printable
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 _TEMPLATES = "templates"
-_UNPRINTABLE = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,19 +83,6 @@ def script_data(value: object) -> str:
     "\u003c/script>"
     """
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
-
-
-def printable(text: str) -> str:
-    """A text as a page shows it: on one line, not too long, and without control characters.
-
-    Args:
-        text: such as the name of a file or a function.
-
-    >>> printable("a" + chr(0x202E) + "b" + chr(10)) == "a" + _UNPRINTABLE + "b" + _UNPRINTABLE
-    True
-    """
-    cut = shortened(text)
-    return "".join(one if one.isprintable() else _UNPRINTABLE for one in cut)
 
 
 @lru_cache(maxsize=1)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import linecache
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .._common.quoted import printable
+from ..history.holders import Holder, PeakHolders, Share
+from .source_line import source_line
+
 if TYPE_CHECKING:
-    from ..history.holders import Holder, PeakHolders
+    from ..history.peak import Peak
+
+NO_MODULE = "outside of modules, or not known"
 
 _WIDTH = 80
 
@@ -19,24 +24,40 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
     Args:
         holders: of the peak.
         top: how many rows to show; None for all.
-        by: ``line`` or ``function``.
+        by: ``line``, ``function``, ``module`` or ``category``.
 
     Returns:
         Lines of at most 80 columns.
     """
-    peak = holders.peak
-    rows = holders.by_function() if by == "function" else holders.by_line()
+    rows: Sequence[Holder | Share]
+    if by == "module":
+        rows = holders.by_module()
+    elif by == "category":
+        rows = holders.by_category()
+    else:
+        rows = holders.by_function() if by == "function" else holders.by_line()
+    total = holders.peak.active
     shown = rows if top is None else rows[:top]
+    lines = [head(holders.peak), ""]
+    for row in shown:
+        lines += _rows(row, total)
+    if len(rows) > len(shown):
+        rest = rows[len(shown) :]
+        lines.append(_row(sum(one.size for one in rest), total, f"{len(rest)} more"))
+    return "\n".join(lines) + "\n"
+
+
+def head(peak: Peak) -> str:
+    """The peak of one GPU in a sentence.
+
+    Args:
+        peak: the moment.
+    """
     moment = "before the first event" if peak.event < 0 else f"event {peak.event + 1:,}"
-    head = (
+    return (
         f"cuda:{peak.device}: {size_text(peak.active)} in use at the peak, "
         f"{size_text(peak.reserved)} reserved ({moment} of {peak.events:,})"
     )
-    lines = [head, "", *_table(shown, peak.active)]
-    if len(rows) > len(shown):
-        rest = rows[len(shown) :]
-        lines.append(_row(sum(one.size for one in rest), peak.active, f"{len(rest)} more"))
-    return "\n".join(lines) + "\n"
 
 
 def size_text(nbytes: int) -> str:
@@ -52,21 +73,24 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes / 2**10:.1f} KiB" if nbytes >= 2**10 else f"{nbytes} B"
 
 
-def _table(holders: Sequence[Holder], total: int) -> list[str]:
-    lines = []
-    for holder in holders:
-        if not holder.file:
-            lines.append(_row(holder.size, total, holder.function))
-            continue
-        place = os.path.basename(holder.file)
-        if holder.line is not None:
-            place += f":{holder.line}"
-        lines.append(_row(holder.size, total, f"{place}  {holder.function}"))
-        source = linecache.getline(holder.file, holder.line).strip() if holder.line else ""
-        if source:
-            lines.append(_cut(" " * 24 + source))
-        if holder.backward:
-            lines.append(f"{'':24}{size_text(holder.backward)} of it in the backward pass")
+def _rows(part: Holder | Share, total: int) -> list[str]:
+    """A part of the peak, its source, and what of it the backward pass made."""
+    source = ""
+    if isinstance(part, Share):
+        what = printable(part.name) or NO_MODULE
+    elif not part.file:
+        what = printable(part.function)
+    else:
+        place = os.path.basename(part.file)
+        if part.line is not None:
+            place += f":{part.line}"
+        what = printable(f"{place}  {part.function}")
+        source = source_line(part.file, part.line)
+    lines = [_row(part.size, total, what)]
+    if source:
+        lines.append(_cut(f"{'':24}{printable(source)}"))
+    if part.backward:
+        lines.append(f"{'':24}{size_text(part.backward)} of it in the backward pass")
     return lines
 
 

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from .._common.quoted import printable
 from ..history.category import Category
 from ..history.timeline import OTHER_LINES
-from .page import Fragment, fill, page, printable, script_data
+from .page import Fragment, fill, page, script_data
 from .peak import size_text
 from .scale import byte_marks, event_marks
 from .source_line import source_line

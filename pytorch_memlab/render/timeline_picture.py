@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.quoted import printable
 from ..errors import UsageError
-from .page import printable
 from .peak import size_text
 from .scale import byte_marks, event_marks
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note

@@ -1,0 +1,90 @@
+"""The modules behind a peak as a tree that opens and closes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from .._common.quoted import printable
+from .page import Fragment, fill
+from .peak import NO_MODULE, size_text
+
+if TYPE_CHECKING:
+    from ..history.holders import ModuleNode
+
+_MOST_MODULES: Final = 2000
+_OPEN_SHARE: Final = 0.05
+_OPEN_DEPTH: Final = 3
+
+
+def fragment(root: ModuleNode, device: int = 0) -> Fragment:
+    """A tree of modules as a part of a page.
+
+    Args:
+        root: of the tree.
+        device: index of the GPU.
+    """
+    return Fragment(
+        fill(
+            "module_tree.html",
+            device=device,
+            rows=_rows(root),
+            has_modules=bool(root.children),
+            left_out=max(_count(root) - _MOST_MODULES, 0),
+        ),
+        "module_tree.css",
+    )
+
+
+def _count(root: ModuleNode) -> int:
+    return sum(1 for _ in _nodes(root))
+
+
+def _nodes(root: ModuleNode) -> list[tuple[int, ModuleNode]]:
+    """All modules with their depth, each followed by those in it."""
+    found = []
+    waiting = [(0, child) for child in reversed(root.children)]
+    while waiting:
+        depth, node = waiting.pop()
+        found.append((depth, node))
+        waiting += [(depth + 1, child) for child in reversed(node.children)]
+    return found
+
+
+def _rows(root: ModuleNode) -> list[dict[str, object]]:
+    """What the template writes: modules that open, those without parts, and ends of the former."""
+    nodes = _nodes(root)
+    if len(nodes) > _MOST_MODULES:
+        order = sorted(range(len(nodes)), key=lambda one: (-nodes[one][1].total, nodes[one][0]))
+        nodes = [nodes[one] for one in sorted(order[:_MOST_MODULES])]
+    rows: list[dict[str, object]] = []
+    depth_before = 0
+    for number, (depth, node) in enumerate(nodes):
+        rows += [{"kind": "end"}] * (depth_before - depth)
+        following = nodes[number + 1][0] if number + 1 < len(nodes) else 0
+        rows.append(_row(node, depth, following > depth, root.total))
+        depth_before = depth
+    rows += [{"kind": "end"}] * depth_before
+    if root.own:
+        rows.append(_line(NO_MODULE, "", root.own, root.own, root.total))
+    return rows
+
+
+def _row(node: ModuleNode, depth: int, has_parts: bool, total: int) -> dict[str, object]:
+    row = _line(printable(node.name), printable(node.path), node.total, node.own, total)
+    if has_parts:
+        is_open = depth < _OPEN_DEPTH and node.total >= _OPEN_SHARE * total
+        row |= {"kind": "begin", "is_open": is_open}
+    return row
+
+
+def _line(name: str, path: str, size: int, own: int, total: int) -> dict[str, object]:
+    share = size / max(total, 1)
+    return {
+        "kind": "leaf",
+        "name": name,
+        "path": path,
+        "size": size_text(size),
+        "own": "" if own == size else f"{size_text(own)} of its own",
+        "share": f"{share:.1%}",
+        "width": f"{100 * share:.4g}",
+    }

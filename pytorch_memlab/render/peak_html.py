@@ -1,0 +1,104 @@
+"""What holds the memory at a peak, as a page: categories, lines, modules and call stacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from .._common.quoted import printable
+from . import flame_graph, module_tree
+from .page import Fragment, fill, page
+from .peak import NO_MODULE, head, size_text
+from .source_line import source_line
+
+if TYPE_CHECKING:
+    from ..history.holders import LineDetails, PeakHolders, Share
+
+_MOST_LINES: Final = 500
+_MOST_NAMED: Final = 3
+
+
+def render(
+    peaks: Sequence[PeakHolders], title: str = "What holds the GPU memory at its peak"
+) -> str:
+    """The peaks of some GPUs as a page of its own, which loads nothing from elsewhere.
+
+    Args:
+        peaks: of the GPUs.
+        title: of the page.
+
+    Returns:
+        An HTML document.
+    """
+    return page(title, [part for holders in peaks for part in fragments(holders)])
+
+
+def fragments(holders: PeakHolders) -> list[Fragment]:
+    """The peak of one GPU as parts of a page: tables, the tree of modules, and the flame graph.
+
+    Args:
+        holders: of the peak.
+    """
+    device = holders.peak.device
+    return [
+        table(holders),
+        module_tree.fragment(holders.module_tree(), device),
+        flame_graph.fragment(holders.by_stack(), device),
+    ]
+
+
+def table(holders: PeakHolders) -> Fragment:
+    """The categories and the lines of a peak as a part of a page.
+
+    Args:
+        holders: of the peak.
+    """
+    total = max(holders.peak.active, 1)
+    details = holders.line_details()
+    rest = details[_MOST_LINES:]
+    return Fragment(
+        fill(
+            "peak.html",
+            device=holders.peak.device,
+            head=head(holders.peak),
+            categories=[_share(share, total) for share in holders.by_category()],
+            lines=[_line(one, total) for one in details[:_MOST_LINES]],
+            rest=f"{len(rest):,} more" if rest else "",
+            rest_size=size_text(sum(one.holder.size for one in rest)),
+            rest_share=f"{sum(one.holder.size for one in rest) / total:.1%}",
+        ),
+        "peak.css",
+    )
+
+
+def _share(share: Share, total: int) -> dict[str, str]:
+    return {"name": share.name, "size": size_text(share.size), **_part(share.size, total)}
+
+
+def _part(size: int, total: int) -> dict[str, str]:
+    return {"share": f"{size / total:.1%}", "width": f"{100 * size / total:.4g}"}
+
+
+def _line(details: LineDetails, total: int) -> dict[str, str]:
+    holder = details.holder
+    backward = f"{size_text(holder.backward)} in the backward pass" if holder.backward else ""
+    return {
+        "size": size_text(holder.size),
+        "place": printable(f"{os.path.basename(holder.file)}:{holder.line}") if holder.file else "",
+        "file": printable(holder.file),
+        "function": printable(holder.function),
+        "blocks": f"{holder.blocks:,}",
+        "backward": backward,
+        "categories": _named(details.categories),
+        "modules": _named([one for one in details.modules if one.name]),
+        "source": printable(source_line(holder.file, holder.line)),
+        **_part(holder.size, total),
+    }
+
+
+def _named(shares: Sequence[Share]) -> str:
+    """The names of the largest parts, and how many more there are."""
+    names = [printable(share.name) or NO_MODULE for share in shares[:_MOST_NAMED]]
+    more = len(shares) - len(names)
+    return ", ".join(names) + (f" and {more:,} more" if more else "")
