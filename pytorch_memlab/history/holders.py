@@ -184,10 +184,8 @@ class PeakHolders:
         """A line per stack for flame graphs: frames, outermost first, and bytes."""
         lines = []
         for stack, size in self.by_stack():
-            frames = [
-                f"{f.name} ({os.path.basename(f.filename)}:{f.line})" for f in reversed(stack)
-            ]
-            lines.append(f"{';'.join(frames).replace(chr(10), ' ')} {size}")
+            frames = [_collapsed(frame) for frame in reversed(stack)]
+            lines.append(f"{';'.join(frames)} {size}")
         return "\n".join(lines) + "\n" if lines else ""
 
     def to_dataframe(self) -> pd.DataFrame:
@@ -227,6 +225,13 @@ class PeakHolders:
     def _stack(self, block: Block) -> Stack:
         stack = () if block.stack is None else self.stacks[block.stack]
         return stack or (_place(block, self.stacks),)
+
+
+def _collapsed(frame: Frame) -> str:
+    """A frame as collapsed stacks have it, which a semicolon or a line's end would cut."""
+    place = f" ({os.path.basename(frame.filename)}:{frame.line})" if frame.filename else ""
+    text = f"{frame.name}{place}".replace(";", ":")
+    return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
 def peak_holders(history: AllocationHistory, device: int = 0) -> PeakHolders:

@@ -84,7 +84,7 @@ def _line(name: str, path: str, size: int, own: int, total: int) -> dict[str, ob
         "name": name,
         "path": path,
         "size": size_text(size),
-        "own": "" if own == size else f"{size_text(own)} of its own",
+        "own": "" if own in (0, size) else f"{size_text(own)} of its own",
         "share": f"{share:.1%}",
         "width": f"{100 * share:.4g}",
     }

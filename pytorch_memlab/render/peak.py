@@ -29,13 +29,7 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
     Returns:
         Lines of at most 80 columns.
     """
-    rows: Sequence[Holder | Share]
-    if by == "module":
-        rows = holders.by_module()
-    elif by == "category":
-        rows = holders.by_category()
-    else:
-        rows = holders.by_function() if by == "function" else holders.by_line()
+    rows = parts(holders, by)
     total = holders.peak.active
     shown = rows if top is None else rows[:top]
     lines = [head(holders.peak), ""]
@@ -45,6 +39,20 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
         rest = rows[len(shown) :]
         lines.append(_row(sum(one.size for one in rest), total, f"{len(rest)} more"))
     return "\n".join(lines) + "\n"
+
+
+def parts(holders: PeakHolders, by: str) -> Sequence[Holder | Share]:
+    """The parts of a peak, the largest first.
+
+    Args:
+        holders: of the peak.
+        by: ``line``, ``function``, ``module`` or ``category``.
+    """
+    if by == "module":
+        return holders.by_module()
+    if by == "category":
+        return holders.by_category()
+    return holders.by_function() if by == "function" else holders.by_line()
 
 
 def head(peak: Peak) -> str:

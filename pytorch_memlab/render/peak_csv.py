@@ -1,0 +1,35 @@
+"""Peak holders as comma-separated values: a row for each part of each peak."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import astuple, fields
+from io import StringIO
+from typing import TYPE_CHECKING
+
+from ..history.holders import Holder, Share
+from .peak import parts
+
+if TYPE_CHECKING:
+    from ..history.holders import PeakHolders
+
+
+def render(peaks: Sequence[PeakHolders], by: str = "line") -> str:
+    """The parts of some peaks, whose sizes in bytes add up to each peak.
+
+    Args:
+        peaks: of the GPUs.
+        by: ``line``, ``function``, ``module`` or ``category``.
+
+    Returns:
+        A head and rows; the first column is the index of the GPU.
+    """
+    kind = Holder if by in ("line", "function") else Share
+    output = StringIO()
+    writer = csv.writer(output, lineterminator="\n")
+    writer.writerow(["device", *(field.name for field in fields(kind))])
+    for holders in peaks:
+        for row in parts(holders, by):
+            writer.writerow([holders.peak.device, *astuple(row)])
+    return output.getvalue().encode("utf-8", "replace").decode()
