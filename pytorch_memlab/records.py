@@ -167,6 +167,23 @@ class FunctionTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Section:
+    """What a report says besides the lines of functions, such as what holds the memory.
+
+    Args:
+        title: what the rows are.
+        columns: headings of the values.
+        rows: a name and its values in bytes, None where a value is not known.
+        notes: lines said below the rows, or in their place.
+    """
+
+    title: str
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that a renderer needs.
 
@@ -174,8 +191,10 @@ class Report:
         columns: names of the columns, such as ``active_bytes.all.peak``, ``hits``.
         tables: one for each function and device.
         notes: lines said below the tables, such as which GPU was simulated or why there is no data.
+        sections: shown between the tables and the notes.
     """
 
     columns: tuple[str, ...]
     tables: tuple[FunctionTable, ...]
     notes: tuple[str, ...]
+    sections: tuple[Section, ...] = ()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
@@ -27,7 +27,14 @@ from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
-from pytorch_memlab.records import Report
+from pytorch_memlab.records import Report, Section
+
+
+class HasSections(Protocol):
+    """What has more to say of a run than the tables."""
+
+    def sections(self) -> tuple[Section, ...]:
+        """What it says, when the run ends."""
 
 
 @contextmanager
@@ -54,6 +61,7 @@ class Profile:
             default ones.
         device: the only one that is measured, None for every one in use.
         steps: the optimizer steps that are measured.
+        others: what says more than the tables.
 
     Raises:
         UsageError: a name means nothing that can be profiled, or there is no such device.
@@ -66,7 +74,9 @@ class Profile:
         columns: tuple[str, ...] | None,
         device: str | None,
         steps: Steps,
+        others: Sequence[HasSections] = (),
     ) -> None:
+        self._others = others
         self._columns = columns
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
         self._device = device
@@ -161,6 +171,7 @@ class Profile:
             columns,
             tuple(table for report in reports for table in report.tables),
             tuple(dict.fromkeys(note for report in reports for note in report.notes)),
+            tuple(section for other in self._others for section in other.sections()),
         )
 
     def _own_report(self, columns: tuple[str, ...]) -> Report:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices, program
+from pytorch_memlab.cli.categories import CategoryReport
+from pytorch_memlab.cli.leaks import StepLeaks
 from pytorch_memlab.cli.output import writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
@@ -20,6 +22,7 @@ from pytorch_memlab.cli.steps import Steps, StepsDone
 from pytorch_memlab.cli.trace import TraceFile, is_trace
 from pytorch_memlab.cli.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.history.whole_run import WholeRunHistory
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.profiling import Profile
@@ -85,19 +88,27 @@ class RunCommand:
         outputs = options.outputs or ()
         files = [path for path in outputs if not is_trace(path)]
         write = writer_to(files)
-        traces = [TraceFile(path) for path in outputs if is_trace(path)]
+        history = WholeRunHistory(keeps_events=len(files) < len(outputs))
+        traces = [TraceFile(path, history) for path in outputs if is_trace(path)]
+        others = [
+            *([CategoryReport()] if options.report else ()),
+            *([StepLeaks()] if options.leaks else ()),
+        ]
         _simulate(options, process)
         with without_own_frames(process):
             found = _find(options, process)
             main = process.enter_context(found.as_main())
-            profile = Profile(found, options.functions or (), columns, options.device, steps)
+            profile = Profile(
+                found, options.functions or (), columns, options.device, steps, others
+            )
         process.enter_context(profile_in_builtins())
         tables = ExitStack()
-        tables.callback(profile.finish, write, is_asked_for=bool(columns or files))
+        tables.callback(profile.finish, write, is_asked_for=bool(columns or files or others))
         for trace in traces:
             tables.callback(trace.finish)
         tell = partial(notices.tell_simulated_gpu, options)
-        started: tuple[Recording, ...] = (*traces, profile)
+        histories = [history] if traces or options.leaks else []
+        started: tuple[Recording, ...] = (*histories, *others, profile)
         return partial(_run, found.code, vars(main), started, tables, process, tell, profile)
 
 

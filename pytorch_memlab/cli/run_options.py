@@ -106,6 +106,18 @@ def _add_output(add: Add) -> None:
         " pytorch.org/memory_viz; repeatable. {rank} and {pid} are filled in; each process that"
         " torchrun starts writes its own file, such as out.rank0.html",
     )
+    add(
+        "--report",
+        action="store_true",
+        help="show what holds the memory at the end, by category: parameters, gradients, optimizer"
+        " state, buffers, activations",
+    )
+    add(
+        "--leaks",
+        action="store_true",
+        help="show the variables whose memory grows with every step of the optimizer, with the"
+        " line that allocates it; looking takes time after each step",
+    )
 
 
 def _add_simulation(add: Add) -> None:

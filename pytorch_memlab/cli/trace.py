@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 from pytorch_memlab._common.atomic_write import check_writable, write_whole
@@ -29,25 +28,18 @@ class TraceFile:
 
     Args:
         path: as the user gave it. Each process that ``torchrun`` started writes a file of its own.
+        history: of the run, begun by others.
 
     Raises:
         UsageError: no file can be written there.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, history: WholeRunHistory) -> None:
         self._name = path_of_rank(path)
         check_writable(self._name)
         self._path = Path(self._name).absolute()
-        self._history = WholeRunHistory()
+        self._history = history
         self._process = os.getpid()
-
-    def start(self, process: ExitStack) -> None:
-        """Begin to record.
-
-        Args:
-            process: gives back, when it closes, what this replaces.
-        """
-        self._history.start(process)
 
     def finish(self) -> None:
         """Write the file; not in a process that the program forked."""

@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from inspect import signature
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 _ENABLED, _CONTEXT, _ENTRIES, _CLEARS, _SKIPPED, _CUDA = 0, 1, 3, 4, 7, 9
 """Positions of arguments of ``torch._C._cuda_record_memory_history``; older releases have fewer."""
@@ -81,9 +81,14 @@ _NOTHING: Final = _Wish(0)
 
 
 class WholeRunHistory:
-    """Records the memory history of all CUDA devices from ``start`` until ``stop``."""
+    """Records the memory history of all CUDA devices while a program runs.
 
-    def __init__(self) -> None:
+    Args:
+        keeps_events: record every event; otherwise the stacks of the blocks in use alone.
+    """
+
+    def __init__(self, *, keeps_events: bool = True) -> None:
+        self._keeps_events = keeps_events
         self._caller = threading.local()
         self._kept: list[Trace] = []
         self._wish = _NOTHING
@@ -137,8 +142,11 @@ class WholeRunHistory:
     def _record_ours(self) -> None:
         import torch
 
+        wanted: Literal["all", "state"] = "all" if self._keeps_events else "state"
         with self._as_ours():
-            torch.cuda.memory._record_memory_history(stacks="python", max_entries=sys.maxsize)
+            torch.cuda.memory._record_memory_history(
+                wanted, context=wanted, stacks="python", max_entries=sys.maxsize
+            )
 
     def _end_ours(self) -> None:
         import torch
@@ -165,6 +173,8 @@ class WholeRunHistory:
             self._calls.record(*given)
             return
         wish, arguments = _wish_of(given)
+        if not self._keeps_events:
+            wish, arguments = _Wish(sys.maxsize) if given[_ENABLED] else _NOTHING, list(given)
         clears = _flag(given, _CLEARS, default=not _can_keep())
         self._change(wish, clears, lambda: self._calls.record(*arguments))
 
@@ -179,6 +189,8 @@ class WholeRunHistory:
         wish = _Wish(max(1, max_entries), has_stacks=record_stacks) if enabled else _NOTHING
         clears = _flag(options, 1, default=not _can_keep())
         arguments = (enabled, record_context, sys.maxsize, True, *options)
+        if not self._keeps_events:
+            arguments = (enabled, record_context, max_entries, record_stacks, *options)
         self._change(wish, clears, lambda: self._calls.record_legacy(*arguments))
 
     def _change(self, wish: _Wish, clears: bool, call: Callable[[], None]) -> None:
@@ -187,7 +199,7 @@ class WholeRunHistory:
         if not was_recording and not is_recording:
             return
         events: list[Trace] = []
-        if clears or was_recording is not is_recording:
+        if self._keeps_events and (clears or was_recording is not is_recording):
             events = self._calls.snapshot(None)["device_traces"]
         if not was_recording:
             self._kept, events = _joined(self._kept, events), []

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from pytorch_memlab.records import FunctionTable, Report
+from pytorch_memlab.records import FunctionTable, Report, Section
 from pytorch_memlab.render.cells import (
     cell,
     column_parts,
@@ -28,6 +28,7 @@ from pytorch_memlab.render.cells import (
     source_lines,
 )
 from pytorch_memlab.render.gaps import line_notes, mark, table_notes
+from pytorch_memlab.render.sections import section_lines
 
 _COLOURS = ("#38f6", "#f826", "#2b56", "#e446", "#85f6", "#a726", "#e4a6", "#7776")
 _NEGATIVE = "#8886"
@@ -37,6 +38,7 @@ _CHARACTER = 8
 _BLOCK = "padding:8px 12px;overflow-x:auto;font:13px/1.45 sans-serif"
 _HEADING = "font:600 14px/1.4 monospace;margin:12px 0 6px"
 _NOTE = "margin:10px 0 0"
+_PLAIN = "font:13px/1.45 monospace;margin:0;overflow-x:auto"
 _LINE_NOTE = "opacity:.75;margin:4px 0 0"
 
 _LINES = "display:flex;font:13px/19px monospace;white-space:pre"
@@ -91,8 +93,15 @@ def fragment(report: Report) -> str:
         parts, notes = list(_tables(report)), report.notes
     else:
         parts, notes = [], no_data(report)
+    parts += map(_section, report.sections)
     parts += [f'<p style="{_NOTE}">{escape(note)}</p>' for note in notes]
     return f'<div style="{_BLOCK}">\n' + "\n".join(parts) + "\n</div>"
+
+
+def _section(section: Section) -> str:
+    _, _, *lines = section_lines(section)
+    heading = f'<div style="{_HEADING}">{escape(section.title)}</div>'
+    return heading + f'\n<pre style="{_PLAIN}">{escape(chr(10).join(lines))}</pre>'
 
 
 @dataclass(frozen=True, slots=True)

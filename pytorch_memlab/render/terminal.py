@@ -11,6 +11,7 @@ from pytorch_memlab.records import FunctionTable, Report
 from pytorch_memlab.render import text
 from pytorch_memlab.render.cells import column_ranges, headings, source_lines
 from pytorch_memlab.render.gaps import table_notes
+from pytorch_memlab.render.sections import section_lines
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -72,6 +73,12 @@ def _print(report: Report, console: Console) -> None:
             for row in rows:
                 console.print(row, no_wrap=True, overflow="ellipsis")
         _print_notes(table_notes(table), console)
+    for section in report.sections:
+        heading, *lines = section_lines(section)
+        console.print("\n")
+        console.print(heading, style="bold", markup=False, highlight=False)
+        for line in lines:
+            console.print(line, markup=False, highlight=False, no_wrap=True, overflow="ellipsis")
     _print_notes(report.notes, console)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from pytorch_memlab.records import FunctionTable, Report
 from pytorch_memlab.render.cells import cell, column_parts, headings, no_data, source_lines
 from pytorch_memlab.render.gaps import mark, table_notes
+from pytorch_memlab.render.sections import section_lines
 
 
 def render(report: Report) -> str:
-    """The tables, each with what a simulation did not know of its lines, then the notes.
+    """The tables, each with what a simulation did not know of its lines, sections, then notes.
 
     Args:
         report: what was measured.
@@ -18,14 +19,15 @@ def render(report: Report) -> str:
     Returns:
         Text that ends in one newline; why there is no data where there are no tables.
     """
+    sections = "".join("\n\n\n" + "\n".join(section_lines(section)) for section in report.sections)
     if not report.tables:
-        return "\n".join(no_data(report)) + "\n"
+        return "\n".join(no_data(report)) + sections + "\n"
     tables = "\n\n\n".join(
         "\n".join([f"## {heading}", "", *_table(table, report.columns), *_below(table)])
         for heading, table in zip(headings(report), report.tables, strict=True)
     )
     notes = "".join(f"\n{note}" for note in report.notes)
-    return tables + (f"\n{notes}" if notes else "") + "\n"
+    return tables + sections + (f"\n{notes}" if notes else "") + "\n"
 
 
 def value_columns(table: FunctionTable, columns: Sequence[str]) -> list[list[str]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
+from ..tensors.lines import SourceLine
 from ..utils import readable_size
 from .cells import signed
+from .records import TensorRow
 from .snapshot import MemorySnapshot
 from .text import LEN, line
 
@@ -19,7 +21,6 @@ T = TypeVar("T")
 _INDEX = re.compile(r"""\[(?:\d+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|<\w+>)\]""")
 _ONE_OF_MANY = re.compile(r"#\d+(?=\.|$)")
 _NUMBER = re.compile(r"^([A-Z]\w*?)\d+(?![^.])")
-_FEWEST = 3
 _ALL = "all tensors"
 
 
@@ -31,11 +32,13 @@ class Growth:
         device: as text.
         name: with ``[*]`` for the indices of containers, ``Tensor*`` for tensors without a name.
         sizes: bytes at the end of each iteration.
+        line: that allocated the newest of them, or made the node that saved it, where it is known.
     """
 
     device: str
     name: str
     sizes: tuple[int, ...]
+    line: SourceLine | None = None
 
     @property
     def per_iteration(self) -> float:
@@ -49,18 +52,30 @@ class LeakWatch(Generic[T]):
     Args:
         items: what to iterate over.
         look: takes a snapshot.
+
+    Attributes:
+        fewest: iterations that are needed to tell a leak.
     """
+
+    fewest = 3
 
     def __init__(self, items: Iterable[T], look: Callable[[], MemorySnapshot]) -> None:
         self._items = items
         self._look = look
         self._history: list[dict[tuple[str, str], int]] = []
+        self._lines: dict[tuple[str, str], SourceLine] = {}
 
     def __iter__(self) -> Iterator[T]:
         for item in self._items:
             yield item
             del item
-            self._history.append(_sizes(self._look()))
+            self.look()
+
+    def look(self) -> None:
+        """Look at the memory: what the end of each iteration calls."""
+        snapshot = self._look()
+        self._history.append(_sizes(snapshot))
+        self._lines = {_key(row): row.line for row in snapshot.rows if row.line and row.nbytes}
 
     @property
     def growing(self) -> tuple[Growth, ...]:
@@ -70,9 +85,10 @@ class LeakWatch(Generic[T]):
         Where no name grew but the memory of a device did, as each iteration makes new names, there
         is one entry ``all tensors`` for the device.
         """
-        if len(self._history) < _FEWEST:
+        if len(self._history) < self.fewest:
             return ()
-        return _growing(self._history) or _growing([_of_devices(each) for each in self._history])
+        found = _growing(self._history, self._lines)
+        return found or _growing([_of_devices(each) for each in self._history], {})
 
     def __repr__(self) -> str:
         """What ``str`` says."""
@@ -80,15 +96,15 @@ class LeakWatch(Generic[T]):
 
     def __str__(self) -> str:
         done = len(self._history)
-        if done < _FEWEST:
+        if done < self.fewest:
             plural = "s"[: done != 1]
-            return f"{done} iteration{plural} done: {_FEWEST} are needed to tell a leak"
+            return f"{done} iteration{plural} done: {self.fewest} are needed to tell a leak"
         growing = self.growing
         if not growing:
             return f"nothing grew with every one of {done} iterations"
         lines = [line(f"grew with each of {done} iterations", "by each", "now"), "-" * LEN]
         for each in growing:
-            name = f"{each.name} on {each.device}"
+            name = f"{each.name} on {each.device}" + (f" ({each.line})" if each.line else "")
             now = readable_size(each.sizes[-1])
             lines.append(line(name, signed(each.per_iteration), now))
         return "\n".join(lines)
@@ -103,8 +119,12 @@ def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:
     sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
     for row in snapshot.rows:
         if row.nbytes:
-            sizes[str(row.device), _kind_of(row.name)] += row.nbytes
+            sizes[_key(row)] += row.nbytes
     return dict(sizes)
+
+
+def _key(row: TensorRow) -> tuple[str, str]:
+    return str(row.device), _kind_of(row.name)
 
 
 def _kind_of(name: str) -> str:
@@ -118,8 +138,13 @@ def _kind_of(name: str) -> str:
     return _NUMBER.sub(r"\1*", _ONE_OF_MANY.sub("", _INDEX.sub("[*]", name)))
 
 
-def _growing(history: list[dict[tuple[str, str], int]]) -> tuple[Growth, ...]:
-    found = [Growth(*key, tuple(each.get(key, 0) for each in history)) for key in history[-1]]
+def _growing(
+    history: list[dict[tuple[str, str], int]], lines: Mapping[tuple[str, str], SourceLine]
+) -> tuple[Growth, ...]:
+    found = [
+        Growth(*key, tuple(each.get(key, 0) for each in history), lines.get(key))
+        for key in history[-1]
+    ]
     growing = [each for each in found if _grows(each.sizes)]
     return tuple(sorted(growing, key=lambda each: -each.per_iteration))
 

@@ -62,19 +62,20 @@ def _counters(device: torch.device) -> tuple[int, int] | None:
 
 
 def with_birth_lines(rows: Rows) -> tuple[TensorRow, ...]:
-    """The rows, with the lines that PyTorch's own memory history knows of saved tensors.
+    """The rows, with the lines that allocated them as PyTorch's own memory history knows them.
 
     Args:
         rows: those of which autograd knows the line keep it.
     """
     blocks: dict[torch.device, dict[int, Allocation]] = {}
+    find = address_finder()
     result = []
     for row, piece in zip(rows.tensors, rows.storages, strict=True):
-        if row.saved_by and row.line is None and piece is not None:
+        if row.line is None and piece is not None:
             if row.device not in blocks:
                 found = allocations_of(row.device) or ()
                 blocks[row.device] = {block.address: block for block in found if block.frames}
-            block = blocks[row.device].get(piece.storage[1])
+            block = blocks[row.device].get(find(piece.storage[1], piece.number))
             line = program_line(block.frames) if block else None
             if line is not None:
                 name = f"{row.name} ({line})" if row.name.startswith("saved by ") else row.name

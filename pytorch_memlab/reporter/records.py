@@ -43,7 +43,7 @@ class TensorRow:
         dtype: such as ``float32``.
         is_view: whether it looks at a part of its storage, or at all of it in another way.
         saved_by: name of the node of autograd that saved the storage for backward, else None.
-        line: the line that made that node, where it is known.
+        line: the line that made that node, or else that allocated the storage, where it is known.
         identity: the same in two snapshots for the same part of the same tensor, and for no other;
             empty for a row whose storage an earlier row counts.
     """

@@ -184,3 +184,22 @@ def test_each_gpu_has_its_trace():
 
     assert traces[0] == []
     assert [e["size"] for e in traces[1] if e["action"] == "alloc"] == [KIB, 2 * KIB]
+
+
+def test_without_events_the_blocks_alone_have_their_stacks(gpu):
+    with ExitStack() as process:
+        recording = WholeRunHistory(keeps_events=False)
+        recording.start(process)
+        kept = [allocate(size) for size in (1, 2, 3)]
+        torch.cuda.memory._record_memory_history(max_entries=2)
+        kept += [allocate(4), allocate(5), allocate(6)]
+        own = sizes(of_program())
+        torch.cuda.memory._record_memory_history(enabled=None)
+        kept.append(allocate(7))
+        found = recording.snapshot()
+
+    assert own == [5, 6]
+    assert len(found["device_traces"][0]) == 1
+    (segment,) = found["segments"]
+    blocks = [block for block in segment["blocks"] if block["state"] != "inactive"]
+    assert [block["frames"][0]["name"] for block in blocks] == ["allocate"] * len(kept)

@@ -1,0 +1,39 @@
+"""What a report says besides the lines of functions, as lines of at most 80 columns."""
+
+from __future__ import annotations
+
+from pytorch_memlab.records import Section
+from pytorch_memlab.utils import readable_size
+
+_WIDTH = 80
+_VALUE = 13
+
+
+def section_lines(section: Section) -> list[str]:
+    """The rows under their headings, and the notes.
+
+    Args:
+        section: what to say.
+
+    >>> for line in section_lines(Section("held", ("now",), (("weights", (4096,)),))):
+    ...     print(repr(line[-20:]))
+    '## held'
+    ''
+    '                 now'
+    '               4.00K'
+    """
+    lines = [f"## {section.title}", ""]
+    if section.rows:
+        lines.append(_row("", section.columns))
+        lines += [_row(name, tuple(map(_size, values))) for name, values in section.rows]
+    return [*lines, *section.notes]
+
+
+def _row(name: str, values: tuple[str, ...]) -> str:
+    room = _WIDTH - _VALUE * len(values)
+    shown = name if len(name) <= room else name[: room - 1] + "…"
+    return f"{shown:<{room}}" + "".join(f"{value:>{_VALUE}}" for value in values)
+
+
+def _size(nbytes: int | None) -> str:
+    return "" if nbytes is None else readable_size(nbytes)

@@ -1,0 +1,112 @@
+"""``run --report``: the memory by category when a run ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+
+from pytorch_memlab.cli.main import main
+
+TRAINING = """\
+import torch
+
+torch.backends.cuda.preferred_blas_library("cublas")
+model = torch.nn.Embedding(1024, 64).cuda()
+model.register_buffer("scale", torch.ones(256, device="cuda"))
+optimizer = torch.optim.Adam(model.parameters())
+batch = torch.zeros(100, dtype=torch.long, device="cuda")
+loss = (model(batch) * 2).exp().sum()
+loss.backward()
+optimizer.step()
+kept = model(batch).exp()
+"""
+
+TABLE = """\
+## memory by category: cuda:0
+
+                                                                      at the end
+parameters                                                               256.00K
+gradients                                                                256.00K
+optimizer state                                                          512.00K
+buffers                                                                    1.00K
+activations saved for backward                                            25.00K
+inputs and other tensors                                                 804.00B
+rounding                                                                 732.00B
+kernels' workspaces                                                        0.00B
+unknown                                                                    0.00B
+= allocated                                                                1.03M
+cached                                                                   996.50K
+= reserved                                                                 2.00M
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def write(text):
+    Path("script.py").write_text(dedent(text))
+    return "script.py"
+
+
+def section(text):
+    return text[text.index("## memory by category") :].partition("\nsimulated GPU")[0]
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_every_byte_that_is_allocated_has_a_category(capsys, options):
+    main(["run", "--report", *options, write(TRAINING)])
+
+    assert section(capsys.readouterr().out) == TABLE
+
+
+def test_lines_have_at_most_80_columns(capsys):
+    main(["run", "--report", write(TRAINING)])
+
+    assert {len(line) for line in section(capsys.readouterr().out).splitlines()[2:]} == {80}
+
+
+def test_each_gpu_in_use_has_a_table(capsys):
+    program = 'import torch\nx = [torch.ones(256, device=f"cuda:{n}") for n in (0, 2)]\n'
+    main(["run", "--report", "--gpu", "24GiB", "--num-gpus", "3", write(program)])
+    said = capsys.readouterr().out
+
+    assert [line for line in said.splitlines() if line.startswith("## memory")] == [
+        "## memory by category: cuda:0",
+        "## memory by category: cuda:2",
+    ]
+
+
+def test_without_cuda_memory_there_is_no_table(capsys):
+    main(["run", "--report", write("import torch\nx = torch.ones(3)\n")])
+
+    assert "memory by category" not in capsys.readouterr().out
+
+
+def test_a_program_out_of_memory_is_reported_as_it_was_then(capsys):
+    program = """\
+    import torch
+
+    def main():
+        kept = torch.empty(40 << 20, dtype=torch.uint8, device="cuda")
+        more = torch.empty(30 << 20, dtype=torch.uint8, device="cuda")
+
+    main()
+    """
+    with pytest.raises(torch.OutOfMemoryError):
+        main(["run", "--report", "--gpu", "64MiB", write(program)])
+    said = section(capsys.readouterr().out).splitlines()
+
+    assert f"{'inputs and other tensors':<67}{'40.00M':>13}" in said
+    assert f"{'= reserved':<67}{'40.00M':>13}" in said
+
+
+def test_files_have_it_too():
+    main(["run", "--report", "-o", "out.txt", "-o", "out.html", write(TRAINING)])
+
+    assert section(Path("out.txt").read_text()) == TABLE
+    assert "= allocated" in Path("out.html").read_text()
