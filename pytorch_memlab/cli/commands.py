@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.peak import PeakCommand
+from pytorch_memlab.cli.replay import ReplayCommand
 from pytorch_memlab.cli.run import RunCommand
 
 
@@ -40,7 +41,7 @@ class Command(Protocol):
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
     "profile a program": {"run": RunCommand()},
-    "look at what was recorded": {"peak": PeakCommand()},
+    "look at what was recorded": {"peak": PeakCommand(), "replay": ReplayCommand()},
 }
 """Commands by name, under the headings of the help."""
 

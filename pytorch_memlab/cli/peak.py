@@ -56,29 +56,16 @@ class PeakCommand:
             UsageError: an option cannot be carried out.
             SnapshotError: the file is no snapshot.
         """
+        from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.snapshot import read_snapshot
 
         del process
         if options.top is not None and options.top < 1:
             raise UsageError(f"--top is a number of rows from 1 on, not {options.top}")
         history = read_snapshot(options.file)
-        devices = _devices(history, options)
+        devices = recorded_devices(history, options.file, options.device)
         top = None if options.all else options.top or 20
         return partial(_show, history, devices, options.by, top)
-
-
-def _devices(history: AllocationHistory, options: argparse.Namespace) -> list[int]:
-    used = [one.device for one in history.devices if one.events or one.segments]
-    if options.device is None:
-        if not used:
-            raise UsageError(
-                f"{options.file} has no events: record them with "
-                "torch.cuda.memory._record_memory_history() before the program allocates"
-            )
-        return used
-    if options.device not in range(len(history.devices)):
-        raise UsageError(f"{options.file} has no GPU {options.device}")
-    return [options.device]
 
 
 def _show(history: AllocationHistory, devices: list[int], by: str, top: int | None) -> None:

@@ -56,6 +56,21 @@ def serves_small(segment: Segment) -> bool:
     return segment.size <= SMALL_SEGMENT_SIZE
 
 
+def parts_of(segment: Segment) -> Iterator[tuple[int, int | None]]:
+    """Size of each block of a segment, and what was requested; None for one that is free.
+
+    Args:
+        segment: whose blocks in use are known.
+    """
+    address = segment.address
+    for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
+        if block.address > address:
+            yield block.address - address, None
+        if block.size:
+            yield block.size, block.requested
+        address = block.address + block.size
+
+
 def _sized(
     segment: Segment, blocks: Sequence[tuple[Block, bool]], settings: AllocatorSettings
 ) -> Iterator[Block]:

@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Final
+from itertools import accumulate, count
+from typing import Final, NamedTuple
 
 from ..simulation.adopted_segments import AdoptedSegment, Mapped, adopt_segments
 from ..simulation.alloc_conf import read_alloc_conf
@@ -31,8 +31,8 @@ from ..simulation.driver import DriverCalls, SimulatedDriver
 from ..simulation.out_of_memory import OutOfMemory
 from ..simulation.reserved_peak import ReservedPeak
 from .event_log import EventLog, log_of
-from .first_state import GROWTH, RELEASES, first_state, serves_small
-from .model import AllocationHistory, Block, Segment
+from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
+from .model import AllocationHistory, Segment
 from .peak import settings_of
 
 UNLIMITED = 2**62
@@ -64,9 +64,38 @@ class FailedRequest:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figures:
+    """What an allocator did in the course of a history.
+
+    Args:
+        peak_active: highest bytes of all blocks in use.
+        peak_reserved: highest bytes of all segments.
+        unused_at_peak: bytes reserved and not in use while the reserved bytes were highest; the
+            least, if that was so at several moments.
+        calls: how often segments and pages came from the driver and went back to it.
+        retries: how often cached memory had to be given back for a request; None if not counted.
+        failures: requests that failed, in order.
+    """
+
+    peak_active: int
+    peak_reserved: int
+    unused_at_peak: int
+    calls: DriverCalls
+    retries: int | None
+    failures: tuple[FailedRequest, ...]
+
+    @property
+    def out_of_memory(self) -> FailedRequest | None:
+        """The first request that failed; None if all were served."""
+        return self.failures[0] if self.failures else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayResult(Figures):
     """What an allocator did with the requests of a recorded history.
+
+    The replay ends at the first request that fails and did not fail in the recording.
 
     Args:
         device: index of the GPU in the history.
@@ -75,14 +104,6 @@ class ReplayResult:
         taken: bytes of the GPU that the allocator does not get.
         events: how many events of the history were replayed: all, or those before the request
             that failed.
-        peak_active: highest bytes of all blocks in use.
-        peak_reserved: highest bytes of all segments.
-        unused_at_peak: bytes reserved and not in use while the reserved bytes were highest; the
-            least, if that was so at several moments.
-        calls: how often segments and pages came from the driver and went back to it.
-        retries: how often all cached memory had to be given back for a request.
-        failures: requests that failed, in order. The replay ends at the first one that did not
-            fail in the recording.
     """
 
     device: int
@@ -90,17 +111,6 @@ class ReplayResult:
     capacity: int | None
     taken: int
     events: int
-    peak_active: int
-    peak_reserved: int
-    unused_at_peak: int
-    calls: DriverCalls
-    retries: int
-    failures: tuple[FailedRequest, ...]
-
-    @property
-    def out_of_memory(self) -> FailedRequest | None:
-        """The first request that failed; None if all were served."""
-        return self.failures[0] if self.failures else None
 
 
 def replay(
@@ -145,7 +155,8 @@ def replay(
     run = _Run(log, allocator, driver)
     segments = first_state(one, recorded)
     run.begin(segments)
-    run.go_on(set(cache_releases(log, segments, recorded)))
+    runs = release_runs(log, segments, recorded)
+    run.go_on({one.first for one in runs if not one.is_of_request})
     return run.result(device, capacity)
 
 
@@ -167,7 +178,7 @@ def changed_settings(settings: AllocatorSettings, text: str) -> AllocatorSetting
     return replace(settings, **read_alloc_conf(text, settings.large_segment_size))
 
 
-def least_capacity(history: AllocationHistory, device: int = 0) -> int | None:
+def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None:
     """Bytes that the allocator could get at most, as an out-of-memory event of a history tells.
 
     Args:
@@ -206,12 +217,25 @@ def mapped_pages(log: EventLog) -> Iterator[Mapped]:
                 yield log.addresses[index], log.sizes[index], log.streams[index]
 
 
-def cache_releases(
-    log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
-) -> Iterator[int]:
-    """Index of the first event of each time that the program emptied the cache.
+class ReleaseRun(NamedTuple):
+    """Segments or pages that went back to the GPU one after the other.
 
-    See Note [What is replayed].
+    Args:
+        first: index of the event of the first one.
+        last: index of the event of the last one.
+        is_of_request: whether the allocator made room for a request; else the program emptied the
+            cache. See Note [What is replayed].
+    """
+
+    first: int
+    last: int
+    is_of_request: bool
+
+
+def release_runs(
+    log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
+) -> Iterator[ReleaseRun]:
+    """All runs of releases of a history, in order.
 
     Args:
         log: the events.
@@ -222,54 +246,50 @@ def cache_releases(
     growth = {number for number, name in enumerate(names) if name in GROWTH}
     releases = {number for number, name in enumerate(names) if name in RELEASES}
     passing = {number for number, name in enumerate(names) if name == "free_completed"}
-    ends_request = {number for number, name in enumerate(names) if name in ("alloc", "oom")}
-    first = reserved = sum(segment.size for segment in segments)
-    highest = first
-    relevant = growth | releases
-    changes = [index for index, action in enumerate(log.actions) if action in relevant]
-    for index in changes:
-        reserved += log.sizes[index] if log.actions[index] in growth else -log.sizes[index]
-        highest = max(highest, reserved)
-    frees_early = settings.garbage_collection_threshold > 0
-    reserved = first
-    grown = False
-    position, total = 0, len(changes)
-    while position < total:
-        index = changes[position]
-        if log.actions[index] in growth:
-            reserved += log.sizes[index]
-            position += 1
-            follows = index + 1
-            while follows < len(log) and log.actions[follows] in passing:
-                follows += 1
-            grown = follows < len(log) and log.actions[follows] not in ends_request
+    actions, sizes, stacks = log.actions, log.sizes, log.stacks
+    changes = [index for index, action in enumerate(actions) if action in growth | releases]
+    begin = sum(segment.size for segment in segments)
+    reserved = list(
+        accumulate(
+            (sizes[n] if actions[n] in growth else -sizes[n] for n in changes), initial=begin
+        )
+    )
+    highest = max(reserved)
+    total = len(log)
+
+    def after(index: int) -> int:
+        """The next event that is no completed free."""
+        index += 1
+        while index < total and actions[index] in passing:
+            index += 1
+        return index
+
+    position = 0
+    grown_to = -1
+    while position < len(changes):
+        first = last = changes[position]
+        before = reserved[position]
+        position += 1
+        if actions[first] in growth:
+            grown_to = after(first)
             continue
-        before, last = reserved, index
-        while position < total and log.actions[changes[position]] in releases:
-            current = changes[position]
-            if any(log.actions[n] not in passing for n in range(last + 1, current)):
+        while position < len(changes) and after(last) == changes[position]:
+            if actions[changes[position]] in growth:
                 break
-            reserved -= log.sizes[current]
-            last = current
+            last = changes[position]
             position += 1
-        is_of_request = grown
-        grown = False
-        follows = last + 1
-        while follows < len(log) and log.actions[follows] in passing:
-            follows += 1
-        if not is_of_request and follows < len(log):
-            needed, upcoming = 0, follows
-            while upcoming < len(log) and log.actions[upcoming] in growth:
-                needed += log.sizes[upcoming]
-                upcoming += 1
-            if names[log.actions[follows]] == "oom":
-                is_of_request = True
-            elif needed:
-                stacks = log.stacks[index], log.stacks[follows]
-                fits = before + needed <= highest and not frees_early
-                is_of_request = not fits and (0 in stacks or stacks[0] == stacks[1])
-        if not is_of_request:
-            yield index
+        following = after(last)
+        needed, upcoming = 0, following
+        while upcoming < total and actions[upcoming] in growth:
+            needed += sizes[upcoming]
+            upcoming += 1
+        if grown_to == first or (following < total and names[actions[following]] == "oom"):
+            is_of_request = True
+        else:
+            fits = before + needed <= highest and not settings.garbage_collection_threshold
+            one, other = stacks[first], stacks[min(following, total - 1)]
+            is_of_request = bool(needed) and not fits and (not one or not other or one == other)
+        yield ReleaseRun(first, last, is_of_request)
 
 
 _BASE: Final = 2**62
@@ -359,7 +379,11 @@ class _Run:
             self._allocator,
             [
                 AdoptedSegment(
-                    one.address, one.stream, serves_small(one), one.is_expandable, list(_parts(one))
+                    one.address,
+                    one.stream,
+                    serves_small(one),
+                    one.is_expandable,
+                    list(parts_of(one)),
                 )
                 for one in segments
             ],
@@ -407,10 +431,13 @@ class _Run:
                     self._free_later(index, address)
             elif kind == _OOM:
                 try:
-                    free(malloc(size, stream))
+                    served = malloc(size, stream)
                 except OutOfMemory as error:
                     self._fail(index, size, error, was_recorded=True)
-                self._reserved.note()
+                else:
+                    # The recording does not tell how long the program would have kept it.
+                    self._reserved.note()
+                    free(served)
             elif index in cache_releases:
                 allocator.empty_cache()
         self._done = total
@@ -470,14 +497,3 @@ _KINDS = {
     "free_completed": _COMPLETED,
     "oom": _OOM,
 }
-
-
-def _parts(segment: Segment) -> Iterator[tuple[int, int | None]]:
-    """Size of each block of a segment, and what was requested; None for one that is free."""
-    address = segment.address
-    for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
-        if block.address > address:
-            yield block.address - address, None
-        if block.size:
-            yield block.size, block.requested
-        address = block.address + block.size

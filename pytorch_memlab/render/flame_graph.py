@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.call_tree import call_tree
 from ..history.holders import is_of_user
 from .page import Fragment, fill
-from .peak import size_text
 from .source_line import source_line
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def _widest_left_out(calls: Sequence[Call], drawn: Sequence[Call], total: int) -
 
 
 def _box(call: Call, total: int) -> dict[str, object]:
-    share = f"{size_text(call.size)}, {call.size / total:.1%}"
+    share = f"{prose_size(call.size)}, {call.size / total:.1%}"
     if call.frame is None:
         name, place, source, is_users = "all", "", "", True
     else:

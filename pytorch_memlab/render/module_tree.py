@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .page import Fragment, fill
-from .peak import NO_MODULE, size_text
+from .peak import NO_MODULE
 
 if TYPE_CHECKING:
     from ..history.holders import ModuleNode
@@ -83,8 +84,8 @@ def _line(name: str, path: str, size: int, own: int, total: int) -> dict[str, ob
         "kind": "leaf",
         "name": name,
         "path": path,
-        "size": size_text(size),
-        "own": "" if own in (0, size) else f"{size_text(own)} of its own",
+        "size": prose_size(size),
+        "own": "" if own in (0, size) else f"{prose_size(own)} of its own",
         "share": f"{share:.1%}",
         "width": f"{100 * share:.4g}",
     }

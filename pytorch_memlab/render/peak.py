@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.holders import Holder, PeakHolders, Share
 from .source_line import source_line
@@ -63,22 +64,9 @@ def head(peak: Peak) -> str:
     """
     moment = "before the first event" if peak.event < 0 else f"event {peak.event + 1:,}"
     return (
-        f"cuda:{peak.device}: {size_text(peak.active)} in use at the peak, "
-        f"{size_text(peak.reserved)} reserved ({moment} of {peak.events:,})"
+        f"cuda:{peak.device}: {prose_size(peak.active)} in use at the peak, "
+        f"{prose_size(peak.reserved)} reserved ({moment} of {peak.events:,})"
     )
-
-
-def size_text(nbytes: int) -> str:
-    """A size in MiB or GiB, as prose has it.
-
-    >>> size_text(3 * 2**30), size_text(5 * 2**20), size_text(100)
-    ('3.00 GiB', '5.0 MiB', '100 B')
-    """
-    if nbytes >= 2**30:
-        return f"{nbytes / 2**30:.2f} GiB"
-    if nbytes >= 2**20:
-        return f"{nbytes / 2**20:.1f} MiB"
-    return f"{nbytes / 2**10:.1f} KiB" if nbytes >= 2**10 else f"{nbytes} B"
 
 
 def _rows(part: Holder | Share, total: int) -> list[str]:
@@ -98,12 +86,12 @@ def _rows(part: Holder | Share, total: int) -> list[str]:
     if source:
         lines.append(_cut(f"{'':24}{printable(source)}"))
     if part.backward:
-        lines.append(f"{'':24}{size_text(part.backward)} of it in the backward pass")
+        lines.append(f"{'':24}{prose_size(part.backward)} of it in the backward pass")
     return lines
 
 
 def _row(size: int, total: int, what: str) -> str:
-    return _cut(f"{size_text(size):>12}  {size / max(total, 1):6.1%}  {what}")
+    return _cut(f"{prose_size(size):>12}  {size / max(total, 1):6.1%}  {what}")
 
 
 def _cut(line: str) -> str:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from . import flame_graph, module_tree
 from .page import Fragment, fill, page
-from .peak import NO_MODULE, head, size_text
+from .peak import NO_MODULE, head
 from .source_line import source_line
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def table(holders: PeakHolders) -> Fragment:
             categories=[_share(share, total) for share in holders.by_category()],
             lines=[_line(one, total) for one in details[:_MOST_LINES]],
             rest=f"{len(rest):,} more" if rest else "",
-            rest_size=size_text(sum(one.holder.size for one in rest)),
+            rest_size=prose_size(sum(one.holder.size for one in rest)),
             rest_share=f"{sum(one.holder.size for one in rest) / total:.1%}",
         ),
         "peak.css",
@@ -73,7 +74,7 @@ def table(holders: PeakHolders) -> Fragment:
 
 
 def _share(share: Share, total: int) -> dict[str, str]:
-    return {"name": share.name, "size": size_text(share.size), **_part(share.size, total)}
+    return {"name": share.name, "size": prose_size(share.size), **_part(share.size, total)}
 
 
 def _part(size: int, total: int) -> dict[str, str]:
@@ -82,9 +83,9 @@ def _part(size: int, total: int) -> dict[str, str]:
 
 def _line(details: LineDetails, total: int) -> dict[str, str]:
     holder = details.holder
-    backward = f"{size_text(holder.backward)} in the backward pass" if holder.backward else ""
+    backward = f"{prose_size(holder.backward)} in the backward pass" if holder.backward else ""
     return {
-        "size": size_text(holder.size),
+        "size": prose_size(holder.size),
         "place": printable(f"{os.path.basename(holder.file)}:{holder.line}") if holder.file else "",
         "file": printable(holder.file),
         "function": printable(holder.function),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.category import Category
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
-from .peak import size_text
 from .scale import byte_marks, event_marks
 from .source_line import source_line
 
@@ -64,7 +64,7 @@ def fragment(timeline: Timeline) -> Fragment:
                     "name": printable(band.name),
                     "colour": colour,
                     "path": _area(points, sums[number], shown),
-                    "at_peak": size_text(band.sizes[timeline.peak]),
+                    "at_peak": prose_size(band.sizes[timeline.peak]),
                 }
                 for number, (band, colour) in enumerate(
                     zip(timeline.bands, band_colours(timeline), strict=True)
@@ -75,12 +75,12 @@ def fragment(timeline: Timeline) -> Fragment:
             steps="".join(f"M{shown.x(step + 1)} 0V{_HEIGHT}" for step in shown.steps),
             step_note=step_note(timeline),
             failures="".join(f"M{shown.x(one + 1)} 0V{_HEIGHT}" for one in timeline.failures),
-            byte_marks=[(size_text(mark), shown.y(mark) / 4) for mark in byte_marks(shown.top)],
+            byte_marks=[(prose_size(mark), shown.y(mark) / 4) for mark in byte_marks(shown.top)],
             event_marks=[(f"{mark:,}", shown.x(mark) / 10) for mark in event_marks(0, shown.last)],
             peak=(shown.x(points[timeline.peak]) / 10, shown.y(shown.highest) / 4),
             rows=_rows(timeline),
             data=script_data(_data(timeline, shown)),
-            size_text=size_text,
+            prose_size=prose_size,
         ),
         "timeline.css",
         "timeline.js",
@@ -96,8 +96,8 @@ def heading(timeline: Timeline) -> str:
     point = timeline.points[timeline.peak]
     moment = "before the first event" if point < 0 else f"event {point + 1:,}"
     return (
-        f"cuda:{timeline.device}: {size_text(timeline.active[timeline.peak])} in use at the peak, "
-        f"{size_text(timeline.reserved[timeline.peak])} reserved "
+        f"cuda:{timeline.device}: {prose_size(timeline.active[timeline.peak])} in use at the peak, "
+        f"{prose_size(timeline.reserved[timeline.peak])} reserved "
         f"({moment} of {timeline.events:,})"
     )
 
@@ -123,7 +123,7 @@ def capacity_text(timeline: Timeline) -> str:
     if timeline.capacity is None:
         return ""
     above = "" if Scene(timeline).capacity_shown else ", above the picture"
-    return f"capacity {size_text(timeline.capacity)}{above}"
+    return f"capacity {prose_size(timeline.capacity)}{above}"
 
 
 def step_note(timeline: Timeline) -> str:
@@ -244,9 +244,9 @@ def _rows(timeline: Timeline) -> list[dict[str, object]]:
         rows.append(
             {
                 "event": f"{timeline.points[index] + 1:,}",
-                "active": size_text(timeline.active[index]),
-                "reserved": size_text(timeline.reserved[index]),
-                "bands": [size_text(band.sizes[index]) for band in timeline.bands],
+                "active": prose_size(timeline.active[index]),
+                "reserved": prose_size(timeline.reserved[index]),
+                "bands": [prose_size(band.sizes[index]) for band in timeline.bands],
                 "place": _place(timeline.frames[index])[0],
                 "is_peak": index == timeline.peak,
             }

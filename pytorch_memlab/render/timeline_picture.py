@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..errors import UsageError
-from .peak import size_text
 from .scale import byte_marks, event_marks
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
 
@@ -126,7 +126,7 @@ def _timeline(axes: Axes, timeline: Timeline) -> None:
         axes.fill_between(
             moments, _held(below), _held(edge), step="post", facecolor=face, linewidth=0
         )
-        at_peak = size_text(band.sizes[timeline.peak])
+        at_peak = prose_size(band.sizes[timeline.peak])
         keys.insert(0, Patch(facecolor=face, label=f"{_cut(band.name)}, {at_peak}"))
         below = edge
     keys.append(Line2D([], [], color=_INK, linewidth=1.2, label="reserved"))
@@ -182,7 +182,7 @@ def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -
     axes.set_xlim(0, shown.last)
     axes.set_ylim(0, shown.top)
     sizes, events = byte_marks(shown.top), event_marks(0, shown.last)
-    axes.set_yticks(sizes, [size_text(size) for size in sizes])
+    axes.set_yticks(sizes, [prose_size(size) for size in sizes])
     axes.set_xticks(events, [f"{event:,}" for event in events])
     axes.set_xlabel("events of the allocator", color=_QUIET)
     axes.tick_params(colors=_QUIET)

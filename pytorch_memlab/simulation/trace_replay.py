@@ -42,10 +42,14 @@ class ReplayedError:
     Args:
         index: of the event in the trace.
         message: text of ``torch.OutOfMemoryError``.
+        active: bytes of all blocks in use then.
+        reserved: bytes of all segments then.
     """
 
     index: int
     message: str
+    active: int = 0
+    reserved: int = 0
 
 
 @dataclass(slots=True)
@@ -84,6 +88,7 @@ class _EnoughError(Exception):
 def replay(
     trace: Mapping[str, Any],
     *,
+    settings: AllocatorSettings | None = None,
     order_by_address: bool = True,
     most_mismatches: int | None = None,
 ) -> Replay:
@@ -104,6 +109,7 @@ def replay(
             bytes free on the GPU in place of an address. ``free_completed`` is a ``free``, and
             ``free_requested`` and ``snapshot`` tell nothing. ``total_memory``, bytes of the GPU,
             may be there.
+        settings: of the allocator, in place of those in the trace.
         order_by_address: whether the lowest address among blocks of one size is taken, as the
             PyTorch versions did that the traces of this project come from.
         most_mismatches: how many differences end the replay; None for no end.
@@ -115,7 +121,7 @@ def replay(
         UsageError: the trace is not of this form.
     """
     try:
-        return _Replayer(trace, order_by_address, most_mismatches).run()
+        return _Replayer(trace, settings, order_by_address, most_mismatches).run()
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
@@ -124,7 +130,11 @@ def replay(
 
 class _Replayer:
     def __init__(
-        self, trace: Mapping[str, Any], order_by_address: bool, most_mismatches: int | None
+        self,
+        trace: Mapping[str, Any],
+        settings: AllocatorSettings | None,
+        order_by_address: bool,
+        most_mismatches: int | None,
     ) -> None:
         self._trace = trace
         self._most_mismatches = most_mismatches
@@ -132,7 +142,9 @@ class _Replayer:
         self._driver.total = trace.get("total_memory", self._driver.total)
         mapped = [tuple(event[1:4]) for event in trace["events"] if event[0] == "segment_map"]
         self._driver.mapped = [address for address, _, _ in mapped]
-        settings = AllocatorSettings.parse(trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or "")
+        if settings is None:
+            text = trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or ""
+            settings = AllocatorSettings.parse(text)
         self._allocator = CachingAllocator(
             self._driver, settings, order_by_address=order_by_address
         )
@@ -220,7 +232,10 @@ class _Replayer:
         try:
             actual = self._malloc(index, size, stream)
         except OutOfMemory as error:
-            self._result.out_of_memory.append(ReplayedError(index, str(error)))
+            allocator = self._allocator
+            self._result.out_of_memory.append(
+                ReplayedError(index, str(error), allocator.active_bytes, allocator.reserved_bytes)
+            )
         else:
             self._allocator.free(actual)
             self._differs(index, f"{size} bytes at {actual:#x}, recorded as out of memory")

@@ -117,7 +117,7 @@ def test_the_command_sums_what_it_does_not_show(dumped, capsys):
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--device", "5"], "snapshot.pickle has no GPU 5"),
+        (["--device", "5"], "snapshot.pickle has no GPU 5: --device takes 0"),
         (["--top", "0"], "--top is a number of rows from 1 on, not 0"),
     ],
 )

@@ -11,7 +11,7 @@ from recorded_programs.streams import load
 
 from pytorch_memlab.errors import AllocatorSettingsError
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Frame
-from pytorch_memlab.history.replay import least_capacity, replay
+from pytorch_memlab.history.replay import recorded_capacity, replay
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.simulation import replay as replay_trace
 from pytorch_memlab.simulation import simulate
@@ -225,8 +225,8 @@ def test_a_cache_that_the_program_emptied_is_emptied_again():
 
 def test_an_event_tells_how_much_the_gpu_had():
     history, _ = recorded("500MiB", 1)
-    assert least_capacity(history) == 500 * MIB
-    assert least_capacity(HOLES) is None
+    assert recorded_capacity(history) == 500 * MIB
+    assert recorded_capacity(HOLES) is None
     result = replay(history, capacity=500 * MIB)
     assert result.out_of_memory.was_recorded
     larger = replay(history, capacity=600 * MIB)

@@ -1,0 +1,35 @@
+"""Which GPUs of a recorded history a command looks at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pytorch_memlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytorch_memlab.history.model import AllocationHistory
+
+
+def recorded_devices(history: AllocationHistory, path: str, device: int | None) -> list[int]:
+    """The GPUs to show.
+
+    Args:
+        history: that was read.
+        path: of its file, for messages.
+        device: index that the user asked for; None for all GPUs that were used.
+
+    Raises:
+        UsageError: the history has no such GPU, or nothing at all.
+    """
+    used = [one.device for one in history.devices if one.events or one.segments]
+    if not used:
+        raise UsageError(
+            f"{path} has no events: record them with torch.cuda.memory._record_memory_history() "
+            "before the program allocates"
+        )
+    if device is None:
+        return used
+    if device not in range(len(history.devices)):
+        known = " or ".join(str(one) for one in used)
+        raise UsageError(f"{path} has no GPU {device}: --device takes {known}")
+    return [device]

@@ -1,0 +1,111 @@
+"""``pytorch-memlab replay``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytorch_memlab.history.what_if import WhatIf
+
+
+class ReplayCommand:
+    """Replay a memory snapshot with other allocator settings or on other GPUs.
+
+    The file is one that torch.cuda.memory._dump_snapshot() or pytorch-memlab run -o wrote. Nothing
+    in it is executed. Its requests and frees go through a simulated allocator: first as they were
+    recorded, to check that all addresses come out the same, then once for each --gpu, with the
+    settings of all --set options. Each row of the table is one replay; below it stands where
+    memory runs out. Kernels and the program itself do not run.
+
+    for example:
+      pytorch-memlab replay snapshot.pickle --set expandable_segments:True
+      pytorch-memlab replay snapshot.pickle --gpu rtx4090 --gpu 16GiB
+      pytorch-memlab replay snapshot.pickle --set max_split_size_mb:128 --gpu a100
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument_group("what to change").add_argument
+        add(
+            "--set",
+            dest="settings",
+            action="append",
+            metavar="NAME:VALUE",
+            help="change a setting of PYTORCH_CUDA_ALLOC_CONF, such as max_split_size_mb:128; the"
+            " others stay as recorded. Repeatable: all of them apply together. Without --gpu, the"
+            " replay has the memory that the recording had when it ran out, or no limit",
+        )
+        add(
+            "--gpu",
+            dest="gpus",
+            action="append",
+            metavar="NAME|SIZE|FILE",
+            help="replay on this GPU, less an estimate for its CUDA context: a name (t4, rtx4090,"
+            " a100, h100), its memory (24GiB), or a TOML file with its name, memory,"
+            " compute_capability and multiprocessors. Repeatable: each is a row",
+        )
+        add = parser.add_argument_group("what to show").add_argument
+        add("--device", type=int, metavar="N", help="replay this GPU (default: all that were used)")
+        parser.add_argument("file", metavar="FILE", help="the snapshot")
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+        """Read the options and the file.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What replays and prints.
+
+        Raises:
+            UsageError: an option cannot be carried out.
+            SnapshotError: the file is no snapshot.
+        """
+        from pytorch_memlab.cli.recorded_devices import recorded_devices
+        from pytorch_memlab.history.snapshot import read_snapshot
+        from pytorch_memlab.history.what_if import what_if
+        from pytorch_memlab.simulation.alloc_conf import read_alloc_conf
+        from pytorch_memlab.simulation.hardware.presets import find_gpu
+        from pytorch_memlab.simulation.taken_memory import TakenMemory
+
+        del process
+        settings = _joined(options.settings or ())
+        read_alloc_conf(settings)
+        gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
+        for _, gpu in gpus:
+            TakenMemory.of(gpu, None, 0)
+        history = read_snapshot(options.file)
+        devices = recorded_devices(history, options.file, options.device)
+        return partial(
+            _show, lambda: [what_if(history, device, settings, gpus) for device in devices]
+        )
+
+
+def _joined(settings: Sequence[str]) -> str:
+    """All settings as one text.
+
+    Raises:
+        UsageError: one is given twice.
+    """
+    names = [item.partition(":")[0].strip() for item in settings]
+    for name in names:
+        if name and names.count(name) > 1:
+            raise UsageError(
+                f"--set {name} is given twice: all --set options apply together, so give it once,"
+                " and run the command again for another value"
+            )
+    return ",".join(item.strip() for item in settings)
+
+
+def _show(found: Callable[[], Sequence[WhatIf]]) -> None:
+    from pytorch_memlab.render import replay
+
+    print("\n".join(map(replay.text, found())), end="")

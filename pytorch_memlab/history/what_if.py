@@ -1,0 +1,104 @@
+"""A recording beside replays of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ..simulation.hardware.gpu import GPU
+from ..simulation.taken_memory import TakenMemory
+from .first_state import first_state
+from .model import AllocationHistory, Stack
+from .peak import settings_of
+from .replay import Figures, ReplayResult, changed_settings, recorded_capacity, replay
+from .replay_check import ReplayCheck, check_replay, recorded_figures
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A recording replayed in another way.
+
+    Args:
+        name: of the GPU, as the user wrote it; empty for that of the recording.
+        gpu: the GPU; None for that of the recording.
+        result: of the replay.
+    """
+
+    name: str
+    gpu: GPU | None
+    result: ReplayResult
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A recording, the check that it can be replayed, and its variants.
+
+    Args:
+        device: index of the GPU.
+        events: how many the history has.
+        stacks: of the history.
+        earlier: bytes of the segments from before the first event.
+        recorded: what the recording tells.
+        check: how well a replay reproduces it.
+        settings: that variants change, as the user wrote them.
+        variants: in the order in which they were asked for.
+    """
+
+    device: int
+    events: int
+    stacks: Sequence[Stack]
+    earlier: int
+    recorded: Figures
+    check: ReplayCheck
+    settings: str
+    variants: tuple[Variant, ...]
+
+
+def what_if(
+    history: AllocationHistory,
+    device: int = 0,
+    settings: str = "",
+    gpus: Sequence[tuple[str, GPU]] = (),
+) -> WhatIf:
+    """Replay a recording as it was, and with other settings or on other GPUs.
+
+    Args:
+        history: of the process.
+        device: index of the GPU.
+        settings: changes of the allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them.
+        gpus: names and GPUs; without any, settings are tried on the GPU of the recording.
+
+    Raises:
+        AllocatorSettingsError: an unknown setting, or a value that PyTorch refuses.
+        UsageError: the CUDA context leaves nothing of a GPU.
+    """
+    recorded = settings_of(history.settings)
+    changed = changed_settings(recorded, settings)
+    taken = [TakenMemory.of(gpu, None, 0).context for _, gpu in gpus]
+    check = check_replay(history, device)
+    variants = []
+    for (name, gpu), context in zip(gpus, taken, strict=True):
+        result = replay(
+            history,
+            device,
+            changed,
+            gpu.total_memory,
+            context,
+            order_by_address=check.order_by_address,
+        )
+        variants.append(Variant(name, gpu, result))
+    if settings and not gpus:
+        capacity = recorded_capacity(history, device)
+        result = replay(history, device, changed, capacity, order_by_address=check.order_by_address)
+        variants.append(Variant("", None, result))
+    one = history.devices[device]
+    return WhatIf(
+        device,
+        len(one.events),
+        history.stacks,
+        sum(segment.size for segment in first_state(one, recorded)),
+        recorded_figures(history, device),
+        check,
+        settings,
+        tuple(variants),
+    )
