@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from .line_profiler.profile import (
         display as display,
     )
+    from .line_profiler.saved_profile import (
+        load as load,
+    )
     from .mem_reporter import MemReporter
     from .mem_trace import (
         GPUMemTrace,
@@ -99,6 +102,7 @@ _HOMES = {
     "ipython_tb_clear_frames": "notebook.traceback_cleaning",
     "ipython_tb_clear_frames_ctx": "notebook.traceback_cleaning",
     "is_in_ipython": "notebook.traceback_cleaning",
+    "load": "line_profiler.saved_profile",
     "preload_pytorch": "gpu_mem",
     "profile": "line_profiler.profile",
     "profile_every": "line_profiler.profile",
@@ -108,7 +112,7 @@ _HOMES = {
     "stop_watching_memory": "notebook.memory_usage",
 }
 
-# All but ``display``: ``import *`` in a notebook would hide IPython's own.
+# All but ``display`` and ``load``: ``import *`` would hide IPython's own and numpy's.
 __all__ = [
     "GPU",
     "Courtesy",

@@ -39,6 +39,10 @@ class SnapshotError(UsageError):
     """A file or an object that is no memory snapshot of PyTorch; the message says what it is."""
 
 
+class ProfileError(UsageError):
+    """A file that is no saved profile of pytorch_memlab; the message says what it is."""
+
+
 class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError):
     """A CUDA call that the simulation does not cover; the message names it.
 

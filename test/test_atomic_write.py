@@ -121,6 +121,8 @@ for path in sys.argv[1:]:
     try:
         if path.endswith("reporter.txt"):
             MemReporter().report(file=path, details=True)
+        elif path.endswith(".json"):
+            LineProfiler(large).save(path, force=True)
         else:
             file_writer(path)(LineProfiler(large).display(large).report)
     except UsageError as error:

@@ -379,8 +379,8 @@ def test_output_file(ending, script, capsys, tmp_path):
         assert written.startswith("<!DOCTYPE html>")
         assert "return F.linear(x, self.weight)" in written
     else:
-        (table,) = json.loads(written)["tables"]
-        assert table["function"]["qual_name"] == "Net.forward"
+        (function,) = json.loads(written)["functions"]
+        assert function["qual_name"] == "Net.forward"
 
 
 def test_output_file_stays_where_it_was_asked_for(script, tmp_path):

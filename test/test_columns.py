@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 
+import format_1
 import pytest
 import torch
 from sample_reports import CUDA0
@@ -153,4 +154,4 @@ def test_short_names_are_the_heads_of_their_columns() -> None:
     assert second.split()[:4] == ["60.00M"] * 4
     for name in short.columns:
         assert f">{name} <br>" in html.render(short)
-    assert json.load(json.render(short)) == short
+    assert json.load(format_1.render(short)) == short

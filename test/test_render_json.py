@@ -1,7 +1,8 @@
-"""Saved profiles."""
+"""Saved profiles of format 1."""
 
 import json as stdlib_json
 
+import format_1
 import pytest
 from sample_reports import (
     CONVOLUTION,
@@ -23,7 +24,7 @@ from pytorch_memlab.render import json, text
 def test_layout() -> None:
     report = seed_report("simulated GPU: L4")
     report = Report(report.columns, report.tables[1:], report.notes)
-    assert stdlib_json.loads(json.render(report)) == {
+    assert stdlib_json.loads(format_1.render(report)) == {
         "format": 1,
         "columns": ["active_bytes.all.peak", "reserved_bytes.all.peak"],
         "tables": [
@@ -54,14 +55,14 @@ def test_saved_profile_loads_as_it_was() -> None:
     entries = [*SEED_ENTRIES, entry(1, 8, 2**60 + 1, device=CUDA1, time=0.1 + 0.2, delta=-512)]
     columns = ["active_bytes.all.peak", "time", "delta", "segment.all.peak"]
     report = LineRecords(entries, infos, ["a", "b"]).display(None, columns).report
-    loaded = json.load(json.render(report))
+    loaded = json.load(format_1.render(report))
     assert loaded == report
     assert loaded.tables[1].rows[8] == (2**60 + 1, 0.30000000000000004, -512, None)
 
 
 def test_what_a_simulation_did_not_know_is_saved_with_its_line() -> None:
     report = marked_report("simulated GPU: L4")
-    saved = stdlib_json.loads(json.render(report))
+    saved = stdlib_json.loads(format_1.render(report))
     assert [table["gaps"] for table in saved["tables"]] == [
         {
             "8": [named("estimated", "mean", 1, 3 << 20)],
@@ -75,8 +76,8 @@ def test_what_a_simulation_did_not_know_is_saved_with_its_line() -> None:
     ]
     for table in saved["tables"]:
         del table["gaps"]
-    assert saved == stdlib_json.loads(json.render(seed_report("simulated GPU: L4")))
-    assert json.load(json.render(report)) == report
+    assert saved == stdlib_json.loads(format_1.render(seed_report("simulated GPU: L4")))
+    assert json.load(format_1.render(report)) == report
 
 
 def named(
@@ -101,16 +102,16 @@ def named(
 
 def test_memory_of_unknown_size_is_saved_and_loaded() -> None:
     report = LineRecords([entry(1, 8, 0, gaps=(CONVOLUTION,))], {1: OUTER}).display().report
-    [table] = stdlib_json.loads(json.render(report))["tables"]
+    [table] = stdlib_json.loads(format_1.render(report))["tables"]
     assert table["gaps"] == {
         "8": [named("uncounted", "convolution", 3, 0, unknown="cuDNN workspaces")]
     }
-    assert json.load(json.render(report)) == report
+    assert json.load(format_1.render(report)) == report
 
 
 def test_a_profile_saved_before_memory_of_unknown_size_was_told_loads() -> None:
     report = marked_report()
-    saved = stdlib_json.loads(json.render(report))
+    saved = stdlib_json.loads(format_1.render(report))
     for table in saved["tables"]:
         for gaps in table["gaps"].values():
             for gap in gaps:
@@ -128,7 +129,7 @@ def test_a_profile_saved_before_memory_of_unknown_size_was_told_loads() -> None:
     ],
 )
 def test_damaged_gaps_are_refused(old: str, new: str) -> None:
-    saved = json.render(marked_report())
+    saved = format_1.render(marked_report())
     assert old in saved
     with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
         json.load(saved.replace(old, new, 1))
@@ -136,7 +137,7 @@ def test_damaged_gaps_are_refused(old: str, new: str) -> None:
 
 def test_report_without_tables_loads() -> None:
     report = Report(("hits",), (), ("f did not run",))
-    assert json.load(json.render(report)) == report
+    assert json.load(format_1.render(report)) == report
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"a": 1}', '"format"'])
@@ -165,7 +166,7 @@ def test_other_format_is_refused() -> None:
     ],
 )
 def test_damaged_profile_is_refused(old: str, new: str) -> None:
-    saved = json.render(seed_report())
+    saved = format_1.render(seed_report())
     assert old in saved
     with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
         json.load(saved.replace(old, new, 1))
@@ -176,7 +177,7 @@ def test_folded_lines_stay_folded() -> None:
     function = FunctionInfo("<module>", "script.py", 1, source, folded=((2, 2), (5, 10**15)))
     report = Report(("hits",), (FunctionTable(function, CUDA0, {1: (1,), 3: (1,)}),), ())
 
-    assert json.load(json.render(report)) == report
+    assert json.load(format_1.render(report)) == report
     assert "return 1" not in text.render(report)
     assert text.render(report).splitlines()[3:] == ["   1    1  def f():", "   1    3  f()"]
 
@@ -185,7 +186,7 @@ def test_folded_lines_stay_folded() -> None:
     "number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "-9223372036854775808"]
 )
 def test_numbers_that_no_counter_has_are_refused(number: str) -> None:
-    saved = json.render(seed_report())
+    saved = format_1.render(seed_report())
     begin = saved.index('"7": [') + len('"7": [')
     damaged = saved[:begin] + number + saved[saved.index(",", begin) :]
     with pytest.raises(UsageError, match=r"^(damaged saved profile: |not a profile saved )[^\n]*$"):

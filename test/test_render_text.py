@@ -244,7 +244,6 @@ def test_no_tables_is_never_without_a_reason() -> None:
 def test_file_name_chooses_the_renderer() -> None:
     assert renderer_for("a.txt") is text.render
     assert renderer_for(Path("a.b/C.HTML")).__module__ == "pytorch_memlab.render.html"
-    assert renderer_for("a.json").__module__ == "pytorch_memlab.render.json"
     with pytest.raises(
         UsageError, match=r"^cannot tell the format of a.csv: end it in .txt, .html, .json$"
     ):

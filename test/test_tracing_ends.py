@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType
 from typing import Any
 
+import format_1
 import pytest
 import torch
 from traced_programs import RecordedFrame, Recorder
@@ -132,7 +133,7 @@ def test_every_renderer_says_it() -> None:
     assert f"\n{sentence}\n" in text.render(report)
     assert sentence in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).split())
     assert f">{sentence}</p>" in html.fragment(report)
-    assert json.load(json.render(report)).notes[0] == sentence
+    assert json.load(format_1.render(report)).notes[0] == sentence
 
 
 def test_a_trace_function_at_the_limit_ends_its_intervals_there() -> None:

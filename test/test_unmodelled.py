@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from dataclasses import replace
 
 import pytest
 import torch
 
-from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab import LineProfiler, load, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.records import Gap, GapKind
@@ -166,10 +165,11 @@ def test_whole_tables(options, script, capsys):
 
 def test_a_saved_profile_has_them(script, tmp_path):
     main(["run", "--gpu", "24GiB", "-f", "inner", "-f", "work", "-o", "out.json", script])
-    inner, work = json.loads((tmp_path / "out.json").read_text())["tables"]
+    entries = load(tmp_path / "out.json").recorded().entries
     found = {
-        line: [(gap["kind"], gap["name"], gap["calls"], gap["nbytes"]) for gap in gaps]
-        for line, gaps in (inner["gaps"] | work["gaps"]).items()
+        str(entry.line): [(gap.kind.value, gap.name, gap.calls, gap.nbytes) for gap in entry.gaps]
+        for entry in entries
+        if entry.gaps
     }
     assert found == {
         "7": [("unmodelled", "gaps::mystery", 4, 16 * KIB)],

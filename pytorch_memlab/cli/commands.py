@@ -12,6 +12,7 @@ from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.peak import PeakCommand
 from pytorch_memlab.cli.replay import ReplayCommand
 from pytorch_memlab.cli.run import RunCommand
+from pytorch_memlab.cli.show import ShowCommand
 
 
 class Command(Protocol):
@@ -24,7 +25,7 @@ class Command(Protocol):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int | None]:
         """Check everything that can be checked beforehand.
 
         Args:
@@ -32,7 +33,7 @@ class Command(Protocol):
             process: holds what must stay in force until the process ends.
 
         Returns:
-            What does the work.
+            What does the work, and returns the exit code or None for 0.
 
         Raises:
             MemlabError: the command cannot be carried out, and nothing of it was.
@@ -41,7 +42,11 @@ class Command(Protocol):
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
     "profile a program": {"run": RunCommand()},
-    "look at what was recorded": {"peak": PeakCommand(), "replay": ReplayCommand()},
+    "look at what was recorded": {
+        "show": ShowCommand(),
+        "peak": PeakCommand(),
+        "replay": ReplayCommand(),
+    },
 }
 """Commands by name, under the headings of the help."""
 

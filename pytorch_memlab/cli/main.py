@@ -32,7 +32,8 @@ def main(arguments: Sequence[str]) -> int:
         arguments: without the name of the program.
 
     Returns:
-        The exit code: 0, or 2 for a command that cannot be carried out.
+        The exit code: 0, 1 where a comparison found too much, or 2 for a command that cannot be
+        carried out.
 
     Raises:
         BaseException: whatever the program that was run raises.
@@ -60,8 +61,7 @@ def _carry_out(
         return USAGE_ERROR
     finally:
         when_prepared()
-    work()
-    return 0
+    return work() or 0
 
 
 def _without_command(arguments: Sequence[str]) -> int:

@@ -2,59 +2,122 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Protocol
 
 from pytorch_memlab._common.standard_output import write_to_stdout
 from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.records import Report
+
+if TYPE_CHECKING:
+    from pytorch_memlab.profiles.recorded import RecordedProfile
+    from pytorch_memlab.records import Report
 
 
-def writer_to(paths: Sequence[str]) -> Callable[[Report], None]:
-    """What writes a report, checked before there is one.
+class Results(Protocol):
+    """What a command has to show."""
+
+    def report(self) -> Report:
+        """The tables asked for."""
+
+    def recorded(self) -> RecordedProfile:
+        """All that was recorded."""
+
+
+def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], None]:
+    """What writes results, checked before there are any.
 
     Args:
-        paths: files ending in ``.txt``, ``.html`` or ``.json``; none for standard output. Each
-            process that ``torchrun`` started writes files of its own, and one of them prints.
+        paths: files ending in ``.txt`` or ``.html`` for the tables, in ``.json`` for the whole
+            profile; none for tables on standard output. Each process that ``torchrun`` started
+            writes files of its own, and one of them prints.
+        force: overwrite older profiles.
 
     Returns:
-        A function of the report. If a file cannot be written after all, standard output gets it.
+        A function of the results. If a file cannot be written after all, standard output gets the
+        tables.
 
     Raises:
         UsageError: another ending, or no file can be written there.
     """
     if not paths:
         return _to_terminal if prints() else _to_nowhere
-    from pytorch_memlab.render.to_file import file_writer
+    files = [_File(path_of_rank(path), force=force) for path in paths]
 
-    files = {path: file_writer(path) for path in map(path_of_rank, paths)}
-
-    def write(report: Report) -> None:
-        written = [_is_written(report, path, to_file) for path, to_file in files.items()]
+    def write(results: Results) -> None:
+        written = [file.is_written(results) for file in files]
         if not all(written):
-            _to_terminal(report)
+            _to_terminal(results)
 
     return write
 
 
-def _is_written(report: Report, path: str, to_file: Callable[[Report], None]) -> bool:
-    try:
-        to_file(report)
-    except UsageError as error:
-        print(error, file=sys.stderr)
-        return False
-    if prints():
-        print(f"memory profile written to {path}", file=sys.stderr)
-    return True
+def is_profile(path: str) -> bool:
+    """Whether a file's name asks for the whole profile."""
+    return PurePath(path).suffix.lower() == ".json"
 
 
-def _to_nowhere(report: Report) -> None:
+class _File:
+    """A file for the tables or for the whole profile.
+
+    Args:
+        name: as messages call it.
+        force: overwrite an older profile.
+
+    Raises:
+        UsageError: the ending is of no format, or no file can be written there.
+    """
+
+    def __init__(self, name: str, *, force: bool) -> None:
+        from pytorch_memlab._common.atomic_write import check_writable
+        from pytorch_memlab.line_profiler.saved_profile import check_free
+
+        self._name = name
+        self._text_of = _text_for(name)
+        self._is_exclusive = is_profile(name) and not force
+        check_writable(name)
+        if self._is_exclusive:
+            check_free(name)
+        # The path stays what it was if the program changes its folder.
+        self._path = Path(name).absolute()
+
+    def is_written(self, results: Results) -> bool:
+        """Write it; False, with the reason on standard error, if that cannot be done."""
+        from pytorch_memlab._common.atomic_write import write_file
+        from pytorch_memlab.line_profiler.saved_profile import is_taken
+
+        path, name = self._path, self._name
+        if self._is_exclusive and is_taken(path):  # by another process, since this one began
+            path = path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}")
+            name = str(PurePath(name).with_name(path.name))
+        try:
+            write_file(path, self._text_of(results), called=name)
+        except UsageError as error:
+            print(error, file=sys.stderr)
+            return False
+        if prints():
+            print(f"memory profile written to {name}", file=sys.stderr)
+        return True
+
+
+def _text_for(name: str) -> Callable[[Results], str]:
+    from pytorch_memlab.render import renderer_for, saved_profile
+
+    if is_profile(name):
+        return lambda results: saved_profile.render(results.recorded())
+    render = renderer_for(name)
+    return lambda results: render(results.report())
+
+
+def _to_nowhere(results: Results) -> None:
     """Another process prints its report."""
 
 
-def _to_terminal(report: Report) -> None:
+def _to_terminal(results: Results) -> None:
     from pytorch_memlab.render import terminal
 
-    write_to_stdout(partial(terminal.write, report))
+    write_to_stdout(partial(terminal.write, results.report()))

@@ -42,7 +42,7 @@ class PeakCommand:
         add("--device", type=int, metavar="N", help="show this GPU (default: all that were used)")
         parser.add_argument("file", metavar="FILE", help="the snapshot")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
         """Read the file.
 
         Args:

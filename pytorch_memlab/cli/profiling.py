@@ -6,6 +6,7 @@ import builtins
 import functools
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -27,6 +28,8 @@ from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
+from pytorch_memlab.line_profiler.recorded import combined
+from pytorch_memlab.profiles.recorded import RecordedProfile
 from pytorch_memlab.records import Report, Section
 
 
@@ -83,6 +86,8 @@ class Profile:
         self._steps = steps
         self._profiler = LineProfiler(target_gpu=device)
         self._process = os.getpid()
+        self._argv = program.argv
+        self._error: BaseException | None = None
         self._program_showed_tables = False
         self._are_named = bool(names)
         named = named_functions(program, names)
@@ -141,30 +146,32 @@ class Profile:
         self._profiler.disable()
         global_line_profiler.disable()
 
-    def finish(self, write: Callable[[Report], None], is_asked_for: bool) -> None:
+    def finish(self, write: Callable[[Profile], None], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked.
 
         Args:
-            write: shows a report.
+            write: shows the results.
             is_asked_for: show tables also where the program itself has shown its own.
         """
         self._profiler.disable()
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
-            report = self._report()
-            write(report)
-            failed = not isinstance(sys.exc_info()[1], (SystemExit, type(None)))
+            self._error = sys.exc_info()[1]
+            write(self)
+            report = self.report()
+            failed = not isinstance(self._error, (SystemExit, type(None)))
             shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
             if shows_memory and not failed:
                 tell_unused_gpu()
 
-    def _report(self) -> Report:
+    def report(self) -> Report:
+        """The tables of the functions asked for: those named or decorated, or else all."""
         decorated = [function for function, _ in self._decorated]
-        asked = dict.fromkeys(column for _, columns in self._decorated for column in columns)
-        columns = self._columns or tuple(asked) or DEFAULT_COLUMNS
+        columns = self._shown_columns
         reports = []
         if self._are_named or not decorated:
-            reports.append(self._own_report(columns))
+            report = self._profiler.records().display(self._own_names() or None, columns).report
+            reports.append(replace(report, notes=(*self._unmatched(), *report.notes)))
         if decorated:
             reports.append(global_line_profiler.display(decorated, columns).report)
         return Report(
@@ -174,18 +181,42 @@ class Profile:
             tuple(section for other in self._others for section in other.sections()),
         )
 
-    def _own_report(self, columns: tuple[str, ...]) -> Report:
-        """The functions that were named, or all; of patterns, those that ran."""
-        records = self._profiler.records()
-        ran = records.functions_that_ran() if self._are_named else []
-        chosen = [*self._named, *(name for name in ran if name not in self._named)]
-        report = records.display(chosen or None, columns).report
-        unmatched = [
+    def recorded(self) -> RecordedProfile:
+        """All functions that were profiled, and how the program ended."""
+        decorated = [function for function, _ in self._decorated]
+        own = _recorded(self._profiler, self._own_names(), () if decorated else None)
+        own = replace(own, notes=(*self._unmatched(), *own.notes))
+        parts = [own]
+        if decorated:
+            of_decorators = _recorded(global_line_profiler, decorated, ())
+            # What is shown comes first, as the profiler that shows it has it.
+            parts = [own, of_decorators] if self._are_named else [of_decorators, own]
+        status, exception = _ending(self._error)
+        run = replace(
+            own.runs[0],
+            program=self._argv[0],
+            arguments=self._argv[1:],
+            exit_status=status,
+            exception=exception,
+        )
+        return replace(combined(parts, self._shown_columns), runs=(run,))
+
+    @property
+    def _shown_columns(self) -> tuple[str, ...]:
+        asked = dict.fromkeys(column for _, columns in self._decorated for column in columns)
+        return self._columns or tuple(asked) or DEFAULT_COLUMNS
+
+    def _own_names(self) -> list[object]:
+        """The functions that were named; of patterns, those that ran."""
+        ran = self._profiler.records().functions_that_ran() if self._are_named else []
+        return [*self._named, *(name for name in ran if name not in self._named)]
+
+    def _unmatched(self) -> list[str]:
+        return [
             f"no function matched -f {glob.text} in the modules that the program imported"
             for glob in self._globs
             if not glob.has_matched
         ]
-        return replace(report, notes=(*unmatched, *report.notes))
 
     def _noticed(self, shows: Any) -> Any:
         @functools.wraps(shows)
@@ -194,3 +225,29 @@ class Profile:
             return shows(*args, **kwargs)
 
         return show
+
+
+def _recorded(
+    profiler: LineProfiler, shown: Sequence[object], otherwise: tuple[int, ...] | None
+) -> RecordedProfile:
+    """What a profiler recorded, with the functions that tables show.
+
+    Args:
+        profiler: which.
+        shown: the functions.
+        otherwise: their indexes where there are none.
+    """
+    recorded = profiler.recorded()
+    indexes = profiler.indexes_of(shown) if shown else otherwise
+    return replace(recorded, shown=indexes)
+
+
+def _ending(error: BaseException | None) -> tuple[int, str]:
+    """The exit status of a program that an exception ended, or none, and the exception."""
+    if error is None:
+        return 0, ""
+    if isinstance(error, SystemExit):
+        code = error.code
+        return (code, "") if isinstance(code, int) else (int(code is not None), "")
+    status = 130 if isinstance(error, KeyboardInterrupt) else 1
+    return status, traceback.format_exception_only(error)[-1].splitlines()[0]

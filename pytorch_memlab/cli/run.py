@@ -50,7 +50,7 @@ class RunCommand:
     for example:
       pytorch-memlab run train.py --epochs 1
       pytorch-memlab run --gpu 24GiB -f Net.forward -c hits,delta train.py
-      pytorch-memlab run -o profile.html -m package.train
+      pytorch-memlab run -o train.memlab.json -m package.train
 
     exit codes:
       0, or what the program itself ends with; 1 if it ends with an error
@@ -61,7 +61,7 @@ class RunCommand:
         """Declare the options."""
         add_run_options(parser)
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
         """Find the script and its functions, and simulate a GPU where one is asked for or needed.
 
         Args:
@@ -87,7 +87,7 @@ class RunCommand:
         columns = options.columns and checked_columns(options.columns)
         outputs = options.outputs or ()
         files = [path for path in outputs if not is_trace(path)]
-        write = writer_to(files)
+        write = writer_to(files, force=options.force)
         history = WholeRunHistory(keeps_events=len(files) < len(outputs))
         traces = [TraceFile(path, history) for path in outputs if is_trace(path)]
         others = [

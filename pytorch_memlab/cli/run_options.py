@@ -101,10 +101,11 @@ def _add_output(add: Add) -> None:
         dest="outputs",
         action="append",
         metavar="FILE",
-        help="write a file: the report instead of printing it (.txt, .html or .json), or the memory"
-        " history of the run in PyTorch's own format (.pickle), for pytorch-memlab peak and"
-        " pytorch.org/memory_viz; repeatable. {rank} and {pid} are filled in; each process that"
-        " torchrun starts writes its own file, such as out.rank0.html",
+        help="write a file: the report instead of printing it (.txt or .html), everything that was"
+        " recorded, for pytorch-memlab show, top, diff and merge (.json), or the memory history of"
+        " the run in PyTorch's own format, for pytorch-memlab peak and pytorch.org/memory_viz"
+        " (.pickle); repeatable. {rank} and {pid} are filled in; each process that torchrun starts"
+        " writes its own file, such as out.rank0.html",
     )
     add(
         "--report",
@@ -118,6 +119,7 @@ def _add_output(add: Add) -> None:
         help="show the variables whose memory grows with every step of the optimizer, with the"
         " line that allocates it; looking takes time after each step",
     )
+    add("--force", action="store_true", help="overwrite the .json file of an older run")
 
 
 def _add_simulation(add: Add) -> None:

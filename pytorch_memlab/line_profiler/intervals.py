@@ -10,6 +10,7 @@ from ..devices import NO_GAPS, find_devices, get_device, simulated_machine
 from ..devices.in_use import DevicesInUse
 from ..records import Gap, PeakShare
 from ..scopes import ZERO, Sample, ledger_of
+from .call_sites import find_call_site
 from .line_gaps import LineGaps
 from .line_store import Line
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
     from ..devices import Device, Gaps
     from ..scopes import Ledger, Window
+    from ..simulation.machine import Machine
+    from .call_sites import CallSite
     from .line_store import LineStore
 
 
@@ -39,7 +42,7 @@ class Measured:
         self._is_on = False
         self._awaited: tuple[Ledger, ...] = ()
         self._chosen: dict[Device, None] = {}
-        self._machine: object = None
+        self._machine: Machine | None = None
         self._gaps_before: dict[Hashable, Gap] = {}
         self.is_narrowed = False
         self.aim(target)
@@ -101,7 +104,7 @@ class Measured:
         Whatever was profiled of it, since the beginning; of the first device if none was in use.
         """
         sums = LineGaps()
-        sums.add(self._gaps_before, _gaps_of(self._devices()))
+        sums.add(self._gaps_before, _gaps_of(self.devices()))
         return sums.all()
 
     def peak_shares(self) -> list[PeakShare]:
@@ -110,7 +113,7 @@ class Measured:
         Of several simulations the highest peak of each device counts.
         """
         shares: dict[str, PeakShare] = {}
-        for device in self._devices():
+        for device in self.devices():
             share = None if device.peak_share is None else device.peak_share()
             known = shares.get(device.name)
             if share is not None and (known is None or share.active > known.active):
@@ -119,9 +122,15 @@ class Measured:
 
     def notes(self) -> list[str]:
         """What there is to say of all devices that were ever measured."""
-        return list(dict.fromkeys(note for device in self._devices() for note in device.notes()))
+        return list(dict.fromkeys(note for device in self.devices() for note in device.notes()))
 
-    def _devices(self) -> Iterable[Device]:
+    @property
+    def is_dry_run(self) -> bool:
+        """Whether the simulation that was measured last computes shapes alone."""
+        return self._machine is not None and self._machine.shapes is not None
+
+    def devices(self) -> Iterable[Device]:
+        """All devices that were ever measured; the first one if none was in use."""
         return {**self._in_use.seen, **self._chosen} or find_devices()[:1]
 
     def forget(self) -> None:
@@ -181,7 +190,8 @@ class FunctionIntervals:
 
     def enter(self, code: CodeType, line: int) -> FrameIntervals:
         """A frame of a profiled function begins."""
-        frame = FrameIntervals(self._store.lines_of(id(code)), self._measured)
+        site = find_call_site(code, self._store.calls_of(id(code)))
+        frame = FrameIntervals(self._store.lines_of(id(code)), self._measured, site)
         frame.resume(max(line, code.co_firstlineno))  # a module begins at line 0
         if code.co_name != "<module>":
             frame.count_call()
@@ -196,9 +206,10 @@ class _OpenInterval:
         window: over the device; its start is that of the interval.
     """
 
-    __slots__ = ("device", "ledger", "name", "window")
+    __slots__ = ("began", "device", "ledger", "name", "window")
 
     def __init__(self, device: Device, window: Window) -> None:
+        self.began = window.start.allocated  # when the frame began or went on
         self.device = device
         self.name = device.name
         self.ledger = window.ledger
@@ -211,6 +222,7 @@ class FrameIntervals:
     Args:
         lines: of the function.
         measured: the devices.
+        site: where it was called, None if that is not known.
     """
 
     __slots__ = (
@@ -223,9 +235,12 @@ class FrameIntervals:
         "_lines",
         "_measured",
         "_open",
+        "_site",
     )
 
-    def __init__(self, lines: dict[int, Line], measured: Measured) -> None:
+    def __init__(
+        self, lines: dict[int, Line], measured: Measured, site: CallSite | None = None
+    ) -> None:
         self._all_lines = lines
         self._lines = lines
         self._called: Line | None = None
@@ -235,6 +250,7 @@ class FrameIntervals:
         self._line: Line | None = None
         self._began = 0.0
         self._gaps = NO_GAPS
+        self._site = site
 
     def line(self, number: int) -> None:
         """The frame arrived at a line."""
@@ -284,6 +300,8 @@ class FrameIntervals:
 
     def count_call(self) -> None:
         """The ``def`` line is hit once for each call."""
+        if self._site is not None:
+            self._site.hits += 1
         if self._line is not None:
             self._line.hits += 1
             # The first line event finds no line, which spares the others a test for it.
@@ -308,6 +326,8 @@ class FrameIntervals:
             end = interval.window.close()
             if end is not None:
                 current.on(interval.device).add(interval.window.start, end)
+                if self._site is not None:
+                    self._site.add(interval.name, end.allocated - interval.began)
         self._open = []
         self._line = None
 
@@ -332,6 +352,9 @@ class FrameIntervals:
 
     def _take_call_back(self) -> None:
         """The frame did not begin, it runs already: the ``def`` line has no part in that."""
+        if self._site is not None:
+            self._site.hits -= 1
+            self._site = None  # where this frame stands is not where it was called
         if self._line is not None:
             self._line.hits -= 1
         self.drop()

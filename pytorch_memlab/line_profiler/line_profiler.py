@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from .._common.call_results import is_result_dropped
@@ -17,20 +18,25 @@ from .function_versions import FunctionVersions
 from .intervals import FunctionIntervals, Measured
 from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
+from .recorded import RunTime, recorded_profile
 from .registration import RegisteredFunction, resolve
-from .selection import listed
+from .saved_profile import load, save
+from .selection import listed, selected_code_ids
 from .showing import show, write
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from os import PathLike
     from types import CodeType
     from typing import TextIO
 
     import torch
     from typing_extensions import Self
 
+    from ..profiles.recorded import RecordedProfile
     from ..records import DeviceInfo
+    from .saved_profile import SavedProfile
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
 
@@ -67,6 +73,7 @@ class LineProfiler:
         self._target_gpu = target_gpu
         self._listener = FunctionIntervals(self._raw_line_records, self._measured)
         self._depth = 0
+        self._time = RunTime()
         self.enabled = False
         resolved = [resolve(function) for function in functions]
         for found in resolved:
@@ -124,6 +131,7 @@ class LineProfiler:
             with uninterrupted():
                 self._measured.begin()
                 current_tracer().watch(self._listener, self._codes.values())
+                self._time.begin()
                 self.enabled = True
 
     def disable(self) -> None:
@@ -132,6 +140,7 @@ class LineProfiler:
             with uninterrupted():
                 current_tracer().unwatch(self._listener)
                 self._measured.end()
+                self._time.end()
                 self._depth = 0
                 self.enabled = False
 
@@ -203,6 +212,60 @@ class LineProfiler:
             current_tracer().notice_ends()
         ends = self._listener.ends()
         return LineRecords(self._raw_line_records, self._code_infos, self._notes(), ends)
+
+    def recorded(self) -> RecordedProfile:
+        """Everything recorded so far and what is known of the run, as ``save`` writes it."""
+        records = self.records()
+        profile = recorded_profile(
+            self._time.run(is_dry_run=self._measured.is_dry_run),
+            self._codes,
+            self._code_infos,
+            self._raw_line_records,
+            self._measured.devices(),
+        )
+        return replace(profile, notes=records.notes, ends=records.ends)
+
+    def indexes_of(self, func: object) -> tuple[int, ...]:
+        """Places of functions among those of ``recorded``.
+
+        Args:
+            func: as ``display`` takes it.
+
+        Raises:
+            UsageError: the function is not registered.
+        """
+        places = {code_id: place for place, code_id in enumerate(self._code_infos)}
+        return tuple(places[one] for one in selected_code_ids(func, self._code_infos))
+
+    def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        """Write everything recorded so far to a file, which ``load`` reads.
+
+        The command line reads it too: ``pytorch-memlab show FILE``, ``top``, ``diff`` and others.
+
+        Args:
+            path: of the file, such as ``train.memlab.json``. ``{rank}`` and ``{pid}`` are filled
+                in.
+            force: write it also where there is such a file already.
+
+        Raises:
+            UsageError: there is one, or it cannot be written; the older one is as it was.
+        """
+        save(self.recorded(), path, force=force)
+
+    @staticmethod
+    def load(path: str | PathLike[str]) -> SavedProfile:
+        """Read a file that ``save`` or ``pytorch-memlab run -o`` wrote. Nothing in it is executed.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            An object that displays as the profiler does.
+
+        Raises:
+            ProfileError: the file is no saved profile; the message says what it is.
+        """
+        return load(path)
 
     def forget(self, func: Any) -> None:
         """Drop the records of a function; it stays registered.

@@ -39,8 +39,8 @@ class LineRecords:
     ) -> None:
         self._raw_line_records = raw_line_records
         self._code_infos = code_infos
-        self._notes = (*ends, *notes)
-        self._has_ended = bool(ends)
+        self.notes = tuple(notes)
+        self.ends = tuple(ends)
 
     def __repr__(self) -> str:
         """How much was recorded."""
@@ -78,13 +78,13 @@ class LineRecords:
         tables = _tables(entries, {code_id: infos[code_id] for code_id in code_ids}, names)
         ran = {entry.code_id for entry in entries}
         missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
-        notes = self._notes
+        notes = (*self.ends, *self.notes)
         shown = set(code_ids)
         idle = _idle_devices((one for one in entries if one.code_id in shown), tables)
         if idle:
             notes = (*notes, f"no memory was in use on {listed(idle)}: no table")
         if missing and (func is not None or not tables):
-            until = "before tracing ended" if self._has_ended else "while profiled"
+            until = "before tracing ended" if self.ends else "while profiled"
             notes = (f"{listed(missing)} did not run {until}", *notes)
         elif not infos:
             notes = ("no function was registered, see LineProfiler(function) and @profile", *notes)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ..devices import Device
     from ..records import DeviceInfo
     from ..scopes import Sample
+    from .call_sites import CallSites
 
 
 class DeviceLine:
@@ -92,6 +93,11 @@ class LineStore:
 
     def __init__(self) -> None:
         self._functions: dict[int, dict[int, Line]] = {}
+        self._calls: dict[int, CallSites] = {}
+
+    def calls_of(self, code_id: int) -> CallSites:
+        """The places that one function was called from."""
+        return self._calls.setdefault(code_id, {})
 
     def lines_of(self, code_id: int) -> dict[int, Line]:
         """Line number -> line, of one function."""
@@ -100,10 +106,12 @@ class LineStore:
     def forget(self, code_id: int) -> None:
         """Drop the lines of one function; frames that run now go on in new ones."""
         self._functions.get(code_id, {}).clear()
+        self._calls.get(code_id, {}).clear()
 
     def clear(self) -> None:
         """Drop everything."""
         self._functions.clear()
+        self._calls.clear()
 
     def devices(self) -> list[DeviceInfo]:
         """The devices that lines were measured on, by name; the first one if none was in use."""

@@ -6,6 +6,8 @@ import inspect
 import re
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as MagicUsageError
@@ -21,12 +23,13 @@ from IPython.core.magic_arguments import argument, magic_arguments
 from IPython.display import display as show
 from IPython.utils.text import DollarFormatter
 
+from .._common.atomic_write import check_writable, write_file
 from .._common.call_results import is_result_dropped
 from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 from ..line_profiler.line_records import RecordsDisplay
-from ..render import text
+from ..render import saved_profile, text
 from ..render.to_file import file_writer
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, split_statement, words_of
@@ -167,7 +170,7 @@ class MemlabMagics(Magics):
         __tracebackhide__ = True
         columns = _columns(args)
         path = args.dump_profile
-        write = _write_nothing if path is None else _telling_failure(file_writer(path, text.render))
+        write = _write_nothing if path is None else _telling_failure(_writer_to(path))
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
         assert self.shell is not None
@@ -185,7 +188,7 @@ class MemlabMagics(Magics):
                     _advise_without_gpu(error)
                 raise
             display = run.profiler.display(columns=columns)
-            write(display.report)
+            write(run.profiler, display.report)
         if args.return_profiler:
             return run.profiler
         return None if args.quiet else display
@@ -240,26 +243,43 @@ def _columns(args: Namespace) -> tuple[str, ...]:
     return checked_columns((*defaults, *asked))
 
 
-def _telling_failure(write: Callable[[Report], None]) -> Callable[[Report], None]:
+def _writer_to(path: str) -> Callable[[LineProfiler, Report], None]:
+    """What writes the tables or the whole profile; a cell that runs again overwrites the file."""
+    if PurePath(path).suffix.lower() != ".json":
+        write_report = file_writer(path, text.render)
+        return lambda _, report: write_report(report)
+    check_writable(path)
+    file = Path(path).absolute()
+
+    def write(profiler: LineProfiler, report: Report) -> None:
+        recorded = replace(profiler.recorded(), columns=report.columns)
+        write_file(file, saved_profile.render(recorded), called=path)
+
+    return write
+
+
+def _telling_failure(
+    write: Callable[[LineProfiler, Report], None],
+) -> Callable[[LineProfiler, Report], None]:
     """Write what is to be shown all the same if the file cannot be written."""
 
-    def write_or_tell(report: Report) -> None:
+    def write_or_tell(profiler: LineProfiler, report: Report) -> None:
         try:
-            write(report)
+            write(profiler, report)
         except UsageError as error:
             print(error, file=sys.stderr)
 
     return write_or_tell
 
 
-def _write_nothing(report: Report) -> None:
+def _write_nothing(profiler: LineProfiler, report: Report) -> None:
     """No file was asked for."""
 
 
 def _show_after_failure(
     profiler: LineProfiler,
     columns: tuple[str, ...],
-    write: Callable[[Report], None],
+    write: Callable[[LineProfiler, Report], None],
     *,
     quiet: bool,
 ) -> None:
@@ -267,7 +287,7 @@ def _show_after_failure(
     measured = profiler.display(columns=columns)
     if not measured.report.tables:
         return
-    write(measured.report)
+    write(profiler, measured.report)
     if not quiet:
         show(measured)
 

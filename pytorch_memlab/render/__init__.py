@@ -1,4 +1,4 @@
-"""Finished reports as text, HTML, JSON, or colour in a terminal: one file per output."""
+"""Finished reports as text, HTML, or colour in a terminal, profiles as JSON: one file each."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from pathlib import PurePath
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import Report
-from pytorch_memlab.render import html, json, text
+from pytorch_memlab.render import html, text
 
 _RENDERERS: dict[str, Callable[[Report], str]] = {
     ".txt": text.render,
     ".html": html.render,
-    ".json": json.render,
 }
 
 
@@ -23,7 +22,7 @@ def renderer_for(
     """The renderer that a file's name asks for.
 
     Args:
-        path: a file ending in ``.txt``, ``.html`` or ``.json``.
+        path: a file ending in ``.txt`` or ``.html``.
         otherwise: the renderer for a name with another ending or none.
 
     Returns:
@@ -32,11 +31,12 @@ def renderer_for(
     Raises:
         UsageError: another ending, and there is no renderer for it.
 
-    >>> renderer_for("profile.json").__module__
-    'pytorch_memlab.render.json'
+    >>> renderer_for("profile.html").__module__
+    'pytorch_memlab.render.html'
     """
     suffix = PurePath(path).suffix.lower()
     renderer = _RENDERERS.get(suffix, otherwise)
     if renderer is None:
-        raise UsageError(f"cannot tell the format of {path}: end it in {', '.join(_RENDERERS)}")
+        endings = ", ".join([*_RENDERERS, ".json"])
+        raise UsageError(f"cannot tell the format of {path}: end it in {endings}")
     return renderer

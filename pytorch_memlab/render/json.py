@@ -1,9 +1,9 @@
-"""A report as JSON, and back: a saved profile renders later in any other form."""
+"""Tables that releases before format 2 saved as JSON, read: see ``render.saved_profile``."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import re
 from typing import TypeVar
 
 from pytorch_memlab.errors import UsageError
@@ -17,28 +17,17 @@ _TOO_LARGE = 2**63
 T = TypeVar("T")
 
 
-def render(report: Report) -> str:
-    """The report as plain data.
+def is_of_format_1(text: str) -> bool:
+    """Whether a text begins as those releases began it.
 
     Args:
-        report: what was measured.
-
-    Returns:
-        An object with ``format`` (the version of this layout), ``columns``, ``tables`` and
-        ``notes``; sizes are ints in bytes, times are in seconds. A table of which a simulation
-        did not know all has ``gaps`` besides its ``rows``.
+        text: of a file.
     """
-    data = {
-        "format": FORMAT,
-        "columns": report.columns,
-        "tables": [_table_data(table) for table in report.tables],
-        "notes": report.notes,
-    }
-    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+    return re.match(r'\s*\{\s*"format"\s*:\s*1\b', text) is not None
 
 
 def load(text: str) -> Report:
-    """The report that ``render`` made the text of.
+    """The report in the text.
 
     Args:
         text: a saved profile.
@@ -60,23 +49,6 @@ def load(text: str) -> Report:
         return _report(data)
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"damaged saved profile: {error!r}") from error
-
-
-def _table_data(table: FunctionTable) -> dict[str, object]:
-    function = asdict(table.function)
-    if not table.function.folded:
-        del function["folded"]
-    data: dict[str, object] = {
-        "function": function,
-        "device": asdict(table.device),
-        "rows": {str(line): values for line, values in table.rows.items()},
-    }
-    if table.gaps:
-        data["gaps"] = {
-            str(line): [{**asdict(gap), "kind": gap.kind.value} for gap in gaps]
-            for line, gaps in table.gaps.items()
-        }
-    return data
 
 
 def _report(data: dict[str, object]) -> Report:

@@ -1,0 +1,209 @@
+"""``pytorch-memlab show``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab.cli.output import is_profile, writer_to
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.errors import ProfileError, UsageError
+
+if TYPE_CHECKING:
+    from pytorch_memlab.profiles.recorded import RecordedProfile
+    from pytorch_memlab.records import Report
+
+
+class ShowCommand:
+    """Show the tables of a saved profile.
+
+    The file is one that run -o FILE.json or LineProfiler.save() wrote; a file of tables alone, as
+    older releases wrote it, is shown too. Nothing in it is executed.
+
+    for example:
+      pytorch-memlab show train.memlab.json
+      pytorch-memlab show -c peak,delta,hits -f Net.forward train.memlab.json
+      pytorch-memlab show -o train.html train.memlab.json
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument_group("what to show").add_argument
+        add(
+            "-f",
+            "--function",
+            dest="functions",
+            action="extend",
+            type=lambda names: names.split(","),
+            metavar="LIST",
+            help="show only these functions or classes; separated by commas, repeatable (default:"
+            " those that the run showed)",
+        )
+        add(
+            "-c",
+            "--columns",
+            dest="columns",
+            action="extend",
+            type=lambda names: names.split(","),
+            metavar="LIST",
+            help="show these columns, as run takes them (default: those that the run showed)",
+        )
+        add = parser.add_argument_group("output").add_argument
+        add(
+            "-o",
+            "--output",
+            dest="outputs",
+            action="append",
+            metavar="FILE",
+            help="write a file instead: text, a page, or a profile that shows these functions and"
+            " columns (.txt, .html, .json); repeatable",
+        )
+        add("--force", action="store_true", help="overwrite the .json file of an older run")
+        parser.add_argument("file", metavar="FILE", help="the saved profile")
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
+        """Read the file.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What shows the tables.
+
+        Raises:
+            UsageError: an option cannot be carried out.
+            ProfileError: the file is no saved profile.
+        """
+        from pytorch_memlab.line_profiler.saved_profile import read_text
+        from pytorch_memlab.render import json, saved_profile
+
+        del process
+        outputs = options.outputs or ()
+        write = writer_to(outputs, force=options.force)
+        text = read_text(options.file)
+        results: _Tables | _Profile
+        if json.is_of_format_1(text):
+            if any(map(is_profile, outputs)):
+                raise UsageError(
+                    f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
+                )
+            report = _loaded(json.load, text, options.file)
+            results = _Tables(_part(report, options.functions, options.columns))
+        else:
+            results = _Profile(
+                saved_profile.load(text, options.file), options.functions, options.columns
+            )
+        return partial(write, results)
+
+
+def _loaded(load: Callable[[str], Report], text: str, file: str) -> Report:
+    try:
+        return load(text)
+    except UsageError as error:
+        raise ProfileError(f"{file}: {error}") from None
+
+
+class _Tables:
+    """The tables of a file of format 1."""
+
+    def __init__(self, report: Report) -> None:
+        self._report = report
+
+    def report(self) -> Report:
+        return self._report
+
+    def recorded(self) -> RecordedProfile:
+        raise AssertionError("a file of format 1 has no more than its tables")
+
+
+class _Profile:
+    """A profile, with the functions and columns to show.
+
+    Args:
+        profile: what was recorded.
+        functions: names; None for those that the run showed.
+        columns: names; None for those that the run showed.
+
+    Raises:
+        UsageError: there is no such function or column.
+    """
+
+    def __init__(
+        self,
+        profile: RecordedProfile,
+        functions: Sequence[str] | None,
+        columns: Sequence[str] | None,
+    ) -> None:
+        from pytorch_memlab.line_profiler.saved_profile import SavedProfile
+        from pytorch_memlab.render.run_notes import run_notes
+
+        shown = _functions_called(functions, profile)
+        if shown is not None:
+            profile = replace(profile, shown=shown)
+        report = SavedProfile(profile).display(None, columns).report
+        self._profile = replace(profile, columns=report.columns)
+        self._report = replace(report, notes=(*report.notes, *run_notes(profile)))
+
+    def report(self) -> Report:
+        """The tables."""
+        return self._report
+
+    def recorded(self) -> RecordedProfile:
+        """The profile."""
+        return self._profile
+
+
+def _functions_called(
+    names: Sequence[str] | None, profile: RecordedProfile
+) -> tuple[int, ...] | None:
+    """Indexes of functions, and of the methods of classes, under their names."""
+    if names is None:
+        return None
+    found: dict[int, None] = {}
+    known = [function.qual_name.replace(".<locals>", "") for function in profile.functions]
+    for name in names:
+        own = [place for place, one in enumerate(known) if one == name]
+        methods = [place for place, one in enumerate(known) if one.rpartition(".")[0] == name]
+        if not own and not methods:
+            raise UsageError(_unknown(name, known))
+        found.update(dict.fromkeys(own or methods))
+    return tuple(found)
+
+
+def _part(report: Report, functions: Sequence[str] | None, columns: Sequence[str] | None) -> Report:
+    """The functions and columns asked for."""
+    tables = report.tables
+    if functions is not None:
+        known = {table.function.qual_name for table in tables}
+        for name in functions:
+            if name not in known:
+                raise UsageError(_unknown(name, known))
+        tables = tuple(table for table in tables if table.function.qual_name in functions)
+    if columns is None:
+        return replace(report, tables=tables)
+    for column in columns:
+        if column not in report.columns:
+            raise UsageError(f"the file has no column {column}: it has {', '.join(report.columns)}")
+    places = [report.columns.index(column) for column in columns]
+    tables = tuple(
+        replace(
+            table,
+            rows={line: tuple(row[place] for place in places) for line, row in table.rows.items()},
+        )
+        for table in tables
+    )
+    return replace(report, columns=tuple(columns), tables=tables)
+
+
+def _unknown(name: str, known: Sequence[str] | set[str]) -> str:
+    import difflib
+
+    from pytorch_memlab.line_profiler.selection import listed
+
+    near = difflib.get_close_matches(name, known, n=4) or sorted(known)
+    return f"there is no function {name} in the file: it has {listed(near) or 'none'}"

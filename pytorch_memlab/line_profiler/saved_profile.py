@@ -1,0 +1,216 @@
+"""Profiles in files: written, read, and shown as the profiler shows them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from .._common.atomic_write import check_writable, write_file
+from .._common.call_results import is_result_dropped
+from .._common.ranks import path_of_rank
+from ..errors import ProfileError, UsageError
+from ..render import saved_profile
+from .line_records import LineRecords, RecordsDisplay
+from .registration import resolve
+from .showing import show, write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from os import PathLike
+    from typing import TextIO
+
+    from ..profiles.recorded import RecordedProfile
+
+_PICKLE = b"\x80"
+_ZIP = b"P"
+
+
+class SavedProfile:
+    """A profile of a file, which displays as the profiler that recorded it.
+
+    Args:
+        recorded: what the file has.
+    """
+
+    def __init__(self, recorded: RecordedProfile) -> None:
+        self._recorded = recorded
+
+    def recorded(self) -> RecordedProfile:
+        """Everything in the file."""
+        return self._recorded
+
+    def records(self) -> LineRecords:
+        """All lines, as data."""
+        recorded = self._recorded
+        infos = dict(enumerate(recorded.functions))
+        return LineRecords(recorded.entries, infos, recorded.notes, recorded.ends)
+
+    def display(
+        self, func: object = None, columns: str | Iterable[str] | None = None
+    ) -> RecordsDisplay:
+        """What was recorded: a table with bars in a notebook, text elsewhere.
+
+        It is shown at once where nothing gets the result, as in a script.
+
+        Args:
+            func: a function, its qualified name, or several; None for those that the run showed.
+            columns: as ``LineProfiler.display`` takes them; None for those that the run showed.
+
+        Returns:
+            an object that renders itself.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not in the file.
+        """
+        result = self._display(func, columns)
+        if is_result_dropped(sys._getframe(1)):
+            show(result)
+        return result
+
+    def print_stats(
+        self,
+        func: object = None,
+        columns: str | Iterable[str] | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
+        """Print what was recorded.
+
+        Args:
+            func: as ``display`` takes it.
+            columns: as ``display`` takes them.
+            stream: where to; the ``sys.stdout`` of this moment if None.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not in the file.
+        """
+        write(self._display(func, columns), sys.stdout if stream is None else stream)
+
+    def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        """Write the profile to a file; see ``LineProfiler.save``.
+
+        Args:
+            path: of the file.
+            force: write it also where there is such a file already.
+
+        Raises:
+            UsageError: there is one, or it cannot be written.
+        """
+        save(self._recorded, path, force=force)
+
+    def __repr__(self) -> str:
+        """Which program it is of."""
+        programs = dict.fromkeys(run.program or "a notebook" for run in self._recorded.runs)
+        count = len(self._recorded.functions)
+        return f"<{type(self).__name__} of {', '.join(programs)}: {count} functions>"
+
+    def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
+        recorded = self._recorded
+        names = recorded.columns if columns is None else columns
+        if func is not None or recorded.shown is None:
+            return self.records().display(_by_name(func), names)
+        shown = {number: recorded.functions[number] for number in recorded.shown}
+        records = LineRecords(recorded.entries, shown, recorded.notes, recorded.ends)
+        return records.display([info.qual_name for info in shown.values()], names)
+
+
+def save(recorded: RecordedProfile, path: str | PathLike[str], *, force: bool) -> None:
+    """Write a profile to a file.
+
+    Args:
+        recorded: the profile.
+        path: of the file. ``{rank}`` and ``{pid}`` are filled in.
+        force: write it also where there is such a file already.
+
+    Raises:
+        UsageError: there is one, or it cannot be written.
+    """
+    name = path_of_rank(os.fspath(path))
+    check_writable(name)
+    if not force:
+        check_free(name)
+    write_file(name, saved_profile.render(recorded))
+
+
+def is_taken(path: str | PathLike[str]) -> bool:
+    """Whether a file has something in it that writing would overwrite.
+
+    Args:
+        path: of the file.
+    """
+    return os.path.isfile(path) and os.path.getsize(path) > 0
+
+
+def check_free(path: str) -> None:
+    """Find out beforehand whether there is a profile that would be overwritten.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if is_taken(path):
+        raise UsageError(
+            f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name "
+            "gives every run a file of its own"
+        )
+
+
+def load(path: str | PathLike[str]) -> SavedProfile:
+    """Read a file that ``LineProfiler.save`` or ``pytorch-memlab run -o`` wrote.
+
+    Nothing in it is executed.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        an object that displays as the profiler does.
+
+    Raises:
+        ProfileError: the file is no saved profile; the message says what it is.
+    """
+    return SavedProfile(saved_profile.load(read_text(path), os.fspath(path)))
+
+
+def read_text(path: str | PathLike[str]) -> str:
+    """The text of a file that may be a saved profile.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        ProfileError: it cannot be read, or is no text; the message says what it is.
+    """
+    name = os.fspath(path)
+    try:
+        with open(path, "rb") as file:
+            head = file.read(1)
+            rest = b"" if head in (_PICKLE, _ZIP) else file.read()
+    except OSError as error:
+        raise ProfileError(f"cannot read {name}: {error.strerror or error}") from None
+    if not head:
+        raise ProfileError(f"{name} is empty")
+    if head == _PICKLE:
+        raise ProfileError(
+            f"{name} is a pickle, such as a memory snapshot, and no profile: pytorch-memlab peak "
+            "reads snapshots"
+        )
+    if head == _ZIP:
+        raise ProfileError(f"{name} is not a profile of pytorch_memlab: it is no JSON")
+    return (head + rest).decode("utf-8", "surrogateescape")
+
+
+def _by_name(func: object) -> object:
+    """Functions as the names under which a file has them."""
+    if func is None or isinstance(func, str):
+        return func
+    asked = func if isinstance(func, (list, tuple, set, frozenset)) else [func]
+    return [
+        name
+        for one in asked
+        for name in ([one] if isinstance(one, str) else [f.qual_name for f in resolve(one)])
+    ]

@@ -1,0 +1,108 @@
+"""A profile with everything around it, as a file keeps it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..records import DeviceInfo, FunctionInfo, LineEntry
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a program.
+
+    Args:
+        program: as the command line names it; empty in a notebook.
+        arguments: those of the program.
+        versions: of ``pytorch_memlab``, ``torch``, ``python`` and, if torch has it, ``cuda``.
+        started: when profiling began, in UTC as ISO 8601; empty if it did not.
+        seconds: how long the program was profiled.
+        is_dry_run: whether shapes alone were simulated.
+        exit_status: of the program; None if it was not over.
+        exception: that ended the program, in one line; empty if none did.
+        rank: of the process.
+        world_size: how many processes there were.
+        label: by which a merged profile names the run, such as ``rank0``; empty in one of a run.
+    """
+
+    program: str
+    arguments: tuple[str, ...]
+    versions: Mapping[str, str]
+    started: str
+    seconds: float
+    is_dry_run: bool
+    exit_status: int | None = None
+    exception: str = ""
+    rank: int = 0
+    world_size: int = 1
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDevice:
+    """A device, and the most that it held while a recorded line ran.
+
+    Args:
+        device: as reports name it; in a merged profile with the label of the run.
+        capacity: its bytes.
+        peak_active: bytes of blocks in use.
+        peak_allocated: bytes that the program held.
+        peak_reserved: bytes taken from the device.
+    """
+
+    device: DeviceInfo
+    capacity: int
+    peak_active: int
+    peak_allocated: int
+    peak_reserved: int
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A line of the user's code that called a recorded function.
+
+    Args:
+        callee: index of the function that was called.
+        caller: index of the calling function, None if that was not recorded.
+        filename: of the calling code.
+        function: name of the calling code.
+        line: its line.
+        hits: number of calls.
+        delta: device name -> bytes that the calls kept.
+    """
+
+    callee: int
+    caller: int | None
+    filename: str
+    function: str
+    line: int
+    hits: int
+    delta: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedProfile:
+    """Everything that was recorded of one run, or of several that were merged.
+
+    Args:
+        runs: what ran.
+        devices: what was measured.
+        functions: all that were profiled; lines and calls name them by their index.
+        entries: the lines, whose ``code_id`` is the index of their function.
+        calls: from where the functions were called.
+        columns: those that a table shows unless it is asked for others.
+        shown: indexes of the functions that it shows; None for all.
+        notes: what is said below the tables.
+        ends: where the tracing of lines ended too early.
+    """
+
+    runs: tuple[Run, ...]
+    devices: tuple[MeasuredDevice, ...]
+    functions: tuple[FunctionInfo, ...]
+    entries: tuple[LineEntry, ...]
+    calls: tuple[Call, ...]
+    columns: tuple[str, ...]
+    shown: tuple[int, ...] | None = None
+    notes: tuple[str, ...] = ()
+    ends: tuple[str, ...] = ()

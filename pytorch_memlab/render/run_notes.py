@@ -1,0 +1,56 @@
+"""What is said of the runs that a profile is of: program, versions, devices and their peaks."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ..utils import readable_size
+
+if TYPE_CHECKING:
+    from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
+
+
+def run_notes(profile: RecordedProfile) -> list[str]:
+    """A line for each run, and one for each device.
+
+    Args:
+        profile: what was recorded.
+    """
+    return [*map(_run_note, profile.runs), *map(device_note, profile.devices)]
+
+
+def command(run: Run) -> str:
+    """The command line, without the folder of the program.
+
+    Args:
+        run: of the program.
+    """
+    return " ".join([os.path.basename(run.program) or "a notebook", *run.arguments])
+
+
+def device_note(measured: MeasuredDevice) -> str:
+    """The peaks of a device.
+
+    Args:
+        measured: the device.
+    """
+    device = measured.device
+    kind = f"simulated {device.description}" if device.simulated else device.description
+    capacity = f", {readable_size(measured.capacity)}" if measured.capacity else ""
+    return (
+        f"{device.name} ({kind}{capacity}): peak {readable_size(measured.peak_active)} active, "
+        f"{readable_size(measured.peak_allocated)} allocated, "
+        f"{readable_size(measured.peak_reserved)} reserved"
+    )
+
+
+def _run_note(run: Run) -> str:
+    label = f"{run.label}: " if run.label else ""
+    when = f" on {run.started}" if run.started else ""
+    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
+    dry = ", shapes only" if run.is_dry_run else ""
+    ending = f"; ended with {run.exception}" if run.exception else ""
+    if not ending and run.exit_status:
+        ending = f"; exit status {run.exit_status}"
+    return f"{label}recorded of {command(run)}{when} ({run.seconds:.1f} s{dry}; {versions}){ending}"

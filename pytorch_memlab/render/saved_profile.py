@@ -1,0 +1,277 @@
+"""A recorded profile as JSON, and back. Reading executes nothing, and checks every field.
+
+Note [Layout of a saved profile]
+The object begins with ``format`` and ``version``, so that what is cut off is still known.
+Functions, devices, fields and rows of statistics stand once, and lines name them by their index:
+most lines share their row with others, and most fields are zero in all of them (``zero_fields``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import pytorch_memlab
+
+from ..errors import ProfileError
+from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
+from ..records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry
+from .checked_json import Checked, DamagedError
+
+FORMAT: Final = "pytorch_memlab.profile"
+VERSION: Final = 2
+"""Version 1 held the tables of one report, see ``render.json``."""
+
+_BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.profile")')
+
+
+def render(profile: RecordedProfile) -> str:
+    """The profile as one JSON document.
+
+    Args:
+        profile: what was recorded.
+
+    Returns:
+        An object with ``format``, ``version`` and what ``RecordedProfile`` has; sizes are ints in
+        bytes, times are in seconds.
+    """
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "written_by": pytorch_memlab.__version__,
+        "runs": [asdict(run) for run in profile.runs],
+        "devices": [asdict(device) for device in profile.devices],
+        "columns": profile.columns,
+        "shown": profile.shown,
+        "notes": profile.notes,
+        "ends": profile.ends,
+        "functions": [asdict(function) for function in profile.functions],
+        **_lines_data(profile),
+        "calls": [asdict(call) for call in profile.calls],
+    }
+    return json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def load(text: str, called: str) -> RecordedProfile:
+    """The profile that ``render`` made the text of.
+
+    Args:
+        text: of a file.
+        called: what errors call the file.
+
+    Raises:
+        ProfileError: the text is no saved profile; the message says what it is.
+    """
+    data = _document(text, called)
+    saved_format, version = data.get("format"), data.get("version")
+    if saved_format == 1 and "tables" in data:
+        raise ProfileError(
+            f"{called} has the older format 1, which has the tables alone: show reads it; record "
+            "the program again with this version for the rest"
+        )
+    if saved_format != FORMAT or type(version) is not int:
+        raise ProfileError(f"{called} is JSON, but no profile of pytorch_memlab")
+    if version > VERSION:
+        raise ProfileError(
+            f"{called} was written by pytorch_memlab {data.get('written_by')}, this is "
+            f"{pytorch_memlab.__version__}: upgrade to read it"
+        )
+    try:
+        return _profile(Checked(data))
+    except DamagedError as error:
+        raise ProfileError(f"{called} is a damaged profile: {error}") from None
+
+
+def _document(text: str, called: str) -> dict[str, Any]:
+    """The object in the text."""
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        if _BEGINNING.match(text):
+            raise ProfileError(f"{called} is cut off or damaged: {_place(error)}") from None
+        raise ProfileError(f"{called} is not a profile of pytorch_memlab: it is no JSON") from None
+    if not isinstance(data, dict):
+        raise ProfileError(f"{called} is JSON, but no profile of pytorch_memlab")
+    return data
+
+
+def _place(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"its JSON ends or breaks at character {error.pos:,}"
+    return str(error) or "it is nested too deep"
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number")
+
+
+def _lines_data(profile: RecordedProfile) -> dict[str, object]:
+    names = list(dict.fromkeys(name for entry in profile.entries for name in entry.stats))
+    devices = {one.device.name: place for place, one in enumerate(profile.devices)}
+    zero = _zero_fields(profile, names)
+    kept = [name for name in names if name not in zero]
+    rows: dict[tuple[int | None, ...], int] = {}
+    lines = []
+    gaps = []
+    for number, entry in enumerate(profile.entries):
+        row = None
+        if entry.stats:
+            values = tuple(entry.stats.get(name) for name in kept)
+            row = rows.setdefault(values, len(rows))
+        place = devices[entry.device.name]
+        key = (entry.code_id, entry.line, place, entry.hits, entry.time, entry.delta, row)
+        lines.append(key)
+        gaps += [[number, {**asdict(gap), "kind": gap.kind.value}] for gap in entry.gaps]
+    return {"fields": names, "zero_fields": zero, "rows": list(rows), "lines": lines, "gaps": gaps}
+
+
+def _zero_fields(profile: RecordedProfile, names: Iterable[str]) -> list[str]:
+    """Fields that every line with statistics has, and has as zero."""
+    rows = [entry.stats for entry in profile.entries if entry.stats]
+    return [name for name in names if all(row.get(name) == 0 for row in rows)]
+
+
+def _profile(data: Checked) -> RecordedProfile:
+    devices = tuple(_device(one) for one in data.objects("devices"))
+    functions = tuple(_function(one) for one in data.objects("functions"))
+    names = [one.device.name for one in devices]
+    if len(set(names)) < len(names):
+        raise DamagedError("two devices have one name")
+    shown = data.value("shown")
+    return RecordedProfile(
+        tuple(_run(one) for one in data.objects("runs")),
+        devices,
+        functions,
+        tuple(_entries(data, len(functions), [one.device for one in devices])),
+        tuple(_call(one, len(functions), names) for one in data.objects("calls")),
+        data.texts("columns"),
+        None if shown is None else tuple(data.numbers("shown", len(functions))),
+        data.texts("notes"),
+        data.texts("ends"),
+    )
+
+
+def _run(data: Checked) -> Run:
+    status = data.value("exit_status")
+    return Run(
+        data.text("program"),
+        data.texts("arguments"),
+        data.text_by_name("versions"),
+        data.text("started"),
+        data.seconds("seconds"),
+        data.flag("is_dry_run"),
+        None if status is None else data.number("exit_status"),
+        data.text("exception"),
+        data.count("rank"),
+        data.count("world_size"),
+        data.text("label"),
+    )
+
+
+def _device(data: Checked) -> MeasuredDevice:
+    info = data.object("device")
+    return MeasuredDevice(
+        DeviceInfo(info.text("name"), info.text("description"), info.flag("simulated")),
+        data.count("capacity"),
+        data.count("peak_active"),
+        data.count("peak_allocated"),
+        data.count("peak_reserved"),
+    )
+
+
+def _function(data: Checked) -> FunctionInfo:
+    source = data.value("source")
+    folded = []
+    for pair in data.rows("folded", 2):
+        first, last = (data.checked_count(value, "folded") for value in pair)
+        folded.append((first, last))
+    return FunctionInfo(
+        data.text("qual_name"),
+        data.text("filename"),
+        data.count("first_line"),
+        None if source is None else data.texts("source"),
+        tuple(folded),
+    )
+
+
+def _call(data: Checked, functions: int, devices: Iterable[str]) -> Call:
+    caller = data.value("caller")
+    delta = data.number_by_name("delta")
+    if not delta.keys() <= set(devices):
+        raise DamagedError("a call names a device that is not there")
+    return Call(
+        data.index("callee", functions),
+        None if caller is None else data.index("caller", functions),
+        data.text("filename"),
+        data.text("function"),
+        data.count("line"),
+        data.count("hits"),
+        delta,
+    )
+
+
+def _entries(data: Checked, functions: int, devices: list[DeviceInfo]) -> Iterator[LineEntry]:
+    stats = _statistics(data)
+    gaps = _gaps(data)
+    seen = set()
+    for number, line in enumerate(data.rows("lines", 7)):
+        function, place, device, hits, time, delta, row = line
+        key = (
+            data.checked_index(function, functions, "lines"),
+            data.checked_count(place, "lines"),
+            data.checked_index(device, len(devices), "lines"),
+        )
+        if key in seen:
+            raise DamagedError("a line is there twice")
+        seen.add(key)
+        yield LineEntry(
+            key[0],
+            key[1],
+            devices[key[2]],
+            data.checked_count(hits, "lines"),
+            data.checked_seconds(time, "lines"),
+            data.checked_number(delta, "lines"),
+            {} if row is None else stats[data.checked_index(row, len(stats), "lines")],
+            tuple(gaps.pop(number, ())),
+        )
+    if gaps:
+        raise DamagedError("gaps name a line that is not there")
+
+
+def _statistics(data: Checked) -> list[Mapping[str, int]]:
+    fields, zero = data.texts("fields"), set(data.texts("zero_fields"))
+    kept = [name for name in fields if name not in zero]
+    zeros = dict.fromkeys(fields, 0)
+    rows: list[Mapping[str, int]] = []
+    for row in data.rows("rows", len(kept)):
+        stats = zeros.copy()
+        for name, value in zip(kept, row, strict=True):
+            if value is None:
+                del stats[name]
+            else:
+                stats[name] = data.checked_number(value, "rows")
+        rows.append(stats)
+    return rows
+
+
+def _gaps(data: Checked) -> dict[int, list[Gap]]:
+    gaps: dict[int, list[Gap]] = {}
+    for number, value in data.rows("gaps", 2):
+        gap = data.checked_object(value, "gaps")
+        kind = gap.text("kind")
+        if kind not in {one.value for one in GapKind}:
+            raise DamagedError(f"{kind!r} is no kind of gap")
+        found = Gap(
+            GapKind(kind),
+            gap.text("name"),
+            gap.count("calls"),
+            gap.count("nbytes"),
+            gap.text("assumption"),
+            gap.text("place"),
+            gap.text("unknown"),
+        )
+        gaps.setdefault(data.checked_count(number, "gaps"), []).append(found)
+    return gaps

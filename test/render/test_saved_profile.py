@@ -1,0 +1,426 @@
+"""Saved profiles: written, read back as they were, and refused where they are anything else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import format_1
+import pytest
+import torch
+from sample_reports import (
+    CONVOLUTION,
+    CUDA0,
+    CUDA1,
+    INNER,
+    MIB,
+    OUTER,
+    QR,
+    entry,
+    seed_report,
+)
+
+import pytorch_memlab
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.errors import ProfileError, UsageError
+from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
+from pytorch_memlab.records import FunctionInfo
+from pytorch_memlab.render import saved_profile
+
+RUN = Run(
+    "train.py",
+    ("--epochs", "1"),
+    {"pytorch_memlab": "1.0", "torch": "2.13.0", "python": "3.11.7"},
+    "2026-11-22T02:30:35+00:00",
+    1.25,
+    is_dry_run=True,
+    exit_status=1,
+    exception="RuntimeError: ü\udc80",
+    rank=1,
+    world_size=2,
+)
+
+PROFILE = RecordedProfile(
+    (RUN,),
+    (MeasuredDevice(CUDA0, 80 << 30, 3, 2, 4), MeasuredDevice(CUDA1, 80 << 30, 0, 0, 0)),
+    (OUTER, INNER, FunctionInfo("<module>", "<stdin>", 1, None, ((2, 3),))),
+    (
+        entry(0, 8, 2**60 + 1, time=0.1 + 0.2, delta=-512, gaps=(QR, CONVOLUTION)),
+        replace(entry(0, 8, 0, device=CUDA1), stats={}),
+        entry(1, 5, 7, hits=3),
+        replace(entry(2, 1, 0, 0), stats={"active_bytes.all.peak": 0, "num_ooms": 1}),
+    ),
+    (
+        Call(1, 0, "sample.py", "outer", 10, 3, {"cuda:0": -5}),
+        Call(0, None, "main.py", "<module>", 2, 1),
+    ),
+    ("hits", "active_bytes.all.peak"),
+    (1, 0),
+    ("a note",),
+    ("tracing ended",),
+)
+
+
+def test_a_profile_loads_as_it_was() -> None:
+    assert saved_profile.load(saved_profile.render(PROFILE), "p.json") == PROFILE
+
+
+def test_fields_keep_their_order() -> None:
+    stats = {"b": 1, "a": 0, "c": 2}
+    profile = replace(PROFILE, entries=(replace(entry(0, 8, 0), stats=stats),))
+    loaded = saved_profile.load(saved_profile.render(profile), "p.json")
+    assert list(loaded.entries[0].stats) == ["b", "a", "c"]
+
+
+def test_rows_and_fields_of_zeros_stand_once() -> None:
+    entries = tuple(entry(0, line, 5, 0) for line in (8, 9, 10))
+    data = json.loads(saved_profile.render(replace(PROFILE, entries=entries)))
+    assert data["fields"] == ["active_bytes.all.peak", "reserved_bytes.all.peak"]
+    assert data["zero_fields"] == ["reserved_bytes.all.peak"]
+    assert data["rows"] == [[5]]
+    assert data["lines"] == [[0, line, 0, 1, 0.001, 0, 0] for line in (8, 9, 10)]
+
+
+def test_the_file_says_what_it_is() -> None:
+    data = json.loads(saved_profile.render(PROFILE))
+    assert list(data)[:3] == ["format", "version", "written_by"]
+    assert data["format"] == "pytorch_memlab.profile"
+    assert data["version"] == 2
+    assert data["written_by"] == pytorch_memlab.__version__
+
+
+def damaged(**changes: object) -> str:
+    return json.dumps(json.loads(saved_profile.render(PROFILE)) | changes)
+
+
+def with_first(name: str, **changes: object) -> str:
+    data = json.loads(saved_profile.render(PROFILE))
+    data[name][0] |= changes
+    return json.dumps(data)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.999])
+def test_a_profile_that_is_cut_off_is_refused_as_that(share: float) -> None:
+    text = saved_profile.render(PROFILE)
+    with pytest.raises(
+        ProfileError,
+        match=r"^p.json is cut off or damaged: its JSON ends or breaks at character [\d,]+$",
+    ):
+        saved_profile.load(text[: int(max(40, len(text) * share))], "p.json")
+
+
+LINE = [0, 8, 0, 1, 0.5, 0, 0]
+NO_PROFILE = "p.json is not a profile of pytorch_memlab: it is no JSON"
+OLDER = (
+    "p.json has the older format 1, which has the tables alone: show reads it; record the program"
+    " again with this version for the rest"
+)
+NEWER = (
+    "p.json was written by pytorch_memlab 9.1, this is "
+    f"{pytorch_memlab.__version__}: upgrade to read it"
+)
+OTHER_JSON = "p.json is JSON, but no profile of pytorch_memlab"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", NO_PROFILE),
+        ("import torch\n", NO_PROFILE),
+        ("[" * 100_000, NO_PROFILE),
+        ("[]", OTHER_JSON),
+        ("3", OTHER_JSON),
+        ('{"a": 1}', OTHER_JSON),
+        ('{"format": "pytorch_memlab.profile"}', OTHER_JSON),
+        ('{"format": 1}', OTHER_JSON),
+        (
+            saved_profile.render(PROFILE).replace("-512", "NaN"),
+            "p.json is cut off or damaged: NaN is no number",
+        ),
+        (format_1.render(seed_report()), OLDER),
+        (
+            damaged(lines=[[0, 8, 0, 1, 1e999, 0, 0]]),
+            "p.json is cut off or damaged: Infinity is no number",
+        ),
+        (
+            damaged(version=3, written_by="9.1", functions="of another kind"),
+            NEWER,
+        ),
+    ],
+)
+def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) -> None:
+    with pytest.raises(ProfileError) as refused:
+        saved_profile.load(text, "p.json")
+    assert str(refused.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (damaged(columns=3), "'columns' has 3, expected is a list"),
+        (damaged(notes=[3]), "'notes' has [3], expected is a list of texts"),
+        (damaged(shown=[3]), "'shown' has 3, expected is an index below 3"),
+        (damaged(runs=[3]), "'runs' has 3, expected is an object"),
+        (damaged(lines=[LINE[:-1]]), "'lines' has [0, 8, 0, 1, 0.5, 0], expected is a list of 7"),
+        (damaged(lines=[LINE, LINE]), "a line is there twice"),
+        (damaged(lines=[[3, *LINE[1:]]]), "'lines' has 3, expected is an index below 3"),
+        (damaged(lines=[[True, *LINE[1:]]]), "'lines' has True, expected is an index below 3"),
+        (damaged(lines=[[0, -1, *LINE[2:]]]), "'lines' has -1, expected is a whole number from 0"),
+        (damaged(lines=[[0, 8, 2, *LINE[3:]]]), "'lines' has 2, expected is an index below 2"),
+        (damaged(lines=[[0, 8, 0, "1", *LINE[4:]]]), "'lines' has '1', expected is a whole number"),
+        (damaged(lines=[[0, 8, 0, 1, -0.5, 0, 0]]), "'lines' has -0.5, expected is a number from"),
+        (
+            damaged(lines=[[0, 8, 0, 1, 0.5, 2**63, 0]]),
+            "'lines' has 9223372036854775808, expected is a whole",
+        ),
+        (damaged(lines=[[*LINE[:-1], 9]]), "'lines' has 9, expected is an index below 3"),
+        (damaged(lines=[]), "gaps name a line that is not there"),
+        (damaged(rows=[[1]]), "'rows' has [1], expected is a list of 3"),
+        (damaged(rows=[["1", 2, 3]]), "'rows' has '1', expected is a whole number of 64 bits"),
+        (with_first("runs", rank="1"), "'rank' has '1', expected is a whole number from 0 on"),
+        (with_first("runs", versions={"a": 1}), "'a' has 1, expected is a text"),
+        (with_first("functions", source="x"), "'source' has 'x', expected is a list"),
+        (with_first("functions", folded=[[1]]), "'folded' has [1], expected is a list of 2"),
+        (with_first("devices", capacity=-1), "'capacity' has -1, expected is a whole number from"),
+        (with_first("calls", callee=3), "'callee' has 3, expected is an index below 3"),
+        (with_first("calls", delta={"cuda:9": 1}), "a call names a device that is not there"),
+    ],
+)
+def test_each_damaged_field_is_named(text: str, message: str) -> None:
+    with pytest.raises(ProfileError) as refused:
+        saved_profile.load(text, "p.json")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("field", list(json.loads(saved_profile.render(PROFILE)))[3:])
+def test_each_missing_field_is_named(field: str) -> None:
+    data = json.loads(saved_profile.render(PROFILE))
+    del data[field]
+    with pytest.raises(ProfileError, match=rf"^p.json is a damaged profile: it has no '{field}'$"):
+        saved_profile.load(json.dumps(data), "p.json")
+
+
+def test_ten_thousand_lines_take_little_time_and_room() -> None:
+    import time
+
+    fields = [f"group.pool.metric{number}" for number in range(120)]
+    source = tuple(f"    x{number} = torch.zeros({number})" for number in range(10_000))
+    function = FunctionInfo("<module>", "large.py", 1, source)
+    entries = tuple(
+        replace(entry(0, line, 0), stats=dict.fromkeys(fields, line)) for line in range(1, 10_001)
+    )
+    profile = replace(PROFILE, functions=(function,), entries=entries, calls=(), shown=None)
+    began = time.process_time()
+    text = saved_profile.render(profile)
+    loaded = saved_profile.load(text, "p.json")
+    assert time.process_time() - began < 20  # 1 s when alone
+    assert loaded == profile
+    assert len(text) < 8 * MIB
+
+
+def work(count: int) -> list[torch.Tensor]:
+    kept = [torch.zeros(1 << 20, device=f"cuda:{index}") for index in range(count)]
+    kept.append(torch.linalg.qr(torch.ones(8, 8, device="cuda"))[0])
+    return kept
+
+
+def never() -> None:
+    pass
+
+
+@pytest.mark.parametrize("columns", [None, "hits", ["delta", "peak", "num_ooms"]])
+@pytest.mark.parametrize("function", [None, work, "never"])
+def test_a_loaded_profile_displays_as_the_profiler_does(
+    columns: object, function: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with simulate("24GiB", 2), LineProfiler(work, never) as prof:
+        work(2)
+    path = tmp_path / "p.memlab.json"
+    prof.save(path)
+    loaded = LineProfiler.load(path)
+    live = prof.display(function, columns)  # type: ignore[arg-type]
+    again = loaded.display(function, columns)  # type: ignore[arg-type]
+    assert repr(again) == repr(live)
+    assert again._repr_html_() == live._repr_html_()
+    assert "(cuda:1)" in repr(live) or function == "never"
+    loaded.print_stats(function, columns)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == f"{live!r}\n"
+    assert list(loaded.records()._raw_line_records) == list(prof.recorded().entries)
+    assert loaded.records().to_dataframe().equals(prof.records().to_dataframe())
+
+
+def test_what_a_simulation_did_not_know_is_loaded(tmp_path: Path) -> None:
+    with simulate("24GiB"), LineProfiler(work) as prof:
+        work(1)
+    prof.save(tmp_path / "p.json")
+    assert "not modelled: linalg_qr" in repr(prof.display())
+    assert repr(pytorch_memlab.load(tmp_path / "p.json").display()) == repr(prof.display())
+
+
+def test_the_run_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["train.py", "--lr", "1"])
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with simulate("24GiB", compute=False), LineProfiler(work) as prof:
+        work(1)
+    prof.save(tmp_path / "p.json")
+    recorded = pytorch_memlab.load(tmp_path / "p.json").recorded()
+    (run,) = recorded.runs
+    assert (run.program, run.arguments, run.rank, run.world_size) == (
+        "train.py",
+        ("--lr", "1"),
+        3,
+        8,
+    )
+    assert run.versions["torch"] == torch.__version__
+    assert run.is_dry_run
+    assert run.seconds > 0
+    (device,) = recorded.devices
+    assert (device.device.name, device.device.simulated) == ("cuda:0", True)
+    assert device.capacity == 24 << 30
+    peaks = [entry.stats.get("active_bytes.all.peak", 0) for entry in recorded.entries]
+    assert device.peak_active == max(peaks) > 4 * MIB
+
+
+def outer() -> None:
+    inner()
+    [inner() for _ in range(2)]
+
+
+def inner() -> torch.Tensor:
+    return torch.zeros(1024, device="cuda")
+
+
+def test_calls_are_counted_by_the_line_that_calls() -> None:
+    kept = []
+
+    class Keeps(torch.nn.Module):
+        def forward(self) -> None:
+            kept.append(inner())
+
+    module = Keeps()
+    with simulate("24GiB"):
+        inner()
+        with LineProfiler(outer, inner, Keeps.forward) as prof:
+            outer()
+            for _ in range(3):
+                module()
+        recorded = prof.recorded()
+    first = outer.__code__.co_firstlineno
+    names = [function.qual_name.rpartition(".")[2] for function in recorded.functions]
+    calls = {
+        (names[call.callee], call.function.rpartition(".")[2], call.line): (
+            call.hits,
+            call.delta["cuda:0"],
+            None if call.caller is None else names[call.caller],
+        )
+        for call in recorded.calls
+        if call.function.rpartition(".")[2] != "test_calls_are_counted_by_the_line_that_calls"
+    }
+    forward = Keeps.forward.__code__.co_firstlineno + 1
+    assert calls == {
+        # Each result is dropped when its call has returned.
+        ("inner", "outer", first + 1): (1, 4096, "outer"),
+        ("inner", "outer", first + 2): (2, 8192, "outer"),
+        ("inner", "forward", forward): (3, 3 * 4096, "forward"),
+    }
+    (of_module,) = [call for call in recorded.calls if names[call.callee] == "forward"]
+    # Past torch's own frames: the line of the user that called the module.
+    assert of_module.function.endswith("test_calls_are_counted_by_the_line_that_calls")
+    assert (of_module.hits, of_module.delta) == (3, {"cuda:0": 3 * 4096})
+    assert of_module.caller is None
+
+
+def test_calls_grow_with_the_places_and_not_with_the_calls() -> None:
+    with simulate("24GiB"), LineProfiler(inner) as prof:
+        for _ in range(100):
+            inner()
+    (call,) = prof.recorded().calls
+    assert call.hits == 100
+
+
+def test_calls_of_generators_and_of_what_already_runs() -> None:
+    def numbers() -> object:
+        yield torch.zeros(1024, device="cuda")
+        yield torch.zeros(1024, device="cuda")
+
+    def running() -> None:
+        prof.enable()
+        torch.zeros(1024, device="cuda")
+
+    with simulate("24GiB"):
+        torch.zeros(1, device="cuda")
+        prof = LineProfiler(numbers, running)
+        running()
+        kept = list(numbers())  # type: ignore[call-overload]
+        prof.disable()
+    assert len(kept) == 2
+    (call,) = prof.recorded().calls
+    assert prof.recorded().functions[call.callee].qual_name.endswith("numbers")
+    assert (call.hits, call.delta) == (1, {"cuda:0": 8192})
+
+
+def test_forgotten_lines_are_forgotten_with_their_calls() -> None:
+    with simulate("24GiB"), LineProfiler(inner, outer) as prof:
+        outer()
+    prof.forget(inner)
+    assert [prof.recorded().functions[call.callee].qual_name for call in prof.recorded().calls] == [
+        "outer"
+    ]
+    prof.clear()
+    assert prof.recorded().calls == ()
+
+
+def test_no_file_is_overwritten_unasked(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    prof = LineProfiler(inner)
+    prof.save(path)
+    before = path.read_text()
+    with pytest.raises(UsageError) as refused:
+        LineProfiler(outer).save(path)
+    assert str(refused.value) == (
+        f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name"
+        " gives every run a file of its own"
+    )
+    assert path.read_text() == before
+    LineProfiler(outer).save(path, force=True)
+    assert pytorch_memlab.load(path).recorded().functions[0].qual_name == "outer"
+
+
+def test_names_of_files_are_filled_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    monkeypatch.setenv("RANK", "2")
+    LineProfiler(inner).save(tmp_path / "{rank}.{pid}.json")
+    assert (tmp_path / f"2.{os.getpid()}.json").is_file()
+
+
+SNAPSHOT = (
+    "{} is a pickle, such as a memory snapshot, and no profile: pytorch-memlab peak reads snapshots"
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot read {}: No such file or directory"),
+        (b"", "{} is empty"),
+        (b"\x80\x04.", SNAPSHOT),
+        (b"PK\x03\x04", "{} is not a profile of pytorch_memlab: it is no JSON"),
+        (b"\xff\xfe\x00", "{} is not a profile of pytorch_memlab: it is no JSON"),
+    ],
+)
+def test_files_that_are_no_profiles(content: bytes | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ProfileError) as refused:
+        pytorch_memlab.load(path)
+    assert str(refused.value) == message.format(path)
+
+
+def test_a_folder_is_no_profile(tmp_path: Path) -> None:
+    with pytest.raises(ProfileError, match=r"^cannot read .*: Is a directory$"):
+        pytorch_memlab.load(tmp_path)
