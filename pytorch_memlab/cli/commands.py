@@ -13,6 +13,7 @@ from pytorch_memlab.cli.peak import PeakCommand
 from pytorch_memlab.cli.replay import ReplayCommand
 from pytorch_memlab.cli.run import RunCommand
 from pytorch_memlab.cli.show import ShowCommand
+from pytorch_memlab.cli.top import TopCommand
 
 
 class Command(Protocol):
@@ -44,6 +45,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
     "profile a program": {"run": RunCommand()},
     "look at what was recorded": {
         "show": ShowCommand(),
+        "top": TopCommand(),
         "peak": PeakCommand(),
         "replay": ReplayCommand(),
     },

@@ -1,0 +1,72 @@
+"""``pytorch-memlab top``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab._common.standard_output import write_to_stdout
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+_ROWS = 10
+
+
+class TopCommand:
+    """Show the lines of a saved profile that keep most, and those with the highest peaks.
+
+    A line that calls a profiled function is charged with what it keeps itself, without what the
+    function keeps. It has no row among the peaks if a line of the function has one as high.
+
+    for example:
+      pytorch-memlab top train.memlab.json
+      pytorch-memlab top -n 3 train.memlab.json
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument_group("what to show").add_argument
+        add(
+            "-n",
+            "--rows",
+            type=int,
+            default=_ROWS,
+            metavar="N",
+            help=f"show the N first rows of each list (default: {_ROWS})",
+        )
+        parser.add_argument("file", metavar="FILE", help="the saved profile")
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
+        """Read the file.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What prints the lines.
+
+        Raises:
+            UsageError: an option cannot be carried out.
+            ProfileError: the file is no saved profile.
+        """
+        from pytorch_memlab.line_profiler.saved_profile import load
+        from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
+        from pytorch_memlab.render import top
+
+        del process
+        if options.rows < 1:
+            raise UsageError(f"--rows is a number from 1 on, not {options.rows}")
+        profile = load(options.file).recorded()
+        text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)
+        return partial(write_to_stdout, partial(_print, text))
+
+
+def _print(text: str, stream: TextIO) -> None:
+    stream.write(text)

@@ -1,0 +1,42 @@
+"""Rows of text in 80 columns: where a line of the program is, and its code."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from ..records import FunctionInfo
+
+_WIDTH: Final = 80
+
+
+def cut(line: str) -> str:
+    """A line of at most 80 columns.
+
+    Args:
+        line: of any length.
+    """
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+
+
+def place_of(function: FunctionInfo, line: int) -> str:
+    """A line as people find it.
+
+    Args:
+        function: that it is in.
+        line: its number.
+    """
+    return f"{os.path.basename(function.filename)}:{line}  {function.qual_name}"
+
+
+def code_of(function: FunctionInfo, line: int) -> str:
+    """The code of a line, empty where there is no source.
+
+    Args:
+        function: that it is in.
+        line: its number.
+    """
+    place = line - function.first_line
+    source = function.source or ()
+    return source[place].strip() if 0 <= place < len(source) else ""
