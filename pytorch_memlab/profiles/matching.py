@@ -1,0 +1,176 @@
+"""Which function and line of one profile is which of another, though the files were edited."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Final
+
+from ..records import FunctionInfo
+
+_ALIKE: Final = 0.6
+"""Least share of equal lines, or of equal characters, of what was renamed or changed."""
+
+Pair = tuple[int | None, int | None]
+
+
+def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo]) -> list[Pair]:
+    """The functions of two profiles, side by side.
+
+    A function is the one of the same qualified name whose path has the most folders at its end in
+    common; of several in one file, they match in their order. What is left of both matches if most
+    of its lines are the same: it was renamed.
+
+    Args:
+        before: of the first profile.
+        after: of the second one.
+
+    Returns:
+        Pairs of indexes, in the order of the second profile; None for a function that only one of
+        them has.
+    """
+    left = _by_name(before)
+    right = _by_name(after)
+    found: dict[int, int] = {}
+    for name, places in right.items():
+        others = left.get(name, [])
+        scores = sorted(
+            (-_common_end(before[one].filename, after[place].filename), order, one, place)
+            for order, place in enumerate(places)
+            for one in others
+        )
+        found.update(_greedy((one, place) for _, _, one, place in scores))
+    free_before = [place for place in range(len(before)) if place not in set(found.values())]
+    free_after = [place for place in range(len(after)) if place not in found]
+    likeness = sorted(
+        (-score, one, place)
+        for one in free_before
+        for place in free_after
+        if (score := _likeness(before[one], after[place])) >= _ALIKE
+    )
+    found.update(_greedy((one, place) for _, one, place in likeness))
+    pairs: list[Pair] = [(found.get(place), place) for place in range(len(after))]
+    matched = set(found.values())
+    return pairs + [(place, None) for place in range(len(before)) if place not in matched]
+
+
+def match_lines(before: FunctionInfo, after: FunctionInfo) -> dict[int, int]:
+    """Lines of a function, by number, and the numbers that they have after an edit.
+
+    Lines of the same code match, also where they were moved past others; lines that were changed
+    match where most of their characters are the same.
+
+    Args:
+        before: the function of the first profile.
+        after: that of the second one.
+    """
+    if before.source is None or after.source is None:
+        count = len(before.source or after.source or ()) or 1_000
+        return {before.first_line + n: after.first_line + n for n in range(count)}
+    left, right = _visible(before), _visible(after)
+    texts = [text for _, text in left], [text for _, text in right]
+    matcher = SequenceMatcher(lambda text: not text, *texts, autojunk=False)
+    found: dict[int, int] = {}
+    changed: list[tuple[range, range]] = []
+    for kind, first, end, other, other_end in matcher.get_opcodes():
+        if kind == "equal":
+            found.update(zip(range(first, end), range(other, other_end), strict=True))
+        else:
+            changed.append((range(first, end), range(other, other_end)))
+    found.update(_moved(changed, *texts))
+    for lines, others in changed:
+        free = [line for line in lines if line not in found and texts[0][line]]
+        taken = set(found.values())
+        free_others = [line for line in others if line not in taken and texts[1][line]]
+        found.update(_changed(free, free_others, *texts))
+    return {left[one][0]: right[other][0] for one, other in found.items()}
+
+
+def _by_name(functions: Sequence[FunctionInfo]) -> dict[str, list[int]]:
+    places: defaultdict[str, list[int]] = defaultdict(list)
+    for place, function in enumerate(functions):
+        places[function.qual_name].append(place)
+    return places
+
+
+def _greedy(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Each of both sides once, the best pairs first, as (after, before)."""
+    left: set[int] = set()
+    right: set[int] = set()
+    for one, place in pairs:
+        if one not in left and place not in right:
+            left.add(one)
+            right.add(place)
+            yield place, one
+
+
+def _common_end(one: str, other: str) -> int:
+    """How many names at the end of two paths are the same."""
+    count = 0
+    parts = zip(reversed(_parts(one)), reversed(_parts(other)), strict=False)
+    for left, right in parts:
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _parts(path: str) -> list[str]:
+    return os.path.normpath(path).replace("\\", "/").split("/")
+
+
+def _likeness(one: FunctionInfo, other: FunctionInfo) -> float:
+    """Share of equal lines, without the line of the name."""
+    left = [text for _, text in _visible(one)[1:] if text]
+    right = [text for _, text in _visible(other)[1:] if text]
+    if not left or not right:
+        return 0.0
+    matcher = SequenceMatcher(None, left, right, autojunk=False)
+    if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
+        return 0.0
+    return matcher.ratio()
+
+
+def _visible(function: FunctionInfo) -> list[tuple[int, str]]:
+    """Number and text of each line that is not folded: indentation does not tell lines apart."""
+    first = function.first_line
+    source = function.source or ()
+    folded: set[int] = set()
+    for begin, end in function.folded:
+        folded.update(range(max(begin, first), min(end + 1, first + len(source))))
+    return [
+        (number, text.strip()) for number, text in enumerate(source, first) if number not in folded
+    ]
+
+
+def _moved(
+    changed: Iterable[tuple[range, range]], left: Sequence[str], right: Sequence[str]
+) -> dict[int, int]:
+    """Lines that went from one place to another: of a text that each side has once."""
+    gone: defaultdict[str, list[int]] = defaultdict(list)
+    come: defaultdict[str, list[int]] = defaultdict(list)
+    for lines, others in changed:
+        for line in lines:
+            gone[left[line]].append(line)
+        for line in others:
+            come[right[line]].append(line)
+    return {
+        gone[text][0]: come[text][0]
+        for text in gone
+        if text and len(gone[text]) == 1 and len(come.get(text, ())) == 1
+    }
+
+
+def _changed(
+    lines: Sequence[int], others: Sequence[int], left: Sequence[str], right: Sequence[str]
+) -> Iterator[tuple[int, int]]:
+    """Lines of one edited block, in order, each with the next one that is alike."""
+    rest = list(others)
+    for line in lines:
+        for place, other in enumerate(rest):
+            if SequenceMatcher(None, left[line], right[other], autojunk=False).ratio() >= _ALIKE:
+                yield line, other
+                del rest[: place + 1]
+                break
