@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from .._common.quoted import printable
+
 if TYPE_CHECKING:
     from ..records import FunctionInfo
 
@@ -27,7 +29,7 @@ def place_of(function: FunctionInfo, line: int) -> str:
         function: that it is in.
         line: its number.
     """
-    return f"{os.path.basename(function.filename)}:{line}  {function.qual_name}"
+    return printable(f"{os.path.basename(function.filename)}:{line}  {function.qual_name}")
 
 
 def code_of(function: FunctionInfo, line: int) -> str:
@@ -39,4 +41,4 @@ def code_of(function: FunctionInfo, line: int) -> str:
     """
     place = line - function.first_line
     source = function.source or ()
-    return source[place].strip() if 0 <= place < len(source) else ""
+    return printable(source[place].strip()) if 0 <= place < len(source) else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from .._common.quoted import printable
 from ..utils import readable_size
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ def command(run: Run) -> str:
     Args:
         run: of the program.
     """
-    return " ".join([os.path.basename(run.program) or "a notebook", *run.arguments])
+    return printable(" ".join([os.path.basename(run.program) or "a notebook", *run.arguments]))
 
 
 def device_note(measured: MeasuredDevice) -> str:
@@ -50,7 +51,7 @@ def _run_note(run: Run) -> str:
     when = f" on {run.started}" if run.started else ""
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     dry = ", shapes only" if run.is_dry_run else ""
-    ending = f"; ended with {run.exception}" if run.exception else ""
+    ending = f"; ended with {printable(run.exception)}" if run.exception else ""
     if not ending and run.exit_status:
         ending = f"; exit status {run.exit_status}"
     return f"{label}recorded of {command(run)}{when} ({run.seconds:.1f} s{dry}; {versions}){ending}"

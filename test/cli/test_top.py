@@ -69,7 +69,7 @@ def test_the_callers_of_what_keeps_and_peaks_are_left_out(
     assert main(["top", "-n", "2", file]) == 0
     out = capsys.readouterr().out
     assert "kept.append" not in out
-    assert out.startswith(TOP.format(5))
+    assert out.startswith(TOP.format(3))
     assert "\nrecorded of script.py on " in out
     assert out.endswith(": peak 7.00M active, 7.00M allocated, 24.00M reserved\n")
 
