@@ -55,7 +55,7 @@ class ReplayCommand:
         add("--device", type=int, metavar="N", help="replay this GPU (default: all that were used)")
         parser.add_argument("file", metavar="FILE", help="the snapshot")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
         """Read the options and the file.
 
         Args:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .peak import size_text
+from .._common.prose_size import prose_size
 from .rows import code_of, cut, place_of
 from .run_notes import run_notes
 
@@ -50,7 +50,7 @@ def _list(title: str, lines: Sequence[RankedLine], rows: int, several: bool) -> 
     is_peak = title.startswith("lines with")
     found = [title]
     for one in lines[:rows]:
-        size = size_text(one.peak if is_peak else one.kept)
+        size = prose_size(one.peak if is_peak else one.kept)
         hits = f"{one.hits:,} hit{'s' * (one.hits != 1)}"
         device = f"  on {one.device}" if several else ""
         found.append(cut(f"{size:>11} {place_of(one.function, one.line)}  {hits}{device}"))
