@@ -13,6 +13,7 @@ import torch
 
 from .._common.quoted import quoted
 from ..errors import UsageError
+from ..out_of_memory import uncaught
 from ..storages import raise_kept
 from ..uninterrupted import uninterrupted
 from ..wrapping import decorated
@@ -218,15 +219,19 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.enter_context(child_processes.simulated(self._model, self._options))
             self._exits = exits.pop_all()
         active.simulations[id(self)] = self
+        uncaught.watch()
         return machine
 
     def __exit__(self, *exc: Any) -> None:
-        """Put everything back as it was."""
+        """Put everything back as it was; explain an out-of-memory error that nobody handled."""
+        if self._exits is not None and len(exc) > 1 and exc[1] is not None:
+            uncaught.add(exc[1])
         with uninterrupted():
             active.simulations.pop(id(self), None)
             exits, self._exits = self._exits, None
             if exits is not None:
                 exits.close()
+                uncaught.unwatch()
 
     def __del__(self) -> None:
         if not self._is_used and not sys.is_finalizing():
