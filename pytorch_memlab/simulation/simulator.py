@@ -60,6 +60,7 @@ from .torch_api import (
     multiprocessing,
     nn,
     nn_parallel,
+    profiler,
     rpc,
 )
 
@@ -290,6 +291,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         fast_path.install(machine, patches)
         threads.install(modes, patches)
         memory_history.install(machine, patches)
+        profiler.install(machine, patches)
         CudaCalls(machine).install(patches)
         third_party.install(machine, patches, exits)
         exits.enter_context(modes())
