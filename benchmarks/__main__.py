@@ -10,6 +10,7 @@ NAMES = (
     "reporter",
     "import_time",
     "simulate_step",
+    "peak_holders",
     "gpu_line_event",
     "courtesy",
 )

@@ -43,6 +43,10 @@ class ProfileError(UsageError):
     """A file that is no saved profile of pytorch_memlab; the message says what it is."""
 
 
+class HistoryError(UsageError):
+    """What was asked for was not recorded; the message says what to do."""
+
+
 class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError):
     """A CUDA call that the simulation does not cover; the message names it.
 

@@ -148,6 +148,11 @@ class StorageTable(Generic[T]):
                 storages = storages_of(tensor)
         return self._known.get(storages[-1]._cdata) if storages else None
 
+    def living(self) -> list[T]:
+        """Everything that is known, oldest first; no interrupt that was kept is raised here."""
+        self.sweep()
+        return list(self._known.values())
+
     def values(self) -> Iterator[T]:
         """Everything that is known, oldest first."""
         return iter(list(self.known.values()))

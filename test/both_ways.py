@@ -57,18 +57,44 @@ def lines_both_ways(program, functions):
     for compute in (True, False):
         with (
             allocator_events() as events,
-            simulate("80GiB", compute=compute),
+            simulate("80GiB", compute=compute) as machine,
             LineProfiler(*functions) as profiler,
         ):
             program()
+            holders = checked_holders(profiler, machine)
         lines = profiler.records().to_dataframe()
         memory = [name for name in lines.columns if "." in name]
-        recorded.append((events, lines[["function", "line", "code", "hits", "delta", *memory]]))
-    (computed, lines), (shaped, shaped_lines) = recorded
+        table = lines[["function", "line", "code", "hits", "delta", *memory]]
+        recorded.append((events, table, holders))
+    (computed, lines, holders), (shaped, shaped_lines, shaped_holders) = recorded
     assert len(computed) > 10
+    assert shaped_holders == holders
     assert shaped == computed
     pd.testing.assert_frame_equal(shaped_lines, lines)
     return lines
+
+
+def checked_holders(profiler, machine):
+    """What held the memory at the peak: every way to add it up gives what the allocator counted.
+
+    Args:
+        profiler: that was on from the beginning of the simulation.
+        machine: the simulated GPUs.
+
+    Returns:
+        The shares of lines, modules and categories.
+    """
+    holders = profiler.peak_holders()
+    peak, _ = machine.gpus[0].peak_share()
+    by_line, by_module, by_category = (
+        holders.by_line(),
+        holders.by_module(),
+        holders.by_category(),
+    )
+    for rows in (by_line, by_module, by_category, holders.by_function()):
+        assert sum(row.size for row in rows) == peak
+    assert sum(size for _, size in holders.by_stack()) == holders.module_tree().total == peak
+    return by_line, by_module, by_category
 
 
 def kept_by(lines, code):

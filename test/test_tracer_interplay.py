@@ -68,8 +68,7 @@ def other(frame, event, arg):
     return Local()
 
 def note(frame, event):
-    is_main = threading.current_thread() is threading.main_thread()
-    events.append((frame.f_code.co_name, event, frame.f_lineno, is_main, frame.f_trace_lines))
+    events.append((frame.f_code.co_name, event, frame.f_lineno, frame.f_trace_lines))
 
 class Local:
     # A new local function for each event, as CPython allows.
@@ -93,8 +92,7 @@ def with_other(watched_now):
     assert sys.gettrace() is other and threading.gettrace() is other
     sys.settrace(None)
     threading.settrace(None)
-    # A thread and the one that started it run in any order.
-    return sorted(events, key=lambda event: event[3]), calls
+    return list(events), calls
 
 names = [name for name in programs.PROGRAMS if name not in ("tasks", "async generator",
     "async generator closed")]

@@ -6,6 +6,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import FrameType
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import torch
 Place = tuple[str, int, str]
 """Filename, number of the line, and name of the function of a frame."""
 
-SKIPPED: Final = (
+_SKIPPED: Final = (
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
     *(
         os.path.join(os.path.dirname(torch.__file__), *parts)
@@ -24,7 +25,7 @@ SKIPPED: Final = (
 """Files whose frames only this package puts on the stack: its own, and torch's for its modes."""
 
 _MOST_UNREAD: Final = 4096
-"""Stacks that wait to be read: one as torch takes it has a kilobyte, one that was read 48 bytes."""
+"""Stacks that wait to be read."""
 
 _profiler: Any = torch._C._profiler
 _gather: Callable[..., Any] | None = getattr(_profiler, "gather_traceback", None)
@@ -34,22 +35,18 @@ _symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = getattr(
 
 
 class TakenStack:
-    """A stack at one moment.
+    """A stack at one moment, which is read together with others.
 
     Attributes:
-        raw: as it was taken; None once it was read or dropped.
-        number: of the stack in its table; -1 until it was read.
+        raw: as it was taken; None once it was read.
+        number: of the stack in its table; 0 until it was read.
     """
 
     __slots__ = ("number", "raw")
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
-        self.number = -1
-
-    def drop(self) -> None:
-        """Nobody is going to ask for it."""
-        self.raw = None
+        self.number = 0
 
 
 class CallStacks:
@@ -74,15 +71,15 @@ class CallStacks:
         self._lock = threading.RLock()
 
     def take(self) -> TakenStack:
-        """The stack of this thread now."""
-        taken = TakenStack(_walk() if _gather is None else _gather(True, False, False))
+        """The stack of this thread now, of which little remains once some thousand more came."""
+        taken = TakenStack(capture())
         self._unread.append(taken)
         if len(self._unread) > _MOST_UNREAD:
             self.read()
         return taken
 
     def read(self, also: Iterable[TakenStack] = ()) -> None:
-        """Give a number to all stacks that were taken and not dropped.
+        """Give a number to all stacks that were taken.
 
         Args:
             also: some that are to have one in any case.
@@ -90,18 +87,23 @@ class CallStacks:
         with self._lock:
             unread, self._unread = self._unread, []
             left = [taken for taken in (*unread, *also) if taken.raw is not None]
-            raws = [taken.raw for taken in left]
+            numbers = self.numbers_of([taken.raw for taken in left])
+            for taken, number in zip(left, numbers, strict=True):
+                taken.number, taken.raw = number, None
+
+    def numbers_of(self, captured: Sequence[Any]) -> list[int]:
+        """The numbers of stacks that ``capture`` returned; 0 is that of a stack without frames."""
+        with self._lock:
+            raws = list(captured)
             found = _read_walked(raws) if _symbolize is None else _symbolize(raws)
             known: dict[int, int] = {}
-            for taken, frames in zip(left, found, strict=True):
-                taken.number = self._number(tuple(self._numbers(frames, known)))
-                taken.raw = None
+            return [self._number(tuple(self._numbers(frames, known))) for frames in found]
 
     def number_of(self, taken: TakenStack) -> int:
-        """The number of a stack; 0 for one that has no frames or was dropped."""
+        """The number of a stack that was taken."""
         if taken.raw is not None:
             self.read([taken])
-        return max(0, taken.number)
+        return taken.number
 
     def places(self, taken: TakenStack) -> tuple[Place, ...]:
         """The frames of a stack."""
@@ -146,7 +148,7 @@ class CallStacks:
         return found
 
     def _place_number(self, frame: dict[str, Any]) -> int:
-        if frame["filename"].startswith(SKIPPED):
+        if frame["filename"].startswith(_SKIPPED):
             return -1
         place = (frame["filename"], frame["line"], frame["name"])
         number = self._place_numbers.setdefault(place, len(self._places))
@@ -167,6 +169,11 @@ def _walk() -> list[tuple[Any, int]]:
         found.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
     return found
+
+
+capture: Callable[[], Any] = _walk if _gather is None else partial(_gather, True, False, False)
+"""The stack of this thread now, as ``CallStacks.numbers_of`` reads it; it holds its code objects,
+and has about a kilobyte."""
 
 
 def _read_walked(raws: list[Any]) -> list[list[dict[str, Any]]]:

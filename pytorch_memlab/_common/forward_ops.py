@@ -30,11 +30,13 @@ class _Notes(threading.local, Generic[T]):
 
     Attributes:
         last: number of the next node when the thread noted last.
+        makes_node: whether the op that runs made a node.
         of_nodes: op and note of each node, by its number.
     """
 
     def __init__(self, threads: list[dict[int, tuple[Any, T]]]) -> None:
         self.last = _next_number()
+        self.makes_node = False
         self.of_nodes: dict[int, tuple[Any, T]] = {}
         threads.append(self.of_nodes)
         if len(threads) > _MOST_THREADS:
@@ -66,7 +68,9 @@ class ForwardOps(Generic[T]):
         number = _next_number()
         last = notes.last
         if number == last:
+            notes.makes_node = False
             return
+        notes.makes_node = True
         notes.last = number
         note = (op, self._note())
         of_nodes = notes.of_nodes
@@ -75,6 +79,10 @@ class ForwardOps(Generic[T]):
         if len(of_nodes) > MOST_NODES:
             for old in list(islice(of_nodes, len(of_nodes) - MOST_NODES // 2)):
                 del of_nodes[old]
+
+    def makes_node(self) -> bool:
+        """Whether the op that runs in this thread made a node of autograd."""
+        return self._notes.makes_node
 
     def of_current_node(self) -> T | None:
         """The note of the op whose backward runs now in this thread; None if there is none.

@@ -13,7 +13,6 @@ from pytorch_memlab.cli.peak import PeakCommand
 from pytorch_memlab.cli.replay import ReplayCommand
 from pytorch_memlab.cli.run import RunCommand
 from pytorch_memlab.cli.show import ShowCommand
-from pytorch_memlab.cli.timeline import TimelineCommand
 from pytorch_memlab.cli.top import TopCommand
 
 
@@ -48,7 +47,6 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
         "show": ShowCommand(),
         "top": TopCommand(),
         "peak": PeakCommand(),
-        "timeline": TimelineCommand(),
         "replay": ReplayCommand(),
     },
 }

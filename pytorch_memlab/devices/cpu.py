@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import torch
@@ -15,12 +15,24 @@ from ..records import DeviceInfo
 from ..storages import StorageTable, storages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from .device import Stats
 
 _COUNTS = ("allocation", "active")
 _BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")
+
+
+class Followed(NamedTuple):
+    """A storage that is counted.
+
+    Args:
+        number: of the storage among those alive (``_cdata``).
+        nbytes: its bytes.
+    """
+
+    number: int
+    nbytes: int
 
 
 class CpuDevice:
@@ -38,7 +50,11 @@ class CpuDevice:
         self._stats: Stats = {
             group: {pool: dict.fromkeys(METRICS, 0) for pool in POOLS} for group in GROUPS
         }
-        self._storages: StorageTable[int] = StorageTable(self._free)
+        self.storages: StorageTable[Followed] = StorageTable(self._free)
+        self.observers: tuple[Callable[[str, Followed], object], ...] = ()
+        """Called with ``alloc`` or ``free`` and the storage."""
+        self.op_observers: tuple[Callable[[Any], object], ...] = ()
+        """Called with every op before it runs."""
         self._thread = _ThreadState()
 
     @property
@@ -48,7 +64,7 @@ class CpuDevice:
 
     def stats(self) -> Stats:
         """Counters of the storages followed."""
-        self._storages.sweep()
+        self.storages.sweep()
         stats: Stats = {
             group: {pool: dict(metrics) for pool, metrics in pools.items()}
             for group, pools in self._stats.items()
@@ -57,7 +73,7 @@ class CpuDevice:
 
     def reset_peaks(self) -> None:
         """Set every peak to its current value."""
-        self._storages.sweep()
+        self.storages.sweep()
         for group in (*_COUNTS, *_BYTES):
             for metrics in self._stats[group].values():
                 metrics["peak"] = metrics["current"]
@@ -99,12 +115,17 @@ class CpuDevice:
         """Count the storages of a tensor of the host until they die."""
         if tensor.device.type == "cpu":
             for storage in storages_of(tensor):
-                if storage._cdata not in self._storages.known:
-                    self._storages.add(storage, storage.nbytes())
-                    self._count(storage.nbytes(), "allocated", 1)
+                if storage._cdata not in self.storages.known:
+                    followed = Followed(storage._cdata, storage.nbytes())
+                    self.storages.add(storage, followed)
+                    self._count(followed.nbytes, "allocated", 1)
+                    for observer in self.observers:
+                        observer("alloc", followed)
 
-    def _free(self, nbytes: int) -> None:
-        self._count(nbytes, "freed", -1)
+    def _free(self, followed: Followed) -> None:
+        self._count(followed.nbytes, "freed", -1)
+        for observer in self.observers:
+            observer("free", followed)
 
     def _count(self, nbytes: int, metric: str, sign: int) -> None:
         for groups, amount in ((_COUNTS, 1), (_BYTES, nbytes)):
@@ -138,6 +159,8 @@ class _Births(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one op."""
+        for observer in self._device.op_observers if self.active else ():
+            observer(func)
         result = func(*args, **(kwargs or {}))
         if not self.active:
             return result

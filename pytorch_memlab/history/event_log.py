@@ -91,6 +91,15 @@ class EventLog(Sequence[Event]):
             self._module_names.append(module)
         self._modules.append(number)
 
+    def set_category(self, index: int, category: Category) -> None:
+        """Change the category of an event, which is often known only later.
+
+        Args:
+            index: of the event.
+            category: of its block.
+        """
+        self._categories[index] = _CATEGORY_NUMBERS[category]
+
     def number_of(self, action: str) -> int:
         """The number that stands for an action in ``actions``."""
         number = self._action_numbers.get(action)

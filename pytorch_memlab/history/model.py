@@ -107,16 +107,19 @@ class DeviceHistory:
     """What the allocator of one GPU did.
 
     Args:
-        device: index of the GPU.
+        device: index of the GPU; -1 for the host.
         events: in order.
         segments: those at the end.
         initial: those at the beginning; None if they have to follow from the rest.
+        is_rounded: whether blocks are larger than what was requested, as a caching allocator's;
+            False for the storages of the host.
     """
 
     device: int
     events: Sequence[Event]
     segments: Sequence[Segment]
     initial: Sequence[Segment] | None = None
+    is_rounded: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ class Peak:
     """The moment at which a GPU's active bytes are highest.
 
     Args:
-        device: index of the GPU.
+        device: index of the GPU; -1 for the host.
         active: bytes of all blocks in use then.
         reserved: bytes of all segments then.
         event: index of the last event before; -1 if that is the beginning of the history.
@@ -86,6 +86,7 @@ class AllocatorState:
 
     def __init__(self, device: DeviceHistory, settings: AllocatorSettings) -> None:
         self._settings = settings
+        self._is_rounded = device.is_rounded
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
         self._expandable = any(event.action == "segment_map" for event in device.events) or any(
@@ -124,6 +125,8 @@ class AllocatorState:
         return 0
 
     def _size_of(self, event: Event) -> int:
+        if not self._is_rounded:
+            return event.size
         rounded = self._settings.round_size(event.size)
         start, end = self._range_of(event.address)
         after = bisect_right(self._addresses, event.address)

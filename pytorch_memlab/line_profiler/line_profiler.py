@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
-from ..devices import find_devices
-from ..out_of_memory import failure_in, uncaught
+from ..devices import find_devices, get_device
 from ..records import FunctionInfo
 from ..render import gaps
 from ..uninterrupted import uninterrupted
@@ -35,6 +34,9 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
+    from ..history.holders import PeakHolders
+    from ..history.model import AllocationHistory
+    from ..history.recorder import Recording
     from ..profiles.recorded import RecordedProfile
     from ..records import DeviceInfo
     from .saved_profile import SavedProfile
@@ -49,6 +51,8 @@ class LineProfiler:
         *functions: what to profile: functions, methods, classes, modules, properties, partials,
             ``nn.Module`` instances and classes.
         target_gpu: measure on this device alone: index, string or ``torch.device``.
+        history: whether every allocation and free is kept for ``history()``: 46 bytes for each,
+            and the stacks once each.
 
     Raises:
         NotAFunctionError: something that has no Python source lines.
@@ -65,7 +69,12 @@ class LineProfiler:
     {1: (0,), 2: (4096,)}
     """
 
-    def __init__(self, *functions: Any, target_gpu: int | str | torch.device | None = None) -> None:
+    def __init__(
+        self,
+        *functions: Any,
+        target_gpu: int | str | torch.device | None = None,
+        history: bool = False,
+    ) -> None:
         self._raw_line_records = LineStore()
         self._code_infos: dict[int, FunctionInfo] = {}
         self._codes: dict[int, CodeType] = {}
@@ -73,9 +82,10 @@ class LineProfiler:
         self._measured = Measured(target_gpu)
         self._target_gpu = target_gpu
         self._listener = FunctionIntervals(self._raw_line_records, self._measured)
+        self._keeps_history = history
+        self._recordings: dict[int | None, Recording] = {}
         self._depth = 0
         self._time = RunTime()
-        self._failures: dict[tuple[int, int], int] = {}
         self.enabled = False
         resolved = [resolve(function) for function in functions]
         for found in resolved:
@@ -90,6 +100,10 @@ class LineProfiler:
     def target_gpu(self, target: int | str | torch.device | None) -> None:
         self._measured.aim(target)
         self._target_gpu = target
+        if self.enabled:
+            with uninterrupted():
+                self._stop_recording()
+                self._recording().begin()
 
     def add_function(self, func: Any) -> None:
         """Profile one more function, also while the profiler is on.
@@ -135,11 +149,13 @@ class LineProfiler:
                 current_tracer().watch(self._listener, self._codes.values())
                 self._time.begin()
                 self.enabled = True
+                self._recording().begin()
 
     def disable(self) -> None:
         """Record no more; what was recorded stays. A second call has no effect."""
         if self.enabled:
             with uninterrupted():
+                self._stop_recording()
                 current_tracer().unwatch(self._listener)
                 self._measured.end()
                 self._time.end()
@@ -157,10 +173,12 @@ class LineProfiler:
         self._code_infos.clear()
         self._codes.clear()
         self._versions.clear()
-        self._failures.clear()
+        self._stop_recording()
+        self._recordings.clear()
         if was_on:
             self._measured.begin()
             current_tracer().watch(self._listener, ())
+            self._recording().begin()
 
     def display(
         self, func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
@@ -214,22 +232,7 @@ class LineProfiler:
         if self.enabled:
             current_tracer().notice_ends()
         ends = self._listener.ends()
-        return LineRecords(
-            self._raw_line_records, self._code_infos, self._notes(), ends, dict(self._failures)
-        )
-
-    def note_failure(self, error: BaseException) -> None:
-        """Mark the lines that an error went through if a GPU ran out of memory; else nothing.
-
-        Args:
-            error: that nobody handled.
-        """
-        failure = failure_in(error)
-        if failure is not None:
-            asked, places = failure
-            for code, line in places:
-                if id(code) in self._codes:
-                    self._failures[id(code), line] = asked
+        return LineRecords(self._raw_line_records, self._code_infos, self._notes(), ends)
 
     def recorded(self) -> RecordedProfile:
         """Everything recorded so far and what is known of the run, as ``save`` writes it."""
@@ -285,6 +288,43 @@ class LineProfiler:
         """
         return load(path)
 
+    def peak_holders(self, device: int | str | torch.device | None = None) -> PeakHolders:
+        """What held the memory of a device when its active bytes were highest.
+
+        The bytes by source line, function, module, category and stack each add up to that peak,
+        which is the highest that the device's allocator counted while the profiler was on. What
+        the backward pass takes counts at the line of the forward op that caused it.
+
+        On a simulated GPU, and for the tensors of the host where there is no GPU, this is recorded
+        while the profiler is on; its memory grows with the blocks in use, not with the events. On
+        a real GPU it takes ``LineProfiler(..., history=True)``.
+
+        Args:
+            device: index, string or ``torch.device``; None for ``target_gpu``, and without that
+                for the device with the highest peak.
+
+        Returns:
+            the holders; ``by_line()``, ``by_function()``, ``by_module()``, ``by_category()`` and
+            ``by_stack()`` list them, ``to_dataframe()`` gives a table.
+
+        Raises:
+            HistoryError: nothing was recorded; the message says why.
+            UnknownDeviceError: there is no such device.
+        """
+        target = self._target_gpu if device is None else device
+        return self._recording().peak_holders(_index_of(target))
+
+    def history(self) -> AllocationHistory:
+        """Every allocation and free since the profiler was on first, with stacks and categories.
+
+        Returns:
+            the history of the GPUs of the simulation that was on last, or of the host.
+
+        Raises:
+            HistoryError: the profiler was made without ``history=True``, or nothing was recorded.
+        """
+        return self._recording().history()
+
     def forget(self, func: Any) -> None:
         """Drop the records of a function; it stays registered.
 
@@ -306,9 +346,6 @@ class LineProfiler:
 
     def __exit__(self, *exc: object) -> None:
         """Record no more, once as many have left as have entered."""
-        if len(exc) > 1 and isinstance(exc[1], BaseException):
-            uncaught.add(exc[1])
-            self.note_failure(exc[1])
         self._depth -= 1
         if self._depth <= 0:
             self.disable()
@@ -348,6 +385,19 @@ class LineProfiler:
         if self.enabled:
             current_tracer().watch(self._listener, (code,))
 
+    def _recording(self) -> Recording:
+        """What records the holders of the peak, of the device that is measured now."""
+        from ..history.recorder import Recording
+
+        index = _index_of(self._target_gpu)
+        if index not in self._recordings:
+            self._recordings[index] = Recording(index, history=self._keeps_history)
+        return self._recordings[index]
+
+    def _stop_recording(self) -> None:
+        for recording in self._recordings.values():
+            recording.end()
+
     def _notes(self) -> list[str]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
         measured = self._measured
@@ -366,6 +416,17 @@ class LineProfiler:
         notes = gaps.summary(gap for gap in self._measured.gaps() if gap.subject in in_lines)
         shares = map(gaps.share, self._measured.peak_shares() if entries else ())
         return [*notes, *filter(None, shares)]
+
+
+def _index_of(target: int | str | torch.device | None) -> int | None:
+    """The index of a GPU, -1 for the host; None for every device."""
+    if target is None or isinstance(target, int):
+        return target
+    kind, _, index = str(target).partition(":")
+    if kind == "cpu":
+        return -1
+    name = get_device(target).name if not index.isdecimal() else f"{kind}:{index}"
+    return int(name.rpartition(":")[2])
 
 
 def _device_notes(devices: list[DeviceInfo]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,21 @@ machine: Machine | None = None
 
 simulations: dict[int, simulate] = {}
 """The simulations that are on: one that the program does not keep goes on all the same."""
+
+
+observers: list[Callable[[Machine, bool], object]] = []
+"""Called with the machine of each simulation: True when it has begun, False when it has ended."""
+
+
+def tell(told: Machine, is_on: bool) -> None:
+    """Call the observers.
+
+    Args:
+        told: the machine of a simulation.
+        is_on: whether the simulation begins; else it has ended.
+    """
+    for observer in observers.copy():
+        observer(told, is_on)
 
 
 @atexit.register

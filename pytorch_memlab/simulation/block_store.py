@@ -85,8 +85,8 @@ class BlockStore:
         """Put a block that nobody uses any more into its pool, joined with free neighbours."""
         pool = block.pool
         size = block.size
-        if self._events.observers:
-            self._events.tell("free_completed", block.address, block.requested_size, block.stream)
+        for observer in self._events.observers:
+            observer("free_completed", block.address, block.requested_size, block.stream)
         blocks_change = size_change = 0
         for neighbour in (block.prev, block.next):
             gained = pool.merge(block, neighbour)

@@ -8,12 +8,11 @@ are not modelled. Nothing here locks: calls must come one after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from .allocator.events import AllocatorEvents, Observer
-from .allocator.failed_request import FreeBlock
 from .allocator_settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .allocator_stats import DeviceStats
 from .block_source import BlockSource
@@ -106,8 +105,8 @@ class CachingAllocator:
             )
             self.ever_allocated = True
         address = store.hand_out(block, rounded, size)
-        if self._told.observers:
-            self._told.tell("alloc", address, size, stream)
+        for observer in self._told.observers:
+            observer("alloc", address, size, stream)
         return address
 
     def free(self, address: int) -> None:
@@ -125,8 +124,8 @@ class CachingAllocator:
         if block is None:
             raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
         self._store.request_free(block)
-        if self._told.observers:
-            self._told.tell("free_requested", address, block.requested_size, block.stream)
+        for observer in self._told.observers:
+            observer("free_requested", address, block.requested_size, block.stream)
         if block.stream_uses:
             self._events.record(block)
         else:
@@ -213,21 +212,6 @@ class CachingAllocator:
         return self._store.allocated[address].size
 
     @property
-    def allowed_bytes(self) -> int | None:
-        """Bytes that the memory fraction allows, None without one."""
-        return self._source.allowed
-
-    def free_blocks(self) -> list[FreeBlock]:
-        """The blocks that are kept for later requests, without those that have no memory."""
-        pools = (self._store.small, self._store.large)
-        return [
-            FreeBlock(block.size, block.stream)
-            for pool in pools
-            for block in pool.free_blocks()
-            if block.mapped
-        ]
-
-    @property
     def settings(self) -> AllocatorSettings:
         """How it works."""
         return self._settings
@@ -280,10 +264,15 @@ class CachingAllocator:
         """
         self._told.remove(observer)
 
-    def blocks_in_use(self) -> Iterator[tuple[int, int, int]]:
-        """Address, size and bytes requested of every active block."""
-        for block in (*self._store.allocated.values(), *self._events.pending_blocks()):
-            yield block.address, block.size, block.requested_size
+    def follow(self, make: Callable[[list[tuple[int, int, int]]], Observer]) -> None:
+        """Call an observer that begins with what is in use.
+
+        Args:
+            make: makes it of address, size and bytes requested of every active block.
+        """
+        blocks = (*self._store.allocated.values(), *self._events.pending_blocks())
+        in_use = [(block.address, block.size, block.requested_size) for block in blocks]
+        self._told.add(make(in_use))
 
     def memory_stats(self) -> dict[str, Any]:
         """Return the counters nested as ``torch.cuda.memory_stats_as_nested_dict()`` does."""
@@ -303,14 +292,18 @@ class CachingAllocator:
 
     def snapshot(self) -> list[dict[str, Any]]:
         """Return the segments and their blocks as ``torch.cuda.memory_snapshot()`` does."""
+        active = self._stats.total.active_bytes.current
+        self._told.tell("snapshot", 0, active, 0)
+        return self.segments()
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The same as `snapshot`, of which no observer is told."""
         blocks = [
             *self._store.small.free_blocks(),
             *self._store.large.free_blocks(),
             *self._store.allocated.values(),
             *self._events.pending_blocks(),
         ]
-        active = self._stats.total.active_bytes.current
-        self._told.tell("snapshot", 0, active, 0)
         return segments_of(blocks, self.device)
 
     def adopt_segment(

@@ -120,6 +120,10 @@ class Machine:
         """Called with every op before it runs."""
         self.data_observers: tuple[Callable[[Placement], object], ...] = ()
         """Called with every placement that holds data of the program, not a kernel's."""
+        self.gradient_observers: tuple[Callable[[torch.Tensor], object], ...] = ()
+        """Called with a gradient that the program replaces or drops by ``tensor.grad = ...``."""
+        self.recorder: Any = None
+        """The one object that follows its blocks, once somebody has asked for it."""
         self._stream_ids = [StreamIds() for _ in self._all_gpus]
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
@@ -266,7 +270,8 @@ class Machine:
         with uninterrupted(*STANDARD_SIGNALS):
             placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
             self.placements.add(storage, placement)
-            self.tell_of_data(placement)
+            for observer in self.data_observers:
+                observer(placement)
 
     def tell_of_data(self, placement: Placement) -> None:
         """Tell the observers that a new placement holds data of the program."""

@@ -74,6 +74,11 @@ class TensorMethods:
             def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
                 if isinstance(gradient, torch.Tensor):
                     _check_gradient(machine.place_of(tensor), machine.place_of(gradient))
+                if machine.gradient_observers:
+                    before = get(tensor)
+                    for observer in machine.gradient_observers if before is not None else ():
+                        observer(before)
+                    del before
                 slot.__set__(tensor, gradient)
 
             def __delete__(self, tensor: torch.Tensor) -> None:

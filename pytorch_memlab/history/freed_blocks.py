@@ -1,0 +1,71 @@
+"""The categories of blocks that were freed, as far as their ends tell them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from .category import Category
+from .holders import is_of_user
+from .live_blocks import BACKWARD, FORWARD_WITH_NODE, NOT_SEEN
+
+if TYPE_CHECKING:
+    from .._common.call_stacks import CallStacks, Place
+    from .live_blocks import LiveBlock
+
+_TORCH: Final = os.path.dirname(torch.__file__)
+_MAKE_THEIR_OWN: Final = tuple(
+    os.path.join(_TORCH, *parts, "") for parts in (("nn", "modules"), ("optim",))
+)
+"""Folders whose functions make parameters, buffers and state when no module is called."""
+
+
+def category_of_freed(block: LiveBlock, stacks: CallStacks) -> Category:
+    """The category of a block that was freed. See Note [Categories of freed blocks].
+
+    Args:
+        block: that was freed.
+        stacks: where its stacks were taken.
+    """
+    if block.category is not Category.UNKNOWN:
+        return block.category
+    if block.data is None:
+        return Category.WORKSPACES if block.made_in != NOT_SEEN else Category.UNKNOWN
+    if block.stack is None or block.end is None:
+        return Category.UNKNOWN
+    if block.call:
+        return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
+    made, ended = map(stacks.places_of, stacks.numbers_of([block.stack, block.end]))
+    if _ended_in_its_line(_of_program(made), _of_program(ended)):
+        return Category.TEMPORARIES
+    if block.made_in == BACKWARD or _is_made_by_torch(made):
+        return Category.UNKNOWN
+    return Category.OTHERS
+
+
+def _ended_in_its_line(made: list[Place], ended: list[Place]) -> bool:
+    """Whether the line that made a block still ran at its end, or the line that called from there.
+
+    Args:
+        made: the program's frames of the allocation, innermost first.
+        ended: those of the free. Of a main function all is freed in the one line that calls it,
+            which tells nothing.
+    """
+    return made == ended or (len(ended) > 1 and made[-len(ended) :] == ended)
+
+
+def _of_program(places: Sequence[Place]) -> list[Place]:
+    """The frames of the program, innermost first."""
+    return [place for place in places if is_of_user(place[0])]
+
+
+def _is_made_by_torch(places: Sequence[Place]) -> bool:
+    for filename, _, _ in places:
+        if is_of_user(filename):
+            return False
+        if filename.startswith(_MAKE_THEIR_OWN):
+            return True
+    return False

@@ -1,0 +1,261 @@
+"""The blocks in use on one device, and those that were in use at its peak."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from .._common.call_stacks import capture
+from .category import Category
+
+if TYPE_CHECKING:
+    from .._common.call_stacks import CallStacks, TakenStack
+    from .._common.forward_ops import ForwardOps
+    from .live_log import LiveLog
+    from .module_paths import ModulePaths
+
+_current_node: Callable[[], Any] = torch._C._current_autograd_node
+_is_grad_enabled = torch.is_grad_enabled
+
+_UNKNOWN = Category.UNKNOWN
+
+NOT_SEEN: Final = 0
+FORWARD: Final = 1
+FORWARD_WITH_NODE: Final = 2
+FORWARD_WITHOUT_GRAD: Final = 3
+BACKWARD: Final = 4
+"""The pass that made a block: with gradients on, by an op that made a node of autograd or by
+another; with gradients off; in a backward pass; or it was not seen."""
+
+
+class LiveBlock:
+    """A block from its allocation until nobody asks for it.
+
+    Attributes:
+        address: where it begins.
+        size: bytes that the allocator counts.
+        requested: bytes that were asked for.
+        stack: of the allocation, as ``capture`` took it; None if it was not seen.
+        forward: of one in the backward pass, the stack of the forward op if it is known.
+        module: path of the module.
+        category: as far as it is known by now.
+        made_in: the pass.
+        data: what tells its storage from all others; None for memory that a kernel took.
+        call: number of the outermost call of a module in which it was made; 0 outside of all.
+        end: the stack of its free, taken in the same way, where the category depends on it.
+        number: of its event in the log.
+    """
+
+    # No slots: most blocks live and die with the values of the class, and cost half the time.
+    forward: TakenStack | None = None
+    module = ""
+    category = _UNKNOWN
+    made_in = NOT_SEEN
+    data: object = None
+    call = 0
+    end: Any = None
+    number = -1
+
+    def __init__(self, address: int, size: int, requested: int, stack: Any = None) -> None:
+        self.address = address
+        self.size = size
+        self.requested = requested
+        self.stack = stack
+
+
+@dataclass(slots=True)
+class ProgramState:
+    """What the program does at the moment of an event.
+
+    Args:
+        stacks: takes them.
+        forward_ops: knows the stack and the module of the op of each node of autograd.
+        modules: knows the modules that run.
+        is_on: whether somebody wants to know.
+    """
+
+    stacks: CallStacks
+    forward_ops: ForwardOps[tuple[TakenStack, str]]
+    modules: ModulePaths
+    is_on: bool = False
+
+
+class PeakBlocks:
+    """The blocks in use when the active bytes of a device were highest while this was on.
+
+    They are those in use now, without those made since, and with those freed since. So this is as
+    large as the blocks at the peak and the blocks now, however many events there were.
+
+    Args:
+        blocks: those in use, as ``LiveBlocks`` has them.
+    """
+
+    __slots__ = ("_blocks", "born", "died", "event", "highest", "is_on", "reserved")
+
+    def __init__(self, blocks: dict[int, LiveBlock]) -> None:
+        self._blocks = blocks
+        self.born: set[LiveBlock] = set()
+        self.died: list[LiveBlock] = []
+        self.is_on = False
+        self.highest = -1
+        self.reserved = 0
+        self.event = -1
+
+    def rose(self, active: int, reserved: int, event: int) -> None:
+        """There are more active bytes than before."""
+        self.highest, self.reserved, self.event = active, reserved, event
+        if self.born:
+            self.born.clear()
+        if self.died:
+            self.died.clear()
+
+    def at_peak(self) -> list[LiveBlock]:
+        """The blocks in use then, by address."""
+        found = [block for block in self._blocks.values() if block not in self.born]
+        return sorted((*found, *self.died), key=lambda block: block.address)
+
+
+class LiveBlocks:
+    """The blocks in use on one device, followed from event to event.
+
+    Args:
+        state: of the program.
+        reserved: tells the bytes that the allocator holds.
+        first: those in use already, of which nothing is known but their sizes.
+
+    Attributes:
+        blocks: those in use, by address.
+        active: their bytes.
+        events: allocations and frees so far.
+        peaks: what notes the highest active bytes.
+        log: what notes all events, if somebody wants them.
+    """
+
+    def __init__(
+        self, state: ProgramState, reserved: Callable[[], int], first: Iterable[LiveBlock]
+    ) -> None:
+        self.state = state
+        self.reserved = reserved
+        self.blocks = {block.address: block for block in first}
+        self.active = sum(block.size for block in self.blocks.values())
+        self.events = 0
+        self.peaks: tuple[PeakBlocks, ...] = ()
+        self.log: LiveLog | None = None
+
+    def begin_peak(self, peak: PeakBlocks) -> None:
+        """Let a peak count what happens from now on, beginning with what is in use."""
+        if peak not in self.peaks:
+            self.peaks = (*self.peaks, peak)
+        peak.is_on = True
+        if self.active > peak.highest:
+            peak.rose(self.active, self.reserved(), self.events - 1)
+
+    def drop_peak(self, peak: PeakBlocks) -> None:
+        """Nobody is going to ask for a peak."""
+        self.peaks = tuple(one for one in self.peaks if one is not peak)
+
+    def allocated(self, address: int, size: int, requested: int, stream: int) -> LiveBlock:
+        """A block was allocated by this thread."""
+        # This runs at every allocation: what it saves in calls, the program gains.
+        state = self.state
+        if state.is_on:
+            block = LiveBlock(address, size, requested, capture())
+            thread = state.modules.thread
+            running = thread.running
+            if running:
+                block.module = running[-1][1]
+                block.call = thread.call
+            if _current_node() is not None:
+                self._describe_backward(block, state)
+            elif not _is_grad_enabled():
+                block.made_in = FORWARD_WITHOUT_GRAD
+            else:
+                block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
+        else:
+            block = LiveBlock(address, size, requested)
+        if self.log is not None:
+            self.log.allocated(block, stream)
+        self.events += 1
+        self.active = active = self.active + size
+        self.blocks[address] = block
+        for peak in self.peaks:
+            if active > peak.highest and peak.is_on:
+                peak.rose(active, self.reserved(), self.events - 1)
+            else:
+                peak.born.add(block)
+        return block
+
+    def free_requested(self, address: int) -> None:
+        """The program gives a block back in this thread."""
+        block = self.blocks.get(address)
+        if block is not None and block.category is _UNKNOWN and self._is_wanted(block):
+            self._see_end(block, self.state)
+
+    def free_completed(self, address: int, stream: int) -> None:
+        """A block is free again."""
+        block = self.blocks.pop(address, None)
+        if block is None:
+            return
+        self.events += 1
+        self.active -= block.size
+        for peak in self.peaks:
+            if block in peak.born:
+                peak.born.discard(block)
+            else:
+                peak.died.append(block)
+        if self.log is not None:
+            self.log.freed(block, stream)
+
+    def _is_wanted(self, block: LiveBlock) -> bool:
+        """Whether somebody asks for a block after its end."""
+        if self.log is not None:
+            return True
+        for peak in self.peaks:  # noqa: SIM110 - a generator for each free would cost more
+            if block not in peak.born:
+                return True
+        return False
+
+    def _describe_backward(self, block: LiveBlock, state: ProgramState) -> None:
+        note = state.forward_ops.of_current_node()
+        if note is not None:
+            block.forward = note[0]
+            block.module = block.module or note[1]
+        if not _is_grad_enabled():
+            block.made_in = BACKWARD
+        else:
+            block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
+
+    def _see_end(self, block: LiveBlock, state: ProgramState) -> None:
+        """What the moment of its free tells of a block. See Note [Categories of freed blocks]."""
+        if block.data is None or not state.is_on:
+            return
+        if _current_node() is not None and not _is_grad_enabled():
+            if block.made_in in (FORWARD, FORWARD_WITH_NODE):
+                block.category = Category.SAVED
+            elif block.made_in == BACKWARD:
+                block.category = Category.TEMPORARIES
+        elif block.call and block.call == state.modules.thread.call:
+            block.category = Category.TEMPORARIES
+        elif block.stack is not None:
+            block.end = capture()
+
+
+# Note [Categories of freed blocks]
+#
+# Parameters, buffers, gradients and optimizer state are recognised while they live. For another
+# block, the moment at which it is freed tells most:
+#
+# - The backward pass frees what the forward pass made: autograd had saved it. Checkpointing makes
+#   it in the backward pass, with gradients on, and it counts as well. What the backward pass made
+#   itself and frees again is temporary.
+# - What is made in a module and freed before the outermost module returns is temporary. What an op
+#   with a node of autograd made there and what lives longer is kept by the graph, or it is a
+#   result: it counts as saved.
+# - What is made outside of modules is temporary if it is freed while the line of the program that
+#   made it still runs, or the line that called that function: the stack of the free is then the
+#   stack of the allocation, or its outer part.
+#
+# What a kernel takes next to its results is no storage of a tensor, so nothing tells of its data.

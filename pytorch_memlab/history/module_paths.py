@@ -1,0 +1,117 @@
+"""Which ``nn.Module`` runs in a thread, by its path from the outermost module that was called."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from itertools import count
+from typing import Any
+
+import torch
+
+Call = Callable[..., Any]
+
+
+class _Thread(threading.local):
+    """What one thread runs.
+
+    Attributes:
+        running: the modules that run and their paths, the outermost first.
+        call: number of the outermost call; 0 where no module runs.
+    """
+
+    def __init__(self) -> None:
+        self.running: list[tuple[torch.nn.Module, str]] = []
+        self.call = 0
+
+
+class ModulePaths:
+    """Follows calls of modules between ``begin`` and ``end``, in all threads.
+
+    ``nn.Module.__call__`` is replaced. Global hooks would miss what ends with Ctrl-C, and what the
+    hooks of the module itself do.
+
+    Args:
+        on_new: called with each outermost module when it is called first.
+    """
+
+    def __init__(self, on_new: Callable[[torch.nn.Module], object] = lambda _module: None) -> None:
+        self.thread = _Thread()
+        self._on_new = on_new
+        self._names: dict[int, tuple[weakref.ref[torch.nn.Module], str]] = {}
+        self._numbers = count(1)
+        self._replacement: Call | None = None
+        self._original: Call | None = None
+
+    def current(self) -> str:
+        """Path of the module that runs in this thread; empty if none does."""
+        running = self.thread.running
+        return running[-1][1] if running else ""
+
+    def begin(self) -> None:
+        """Follow calls from now on."""
+        original: Any = torch.nn.Module.__call__
+        thread, numbers, path_of = self.thread, self._numbers, self._path_of
+
+        @functools.wraps(original)
+        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if self._replacement is not call:
+                return original(module, *args, **kwargs)
+            running = thread.running
+            depth = len(running)
+            try:
+                running.append((module, path_of(module, running)))
+                if not depth:
+                    thread.call = next(numbers)
+                return original(module, *args, **kwargs)
+            finally:
+                del running[depth:]
+                if not depth:
+                    thread.call = 0
+
+        self._original, self._replacement = original, call
+        _set_call(call)
+
+    def end(self) -> None:
+        """Follow no more; a replacement that the program made since then stays."""
+        ours, self._replacement = self._replacement, None
+        if ours is not None and torch.nn.Module.__call__ is ours:
+            _set_call(self._original)
+
+    def _path_of(self, module: torch.nn.Module, running: list[tuple[torch.nn.Module, str]]) -> str:
+        known = self._names.get(id(module))
+        if known is not None and known[0]() is module:
+            return known[1]
+        if not running:
+            self._name(module, type(module).__name__, replace=True)
+        else:
+            self._name(*running[0], replace=False)
+            if id(module) not in self._names:
+                self._name(module, f"{running[-1][1]}.{type(module).__name__}", replace=False)
+        return self._names[id(module)][1]
+
+    def _name(self, outermost: torch.nn.Module, path: str, *, replace: bool) -> None:
+        """Name a module and those in it."""
+        for name, module in _modules_in(outermost):
+            if replace or id(module) not in self._names:
+                key = id(module)
+                reference = weakref.ref(module, partial(self._forget, key))
+                self._names[key] = (reference, f"{path}.{name}" if name else path)
+        self._on_new(outermost)
+
+    def _forget(self, key: int, _dead: weakref.ref[torch.nn.Module]) -> None:
+        self._names.pop(key, None)
+
+
+def _modules_in(outermost: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    try:
+        return list(outermost.named_modules())
+    except Exception:  # a method of the program's, or a module that is not made yet
+        return [("", outermost)]
+
+
+def _set_call(call: Any) -> None:
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]

@@ -1,0 +1,97 @@
+"""What the program does while somebody records: its stacks, modules, optimizers and nodes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from .._common.call_stacks import CallStacks
+from .._common.forward_ops import ForwardOps
+from ..uninterrupted import uninterrupted
+from .category import Category
+from .live_blocks import ProgramState
+from .living_blocks import BlockOf, mark, mark_module, mark_parameters, mark_state
+from .module_paths import ModulePaths
+
+if TYPE_CHECKING:
+    from .._common.call_stacks import TakenStack
+
+
+class Program:
+    """Follows modules and optimizers between as many ``begin`` as ``end``.
+
+    Attributes:
+        state: what allocators ask at an event.
+        finders: find the blocks of storages, one for each source of blocks.
+    """
+
+    def __init__(self) -> None:
+        stacks = CallStacks()
+        modules = ModulePaths(self._module_is_called)
+
+        def note() -> tuple[TakenStack, str]:
+            return stacks.take(), modules.current()
+
+        self.state = ProgramState(stacks, ForwardOps(note), modules)
+        self.finders: tuple[BlockOf, ...] = ()
+        self._users = 0
+        self._hooks: list[Any] = []
+        self._lock = threading.RLock()
+
+    def begin(self) -> None:
+        """One more wants to know."""
+        with self._lock, uninterrupted():
+            self._users += 1
+            if self._users > 1:
+                return
+            self._hooks = [
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_step),
+            ]
+            self.state.modules.begin()
+            self.state.is_on = True
+
+    def end(self) -> None:
+        """One less wants to know; the last one gives everything back."""
+        with self._lock, uninterrupted():
+            self._users -= 1
+            if self._users:
+                return
+            self.state.is_on = False
+            self.state.modules.end()
+            for hook in self._hooks:
+                hook.remove()
+            self._hooks = []
+            self.state.forward_ops.forget()
+
+    def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
+        """The program gives a tensor another gradient than this one, or none."""
+        self._look(lambda find: mark([gradient], Category.GRADIENTS, find))
+
+    def _module_is_called(self, module: torch.nn.Module) -> None:
+        self._look(lambda find: mark_module(module, find))
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
+        self._look(lambda find: mark_parameters(optimizer, find))
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
+        self._look(lambda find: mark_state(optimizer, find))
+
+    def _look(self, look: Callable[[BlockOf], None]) -> None:
+        """Look at objects of the program, which may be of any class and refuse with any error."""
+        with torch._C.DisableTorchFunction():
+            for find in self.finders:
+                with suppress(Exception):  # the category stays unknown, and the program goes on
+                    look(find)
+
+
+program = Program()
+"""The one program of the process."""

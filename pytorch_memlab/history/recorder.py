@@ -1,0 +1,289 @@
+"""Recording what holds the memory at the peak, and all events if somebody wants them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from .._common.made_once import made_once
+from ..errors import HistoryError
+from ..simulation import active
+from .category import Category
+from .freed_blocks import category_of_freed
+from .holders import PeakHolders
+from .live_blocks import LiveBlock, PeakBlocks
+from .living_blocks import categories_of_living
+from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack
+from .peak import Peak
+from .program import program
+from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks
+
+if TYPE_CHECKING:
+    from ..simulation.machine import Machine
+
+NOTHING_RECORDED: Final = (
+    "nothing was recorded: the profiler was never on while a simulated GPU, or the tensors of the "
+    "host where there is no GPU, took memory"
+)
+
+
+class Recording:
+    """What one profiler records, over all the times that it is on.
+
+    Args:
+        device: index of the only GPU that is recorded, -1 for the host; None for every one.
+        history: whether all events are kept: 46 bytes for each.
+    """
+
+    def __init__(self, device: int | None = None, *, history: bool = False) -> None:
+        self._device = device
+        self._keeps_history = history
+        self._is_on = False
+        self._peaks: dict[tuple[FollowedSource, int], PeakBlocks] = {}
+        self._used: list[FollowedSource] = []
+        self._on: list[FollowedSource] = []
+        self._finished: dict[int, PeakHolders] = {}
+        self._histories: dict[int, AllocationHistory] = {}
+        weakref.finalize(self, _leave, self._used, self._peaks).atexit = False
+
+    def begin(self) -> None:
+        """Record from now on."""
+        if self._is_on:
+            return
+        self._is_on = True
+        active.observers.append(self._simulation_changes)
+        if active.machine is not None:
+            if self._device != CPU:
+                self._follow(_source_of(active.machine))
+                return
+        elif _has_gpu() and self._device != CPU:
+            return
+        self._follow(_host())
+
+    def end(self) -> None:
+        """Record no more; what was recorded stays."""
+        if not self._is_on:
+            return
+        self._is_on = False
+        active.observers.remove(self._simulation_changes)
+        for peak in self._peaks.values():
+            peak.is_on = False
+        while self._on:
+            self._on.pop().switch_off()
+
+    def forget(self) -> None:
+        """Forget what was recorded so far."""
+        was_on = self._is_on
+        self.end()
+        _leave(self._used, self._peaks)
+        self._finished.clear()
+        self._histories.clear()
+        if was_on:
+            self.begin()
+
+    def peak_holders(self, device: int | None = None) -> PeakHolders:
+        """What held the memory of a device at its peak.
+
+        Args:
+            device: index of the GPU, -1 for the host; None for the one with the highest peak.
+
+        Raises:
+            HistoryError: nothing was recorded of it.
+        """
+        found = dict(self._finished)
+        for (source, index), peak in self._peaks.items():
+            if peak.highest > found[index].peak.active if index in found else peak.highest >= 0:
+                found[index] = _holders(source, index, peak)
+        if device is not None:
+            if device not in found:
+                known = ", ".join(_name(index) for index in sorted(found)) or "nothing"
+                raise HistoryError(f"{_name(device)} was not recorded: there is {known}")
+            return found[device]
+        used = [one for one in found.values() if one.peak.active or one.peak.device != CPU]
+        if not used:
+            raise HistoryError(NOTHING_RECORDED)
+        return max(used, key=lambda one: one.peak.active)
+
+    def history(self) -> AllocationHistory:
+        """All events, from the first time that this was on.
+
+        Raises:
+            HistoryError: they were not kept, or there are none.
+        """
+        if not self._keeps_history:
+            raise HistoryError("the events were not kept: ask for them with history=True")
+        for source in self._used:
+            self._histories[id(source)] = _history(source)
+        if not self._histories:
+            raise HistoryError(NOTHING_RECORDED)
+        return next(reversed(self._histories.values()))
+
+    def _follow(self, followed: FollowedSource) -> None:
+        if followed not in self._used:
+            self._used.append(followed)
+            followed.use()
+        self._on.append(followed)
+        followed.switch_on()
+        for index, live in followed.source.live.items():
+            if self._device in (None, index):
+                peak = self._peaks.setdefault((followed, index), PeakBlocks(live.blocks))
+                live.begin_peak(peak)
+                if self._keeps_history:
+                    followed.begin_log(index)
+
+    def _simulation_changes(self, machine: Machine, is_on: bool) -> None:
+        if self._device == CPU:
+            return
+        followed = _source_of(machine)
+        if is_on:
+            self._follow(followed)
+        elif followed in self._on:
+            self._finish(followed)
+
+    def _finish(self, followed: FollowedSource) -> None:
+        """A simulation has ended: of its GPUs, only the peaks stay, and of each the highest."""
+        self._on.remove(followed)
+        followed.switch_off()
+        for key in [key for key in self._peaks if key[0] is followed]:
+            peak = self._peaks.pop(key)
+            before = self._finished.get(key[1])
+            if before is None or peak.highest > before.peak.active:
+                self._finished[key[1]] = _holders(followed, key[1], peak)
+            followed.source.live[key[1]].drop_peak(peak)
+        if self._keeps_history:
+            self._histories[id(followed)] = _history(followed)
+        self._used.remove(followed)
+        followed.leave()
+
+
+def live_holders(device: int = 0) -> PeakHolders | None:
+    """What holds the memory of a simulated GPU now, such as when it runs out.
+
+    Where a profiler is on, the blocks have their lines and modules.
+
+    Args:
+        device: index of the GPU.
+
+    Returns:
+        Holders whose peak is this moment; None where no GPU is simulated.
+    """
+    machine = active.machine
+    if machine is None:
+        return None
+    followed = _source_of(machine)
+    followed.use()
+    try:
+        live = followed.source.live.get(device)
+        if live is None:
+            return None
+        now = PeakBlocks(live.blocks)
+        now.rose(live.active, live.reserved(), live.events - 1)
+        return _holders(followed, device, now)
+    finally:
+        followed.leave()
+
+
+def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
+    blocks = peak.at_peak()
+    categories = _categories(followed, blocks)
+    stacks = program.state.stacks
+    stacks.read()
+    seen = [block for block in blocks if block.stack is not None]
+    made_on = dict(zip(seen, stacks.numbers_of([block.stack for block in seen]), strict=True))
+    numbers = _Numbers()
+    described = tuple(
+        Block(
+            block.address,
+            block.size,
+            block.requested,
+            numbers.of(made_on[block]) if block in made_on else None,
+            0 if block.forward is None else numbers.of(stacks.number_of(block.forward)),
+            categories[block],
+            block.module,
+        )
+        for block in blocks
+    )
+    events = followed.source.live[device].events
+    moment = Peak(device, peak.highest, peak.reserved, peak.event, events, described)
+    return PeakHolders(moment, numbers.stacks)
+
+
+def _categories(followed: FollowedSource, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
+    living: dict[LiveBlock, Category] | None = None
+    found = {}
+    stacks = program.state.stacks
+    for block in blocks:
+        category = block.category
+        if category is Category.UNKNOWN:
+            if living is None:
+                living = categories_of_living(followed.source.block_of)
+            category = living.get(block) or category_of_freed(block, stacks)
+        found[block] = category
+    return found
+
+
+class _Numbers:
+    """Numbers for the stacks that some blocks have, from 1 on."""
+
+    def __init__(self) -> None:
+        self.stacks: list[Stack] = [()]
+        self._numbers: dict[int, int] = {0: 0}
+
+    def of(self, number: int) -> int:
+        """The number for the stack that has a number in the program's."""
+        known = self._numbers.get(number)
+        if known is None:
+            known = self._numbers[number] = len(self.stacks)
+            places = program.state.stacks.places_of(number)
+            self.stacks.append(tuple(Frame(*place) for place in places))
+        return known
+
+
+def _history(followed: FollowedSource) -> AllocationHistory:
+    source = followed.source
+    devices = []
+    for device, live in source.live.items():
+        if live.log is None:
+            continue
+        living = list(live.blocks.values())
+        categories = _categories(followed, living)
+        events = live.log.settle([(block, categories[block]) for block in living])
+        segments = source.segments(device)
+        devices.append(
+            DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != CPU)
+        )
+    stacks = [tuple(Frame(*place) for place in places) for places in program.state.stacks.all()]
+    return AllocationHistory(devices, stacks, source.settings())
+
+
+def _leave(used: list[FollowedSource], peaks: dict[tuple[FollowedSource, int], PeakBlocks]) -> None:
+    """Follow no more what one recording has used."""
+    for (followed, index), peak in peaks.items():
+        followed.source.live[index].drop_peak(peak)
+    peaks.clear()
+    while used:
+        used.pop().leave()
+
+
+def _source_of(machine: Machine) -> FollowedSource:
+    if machine.recorder is None:
+        machine.recorder = FollowedSource(SimulatedBlocks(machine))
+    followed: FollowedSource = machine.recorder
+    return followed
+
+
+@made_once
+def _host() -> FollowedSource:
+    return FollowedSource(CpuBlocks())
+
+
+def _has_gpu() -> bool:
+    accelerator: Any = getattr(torch, "accelerator", None)
+    return torch.cuda.is_available() or (accelerator is not None and accelerator.is_available())
+
+
+def _name(device: int) -> str:
+    return "cpu" if device == CPU else f"cuda:{device}"

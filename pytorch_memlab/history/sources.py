@@ -1,0 +1,280 @@
+"""Where the events of blocks come from: simulated GPUs, and the tensors of the host."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from ..devices import get_device
+from ..simulation import active
+from ..simulation.runtime_settings import settings_string
+from .category import Category
+from .freed_blocks import category_of_freed
+from .live_blocks import LiveBlock, LiveBlocks
+from .live_log import LiveLog
+from .model import Block, Segment
+from .program import program
+
+if TYPE_CHECKING:
+    from ..devices.cpu import CpuDevice, Followed
+    from ..simulation.allocator.events import Observer
+    from ..simulation.machine import Machine
+    from ..simulation.simulated_gpu import Placement, SimulatedGPU
+
+CPU = -1
+"""Number that stands for the host where the index of a GPU is expected."""
+
+
+class BlockSource(Protocol):
+    """The devices of one simulation, or the host.
+
+    Attributes:
+        live: the blocks of each device, by its index.
+    """
+
+    live: dict[int, LiveBlocks]
+
+    def begin(self) -> None:
+        """Follow the blocks from now on."""
+
+    def end(self) -> None:
+        """Follow them no more."""
+
+    def watch_ops(self, is_on: bool) -> None:
+        """Begin to look at every op, or end that."""
+
+    def block_of(self, number: int) -> LiveBlock | None:
+        """The block of the storage that has a number (``_cdata``)."""
+
+    def segments(self, device: int) -> Sequence[Segment]:
+        """The segments of a device with the blocks in use, as they are now."""
+
+    def settings(self) -> dict[str, Any]:
+        """How the allocators work, as a snapshot has it."""
+
+
+class SimulatedBlocks:
+    """The blocks of simulated GPUs.
+
+    Args:
+        machine: the GPUs.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self.live: dict[int, LiveBlocks] = {}
+        self._machine = machine
+        self._observers: list[tuple[SimulatedGPU, Observer]] = []
+        self._settings = settings_string()
+
+    def begin(self) -> None:
+        """Follow the blocks from now on."""
+        machine = self._machine
+        for gpu in machine.known_gpus:
+            gpu.call("follow", lambda blocks, gpu=gpu: self._observer(gpu, blocks))
+        for placement in machine.placements.living():
+            block = self.live[placement.gpu.index].blocks.get(placement.address)
+            if block is not None and block.data is None:
+                block.data = placement
+        for placement in machine.workspaces.living():
+            block = self.live[placement.gpu.index].blocks.get(placement.address)
+            if block is not None:
+                block.category = Category.WORKSPACES
+        machine.data_observers = (*machine.data_observers, self._data_made)
+
+    def end(self) -> None:
+        """Follow them no more."""
+        self.settings()
+        machine = self._machine
+        machine.data_observers = _without(machine.data_observers, self._data_made)
+        while self._observers:
+            gpu, observer = self._observers.pop()
+            gpu.call("stop_observing", observer)
+
+    def watch_ops(self, is_on: bool) -> None:
+        """Begin to look at every op and at replaced gradients, or end that."""
+        machine, op_runs = self._machine, program.state.forward_ops.op_runs
+        replaced = program.gradient_is_replaced
+        machine.op_observers = _without(machine.op_observers, op_runs)
+        machine.gradient_observers = _without(machine.gradient_observers, replaced)
+        if is_on:
+            machine.op_observers = (*machine.op_observers, op_runs)
+            machine.gradient_observers = (*machine.gradient_observers, replaced)
+
+    def block_of(self, number: int) -> LiveBlock | None:
+        """The block of the storage that has a number (``_cdata``)."""
+        placement = self._machine.placements.known.get(number)
+        if placement is None:
+            return None
+        live = self.live.get(placement.gpu.index)
+        block = None if live is None else live.blocks.get(placement.address)
+        return block if block is not None and block.data is placement else None
+
+    def segments(self, device: int) -> Sequence[Segment]:
+        """The segments of a device with the blocks in use, as they are now."""
+        return [_segment(one) for one in self._machine.known_gpus[device].call("segments")]
+
+    def settings(self) -> dict[str, Any]:
+        """How the allocators work, as a snapshot has it."""
+        if active.machine is self._machine:
+            self._settings = torch._C._accelerator_getAllocatorSettings()
+        return {"PYTORCH_CUDA_ALLOC_CONF": self._settings}
+
+    def _data_made(self, placement: Placement) -> None:
+        try:
+            self.live[placement.gpu.index].blocks[placement.address].data = placement
+        except KeyError:  # of no bytes
+            return
+
+    def _observer(self, gpu: SimulatedGPU, blocks: list[tuple[int, int, int]]) -> Observer:
+        allocator = gpu.allocator
+        first = (LiveBlock(*block) for block in blocks)
+        live = LiveBlocks(program.state, lambda: allocator.reserved_bytes, first)
+        self.live[gpu.index] = live
+        block_size = allocator.block_size
+        allocated, free_requested = live.allocated, live.free_requested
+        free_completed = live.free_completed
+
+        def observe(action: str, address: int, size: int, stream: int) -> None:
+            if action == "alloc":
+                allocated(address, block_size(address), size, stream)
+            elif action == "free_requested":
+                free_requested(address)
+            elif action == "free_completed":
+                free_completed(address, stream)
+            elif live.log is not None and action != "snapshot":
+                live.log.happened(action, address, size, stream)
+
+        self._observers.append((gpu, observe))
+        return observe
+
+
+class CpuBlocks:
+    """The storages of the host, as they are counted where there is no GPU."""
+
+    def __init__(self) -> None:
+        device: Any = get_device("cpu")
+        self._device: CpuDevice = device
+        self.live: dict[int, LiveBlocks] = {}
+
+    def begin(self) -> None:
+        """Follow the blocks from now on."""
+        blocks = []
+        for followed in self._device.storages.living():
+            blocks.append(LiveBlock(followed.number, followed.nbytes, followed.nbytes))
+            blocks[-1].data = followed
+        live = self.live[CPU] = LiveBlocks(program.state, lambda: self.live[CPU].active, blocks)
+        live.active = sum(block.size for block in blocks)
+        self._device.observers = (*self._device.observers, self._observe)
+
+    def end(self) -> None:
+        """Follow them no more."""
+        self._device.observers = _without(self._device.observers, self._observe)
+
+    def watch_ops(self, is_on: bool) -> None:
+        """Begin to look at every op, or end that."""
+        op_runs = program.state.forward_ops.op_runs
+        self._device.op_observers = _without(self._device.op_observers, op_runs)
+        if is_on:
+            self._device.op_observers = (*self._device.op_observers, op_runs)
+
+    def block_of(self, number: int) -> LiveBlock | None:
+        """The block of the storage that has a number (``_cdata``)."""
+        block = self.live[CPU].blocks.get(number)
+        known = self._device.storages.known.get(number)
+        return block if block is not None and block.data is known else None
+
+    def segments(self, device: int) -> Sequence[Segment]:
+        """The host has none: each block is its own."""
+        return [
+            Segment(
+                block.address,
+                block.size,
+                False,
+                (Block(block.address, block.size, block.requested, None),),
+            )
+            for block in self.live[device].blocks.values()
+        ]
+
+    def settings(self) -> dict[str, Any]:
+        """There is no caching allocator."""
+        return {}
+
+    def _observe(self, action: str, followed: Followed) -> None:
+        number, nbytes = followed
+        live = self.live[CPU]
+        if action == "alloc":
+            live.allocated(number, nbytes, nbytes, 0).data = followed
+        else:
+            live.free_requested(number)
+            live.free_completed(number, 0)
+
+
+class FollowedSource:
+    """A source, as often used as somebody records it.
+
+    Args:
+        source: of the blocks.
+    """
+
+    def __init__(self, source: BlockSource) -> None:
+        self.source = source
+        self._users = 0
+        self._on = 0
+
+    def use(self) -> None:
+        """One more keeps something of it."""
+        self._users += 1
+        if self._users == 1:
+            self.source.begin()
+            program.finders = (*program.finders, self.source.block_of)
+
+    def leave(self) -> None:
+        """One less keeps something of it."""
+        self._users -= 1
+        if not self._users:
+            self.source.end()
+            program.finders = _without(program.finders, self.source.block_of)
+
+    def switch_on(self) -> None:
+        """One more records it."""
+        self._on += 1
+        program.begin()
+        self.source.watch_ops(is_on=True)
+
+    def switch_off(self) -> None:
+        """One less records it."""
+        self._on -= 1
+        program.end()
+        if not self._on:
+            self.source.watch_ops(is_on=False)
+
+    def begin_log(self, device: int) -> None:
+        """Write all events of a device down from now on."""
+        live = self.source.live[device]
+        if live.log is None:
+            stacks = program.state.stacks
+            live.log = LiveLog(
+                stacks, self.source.segments(device), lambda one: category_of_freed(one, stacks)
+            )
+
+
+def _without(all_: tuple[Any, ...], one: Callable[..., Any]) -> tuple[Any, ...]:
+    return tuple(each for each in all_ if each != one)
+
+
+def _segment(segment: dict[str, Any]) -> Segment:
+    blocks = tuple(
+        Block(block["address"], block["size"], block["requested_size"], None)
+        for block in segment["blocks"]
+        if block["state"] != "inactive"
+    )
+    return Segment(
+        segment["address"],
+        segment["total_size"],
+        segment["is_expandable"],
+        blocks,
+        segment["stream"],
+        segment["segment_type"] == "small",
+    )
