@@ -1,0 +1,149 @@
+"""``pytorch-memlab completion``: the shell completes commands, options and their values."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import partial
+
+from pytorch_memlab.cli.parser import CommandParser
+
+_BASH = """\
+_pytorch_memlab() {
+    local IFS=$'\\n'
+    COMPREPLY=($(pytorch-memlab completion candidates "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o bashdefault -o default -F _pytorch_memlab pytorch-memlab
+"""
+
+_ZSH = """\
+#compdef pytorch-memlab
+_pytorch_memlab() {
+    local -a found
+    found=(${(f)"$(pytorch-memlab completion candidates "${(@)words[2,CURRENT]}" 2>/dev/null)"})
+    if (( $#found )); then compadd -- $found; else _files; fi
+}
+compdef _pytorch_memlab pytorch-memlab
+"""
+
+_FISH = """\
+function __pytorch_memlab
+    pytorch-memlab completion candidates (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null
+end
+complete -c pytorch-memlab -a '(__pytorch_memlab)'
+"""
+
+_SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
+_CANDIDATES = "candidates"
+
+COLUMNS = ("peak", "reserved", "current", "delta", "hits", "time")
+"""Columns with short names; the fields of the statistics are completed besides them."""
+
+
+class CompletionCommand:
+    """Print what makes a shell complete commands, options and values.
+
+    for example:
+      eval "$(pytorch-memlab completion bash)"         # in ~/.bashrc
+      eval "$(pytorch-memlab completion zsh)"          # in ~/.zshrc, after compinit
+      pytorch-memlab completion fish > ~/.config/fish/completions/pytorch-memlab.fish
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument
+        add(
+            "shell",
+            metavar="SHELL",
+            choices=(*_SCRIPTS, _CANDIDATES),
+            help=f"{', '.join(_SCRIPTS)}",
+        )
+        # What the scripts give: all words after the command's name, the last one unfinished.
+        add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+        """Choose what to print.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What prints it.
+        """
+        del process
+        if options.shell != _CANDIDATES:
+            return partial(print, _SCRIPTS[options.shell], end="")
+        return lambda: print("\n".join(candidates(options.words or [""])))
+
+
+def candidates(words: Sequence[str]) -> list[str]:
+    """What the last word can become; nothing where the shell shall complete names of files.
+
+    Args:
+        words: after the name of the program, the last one unfinished.
+    """
+    from pytorch_memlab.cli.command_line import command_parser, main_parser
+    from pytorch_memlab.cli.commands import COMMANDS
+
+    *before, current = [word for word in words if word != "="]  # bash splits --gpu=t4
+    if not before:
+        return _starting(current, [*COMMANDS, *main_parser().shown_options()])
+    if before[0] not in COMMANDS:
+        return []
+    parser = command_parser(before[0])
+    with_value = {
+        name: action
+        for action in parser.shown_actions()
+        for name in action.option_strings
+        if action.nargs != 0
+    }
+    operands = 0
+    is_value = False
+    for word in before[1:]:
+        is_value = not is_value and word in with_value
+        if not is_value and not word.startswith("-"):
+            operands += 1
+    return _of_command(parser, with_value, before[-1] if is_value else None, operands, current)
+
+
+def _of_command(
+    parser: CommandParser,
+    with_value: dict[str, argparse.Action],
+    option: str | None,
+    operands: int,
+    current: str,
+) -> list[str]:
+    if option is not None:
+        return _values(with_value[option], current)
+    takes_rest = [action for action in parser.operands() if action.nargs == argparse.REMAINDER]
+    if takes_rest and operands:
+        return []  # arguments of the program
+    if current.startswith("-"):
+        name, equals, value = current.partition("=")
+        if equals and name in with_value:
+            return [f"{name}={one}" for one in _values(with_value[name], value)]
+        return _starting(current, parser.shown_options())
+    choices = [action.choices for action in parser.operands()[operands : operands + 1]]
+    return _starting(current, [one for one in choices[0] or () if one != _CANDIDATES]) if choices else []
+
+
+def _values(action: argparse.Action, current: str) -> list[str]:
+    """Values of an option; of a list, of its last part."""
+    if action.choices is not None:
+        return _starting(current, map(str, action.choices))
+    if action.dest == "gpu":
+        from pytorch_memlab.simulation.hardware.presets import preset_names
+
+        return _starting(current, preset_names())
+    if action.dest == "columns":
+        from pytorch_memlab.memory_fields import FIELDS
+
+        start, comma, last = current.rpartition(",")
+        return [start + comma + one for one in _starting(last, [*COLUMNS, *FIELDS])]
+    return []
+
+
+def _starting(current: str, words: Iterable[str]) -> list[str]:
+    return [word for word in words if word.startswith(current)]
