@@ -24,7 +24,8 @@ def command_parser(name: str) -> CommandParser:
     parser = CommandParser(f"pytorch-memlab {name}", help_text(command))
     command.add_arguments(parser)
     if parser.usage is None:
-        parser.usage = f"%(prog)s [options] {parser.shown_operands()}".rstrip()
+        operands = " ".join(str(action.metavar or action.dest) for action in parser.operands())
+        parser.usage = f"%(prog)s [options] {operands}".rstrip()
     _add_help(parser.add_argument_group("help"))
     return parser
 

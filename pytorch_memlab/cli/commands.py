@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Protocol
 
+from pytorch_memlab.cli.completion import CompletionCommand
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.peak import PeakCommand
 from pytorch_memlab.cli.replay import ReplayCommand
@@ -49,6 +50,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
         "peak": PeakCommand(),
         "replay": ReplayCommand(),
     },
+    "set up": {"completion": CompletionCommand()},
 }
 """Commands by name, under the headings of the help."""
 

@@ -100,12 +100,13 @@ def candidates(words: Sequence[str]) -> list[str]:
         if action.nargs != 0
     }
     operands = 0
-    is_value = False
+    expects_value = False
     for word in before[1:]:
-        is_value = not is_value and word in with_value
-        if not is_value and not word.startswith("-"):
+        if not expects_value and not word.startswith("-"):
             operands += 1
-    return _of_command(parser, with_value, before[-1] if is_value else None, operands, current)
+        expects_value = not expects_value and word in with_value
+    option = before[-1] if expects_value else None
+    return _of_command(parser, with_value, option, operands, current)
 
 
 def _of_command(
@@ -117,16 +118,16 @@ def _of_command(
 ) -> list[str]:
     if option is not None:
         return _values(with_value[option], current)
-    takes_rest = [action for action in parser.operands() if action.nargs == argparse.REMAINDER]
-    if takes_rest and operands:
+    if operands and any(action.nargs == argparse.REMAINDER for action in parser.operands()):
         return []  # arguments of the program
     if current.startswith("-"):
         name, equals, value = current.partition("=")
         if equals and name in with_value:
             return [f"{name}={one}" for one in _values(with_value[name], value)]
         return _starting(current, parser.shown_options())
-    choices = [action.choices for action in parser.operands()[operands : operands + 1]]
-    return _starting(current, [one for one in choices[0] or () if one != _CANDIDATES]) if choices else []
+    operand = parser.operands()[operands : operands + 1]
+    choices = operand[0].choices if operand else None
+    return _starting(current, [one for one in choices or () if one != _CANDIDATES])
 
 
 def _values(action: argparse.Action, current: str) -> list[str]:
@@ -134,9 +135,9 @@ def _values(action: argparse.Action, current: str) -> list[str]:
     if action.choices is not None:
         return _starting(current, map(str, action.choices))
     if action.dest == "gpu":
-        from pytorch_memlab.simulation.hardware.presets import preset_names
+        from pytorch_memlab.simulation.hardware.presets import PRESETS
 
-        return _starting(current, preset_names())
+        return _starting(current, PRESETS)
     if action.dest == "columns":
         from pytorch_memlab.memory_fields import FIELDS
 

@@ -34,15 +34,20 @@ def add_configured(options: argparse.Namespace, parser: CommandParser, folder: s
     actions = _configurable(parser)
     words = [word for key, value in table.items() for word in _words(path, actions, key, value)]
     parser.origin = f"{path}: "
-    configured = vars(parser.parse([*words, "SCRIPT"]))
+    parsed = parser.parse([*words, "SCRIPT"])
     used = []
     for key in table:
         dest = actions[key].dest
-        if getattr(options, dest) in (None, False) and configured[dest] not in (None, False):
-            setattr(options, dest, configured[dest])
+        if not _is_given(options, dest) and _is_given(parsed, dest):
+            setattr(options, dest, getattr(parsed, dest))
             used.append(key)
     if used:
         tell(f"options from {os.path.relpath(path)}: {', '.join(used)}")
+
+
+def _is_given(options: argparse.Namespace, dest: str) -> bool:
+    value = getattr(options, dest)
+    return value is not None and value is not False  # 0 is given
 
 
 def _nearest(folder: Path) -> tuple[Path | None, Mapping[str, Any]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
-from pytorch_memlab.cli.ranks import prints
+from pytorch_memlab.cli.ranks import path_of_rank, prints
 
 
 def tell(text: str) -> None:
@@ -35,6 +36,37 @@ def tell_simulated_gpu(options: argparse.Namespace) -> None:
         why = "this machine has no CUDA GPU"
     change = "" if options.gpu is not None else "; choose another with --gpu NAME or --gpu SIZE"
     tell(f"simulating {count}{machine.gpus[0].model.name}{how} ({why}{change})")
+
+
+def tell_next_steps(outputs: Sequence[str]) -> None:
+    """Say in a terminal what can be done next; nothing after an error.
+
+    Args:
+        outputs: files that were asked for.
+    """
+    failed = not isinstance(sys.exc_info()[1], (SystemExit, type(None)))
+    if not failed and sys.stderr is not None and sys.stderr.isatty():
+        tell(f"next: {next_step(outputs)}")
+
+
+def next_step(outputs: Sequence[str]) -> str:
+    """What can be done with a report.
+
+    Args:
+        outputs: files that were asked for; none for a report in the terminal.
+    """
+    for path in outputs:
+        path = path_of_rank(path)
+        if path.lower().endswith((".pickle", ".pkl")):
+            return f"pytorch-memlab peak {path} shows what holds the memory at the peak"
+        if path.lower().endswith(".html"):
+            return f"open {path} in a browser"
+    if outputs:
+        return "-o report.html writes a page, -o trace.pickle the history of all allocations"
+    return (
+        "-o report.html writes a page; -o trace.pickle keeps the history of all allocations, and"
+        " pytorch-memlab peak trace.pickle shows what holds the memory at the peak"
+    )
 
 
 def tell_unused_gpu() -> None:

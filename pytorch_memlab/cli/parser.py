@@ -14,6 +14,8 @@ from pytorch_memlab._common.quoted import shortened
 
 USAGE_ERROR = 2
 """Exit code of a command line that cannot be carried out."""
+DOES_NOT_FIT = 3
+"""Exit code of a program that runs out of memory on a simulated GPU."""
 
 _REWORDED = (
     # What ``argparse`` says of ``--strict=maybe``.
@@ -46,6 +48,8 @@ class CommandParser(argparse.ArgumentParser):
         self._positionals.title = "arguments"
         self.hint_on_unknown = ""
         """What the error of an unknown option ends with."""
+        self.origin = ""
+        """What an error begins with where the options are not of the command line."""
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options; a mistake ends the process with exit code 2."""
@@ -54,25 +58,23 @@ class CommandParser(argparse.ArgumentParser):
             self.error(self._unknown(unknown[0]))
         return options
 
+    def shown_actions(self) -> list[argparse.Action]:
+        """Everything that the help shows, options and operands."""
+        return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
     def shown_options(self) -> list[str]:
         """All options that the help shows."""
-        return [
-            name
-            for action in self._actions
-            if action.help != argparse.SUPPRESS
-            for name in action.option_strings
-        ]
+        return [name for action in self.shown_actions() for name in action.option_strings]
 
-    def shown_operands(self) -> str:
-        """What follows the options, as a usage line shows it."""
-        operands = [action for action in self._actions if not action.option_strings]
-        return " ".join(str(action.metavar or action.dest) for action in operands)
+    def operands(self) -> list[argparse.Action]:
+        """What follows the options."""
+        return [action for action in self.shown_actions() if not action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong, and exit with code 2."""
         for pattern, better in _REWORDED:
             message = pattern.sub(better, message)
-        self.exit(USAGE_ERROR, f"{self.prog}: error: {message}\n")
+        self.exit(USAGE_ERROR, f"{self.prog}: error: {self.origin}{message}\n")
 
     def _unknown(self, argument: str) -> str:
         if not argument.startswith("-"):
@@ -90,7 +92,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
         known: what it could have been.
     """
     words = {one.lstrip("-"): one for one in known}  # dashes make no two options alike
-    near = difflib.get_close_matches(word.lstrip("-"), words, n=1, cutoff=0.7)
+    near = difflib.get_close_matches(word.lstrip("-"), words, n=1, cutoff=0.66)
     return f": did you mean {words[near[0]]}?" if near else ""
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices, program
 from pytorch_memlab.cli.categories import CategoryReport
+from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.leaks import StepLeaks
 from pytorch_memlab.cli.output import writer_to
 from pytorch_memlab.cli.parser import CommandParser
@@ -53,8 +54,14 @@ class RunCommand:
       pytorch-memlab run -o train.memlab.json -m package.train
 
     exit codes:
-      0, or what the program itself ends with; 1 if it ends with an error
-      2  the command line cannot be carried out, and nothing ran
+      0  the program ended, or its --steps were done; otherwise its own code
+      1  the program ended with an error
+      2  the command line cannot be carried out: nothing ran
+      3  the program does not fit on the simulated GPU
+
+    Options can also stand in pyproject.toml, in the folder of the script or above it, under their
+    long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line
+    goes before the file. With PYTORCH_MEMLAB=0 in the environment the program runs plainly.
     """
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -83,6 +90,9 @@ class RunCommand:
                 main = process.enter_context(found.as_main())
             process.enter_context(profile_in_builtins())
             return partial(_run_plainly, found.code, vars(main), process)
+        parser = CommandParser("pytorch-memlab run", "")
+        add_run_options(parser)
+        add_configured(options, parser, _folder(options))
         steps = Steps(options.warmup, options.steps)
         columns = options.columns and checked_columns(options.columns)
         outputs = options.outputs or ()
@@ -103,6 +113,7 @@ class RunCommand:
             )
         process.enter_context(profile_in_builtins())
         tables = ExitStack()
+        tables.callback(notices.tell_next_steps, outputs)
         tables.callback(profile.finish, write, is_asked_for=bool(columns or files or others))
         for trace in traces:
             tables.callback(trace.finish)
@@ -174,10 +185,13 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     )
 
 
+def _folder(options: argparse.Namespace) -> str:
+    """Where the program is."""
+    return os.getcwd() if options.is_module else os.path.dirname(os.path.realpath(options.script))
+
+
 def _find(options: argparse.Namespace, process: ExitStack) -> Program:
+    process.enter_context(program.first_on_path(_folder(options)))
     if options.is_module:
-        process.enter_context(program.first_on_path(os.getcwd()))
         return program.module(options.script, options.arguments)
-    folder = os.path.dirname(os.path.realpath(options.script))
-    process.enter_context(program.first_on_path(folder))
     return program.script(options.script, options.arguments)

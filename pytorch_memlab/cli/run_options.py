@@ -81,7 +81,6 @@ def _add_steps(add: Add) -> None:
     add(
         "--warmup",
         type=int,
-        default=0,
         metavar="N",
         help="leave the first N optimizer steps out of the numbers (default: 0)",
     )

@@ -20,14 +20,15 @@ class Steps:
     """Which optimizer steps are profiled. A step ends when ``optimizer.step()`` ends.
 
     Args:
-        warmup: steps that are not measured, at the beginning.
+        warmup: steps that are not measured, at the beginning; None for none.
         steps: steps that are measured before the program ends, None for all.
 
     Raises:
         UsageError: no such number of steps.
     """
 
-    def __init__(self, warmup: int, steps: int | None) -> None:
+    def __init__(self, warmup: int | None, steps: int | None) -> None:
+        warmup = warmup or 0
         if warmup < 0:
             raise UsageError(f"--warmup is a number of optimizer steps from 0 on, not {warmup}")
         if steps is not None and steps < 1:

@@ -1,0 +1,74 @@
+"""Exit codes of the process: the program's own, and 3 where it does not fit."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pytorch_memlab.cli.notices import next_step
+
+ROOT = Path(__file__).parents[2]
+
+FILL = "import torch\nkept = torch.empty(1 << 31, dtype=torch.uint8, device='cuda')\n"
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "pytorch_memlab", "run", *arguments],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def test_a_program_that_does_not_fit(write):
+    done = run("--gpu", "1GiB", write(f"import atexit\natexit.register(print, 'bye')\n{FILL}"))
+
+    assert done.returncode == 3
+    assert "\nTraceback (most recent call last):\n" in done.stderr
+    assert done.stderr.count("torch.OutOfMemoryError: CUDA out of memory.") == 1
+    assert done.stdout.endswith("bye\n")
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("except torch.cuda.OutOfMemoryError: pass", 0),
+        ("except torch.cuda.OutOfMemoryError: raise SystemExit(7)", 7),
+        ("finally: 1 / 0", 1),
+    ],
+)
+def test_a_program_that_handles_it_ends_as_it_will(end, code, write):
+    body = "".join(f"    {line}\n" for line in FILL.splitlines())
+
+    assert run("--gpu", "1GiB", write(f"import torch\ntry:\n{body}{end}\n")).returncode == code
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        (
+            [],
+            (
+                "-o report.html writes a page; -o trace.pickle keeps the history of all"
+                " allocations, and pytorch-memlab peak trace.pickle shows what holds the memory at the peak"
+            ),
+        ),
+        (["a.html"], "open a.html in a browser"),
+        (["a.html", "b.pickle"], "open a.html in a browser"),
+        (
+            ["b.pickle", "a.html"],
+            "pytorch-memlab peak b.pickle shows what holds the memory at the peak",
+        ),
+        (
+            ["a.txt"],
+            "-o report.html writes a page, -o trace.pickle the history of all allocations",
+        ),
+    ],
+)
+def test_what_can_be_done_next(outputs, said):
+    assert next_step(outputs) == said
