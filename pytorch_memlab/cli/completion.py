@@ -62,7 +62,7 @@ class CompletionCommand:
         # What the scripts give: all words after the command's name, the last one unfinished.
         add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], object]:
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
         """Choose what to print.
 
         Args:

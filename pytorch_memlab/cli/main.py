@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from pytorch_memlab.cli.command_line import command_parser, main_parser, unknown_command
 from pytorch_memlab.cli.commands import COMMANDS
-from pytorch_memlab.cli.parser import DOES_NOT_FIT, USAGE_ERROR
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR, does_not_fit
 from pytorch_memlab.errors import MemlabError
 
 
@@ -25,7 +25,7 @@ def entry() -> NoReturn:
         # Registered after a simulation has registered its own end, and so done before that.
         code = _carry_out(sys.argv[1:], process, lambda: atexit.register(process.close))
     except Exception as error:
-        if not _does_not_fit(error):
+        if not does_not_fit(error):
             raise
         sys.excepthook(type(error), error, error.__traceback__)
         code = DOES_NOT_FIT
@@ -69,17 +69,6 @@ def _carry_out(
     finally:
         when_prepared()
     return work() or 0
-
-
-def _does_not_fit(error: Exception) -> bool:
-    """Whether a simulated GPU ran out of memory."""
-    from pytorch_memlab.simulation import active
-
-    if active.machine is None:
-        return False
-    import torch
-
-    return isinstance(error, torch.cuda.OutOfMemoryError)
 
 
 def _without_command(arguments: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from pytorch_memlab.cli.ranks import path_of_rank, prints
 
@@ -55,17 +56,17 @@ def next_step(outputs: Sequence[str]) -> str:
     Args:
         outputs: files that were asked for; none for a report in the terminal.
     """
-    for path in outputs:
-        path = path_of_rank(path)
-        if path.lower().endswith((".pickle", ".pkl")):
-            return f"pytorch-memlab peak {path} shows what holds the memory at the peak"
-        if path.lower().endswith(".html"):
-            return f"open {path} in a browser"
-    if outputs:
-        return "-o report.html writes a page, -o trace.pickle the history of all allocations"
+    for given in outputs:
+        path = path_of_rank(given)
+        match PurePath(path).suffix.lower():
+            case ".json":
+                return f"pytorch-memlab show {path}, or pytorch-memlab top {path}"
+            case ".pickle" | ".pkl":
+                return f"pytorch-memlab peak {path} shows what holds the memory at the peak"
+            case ".html":
+                return f"open {path} in a browser"
     return (
-        "-o report.html writes a page; -o trace.pickle keeps the history of all allocations, and"
-        " pytorch-memlab peak trace.pickle shows what holds the memory at the peak"
+        "-o report.html writes a page, -o run.memlab.json keeps everything for pytorch-memlab show"
     )
 
 

@@ -11,11 +11,7 @@ from itertools import groupby
 from typing import NoReturn
 
 from pytorch_memlab._common.quoted import shortened
-
-USAGE_ERROR = 2
-"""Exit code of a command line that cannot be carried out."""
-DOES_NOT_FIT = 3
-"""Exit code of a program that runs out of memory on a simulated GPU."""
+from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 
 _REWORDED = (
     # What ``argparse`` says of ``--strict=maybe``.

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_memlab.cli.notices import next_step
-
 ROOT = Path(__file__).parents[2]
 
 FILL = "import torch\nkept = torch.empty(1 << 31, dtype=torch.uint8, device='cuda')\n"
@@ -46,29 +44,3 @@ def test_a_program_that_handles_it_ends_as_it_will(end, code, write):
     body = "".join(f"    {line}\n" for line in FILL.splitlines())
 
     assert run("--gpu", "1GiB", write(f"import torch\ntry:\n{body}{end}\n")).returncode == code
-
-
-@pytest.mark.parametrize(
-    ("outputs", "said"),
-    [
-        (
-            [],
-            (
-                "-o report.html writes a page; -o trace.pickle keeps the history of all"
-                " allocations, and pytorch-memlab peak trace.pickle shows what holds the memory at the peak"
-            ),
-        ),
-        (["a.html"], "open a.html in a browser"),
-        (["a.html", "b.pickle"], "open a.html in a browser"),
-        (
-            ["b.pickle", "a.html"],
-            "pytorch-memlab peak b.pickle shows what holds the memory at the peak",
-        ),
-        (
-            ["a.txt"],
-            "-o report.html writes a page, -o trace.pickle the history of all allocations",
-        ),
-    ],
-)
-def test_what_can_be_done_next(outputs, said):
-    assert next_step(outputs) == said

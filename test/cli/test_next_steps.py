@@ -1,0 +1,53 @@
+"""What ``run`` says at its end in a terminal, and nowhere else."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from pytorch_memlab.cli.main import main
+
+FIRST = "-o report.html writes a page, -o run.memlab.json keeps everything for pytorch-memlab show"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [
+        ([], FIRST),
+        (["a.txt"], FIRST),
+        (["a.html"], "open a.html in a browser"),
+        (["b.pickle"], "pytorch-memlab peak b.pickle shows what holds the memory at the peak"),
+        (
+            ["c.memlab.json"],
+            "pytorch-memlab show c.memlab.json, or pytorch-memlab top c.memlab.json",
+        ),
+    ],
+)
+def test_in_a_terminal(outputs, said, write, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+
+    main(["run", *(f"-o{path}" for path in outputs), write("import torch\ntorch.ones(1).cuda()\n")])
+
+    assert shown.getvalue().splitlines()[-1] == f"pytorch-memlab: next: {said}"
+
+
+def test_not_in_a_pipe(write, capsys):
+    main(["run", write("import torch\ntorch.ones(1).cuda()\n")])
+
+    assert "next:" not in capsys.readouterr().err
+
+
+def test_not_after_an_error(write, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+
+    with pytest.raises(ZeroDivisionError):
+        main(["run", write("import torch\ntorch.ones(1).cuda()\n1 / 0\n")])
+
+    assert "next:" not in shown.getvalue()
