@@ -19,7 +19,7 @@ help:
 	@echo "make lint      ruff and mypy"
 	@echo "make bench     run the benchmarks"
 	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated"
-	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the README"
+	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
 	@echo "make docs      build the documentation into build/docs"
 	@echo "make picture   draw readme-output.png"
 	@echo "make notebook  run demo.ipynb, and keep its outputs"

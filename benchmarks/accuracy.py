@@ -1,4 +1,4 @@
-"""Simulation beside recordings of real GPUs: the table in the README."""
+"""Simulation beside recordings of real GPUs: the table in the documentation."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ def write(text: str, readme: Path) -> None:
 
 
 def main() -> None:
-    """Compare, print, and write the README's table."""
+    """Compare, print, and write the table of the documentation."""
     sys.path.insert(0, str(ROOT / "test"))
     comparisons, missing = [], []
     for name, trace in recordings():
@@ -182,7 +182,7 @@ def main() -> None:
         else:
             comparisons.append(comparison)
             print(*comparison.cells(), sep="  ", flush=True)
-    write(table(comparisons, missing), ROOT / "README.md")
+    write(table(comparisons, missing), ROOT / "docs" / "simulation" / "accuracy.md")
 
 
 if __name__ == "__main__":

@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         ipython_tb_clear_frames_ctx,
         is_in_ipython,
     )
+    from .out_of_memory import explain_oom
     from .scopes import (
         HostScope,
         PeakScope,
@@ -85,6 +86,7 @@ _HOMES = {
     "b2mb": "gpu_mem",
     "clear_global_line_profiler": "line_profiler.profile",
     "display": "line_profiler.profile",
+    "explain_oom": "out_of_memory",
     "get_ref_free_exc_info": "notebook.traceback_cleaning",
     "gpu_mem_allocate_mbs": "gpu_mem",
     "gpu_mem_get": "gpu_mem",
@@ -129,6 +131,7 @@ __all__ = [
     "PeakScope",
     "b2mb",
     "clear_global_line_profiler",
+    "explain_oom",
     "get_ref_free_exc_info",
     "gpu_mem_allocate_mbs",
     "gpu_mem_get",

@@ -158,12 +158,14 @@ class FunctionTable:
         rows: line number -> values in the order of ``Report.columns``, None where not measured.
         gaps: line number -> what a simulation did there without knowing all of it; only lines
             that have any.
+        failed: line number -> bytes that the program asked for there when the GPU had too few.
     """
 
     function: FunctionInfo
     device: DeviceInfo
     rows: Mapping[int, tuple[int | float | None, ...]]
     gaps: Mapping[int, tuple[Gap, ...]] = field(default_factory=dict)
+    failed: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -597,3 +597,9 @@ def test_the_profiler_names_them_also_when_the_run_has_ended(tmp_path):
     assert note in str(profiler.display())
     assert note in html.render(report)
     assert note in json_report.render(report)
+
+
+def test_arrays_of_other_objects_are_made_in_a_dry_run():
+    with simulate("24GiB", compute=False):
+        array = np.array([np.dtype("int64"), np.float32(1)], dtype=object)
+    assert array.tolist() == [np.dtype("int64"), np.float32(1)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import re
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -191,6 +192,73 @@ def test_entries_carry_the_metadata_of_their_thread(gpu):
     told = [entry["user_metadata"] for entry in trace if entry["action"] == "alloc"]
     assert told == ["step 1", ""]
     assert torch.cuda.memory._get_memory_metadata() == ""
+
+
+def test_a_tensor_leads_to_the_stack_of_its_allocation(gpu):
+    torch.cuda.memory._record_memory_history()
+    kept = allocate()
+    (frame, *_) = torch.cuda.memory._allocation_traceback(kept.untyped_storage().data_ptr())
+    assert frame["name"] == "relu"
+    assert torch.cuda.memory._allocation_traceback(torch.ones(3).data_ptr()) is None
+
+
+def test_a_tensor_is_annotated_after_its_allocation(gpu):
+    annotate = torch._C._cuda_annotateMemory
+    kept = torch.empty(512, dtype=torch.uint8, device="cuda")
+    annotate(kept.untyped_storage().data_ptr(), "while nothing records")
+    torch.cuda.memory._record_memory_history()
+    annotate(kept.untyped_storage().data_ptr(), "the weights")
+    annotate(torch.ones(3).data_ptr(), "not of a GPU")
+    (entry,) = torch.cuda.memory._snapshot()["device_traces"][0]
+    (segment,) = torch.cuda.memory_snapshot()
+    assert (entry["action"], entry["user_metadata"]) == ("annotate", "the weights")
+    assert (entry["addr"], entry["size"]) == (segment["address"], 512)
+    assert lines_of(entry)[0][0] == "test_a_tensor_is_annotated_after_its_allocation"
+    assert torch._C._cuda_memoryMetadataSupported()
+
+
+def allocations(snapshot):
+    return [(event["addr"], event["size"]) for event in snapshot["device_traces"][0][:2]]
+
+
+def test_other_ways_to_a_snapshot_have_the_same_events(gpu):
+    torch.cuda.memory._record_memory_history()
+    kept = allocate()
+    expected = allocations(torch.cuda.memory._snapshot())
+    if "augment_with_fx_traces" in signature(torch.cuda.memory._snapshot).parameters:
+        found = torch.cuda.memory._snapshot("cuda:0", augment_with_fx_traces=True)
+        assert allocations(found) == expected
+    if hasattr(getattr(torch.accelerator, "memory", None), "_snapshot"):
+        assert allocations(torch.accelerator.memory._snapshot()) == expected
+    assert kept.sum() == MB
+
+
+@pytest.mark.parametrize("name", ["_save_segment_usage", "_save_memory_usage"])
+def test_flame_graphs_of_the_blocks_in_use_are_saved(gpu, tmp_path, monkeypatch, name):
+    drawer = tmp_path / ".cache" / "flamegraph.pl"  # PyTorch downloads one where there is none
+    drawer.parent.mkdir()
+    drawer.write_text("#!/bin/sh\ncat\n")
+    drawer.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    torch.cuda.memory._record_memory_history()
+    kept = allocate()
+    getattr(torch.cuda.memory, name)(str(tmp_path / "flames.svg"))
+    held = [
+        line for line in (tmp_path / "flames.svg").read_text().splitlines() if "allocate" in line
+    ]
+    assert len(held) == 1
+    assert held[0].endswith(f"relu {4 * MB}")
+    assert kept.sum() == MB
+
+
+def test_the_pool_of_ordinary_allocations_has_all_segments(gpu):
+    kept = allocate()
+    everything = torch.cuda.memory_snapshot()
+    if "mempool_id" in signature(torch.cuda.memory_snapshot).parameters:
+        assert torch.cuda.memory_snapshot((0, 0)) == everything
+        assert torch.cuda.memory_snapshot((0, 7)) == []
+    assert len(everything) == 1
+    assert kept.sum() == MB
 
 
 def test_each_gpu_has_its_history():

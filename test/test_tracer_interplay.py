@@ -68,7 +68,8 @@ def other(frame, event, arg):
     return Local()
 
 def note(frame, event):
-    events.append((frame.f_code.co_name, event, frame.f_lineno, frame.f_trace_lines))
+    is_main = threading.current_thread() is threading.main_thread()
+    events.append((frame.f_code.co_name, event, frame.f_lineno, is_main, frame.f_trace_lines))
 
 class Local:
     # A new local function for each event, as CPython allows.
@@ -92,7 +93,8 @@ def with_other(watched_now):
     assert sys.gettrace() is other and threading.gettrace() is other
     sys.settrace(None)
     threading.settrace(None)
-    return list(events), calls
+    # A thread and the one that started it run in any order.
+    return sorted(events, key=lambda event: event[3]), calls
 
 names = [name for name in programs.PROGRAMS if name not in ("tasks", "async generator",
     "async generator closed")]

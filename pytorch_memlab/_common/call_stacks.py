@@ -15,7 +15,7 @@ import torch
 Place = tuple[str, int, str]
 """Filename, number of the line, and name of the function of a frame."""
 
-_SKIPPED: Final = (
+SKIPPED: Final = (
     os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), ""),
     *(
         os.path.join(os.path.dirname(torch.__file__), *parts)
@@ -148,7 +148,7 @@ class CallStacks:
         return found
 
     def _place_number(self, frame: dict[str, Any]) -> int:
-        if frame["filename"].startswith(_SKIPPED):
+        if frame["filename"].startswith(SKIPPED):
             return -1
         place = (frame["filename"], frame["line"], frame["name"])
         number = self._place_numbers.setdefault(place, len(self._places))

@@ -14,6 +14,7 @@ from pytorch_memlab.cli.peak import PeakCommand
 from pytorch_memlab.cli.replay import ReplayCommand
 from pytorch_memlab.cli.run import RunCommand
 from pytorch_memlab.cli.show import ShowCommand
+from pytorch_memlab.cli.timeline import TimelineCommand
 from pytorch_memlab.cli.top import TopCommand
 
 
@@ -48,6 +49,7 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
         "show": ShowCommand(),
         "top": TopCommand(),
         "peak": PeakCommand(),
+        "timeline": TimelineCommand(),
         "replay": ReplayCommand(),
     },
     "set up": {"completion": CompletionCommand()},

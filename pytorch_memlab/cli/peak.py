@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.output_file import OutputFile
+from pytorch_memlab.cli.parser import USAGE_ERROR, CommandParser
+from pytorch_memlab.cli.recorded_devices import recorded_devices
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
+    from pytorch_memlab.history.holders import PeakHolders
     from pytorch_memlab.history.model import AllocationHistory
+
+_WITH_ROWS = (".txt", ".csv")
 
 
 class PeakCommand:
@@ -25,6 +31,7 @@ class PeakCommand:
     for example:
       pytorch-memlab peak snapshot.pickle
       pytorch-memlab peak --by function --top 5 snapshot.pickle
+      pytorch-memlab peak -o peak.html snapshot.pickle
     """
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -32,17 +39,27 @@ class PeakCommand:
         add = parser.add_argument_group("what to show").add_argument
         add(
             "--by",
-            choices=("line", "function", "stack"),
-            default="line",
-            help="add up by line of the program (the default), by function, or by stack: collapsed"
-            " stacks that flame graph viewers read",
+            choices=("line", "function", "module", "category", "stack"),
+            help="add up by line of the program (the default), by function, by module, by category"
+            " of memory, or by stack: collapsed stacks that flame graph viewers read",
         )
         add("--top", type=int, metavar="N", help="show the N largest rows (default: 20)")
         add("--all", action="store_true", help="show all rows")
         add("--device", type=int, metavar="N", help="show this GPU (default: all that were used)")
+        add = parser.add_argument_group("output").add_argument
+        add(
+            "-o",
+            "--output",
+            dest="outputs",
+            action="append",
+            metavar="FILE",
+            help="write a file instead: a page with tables, the tree of modules and a flame graph"
+            " (.html), the rows (.txt, .csv), or stacks for other viewers (.speedscope.json,"
+            " .collapsed.txt); repeatable",
+        )
         parser.add_argument("file", metavar="FILE", help="the snapshot")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
         """Read the file.
 
         Args:
@@ -50,30 +67,87 @@ class PeakCommand:
             process: not needed.
 
         Returns:
-            What prints the peak.
+            What prints the peak or writes the files, and returns the exit code.
 
         Raises:
             UsageError: an option cannot be carried out.
             SnapshotError: the file is no snapshot.
         """
-        from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.snapshot import read_snapshot
 
         del process
         if options.top is not None and options.top < 1:
             raise UsageError(f"--top is a number of rows from 1 on, not {options.top}")
+        top = None if options.all else options.top or 20
+        files = _files(options, top)
         history = read_snapshot(options.file)
         devices = recorded_devices(history, options.file, options.device)
-        top = None if options.all else options.top or 20
-        return partial(_show, history, devices, options.by, top)
+        return partial(_show, history, devices, files, options.by or "line", top)
 
 
-def _show(history: AllocationHistory, devices: list[int], by: str, top: int | None) -> None:
+def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:
+    """The files asked for."""
+    if not options.outputs:
+        return []
+    from pytorch_memlab.render import peak_csv, peak_html, speedscope
+
+    by = options.by or "line"
+    is_limited = options.top is not None
+    title = f"What holds the GPU memory at its peak: {os.path.basename(options.file)}"
+    files = [
+        OutputFile[Sequence["PeakHolders"]](
+            path,
+            {
+                ".html": partial(peak_html.render, title=title),
+                ".speedscope.json": speedscope.render,
+                ".collapsed.txt": _collapsed,
+                ".csv": partial(peak_csv.render, by=by),
+                ".txt": partial(_text, by=by, top=top if is_limited else None),
+            },
+        )
+        for path in options.outputs
+    ]
+    for file, path in zip(files, options.outputs, strict=True):
+        chooses = is_limited or options.by not in (None, "stack")
+        if chooses and file.ending not in _WITH_ROWS:
+            raise UsageError(f"--by and --top are for .txt and .csv, not for {path}")
+        if by == "stack" and file.ending == ".csv":
+            raise UsageError(f"stacks are no rows of {path}: end it in .collapsed.txt")
+    return files
+
+
+def _show(
+    history: AllocationHistory,
+    devices: Sequence[int],
+    files: Sequence[OutputFile[Sequence[PeakHolders]]],
+    by: str,
+    top: int | None,
+) -> int:
     from pytorch_memlab.history.holders import peak_holders
+
+    peaks = [peak_holders(history, device) for device in devices]
+    if not files:
+        print(_text(peaks, by, top), end="")
+        return 0
+    written = [file.write(peaks, "peak") for file in files]
+    return 0 if all(written) else USAGE_ERROR
+
+
+def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:
     from pytorch_memlab.render import peak
 
-    texts = []
-    for device in devices:
-        holders = peak_holders(history, device)
-        texts.append(holders.collapsed_stacks() if by == "stack" else peak.text(holders, top, by))
-    print("\n".join(texts), end="")
+    return "\n".join(
+        holders.collapsed_stacks() if by == "stack" else peak.text(holders, top, by)
+        for holders in peaks
+    )
+
+
+def _collapsed(peaks: Sequence[PeakHolders]) -> str:
+    """The stacks of all GPUs; of several, each below its GPU."""
+    if len(peaks) == 1:
+        return peaks[0].collapsed_stacks()
+    return "".join(
+        f"cuda:{holders.peak.device};{line}"
+        for holders in peaks
+        for line in holders.collapsed_stacks().splitlines(keepends=True)
+    )

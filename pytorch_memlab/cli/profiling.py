@@ -147,6 +147,15 @@ class Profile:
         self._profiler.disable()
         global_line_profiler.disable()
 
+    def note_failure(self, error: BaseException) -> None:
+        """Mark the lines at which an error says that a GPU ran out of memory.
+
+        Args:
+            error: that the program did not handle.
+        """
+        self._profiler.note_failure(error)
+        global_line_profiler.note_failure(error)
+
     def finish(self, write: Callable[[Profile], None], is_asked_for: bool) -> None:
         """End measuring, and show the tables; not in a process that the program forked.
 

@@ -81,7 +81,10 @@ class RunCommand:
         Raises:
             UsageError: an option cannot be carried out; the script did not begin to run.
         """
+        from pytorch_memlab._common.atomic_write import check_writable
+        from pytorch_memlab.cli.oom_report import OutOfMemoryReport
         from pytorch_memlab.cli.profiling import Profile, profile_in_builtins
+        from pytorch_memlab.cli.ranks import path_of_rank
         from pytorch_memlab.line_profiler.columns import checked_columns
 
         if is_switched_off():
@@ -104,6 +107,8 @@ class RunCommand:
             *([CategoryReport()] if options.report else ()),
             *([StepLeaks()] if options.leaks else ()),
         ]
+        if options.oom_report is not None:
+            check_writable(path_of_rank(options.oom_report))
         _simulate(options, process)
         with without_own_frames(process):
             found = _find(options, process)
@@ -117,9 +122,11 @@ class RunCommand:
         tables.callback(profile.finish, write, is_asked_for=bool(columns or files or others))
         for trace in traces:
             tables.callback(trace.finish)
+        explanation = OutOfMemoryReport(profile, options.oom_report)
+        tables.callback(explanation.finish)
         tell = partial(notices.tell_simulated_gpu, options)
         histories = [history] if traces or options.leaks else []
-        started: tuple[Recording, ...] = (*histories, *others, profile)
+        started: tuple[Recording, ...] = (explanation, *histories, *others, profile)
         return partial(_run, found.code, vars(main), started, tables, process, tell, profile)
 
 

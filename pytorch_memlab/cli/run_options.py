@@ -119,6 +119,12 @@ def _add_output(add: Add) -> None:
         " line that allocates it; looking takes time after each step",
     )
     add("--force", action="store_true", help="overwrite the .json file of an older run")
+    add(
+        "--oom-report",
+        metavar="FILE",
+        help="if the program runs out of GPU memory, write the explanation that follows its"
+        " traceback to a file too: text, or data if its name ends in .json",
+    )
 
 
 def _add_simulation(add: Add) -> None:

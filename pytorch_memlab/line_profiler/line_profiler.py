@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices import find_devices, get_device
+from ..out_of_memory import failure_in, uncaught
 from ..records import FunctionInfo
 from ..render import gaps
 from ..uninterrupted import uninterrupted
@@ -86,6 +87,7 @@ class LineProfiler:
         self._recordings: dict[int | None, Recording] = {}
         self._depth = 0
         self._time = RunTime()
+        self._failures: dict[tuple[int, int], int] = {}
         self.enabled = False
         resolved = [resolve(function) for function in functions]
         for found in resolved:
@@ -175,6 +177,7 @@ class LineProfiler:
         self._versions.clear()
         self._stop_recording()
         self._recordings.clear()
+        self._failures.clear()
         if was_on:
             self._measured.begin()
             current_tracer().watch(self._listener, ())
@@ -232,7 +235,22 @@ class LineProfiler:
         if self.enabled:
             current_tracer().notice_ends()
         ends = self._listener.ends()
-        return LineRecords(self._raw_line_records, self._code_infos, self._notes(), ends)
+        return LineRecords(
+            self._raw_line_records, self._code_infos, self._notes(), ends, dict(self._failures)
+        )
+
+    def note_failure(self, error: BaseException) -> None:
+        """Mark the lines that an error went through if a GPU ran out of memory; else nothing.
+
+        Args:
+            error: that nobody handled.
+        """
+        failure = failure_in(error)
+        if failure is not None:
+            asked, places = failure
+            for code, line in places:
+                if id(code) in self._codes:
+                    self._failures[id(code), line] = asked
 
     def recorded(self) -> RecordedProfile:
         """Everything recorded so far and what is known of the run, as ``save`` writes it."""
@@ -346,6 +364,9 @@ class LineProfiler:
 
     def __exit__(self, *exc: object) -> None:
         """Record no more, once as many have left as have entered."""
+        if len(exc) > 1 and isinstance(exc[1], BaseException):
+            uncaught.add(exc[1])
+            self.note_failure(exc[1])
         self._depth -= 1
         if self._depth <= 0:
             self.disable()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
@@ -28,6 +29,8 @@ class LineRecords:
         code_infos: the registered functions by the id of their code object.
         notes: lines to be said below the tables.
         ends: where the tracing of lines ended too early, a sentence each, said first.
+        failures: id of a code object and line at which a GPU ran out of memory -> bytes that the
+            program asked for.
     """
 
     def __init__(
@@ -36,11 +39,13 @@ class LineRecords:
         code_infos: Mapping[int, FunctionInfo],
         notes: Sequence[str] = (),
         ends: Sequence[str] = (),
+        failures: Mapping[tuple[int, int], int] = MappingProxyType({}),
     ) -> None:
         self._raw_line_records = raw_line_records
         self._code_infos = code_infos
         self.notes = tuple(notes)
         self.ends = tuple(ends)
+        self._failures = failures
 
     def __repr__(self) -> str:
         """How much was recorded."""
@@ -75,7 +80,8 @@ class LineRecords:
         infos = dict(self._code_infos)
         names = checked_columns(columns, entries)
         code_ids = selected_code_ids(func, infos)
-        tables = _tables(entries, {code_id: infos[code_id] for code_id in code_ids}, names)
+        chosen = {code_id: infos[code_id] for code_id in code_ids}
+        tables = _tables(entries, chosen, names, self._failures)
         ran = {entry.code_id for entry in entries}
         missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
         notes = (*self.ends, *self.notes)
@@ -138,7 +144,10 @@ _Lines = dict[int, LineEntry]
 
 
 def _tables(
-    entries: Iterable[LineEntry], infos: Mapping[int, FunctionInfo], columns: Sequence[str]
+    entries: Iterable[LineEntry],
+    infos: Mapping[int, FunctionInfo],
+    columns: Sequence[str],
+    failures: Mapping[tuple[int, int], int],
 ) -> tuple[FunctionTable, ...]:
     """Tables of functions, in the order of ``infos``, and devices, in the order of their names.
 
@@ -152,9 +161,10 @@ def _tables(
     for code_id, info in infos.items():
         of_devices = lines[code_id]
         devices = sorted(of_devices, key=_device_order)
+        failed = {line: size for (code, line), size in failures.items() if code == code_id}
         in_use = [device for device in devices if _is_in_use(of_devices[device].values())]
         tables += [
-            _table(info, device, dict(sorted(of_devices[device].items())), columns)
+            _table(info, device, dict(sorted(of_devices[device].items())), columns, failed)
             for device in in_use or devices[:1]
         ]
     return tuple(tables)
@@ -175,13 +185,17 @@ def _idle_devices(entries: Iterable[LineEntry], tables: Iterable[FunctionTable])
 
 
 def _table(
-    function: FunctionInfo, device: DeviceInfo, lines: dict[int, LineEntry], columns: Sequence[str]
+    function: FunctionInfo,
+    device: DeviceInfo,
+    lines: dict[int, LineEntry],
+    columns: Sequence[str],
+    failed: Mapping[int, int],
 ) -> FunctionTable:
     rows = {
         line: tuple(_value(entry, column) for column in columns) for line, entry in lines.items()
     }
     gaps = {line: entry.gaps for line, entry in lines.items() if entry.gaps}
-    return FunctionTable(function, device, rows, gaps)
+    return FunctionTable(function, device, rows, gaps, failed)
 
 
 def _value(entry: LineEntry, column: str) -> int | float | None:

@@ -12,6 +12,7 @@ from .._common.quoted import quoted
 from .._common.standard_output import write_to_stdout
 from .._common.switch import is_switched_off
 from ..errors import UsageError
+from ..out_of_memory import Report, is_in_shell, say, uncaught
 from ..wrapping import within
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
@@ -35,14 +36,17 @@ class _GlobalLineProfiler(LineProfiler):
     def __init__(self) -> None:
         super().__init__()
         self._is_off = False
+        self._explains = False
 
     def enable(self) -> None:
         self._is_off = False
         super().enable()
+        self._explain_errors()
 
     def disable(self) -> None:
         self._is_off = True
         super().disable()
+        self._explain_errors()
 
     def release(self) -> None:
         """Be on while there are functions, after ``disable``."""
@@ -54,13 +58,38 @@ class _GlobalLineProfiler(LineProfiler):
         super().add_function(func)
         if not self._is_off:
             super().enable()
+            self._explain_errors()
 
     def clear(self) -> None:
         super().clear()
         _printed_at_exit.clear()
+        self._explain_errors()
+
+    def _explain_errors(self) -> None:
+        """Wait for an out-of-memory error while there is a function that may raise it."""
+        explains = self.enabled and bool(self._codes)
+        if explains == self._explains:
+            return
+        self._explains = explains
+        if explains:
+            uncaught.watch()
+            uncaught.told.append(self._told)
+        else:
+            uncaught.told.remove(self._told)
+            uncaught.unwatch()
+
+    def _told(self, error: BaseException, report: Report) -> None:
+        """An error was shown: its lines are marked, and its report follows the tables."""
+        self.note_failure(error)
+        if _printed_at_exit and _prints_at_exit():
+            report.is_shown = True
+            _reports_at_exit.append(report.text)
 
 
 _printed_at_exit: list[tuple[Any, tuple[str, ...]]] = []
+_is_taken_over = False
+_reports_at_exit: list[str] = []
+"""Out-of-memory reports that follow the tables."""
 
 global_line_profiler = _GlobalLineProfiler()
 
@@ -134,6 +163,8 @@ def profile(func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLU
     columns = checked_columns(columns)
     global_line_profiler.add_function(func)
     if not _printed_at_exit:
+        global _is_taken_over
+        _is_taken_over = False
         atexit.unregister(_print_at_exit)
         atexit.register(_print_at_exit)
     _printed_at_exit.append((func, columns))
@@ -214,8 +245,15 @@ def _is_printed_at_exit(func: Any) -> bool:
     )
 
 
+def _prints_at_exit() -> bool:
+    """Whether the program, not a notebook, shows the tables when it ends."""
+    return not _is_taken_over and not is_in_shell()
+
+
 def _print_at_exit() -> None:
     write_to_stdout(_print_tables)
+    while _reports_at_exit:
+        say(_reports_at_exit.pop(0))
 
 
 def _print_tables(stream: TextIO) -> None:
@@ -233,5 +271,7 @@ def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:
     Returns:
         the decorated functions with the columns asked for; it grows as more are decorated.
     """
+    global _is_taken_over
+    _is_taken_over = True
     atexit.unregister(_print_at_exit)
     return _printed_at_exit

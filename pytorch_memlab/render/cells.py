@@ -52,6 +52,12 @@ def source_lines(table: FunctionTable) -> dict[int, str]:
     return {line: code.get(line, "").rstrip() for line in shown}
 
 
+def failure_note(table: FunctionTable, line: int) -> str:
+    """What stands behind the code of a line at which a GPU ran out of memory; else nothing."""
+    asked = table.failed.get(line)
+    return "" if asked is None else f"# out of memory: asked for {readable_size(asked)}"
+
+
 def column_ranges(report: Report) -> list[tuple[float, float]]:
     """The least and the largest value of each column over all tables, zero counted among them."""
     rows = [values for table in report.tables for values in table.rows.values()]

@@ -44,6 +44,19 @@ def mark(gaps: Sequence[Gap]) -> str:
     return "~" if all(gap.kind is GapKind.ESTIMATED for gap in gaps) else "?"
 
 
+def line_mark(table: FunctionTable, line: int) -> str:
+    """The sign behind the number of a line of a table.
+
+    Args:
+        table: one function on one device.
+        line: its number.
+
+    Returns:
+        ``!`` where a GPU ran out of memory, else what ``mark`` says.
+    """
+    return "!" if line in table.failed else mark(table.gaps.get(line, ()))
+
+
 def line_notes(gaps: Sequence[Gap]) -> list[str]:
     """What is said of one line, a sentence for each kind of gap.
 

@@ -23,11 +23,12 @@ from pytorch_memlab.render.cells import (
     cell,
     column_parts,
     column_ranges,
+    failure_note,
     headings,
     no_data,
     source_lines,
 )
-from pytorch_memlab.render.gaps import line_notes, mark, table_notes
+from pytorch_memlab.render.gaps import line_mark, line_notes, table_notes
 from pytorch_memlab.render.sections import section_lines
 
 _COLOURS = ("#38f6", "#f826", "#2b56", "#e446", "#85f6", "#a726", "#e4a6", "#7776")
@@ -50,6 +51,8 @@ _HEAD = "font-weight:600;opacity:.7;border-bottom:1px solid #8888"
 
 # Without a width the digits stay where they are in unmarked rows.
 _MARK = "display:inline-block;width:0;text-align:left;font-weight:600;color:#d9730d;cursor:help"
+
+_FAILED = "font-weight:600;color:#d9730d"
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -150,7 +153,7 @@ def _table(table: FunctionTable, columns: Sequence[_Column]) -> str:
         for column in columns
     )
     numbers = "\n".join(f"{_line(table, line)} " for line in lines)
-    code = escape("\n".join(lines.values()), quote=False)
+    code = "\n".join(_code(table, line, text) for line, text in lines.items())
     return (
         f'<div style="{_LINES}"><div style="{_VALUES}">{"".join(values)}</div>'
         f'<div style="{_LINE}">{_head("line")}{numbers}</div>'
@@ -188,9 +191,17 @@ def _bar(column: _Column, value: float) -> str:
     return f"background:linear-gradient(90deg,#0000 {begin:.0f}%,{colour} 0 {end:.0f}%,#0000 0)"
 
 
+def _code(table: FunctionTable, line: int, text: str) -> str:
+    """The code of a line, and what failed there."""
+    note = failure_note(table, line)
+    code = escape(text, quote=False)
+    return f'{code}  <span style="{_FAILED}">{escape(note)}</span>' if note else code
+
+
 def _line(table: FunctionTable, line: int) -> str:
-    gaps = table.gaps.get(line, ())
-    if not gaps:
+    sign = line_mark(table, line)
+    if not sign:
         return str(line)
-    said = escape("\n".join(line_notes(gaps)))
-    return f'{line}<span style="{_MARK}" title="{said}">{mark(gaps)}</span>'
+    said = [failure_note(table, line).removeprefix("# ")] if line in table.failed else []
+    title = escape("\n".join([*said, *line_notes(table.gaps.get(line, ()))]))
+    return f'{line}<span style="{_MARK}" title="{title}">{sign}</span>'

@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, TextIO
 
 from pytorch_memlab.records import FunctionTable, Report
 from pytorch_memlab.render import text
-from pytorch_memlab.render.cells import column_ranges, headings, source_lines
+from pytorch_memlab.render.cells import (
+    column_ranges,
+    failure_note,
+    headings,
+    source_lines,
+)
 from pytorch_memlab.render.gaps import table_notes
 from pytorch_memlab.render.sections import section_lines
 
@@ -96,10 +101,18 @@ def _pieces(
     *values, lines = text.value_columns(table, columns)
     code = _code(table)
     marks = text.line_marks(table)
+    notes = {
+        number: failure_note(table, line)
+        for number, line in enumerate(source_lines(table), _HEAD_ROWS)
+        if line in table.failed
+    }
     room = width - len(lines[0]) - 2 - _LEAST_CODE_WIDTH
     for places in _fitting([len(column[0]) + 1 for column in values], room):
         styled = [(values[place], _styles(table, place, maxima[place])) for place in places]
         rows = [_row(number, styled, lines, marks, code) for number in range(len(lines))]
+        for number, note in notes.items():
+            rows[number].truncate(max(width - len(note) - 2, 0), overflow="ellipsis")
+            rows[number].append(f"  {note}", "bold red")
         # Heads of one part, such as hits, need no second and third row.
         yield [rows[0], *(row for row in rows[1:_HEAD_ROWS] if row.plain), *rows[_HEAD_ROWS:]]
 

@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytorch_memlab.records import FunctionTable, Report
-from pytorch_memlab.render.cells import cell, column_parts, headings, no_data, source_lines
-from pytorch_memlab.render.gaps import mark, table_notes
+from pytorch_memlab.render.cells import (
+    cell,
+    column_parts,
+    failure_note,
+    headings,
+    no_data,
+    source_lines,
+)
+from pytorch_memlab.render.gaps import line_mark, table_notes
 from pytorch_memlab.render.sections import section_lines
 
 
@@ -51,7 +58,7 @@ def value_columns(table: FunctionTable, columns: Sequence[str]) -> list[list[str
 
 
 def _table(table: FunctionTable, columns: Sequence[str]) -> list[str]:
-    code = ["code", "", "", *source_lines(table).values()]
+    code = ["code", "", "", *_code(table)]
     rows = zip(*value_columns(table, columns), strict=True)
     lines = [
         f"{' '.join(row)}{sign or ' '} {text}".rstrip()
@@ -67,7 +74,15 @@ def line_marks(table: FunctionTable) -> list[str]:
     Args:
         table: the lines.
     """
-    return ["", "", "", *(mark(table.gaps.get(line, ())) for line in source_lines(table))]
+    return ["", "", "", *(line_mark(table, line) for line in source_lines(table))]
+
+
+def _code(table: FunctionTable) -> list[str]:
+    """The code of each line, and what failed there."""
+    return [
+        f"{text}  {note}" if (note := failure_note(table, line)) else text
+        for line, text in source_lines(table).items()
+    ]
 
 
 def _below(table: FunctionTable) -> list[str]:

@@ -124,15 +124,15 @@ def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:
 
 
 def _key(row: TensorRow) -> tuple[str, str]:
-    return str(row.device), _kind_of(row.name)
+    return str(row.device), kind_of(row.name)
 
 
-def _kind_of(name: str) -> str:
+def kind_of(name: str) -> str:
     """A name without what tells the tensors of one container apart.
 
-    >>> _kind_of("losses[17]"), _kind_of("seen['step 3'].grad"), _kind_of("Tensor12")
+    >>> kind_of("losses[17]"), kind_of("seen['step 3'].grad"), kind_of("Tensor12")
     ('losses[*]', 'seen[*].grad', 'Tensor*')
-    >>> _kind_of("layers.3.weight"), _kind_of("Tensor12.grad"), _kind_of("seen[<tuple>]#2")
+    >>> kind_of("layers.3.weight"), kind_of("Tensor12.grad"), kind_of("seen[<tuple>]#2")
     ('layers.3.weight', 'Tensor*.grad', 'seen[*]')
     """
     return _NUMBER.sub(r"\1*", _ONE_OF_MANY.sub("", _INDEX.sub("[*]", name)))

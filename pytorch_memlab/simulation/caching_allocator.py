@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
 from .allocator.events import AllocatorEvents, Observer
+from .allocator.failed_request import FreeBlock
 from .allocator_settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .allocator_stats import DeviceStats
 from .block_source import BlockSource
@@ -210,6 +211,21 @@ class CachingAllocator:
             address: what `malloc` returned, not 0.
         """
         return self._store.allocated[address].size
+
+    @property
+    def allowed_bytes(self) -> int | None:
+        """Bytes that the memory fraction allows, None without one."""
+        return self._source.allowed
+
+    def free_blocks(self) -> list[FreeBlock]:
+        """The blocks that are kept for later requests, without those that have no memory."""
+        pools = (self._store.small, self._store.large)
+        return [
+            FreeBlock(block.size, block.stream)
+            for pool in pools
+            for block in pool.free_blocks()
+            if block.mapped
+        ]
 
     @property
     def settings(self) -> AllocatorSettings:

@@ -5,18 +5,24 @@ from __future__ import annotations
 import gc
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..uninterrupted import STANDARD_SIGNALS, uninterrupted
+from .allocation_log import AllocationLog, CodeStack, code_stack
+from .allocator.failed_request import FailedRequest
 from .caching_allocator import CachingAllocator, OutOfMemory
 from .driver import SimulatedDriver
 
 if TYPE_CHECKING:
+    from array import array
     from collections.abc import Callable
 
+    from .._common.call_stacks import CallStacks
+    from .allocation_log import LiveBlock
     from .allocator_settings import AllocatorSettings
     from .hardware.gpu import GPU
     from .taken_memory import TakenMemory
@@ -46,6 +52,31 @@ class Placement:
     nbytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class SimulatedFailure:
+    """A request that failed on a simulated GPU.
+
+    Args:
+        request: what was asked for, and the state of the GPU.
+        stack: that asked.
+        node: of autograd that ran, such as ``MulBackward0``; empty outside of a backward pass.
+        live: the blocks in use by address.
+        stacks: what tells the frames of their stacks.
+        requests: all requests before, as ``AllocationLog`` has them.
+        length: how many numbers of ``requests`` came before this request.
+        is_whole: whether no request is missing there.
+    """
+
+    request: FailedRequest
+    stack: CodeStack
+    node: str
+    live: dict[int, LiveBlock]
+    stacks: CallStacks
+    requests: array[int]
+    length: int
+    is_whole: bool
+
+
 class SimulatedGPU:
     """A GPU with PyTorch's caching allocator on it.
 
@@ -73,6 +104,9 @@ class SimulatedGPU:
             model.total_memory, taken.context, taken.others, base=_ADDRESSES * (index + 1)
         )
         self.allocator = CachingAllocator(self.driver, settings, index)
+        self.log = AllocationLog()
+        self.failure: SimulatedFailure | None = None
+        """The last request that failed."""
         self._dead: deque[int] = deque()
         self.sweep: Callable[[], object] = lambda: None
         """Gives back what storages held that died; called before every question."""
@@ -106,8 +140,40 @@ class SimulatedGPU:
         except OutOfMemory as error:
             if self._trace is not None:
                 self._trace.expect_nothing()
+            self.failure = None
+            with suppress(Exception):  # the report is worth less than the program's own error
+                self.failure = self._in_one_go(self._failed, str(error), nbytes, stream)
             self._call_observers(nbytes)
             raise self._out_of_memory(str(error)) from None
+
+    def _failed(self, text: str, nbytes: int, stream: int) -> SimulatedFailure:
+        """The state at the moment of an error, as plain data."""
+        allocator, driver, settings = self.allocator, self.driver, self.allocator.settings
+        blocks = {address: size for address, size, _ in allocator.blocks_in_use()}
+        self.log.stacks.read()  # what is freed from now on is still known
+        request = FailedRequest(
+            text,
+            self.index,
+            nbytes,
+            settings.segment_size(settings.round_size(nbytes)),
+            stream,
+            driver.total,
+            driver.free_memory(),
+            driver.context,
+            driver.other_processes,
+            allocator.allowed_bytes,
+            allocator.reserved_bytes,
+            blocks,
+            tuple(allocator.free_blocks()),
+        )
+        log = self.log
+        live = {address: log.live[address] for address in blocks if address in log.live}
+        node: Any = torch._C._current_autograd_node()
+        name = "" if node is None else node.name().rpartition("::")[2]
+        requests = log.requests
+        return SimulatedFailure(
+            request, code_stack(), name, live, log.stacks, requests, len(requests), log.is_whole
+        )
 
     def _call_observers(self, nbytes: int) -> None:
         """Call the out-of-memory observers, which may ask the allocator for anything."""
@@ -161,6 +227,8 @@ class SimulatedGPU:
     def _malloc(self, nbytes: int, stream: int, is_estimate: bool) -> int:
         allocator = self.allocator
         address = allocator.malloc(nbytes, stream)
+        if address:
+            self.log.allocated(address, nbytes, stream)
         if is_estimate and address:
             size = self._estimates[address] = allocator.block_size(address)
             self._estimated += size
@@ -202,5 +270,6 @@ class SimulatedGPU:
         while self._dead:
             address = self._dead.popleft()
             self.allocator.free(address)
+            self.log.freed(address)
             if self._estimates:
                 self._estimated -= self._estimates.pop(address, 0)

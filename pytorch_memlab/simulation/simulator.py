@@ -13,6 +13,7 @@ import torch
 
 from .._common.quoted import quoted
 from ..errors import UsageError
+from ..out_of_memory import uncaught
 from ..storages import raise_kept
 from ..uninterrupted import uninterrupted
 from ..wrapping import decorated
@@ -59,6 +60,7 @@ from .torch_api import (
     multiprocessing,
     nn,
     nn_parallel,
+    profiler,
     rpc,
 )
 
@@ -220,15 +222,19 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.enter_context(child_processes.simulated(self._model, self._options))
             self._exits = exits.pop_all()
         active.simulations[id(self)] = self
+        uncaught.watch()
         return machine
 
     def __exit__(self, *exc: Any) -> None:
-        """Put everything back as it was."""
+        """Put everything back as it was; explain an out-of-memory error that nobody handled."""
+        if self._exits is not None and len(exc) > 1 and exc[1] is not None:
+            uncaught.add(exc[1])
         with uninterrupted():
             active.simulations.pop(id(self), None)
             exits, self._exits = self._exits, None
             if exits is not None:
                 exits.close()
+                uncaught.unwatch()
 
     def __del__(self) -> None:
         if not self._is_used and not sys.is_finalizing():
@@ -287,6 +293,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         fast_path.install(machine, patches)
         threads.install(modes, patches)
         memory_history.install(machine, patches)
+        profiler.install(machine, patches)
         CudaCalls(machine).install(patches)
         third_party.install(machine, patches, exits)
         exits.enter_context(modes())

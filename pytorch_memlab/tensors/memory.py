@@ -130,15 +130,15 @@ def _piece(suffix: str, part: torch.Tensor) -> Piece:
     number = storage._cdata
     if storage.device == META:  # a fake tensor claims another device
         return Piece(suffix, META, size, numel, ("storage", number), 0, dtype)
-    address = _address(part, storage)
+    address = address_of(part, storage)
     if not address:
         return Piece(suffix, part.device, size, numel, ("storage", number), 0, dtype)
     key = ("address", address)
     return Piece(suffix, part.device, size, numel, key, storage.nbytes(), dtype, number)
 
 
-def _address(part: torch.Tensor, storage: torch.UntypedStorage) -> int:
-    """Where the storage begins, 0 if it has no memory.
+def address_of(part: torch.Tensor, storage: torch.UntypedStorage) -> int:
+    """Where the storage of a plain tensor begins, 0 if it has no memory.
 
     Two storages may stand for one block: from NumPy, DLPack, or lazily cloned. Asking the storage
     of a lazy clone for its pointer would copy the data, so the tensor is asked.

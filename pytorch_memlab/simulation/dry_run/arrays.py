@@ -80,7 +80,8 @@ def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
                 return shapes.lacks_values(value)
             if is_marked(value):
                 return True
-            value = getattr(value, "base", None)
+            # Other objects have a base too: that of a dtype is the dtype.
+            value = value.base if isinstance(value, np.ndarray) else None
         return False
 
     to_numpy = torch.Tensor.numpy

@@ -15,6 +15,7 @@ import torch
 from ..._common.call_stacks import CallStacks, Place, TakenStack
 from ..._common.forward_ops import ForwardOps
 from ...errors import UnsupportedCUDACallError
+from ..storage_at import address_on_gpu, placement_at
 from ..stream_ids import handle_of
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 _ACTIONS = frozenset(
     {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
-    | {"segment_map", "segment_unmap", "oom", "snapshot"}
+    | {"segment_map", "segment_unmap", "oom", "snapshot", "annotate"}
 )
 
 
@@ -138,6 +139,8 @@ class MemoryHistory:
             "_cuda_setMemoryMetadata": self._set_metadata,
             "_cuda_getMemoryMetadata": lambda: self.metadata.text,
             "_cuda_allocationTraceback": self._traceback,
+            "_cuda_memoryMetadataSupported": lambda: True,
+            "_cuda_annotateMemory": self._annotate,
         }
 
     def _record(
@@ -181,10 +184,20 @@ class MemoryHistory:
         record_context: bool = True,
         trace_alloc_max_entries: int = 1,
         trace_alloc_record_context: bool = False,
-        *_options: Any,
+        record_context_cpp: bool = False,
+        clear_history: bool = False,
+        compile_context: bool = False,
+        global_record_annotations: bool = False,
+        skip_actions: Sequence[str] = (),
     ) -> None:
         level = "alloc" if trace_alloc_record_context else "state" if record_context else None
-        self._switch(enabled, _LEVELS[level], trace_alloc_max_entries, clear=False, skipped=())
+        self._switch(
+            enabled,
+            _LEVELS[level],
+            trace_alloc_max_entries,
+            clear=clear_history,
+            skipped=skip_actions,
+        )
 
     def _switch(
         self, enabled: bool, level: int, max_entries: int, *, clear: bool, skipped: Sequence[str]
@@ -215,18 +228,31 @@ class MemoryHistory:
         self.metadata.text = text
 
     def _traceback(self, address: int) -> list[dict[str, Any]] | None:
+        address = address_on_gpu(self._machine, address)
         for recorder in self._recorders:
             if address in recorder.blocks:
                 return list(_Frames(self.stacks).of(recorder.blocks[address]))
         return None
 
-    def _snapshot(self, *_options: Any) -> dict[str, Any]:
+    def _annotate(self, address: int, text: str) -> None:
+        placement = placement_at(self._machine, address)
+        if placement is None or not self._enabled or "annotate" in self.skipped:
+            return
+        gpu = placement.gpu
+        stack = self.stacks.take() if self.level >= _LEVELS["alloc"] else None
+        event = ("annotate", placement.address, placement.nbytes, 0, time.time_ns())
+        self._recorders[gpu.index].entries.append(_Entry(*event, stack, None, text))
+
+    def _snapshot(self, pool: Sequence[Any] | None = None) -> dict[str, Any]:
         self.stacks.read()
         frames = _Frames(self.stacks)
         traces, segments = [], []
         for recorder in self._recorders:
-            traces.append([_as_dict(entry, frames) for entry in recorder.entries])
+            entries = () if pool is not None and not all(pool[2:]) else recorder.entries
+            traces.append([_as_dict(entry, frames) for entry in entries])
             for segment in recorder.gpu.call("snapshot"):
+                if not _is_of_pool(segment, pool):
+                    continue
                 segment["stream"] = handle_of(segment["stream"], recorder.gpu.index)
                 segment["frames"] = frames.of(recorder.segments.get(segment["address"]))
                 for block in segment["blocks"]:
@@ -239,6 +265,13 @@ class MemoryHistory:
             "allocator_settings": _settings(self._machine.known_gpus[0]),
             "external_annotations": [],
         }
+
+
+def _is_of_pool(segment: dict[str, Any], pool: Sequence[Any] | None) -> bool:
+    """Whether a segment is of the pool asked for: two numbers, which are 0 for all pools."""
+    if pool is None or not any(pool[:2]):
+        return True
+    return bool(segment["segment_pool_id"] == tuple(pool[:2]))
 
 
 class _Frames:

@@ -1,0 +1,73 @@
+"""The out-of-memory report of a program that ``run`` runs, and the file that gets it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from contextlib import ExitStack
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING
+
+from pytorch_memlab._common.atomic_write import check_writable, write_file
+from pytorch_memlab.cli.ranks import path_of_rank
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.out_of_memory import uncaught
+
+if TYPE_CHECKING:
+    from pytorch_memlab.cli.profiling import Profile
+    from pytorch_memlab.out_of_memory import Report
+
+
+class OutOfMemoryReport:
+    """Explains an out-of-memory error that the program does not handle.
+
+    Args:
+        profile: whose tables mark the lines that failed.
+        path: of a file that gets the report too: data if it ends in ``.json``, else text. None
+            for no file.
+
+    Raises:
+        UsageError: no file can be written there.
+    """
+
+    def __init__(self, profile: Profile, path: str | None) -> None:
+        self._profile = profile
+        self._name = None if path is None else path_of_rank(path)
+        if self._name is not None:
+            check_writable(self._name)
+            self._path = Path(self._name).absolute()
+
+    def start(self, process: ExitStack) -> None:
+        """Begin to wait for an error, also one of a thread.
+
+        Args:
+            process: ends that when it closes.
+        """
+        uncaught.watch()
+        process.callback(uncaught.unwatch)
+        uncaught.told.append(self._write)
+        process.callback(uncaught.told.remove, self._write)
+
+    def finish(self) -> None:
+        """Make the report of the error that ended the program, if it ran out of memory."""
+        error = sys.exc_info()[1]
+        if error is None or isinstance(error, SystemExit):
+            return
+        report = uncaught.add(error)
+        self._profile.note_failure(error)
+        if report is not None:
+            self._write(error, report)
+
+    def _write(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - who is told gets it
+        if self._name is None or report.is_written:
+            return
+        report.is_written = True
+        text = report.text
+        if PurePath(self._name).suffix.lower() == ".json" and report.facts is not None:
+            from pytorch_memlab.render.oom import data
+
+            text = json.dumps(data(report.facts), indent=1) + "\n"
+        try:
+            write_file(self._path, text, called=self._name)
+        except UsageError as problem:
+            print(problem, file=sys.stderr)

@@ -1,0 +1,56 @@
+"""A file of the format that its name asks for, checked before there is anything to write."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pytorch_memlab._common.atomic_write import check_writable, write_whole
+from pytorch_memlab.errors import UsageError
+
+T = TypeVar("T")
+
+
+class OutputFile(Generic[T]):
+    """A file that gets what was found.
+
+    Args:
+        name: as the user gave it.
+        formats: for each ending, what makes the file's content.
+
+    Raises:
+        UsageError: another ending, or no file can be written there.
+    """
+
+    def __init__(self, name: str, formats: Mapping[str, Callable[[T], str | bytes]]) -> None:
+        longest_first = sorted(formats, key=len, reverse=True)
+        ending = next((one for one in longest_first if name.lower().endswith(one)), None)
+        if ending is None:
+            raise UsageError(f"cannot tell the format of {name}: end it in {', '.join(formats)}")
+        check_writable(name)
+        self._name = name
+        self._path = Path(name).absolute()
+        self._content_of = formats[ending]
+        self.ending = ending
+
+    def write(self, found: T, what: str) -> bool:
+        """Write it whole, or not at all.
+
+        Args:
+            found: what its content is made from.
+            what: that is, as a message calls it.
+
+        Returns:
+            Whether it was written; standard error says why not, or where it is.
+        """
+        try:
+            content = self._content_of(found)
+            data = content.encode("utf-8", "replace") if isinstance(content, str) else content
+            write_whole(self._path, lambda file: file.write(data), called=self._name)
+        except UsageError as error:
+            print(error, file=sys.stderr)
+            return False
+        print(f"{what} written to {self._name}", file=sys.stderr)
+        return True

@@ -1,0 +1,125 @@
+"""``pytorch-memlab timeline``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab.cli.output_file import OutputFile
+from pytorch_memlab.cli.parser import USAGE_ERROR, CommandParser
+from pytorch_memlab.cli.recorded_devices import recorded_devices
+
+if TYPE_CHECKING:
+    from pytorch_memlab.history.model import AllocationHistory
+    from pytorch_memlab.history.timeline import Grouping, Timeline
+
+
+class TimelineCommand:
+    """Draw the GPU memory of a memory snapshot over time.
+
+    The file is one that run -o FILE.pickle or torch.cuda.memory._dump_snapshot() wrote, on a GPU or
+    a simulated one. Nothing in it is executed. The picture shows the bytes in use, stacked by
+    category, or by line of the program where the file has no categories; the reserved bytes; the
+    peak with its line; the steps of optimizers; and where the GPU ran out of memory.
+
+    for example:
+      pytorch-memlab timeline -o memory.html snapshot.pickle
+      pytorch-memlab timeline -o memory.svg --gpu rtx4090 snapshot.pickle
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument_group("what to show").add_argument
+        add(
+            "--by",
+            choices=("category", "line"),
+            help="stack the bytes by category or by line (default: category, if the file has any)",
+        )
+        add(
+            "--gpu",
+            metavar="NAME|SIZE|FILE",
+            help="draw the capacity of this GPU: a name, its memory (24GiB) or a TOML file, as run"
+            " takes them",
+        )
+        add("--device", type=int, metavar="N", help="show this GPU (default: all that were used)")
+        add = parser.add_argument_group("output").add_argument
+        add(
+            "-o",
+            "--output",
+            dest="outputs",
+            action="append",
+            required=True,
+            metavar="FILE",
+            help="write a page to explore (.html), or a picture (.svg, .png; these need"
+            " matplotlib); repeatable",
+        )
+        parser.add_argument("file", metavar="FILE", help="the snapshot")
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
+        """Read the file.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What writes the files, and returns the exit code.
+
+        Raises:
+            UsageError: an option cannot be carried out.
+            SnapshotError: the file is no snapshot.
+        """
+        from pytorch_memlab.history.snapshot import read_snapshot
+        from pytorch_memlab.simulation.hardware.presets import find_gpu
+
+        del process
+        title = f"GPU memory over time: {os.path.basename(options.file)}"
+        files = [timeline_file(path, title) for path in options.outputs]
+        capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
+        history = read_snapshot(options.file)
+        devices = recorded_devices(history, options.file, options.device)
+        return partial(_write, files, history, devices, capacity, options.by)
+
+
+def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
+    """The file that gets timelines.
+
+    Args:
+        path: as the user gave it.
+        title: of a page.
+
+    Raises:
+        UsageError: the ending is of no format, no file can be written there, or matplotlib is
+            missing.
+    """
+    from pytorch_memlab.render import timeline, timeline_picture
+
+    file: OutputFile[Sequence[Timeline]] = OutputFile(
+        path,
+        {
+            ".html": partial(timeline.render, title=title),
+            ".svg": timeline_picture.svg,
+            ".png": timeline_picture.png,
+        },
+    )
+    if file.ending != ".html":
+        timeline_picture.check_installed()
+    return file
+
+
+def _write(
+    files: Sequence[OutputFile[Sequence[Timeline]]],
+    history: AllocationHistory,
+    devices: Sequence[int],
+    capacity: int | None,
+    by: Grouping | None,
+) -> int:
+    from pytorch_memlab.history.timeline import timeline_of
+
+    timelines = [timeline_of(history, device, capacity, by) for device in devices]
+    written = [file.write(timelines, "timeline") for file in files]
+    return 0 if all(written) else USAGE_ERROR

@@ -1,0 +1,126 @@
+"""The state of a real GPU when a request failed."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import torch
+
+from ..simulation.allocator.failed_request import FailedRequest, FreeBlock
+from .allocations import driver_view
+from .driver_memory import driver_memory
+
+_SIZE: Final = r"([\d.]+) (bytes|KiB|MiB|GiB)"
+_TRIED: Final = re.compile(rf"Tried to allocate {_SIZE}")
+_ALLOWED: Final = re.compile(rf"{_SIZE} allowed")
+_GPU: Final = re.compile(r"GPU (\d+) has a total capacity")
+_UNITS: Final = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+
+_noted: dict[int, FailedRequest] = {}
+"""The last request that failed on each GPU, as PyTorch's observer told it."""
+_observed: list[object] = []
+
+
+def observe() -> None:
+    """Note the state of each GPU at the moment of an error, once CUDA is in use.
+
+    PyTorch cannot detach an observer, so there is one for the whole process.
+    """
+    attach: Any = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
+    if attach is None or attach in _observed or not torch.cuda.is_initialized():
+        return
+    _observed.append(attach)
+    attach(_note)
+
+
+def failed_on_gpu(error: BaseException) -> FailedRequest | None:
+    """What is known of a request that failed on a real GPU.
+
+    Args:
+        error: that PyTorch raised.
+
+    Returns:
+        The state at the moment of the error if PyTorch's observer told it, else that of now; None
+        if the error does not name a GPU.
+    """
+    text = str(error)
+    named = _GPU.search(text)
+    tried = _bytes(_TRIED.search(text))
+    if named is None or tried is None:
+        return None
+    device = int(named.group(1))
+    noted = _noted.pop(device, None)
+    allowed = _bytes(_ALLOWED.search(text))
+    if noted is not None and abs(noted.segment - tried) * 100 <= tried:
+        return _state(device, noted.segment, text, allowed, noted)
+    return _state(device, tried, text, allowed, None)
+
+
+def _note(device: int, size: int, _total: int, free: int) -> None:
+    """What PyTorch calls when a request fails, before it raises."""
+    try:
+        _noted[device] = _state(device, size, "", None, None, free)
+    except Exception:  # the program's own error is worth more
+        _noted.pop(device, None)
+
+
+def _state(
+    device: int,
+    segment: int,
+    text: str,
+    allowed: int | None,
+    noted: FailedRequest | None,
+    free: int | None = None,
+) -> FailedRequest:
+    if noted is not None:
+        return FailedRequest(
+            text,
+            device,
+            segment,
+            segment,
+            0,
+            noted.capacity,
+            noted.free,
+            noted.context,
+            noted.others,
+            allowed,
+            noted.reserved,
+            noted.blocks,
+            noted.free_blocks,
+        )
+    now_free, capacity = driver_memory(device)
+    segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
+    reserved = sum(one["total_size"] for one in segments)
+    view = driver_view(torch.device("cuda", device))
+    process = None if view is None else view.process
+    blocks: dict[int, int] = {}
+    free_blocks: list[FreeBlock] = []
+    for one in segments:
+        address = one["address"]
+        for block in one["blocks"]:
+            if block["state"] == "inactive":
+                free_blocks.append(FreeBlock(block["size"], one["stream"]))
+            else:
+                blocks[block.get("address", address)] = block["size"]
+            address += block["size"]
+    used = capacity - (now_free if free is None else free)
+    return FailedRequest(
+        text,
+        device,
+        segment,
+        segment,
+        0,
+        capacity,
+        capacity - used,
+        None if process is None else process - reserved,
+        None if process is None else used - process,
+        allowed,
+        reserved,
+        blocks,
+        tuple(free_blocks),
+    )
+
+
+def _bytes(found: re.Match[str] | None) -> int | None:
+    return None if found is None else int(float(found.group(1)) * _UNITS[found.group(2)])

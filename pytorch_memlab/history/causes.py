@@ -1,0 +1,483 @@
+"""Why a GPU ran out of memory, and what would help: one small rule for each cause.
+
+A rule looks at the facts and returns a remedy, or None where it does not apply. What it says is
+computed from the blocks in use, or was checked by making the requests again; an estimate is marked
+as one. The most specific causes come first: those outside the program, then mistakes of the
+program, then fragmentation, then what the program is too large for.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import pairwise
+from typing import Final
+
+from .category import Category
+from .out_of_memory import HeldBlock, OutOfMemory, SettingsCheck, TensorGroup
+
+_MOST: Final = 3
+"""How many remedies a report names."""
+_LARGE_VOCABULARY: Final = 8192
+_LONG_SEQUENCE: Final = 128
+_LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "criterion")
+_PRODUCTS = (" @ ", "matmul(", "bmm(", "einsum(", "mm(")
+_PARAMETER_WORDS: Final = 4
+"""Bytes of a float32."""
+_EIGHT_BIT_STATE: Final = 2
+"""Bytes that an 8-bit Adam keeps for each element: two states of one byte."""
+
+_FIXED: Final = frozenset(
+    {
+        Category.PARAMETERS,
+        Category.GRADIENTS,
+        Category.OPTIMIZER_STATE,
+        Category.BUFFERS,
+        Category.WORKSPACES,
+    }
+)
+"""What does not grow with the batch."""
+
+
+class Cause(Enum):
+    """Why a GPU ran out of memory."""
+
+    MEMORY_FRACTION = "the memory fraction"
+    OTHER_PROCESS = "another process"
+    OTHER_STREAM = "memory cached for another stream"
+    NO_GRAD = "autograd saves what no backward pass needs"
+    RUNNING_SUM = "a running sum of losses"
+    KEPT_GRAPHS = "a list of tensors with their graphs"
+    RETAINED_GRAPH = "a graph that is kept over steps"
+    ATTENTION_DIMENSIONS = "attention with three dimensions"
+    ATTENTION_MATRICES = "attention written out"
+    LOGITS = "logits of a large vocabulary"
+    TOO_LARGE = "one tensor larger than the GPU"
+    MODEL_TWICE = "a second copy of the parameters"
+    GRADIENTS_KEPT = "gradients of the step before"
+    FRAGMENTATION = "fragmentation"
+    KEPT_RESULTS = "a list of results"
+    OPTIMIZER_TEMPORARIES = "temporaries of the optimizer"
+    OPTIMIZER_STATE = "the state of the optimizer"
+    PARAMETERS = "the parameters"
+    ACTIVATIONS = "activations of repeated modules"
+    BATCH = "the size of the batch"
+
+
+_SCALES_WITH_BATCH: Final = frozenset({Cause.LOGITS, Cause.ACTIVATIONS})
+"""Causes beside which a smaller batch is worth a word: the program may be right as it is."""
+
+
+class Basis(Enum):
+    """How a number of bytes is known."""
+
+    CHECKED = "checked"
+    COMPUTED = "computed"
+    ESTIMATED = "estimated"
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What would help.
+
+    Args:
+        cause: why.
+        size: bytes that it frees or does not need.
+        basis: how that is known.
+        details: names and numbers that a report puts into its sentences.
+    """
+
+    cause: Cause
+    size: int
+    basis: Basis = Basis.COMPUTED
+    details: dict[str, str | int] = field(default_factory=dict)
+
+
+def remedies(oom: OutOfMemory) -> list[Remedy]:
+    """Up to three remedies, the one for the most likely cause first.
+
+    Args:
+        oom: what is known.
+    """
+    found = [remedy for rule in RULES if (remedy := rule(oom)) is not None]
+    # What frees less than the request lacks does not help alone.
+    found.sort(key=lambda remedy: remedy.size < oom.shortage)
+    others = {remedy.cause for remedy in found} - {Cause.BATCH}
+    if not others <= _SCALES_WITH_BATCH:
+        found = [remedy for remedy in found if remedy.cause is not Cause.BATCH]
+    return found[:_MOST]
+
+
+def _memory_fraction(oom: OutOfMemory) -> Remedy | None:
+    request = oom.request
+    if request.allowed is None or request.segment > request.free:
+        return None
+    share = -(-100 * (request.reserved + request.segment) // request.capacity)
+    fraction = f"{share / 100:.2f}"
+    return Remedy(
+        Cause.MEMORY_FRACTION,
+        request.segment,
+        details={"allowed": request.allowed, "fraction": fraction, "device": request.device},
+    )
+
+
+def _other_process(oom: OutOfMemory) -> Remedy | None:
+    others = oom.request.others or 0
+    if others < oom.shortage or others * 10 < oom.request.capacity:
+        return None
+    return Remedy(Cause.OTHER_PROCESS, others)
+
+
+def _other_stream(oom: OutOfMemory) -> Remedy | None:
+    checked = [check for check in oom.checks if check.fits and not check.settings]
+    streams = [one for one in oom.request.free_blocks if one.stream != oom.request.stream]
+    if not checked or not streams:
+        return None
+    size = sum(one.size for one in streams)
+    return Remedy(Cause.OTHER_STREAM, size, Basis.CHECKED, _numbers(checked[0]))
+
+
+def _fragmentation(oom: OutOfMemory) -> Remedy | None:
+    checked = [check for check in oom.checks if check.fits and check.settings]
+    is_little = oom.cached < oom.request.requested or oom.cached * 8 < oom.request.capacity
+    if not checked or is_little:
+        return None
+    return Remedy(Cause.FRAGMENTATION, oom.cached, Basis.CHECKED, _numbers(checked[0]))
+
+
+def _no_grad(oom: OutOfMemory) -> Remedy | None:
+    saved = oom.of_category(Category.SAVED)
+    if oom.node or saved * 4 < oom.in_use or _mentions(oom, "backward", "grad"):
+        return None
+    if oom.optimizers and not oom.model.is_evaluating:
+        return None
+    if oom.of_category(Category.GRADIENTS) and not oom.model.is_evaluating:
+        return None
+    return Remedy(Cause.NO_GRAD, saved, details={"call": _outermost_line(oom)})
+
+
+def _running_sum(oom: OutOfMemory) -> Remedy | None:
+    for group in oom.groups:
+        if group.running_sums >= 2 and _is_much(group.graphs, oom):
+            line = _line_with(oom, rf"\b{re.escape(group.name)}\s*(\+=|=.*\+)")
+            details: dict[str, str | int] = {"name": group.name, "line": line}
+            details["times"] = group.running_sums
+            return Remedy(Cause.RUNNING_SUM, group.graphs, details=details)
+    return None
+
+
+def _kept_graphs(oom: OutOfMemory) -> Remedy | None:
+    for group in oom.groups:
+        is_list = not group.is_variable and group.tensors >= 2
+        if is_list and group.graphs > group.own and _is_much(group.graphs, oom):
+            return Remedy(Cause.KEPT_GRAPHS, group.graphs, details=_list_details(oom, group))
+    return None
+
+
+def _retained_graph(oom: OutOfMemory) -> Remedy | None:
+    if not any("retain_graph" in frame.calls_with for frame in oom.frames):
+        return None
+    saved = oom.of_category(Category.SAVED)
+    if not _is_much(saved, oom):
+        return None
+    return Remedy(
+        Cause.RETAINED_GRAPH, saved, Basis.ESTIMATED, {"line": _line_with(oom, "retain_graph")}
+    )
+
+
+def _kept_results(oom: OutOfMemory) -> Remedy | None:
+    for group in oom.groups:
+        is_list = not group.is_variable and group.tensors >= 3
+        is_kept = is_list and group.own >= group.graphs and _is_much(group.own, oom)
+        if is_kept and not _are_parameters_again(oom, group.name):
+            return Remedy(Cause.KEPT_RESULTS, group.own, details=_list_details(oom, group))
+    return None
+
+
+def _attention_dimensions(oom: OutOfMemory) -> Remedy | None:
+    for call in oom.attention:
+        lines = {(call.place.file, call.place.line)}
+        size = sum(block.size for block in _on_lines(oom, lines) if _is_score_matrix(block))
+        if oom.frames and oom.frames[0].place == call.place:
+            size += oom.request.requested
+        if call.dimensions == 3 and size >= oom.shortage:
+            return Remedy(Cause.ATTENTION_DIMENSIONS, size, details={"line": call.place.line})
+    return None
+
+
+def _attention_matrices(oom: OutOfMemory) -> Remedy | None:
+    places = [frame.place for frame in oom.frames[:1]]
+    places += [holder.place for holder in oom.by_line()[:6] if holder.place is not None]
+    sources = " ".join(place.source for place in places)
+    if "softmax(" not in sources or not any(product in sources for product in _PRODUCTS):
+        return None
+    if "scaled_dot_product_attention" in sources:
+        return None
+    matrices = [block for block in oom.blocks if _is_score_matrix(block)]
+    shapes = {block.shape[-2:] for block in matrices}
+    size = sum(block.size for block in matrices)
+    if len(shapes) != 1 or not _is_much(size, oom):
+        return None
+    rows, columns = next(iter(shapes))
+    line = next(place.line for place in places if "softmax(" in place.source)
+    details: dict[str, str | int] = {"rows": rows, "columns": columns, "line": line}
+    return Remedy(Cause.ATTENTION_MATRICES, size, details=details)
+
+
+def _logits(oom: OutOfMemory) -> Remedy | None:
+    places = [frame.place for frame in oom.frames]
+    places += [holder.place for holder in oom.by_line()[:6] if holder.place is not None]
+    lines = [place.line for place in places if any(name in place.source for name in _LOSSES)]
+    sizes = Counter[int]()
+    for block in oom.blocks:
+        if block.category in _FIXED or not block.shape:
+            continue
+        if block.shape[-1] >= _LARGE_VOCABULARY:
+            sizes[block.shape[-1]] += block.size
+    if not lines or not sizes:
+        return None
+    vocabulary, size = sizes.most_common(1)[0]
+    if not _is_much(size + oom.request.requested, oom):
+        return None
+    total = size + oom.request.requested
+    return Remedy(
+        Cause.LOGITS,
+        total * 7 // 8,
+        Basis.ESTIMATED,
+        {"vocabulary": vocabulary, "line": lines[0], "whole": total},
+    )
+
+
+def _too_large(oom: OutOfMemory) -> Remedy | None:
+    request = oom.request
+    room = request.capacity - (request.context or 0) - (request.others or 0)
+    if request.requested <= room:
+        return None
+    parts = -(-4 * request.requested // room)
+    return Remedy(
+        Cause.TOO_LARGE, request.requested, Basis.COMPUTED, {"parts": parts, "room": room}
+    )
+
+
+def _model_twice(oom: OutOfMemory) -> Remedy | None:
+    parameters = Counter(
+        (block.shape, block.dtype)
+        for block in oom.blocks
+        if block.category is Category.PARAMETERS and block.shape
+    )
+    containers = _containers(oom)
+    if any("serialization" in file for _, file in oom.functions) and oom.frames:
+        target = re.match(r"\s*(\w+)\s*=", oom.frames[0].place.source)
+        if target is not None:  # while it is read nothing leads to it
+            containers[target[1]] = [one for one in oom.blocks if _is_nameless_tensor(one)]
+    for name, blocks in containers.items():
+        shapes = Counter((block.shape, block.dtype) for block in blocks)
+        same = sum((shapes & parameters).values())
+        size = sum(block.size for block in blocks)
+        if same >= 2 and 2 * same > sum(shapes.values()) and _is_much(size, oom):
+            return Remedy(
+                Cause.MODEL_TWICE, size, details={"name": name, "line": _assigned(oom, name)}
+            )
+    owners = Counter[str]()
+    for block in oom.blocks:
+        if block.category is Category.PARAMETERS and "." in block.name:
+            owners[block.name.partition(".")[0]] += block.size
+    for (first, one), (second, other) in _pairs(owners.most_common()):
+        if one == other and _is_much(other, oom):
+            name = second if _line_with(oom, rf"\b{second}\s*=.*copy") else first
+            return Remedy(
+                Cause.MODEL_TWICE, other, details={"name": name, "line": _assigned(oom, name)}
+            )
+    return None
+
+
+def _gradients_kept(oom: OutOfMemory) -> Remedy | None:
+    gradients = oom.of_category(Category.GRADIENTS)
+    if oom.node or _is_in_optimizer(oom) or not gradients or gradients < oom.shortage:
+        return None
+    return Remedy(Cause.GRADIENTS_KEPT, gradients)
+
+
+def _optimizer_temporaries(oom: OutOfMemory) -> Remedy | None:
+    if not _is_in_optimizer(oom) or _makes_state(oom):
+        return None
+    for optimizer in oom.optimizers:
+        if optimizer.uses_foreach and optimizer.name in ("Adam", "AdamW", "SGD", "Adagrad"):
+            size = oom.of_category(Category.TEMPORARIES) + oom.request.requested
+            return Remedy(
+                Cause.OPTIMIZER_TEMPORARIES,
+                max(size, optimizer.parameters),
+                details={"name": optimizer.name},
+            )
+    return None
+
+
+def _optimizer_state(oom: OutOfMemory) -> Remedy | None:
+    for optimizer in oom.optimizers:
+        if not (_is_in_optimizer(oom) and _makes_state(oom)) or not optimizer.elements:
+            continue
+        whole = 2 * optimizer.parameters
+        factored = _PARAMETER_WORDS * optimizer.rows
+        return Remedy(
+            Cause.OPTIMIZER_STATE,
+            whole - factored,
+            details={"name": optimizer.name, "whole": whole, "factored": factored},
+        )
+    return None
+
+
+def _parameters(oom: OutOfMemory) -> Remedy | None:
+    here = oom.of_category(Category.PARAMETERS)
+    moves = any(
+        name in ("_apply", "convert", "load_state_dict", "__init__") for name, _ in oom.functions
+    )
+    if not moves or here * 2 < oom.in_use or not oom.model.float32:
+        return None
+    details: dict[str, str | int] = {"whole": oom.model.parameters, "name": oom.model.name}
+    return Remedy(Cause.PARAMETERS, oom.model.float32 // 2, details=details)
+
+
+def _activations(oom: OutOfMemory) -> Remedy | None:
+    model = oom.model
+    inside = [
+        block
+        for block in oom.blocks
+        if block.is_in_repeated and block.category in (Category.SAVED, Category.TEMPORARIES)
+    ]
+    size = sum(block.size for block in inside)
+    if model.repeats < 2 or not _is_much(size, oom):
+        return None
+    saved = size - size // model.repeats  # one of them is computed again at a time
+    details: dict[str, str | int] = {
+        "name": model.repeated,
+        "count": model.repeats,
+        "whole": size,
+    }
+    return Remedy(Cause.ACTIVATIONS, saved, Basis.ESTIMATED, details)
+
+
+def _batch(oom: OutOfMemory) -> Remedy | None:
+    sizes = Counter[int]()
+    for block in oom.blocks:
+        if block.category not in _FIXED and len(block.shape) > 1:
+            sizes[block.shape[0]] += block.size
+    if not sizes:
+        return None
+    batch, size = sizes.most_common(1)[0]
+    if batch < 2 or size * 4 < oom.in_use:
+        return None
+    total = size + oom.request.requested
+    fitting = max(1, int(batch * (total - oom.shortage) / total))
+    details: dict[str, str | int] = {"batch": batch, "fitting": fitting, "each": total // batch}
+    return Remedy(Cause.BATCH, total - total * fitting // batch, Basis.ESTIMATED, details)
+
+
+RULES: Final[tuple[Callable[[OutOfMemory], Remedy | None], ...]] = (
+    _memory_fraction,
+    _other_process,
+    _other_stream,
+    _no_grad,
+    _running_sum,
+    _kept_graphs,
+    _retained_graph,
+    _attention_dimensions,
+    _attention_matrices,
+    _logits,
+    _too_large,
+    _model_twice,
+    _gradients_kept,
+    _fragmentation,
+    _kept_results,
+    _optimizer_temporaries,
+    _optimizer_state,
+    _parameters,
+    _activations,
+    _batch,
+)
+"""In the order in which causes are considered."""
+
+
+def _is_much(size: int, oom: OutOfMemory) -> bool:
+    """Whether so many bytes are a quarter of what is in use, or as much as the request lacks."""
+    return size > 0 and (size * 4 >= oom.in_use or size >= max(oom.shortage, oom.in_use // 10))
+
+
+def _numbers(check: SettingsCheck) -> dict[str, str | int]:
+    return {"settings": check.settings, "requests": check.requests, "whole": int(check.is_whole)}
+
+
+def _mentions(oom: OutOfMemory, *names: str) -> bool:
+    return any(name in frame.names for frame in oom.frames for name in names)
+
+
+def _is_in_optimizer(oom: OutOfMemory) -> bool:
+    return any("/optim/" in file.replace("\\", "/") for _, file in oom.functions)
+
+
+def _makes_state(oom: OutOfMemory) -> bool:
+    return any(name == "_init_group" for name, _ in oom.functions)
+
+
+def _is_score_matrix(block: HeldBlock) -> bool:
+    shape = block.shape
+    return len(shape) >= 3 and min(shape[-2:]) >= _LONG_SEQUENCE
+
+
+def _on_lines(oom: OutOfMemory, lines: set[tuple[str, int]]) -> Iterable[HeldBlock]:
+    for block in oom.blocks:
+        if block.place is not None and (block.place.file, block.place.line) in lines:
+            yield block
+
+
+def _containers(oom: OutOfMemory) -> dict[str, list[HeldBlock]]:
+    """Tensors that are no parameters, by the container that leads to them."""
+    found: dict[str, list[HeldBlock]] = {}
+    for block in oom.blocks:
+        name, bracket, _ = block.name.partition("[")
+        if bracket and block.category in (Category.OTHERS, Category.SAVED):
+            found.setdefault(name, []).append(block)
+    return found
+
+
+def _is_nameless_tensor(block: HeldBlock) -> bool:
+    return block.category is Category.OTHERS and bool(block.shape) and not block.name
+
+
+def _are_parameters_again(oom: OutOfMemory, name: str) -> bool:
+    remedy = _model_twice(oom)
+    return remedy is not None and remedy.details["name"] == name
+
+
+def _pairs(
+    owners: list[tuple[str, int]],
+) -> list[tuple[tuple[str, int], tuple[str, int]]]:
+    return list(pairwise(owners))
+
+
+def _list_details(oom: OutOfMemory, group: TensorGroup) -> dict[str, str | int]:
+    name = group.name
+    line = _line_with(oom, rf"\b{re.escape(name)}(\.append\(|\.extend\(|\s*\+=|\[.*\]\s*=)")
+    return {"name": name, "line": line, "times": group.tensors}
+
+
+def _line_with(oom: OutOfMemory, pattern: str) -> int:
+    """The last line up to the running one, of a running function, that matches; 0 if none does."""
+    for frame in oom.frames:
+        found = [number for number, text in frame.source.items() if re.search(pattern, text)]
+        if found:
+            return found[-1]
+    return 0
+
+
+def _assigned(oom: OutOfMemory, name: str) -> int:
+    return _line_with(oom, rf"\b{re.escape(name)}\s*=")
+
+
+def _outermost_line(oom: OutOfMemory) -> str:
+    """The line of the failing file that was called first."""
+    places = [frame.place for frame in oom.frames]
+    calling = [place.source for place in places if place.file == places[0].file]
+    return calling[-1] if calling else ""

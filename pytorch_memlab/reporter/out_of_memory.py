@@ -1,0 +1,559 @@
+"""What is found out after a GPU ran out of memory: which tensors hold it, and what made them.
+
+Nothing here allocates memory on a device, and nothing of it keeps a tensor alive. A part that
+fails is named and left out.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import re
+import sys
+import traceback
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from .._common.call_stacks import Place as FrameLine
+from ..devices import get_device, simulated_machine
+from ..devices.allocations import address_finder
+from ..history.category import Category
+from ..history.holders import is_of_user
+from ..history.out_of_memory import (
+    AttentionCall,
+    HeldBlock,
+    ModelFacts,
+    OptimizerFacts,
+    OutOfMemory,
+    Place,
+    ProgramFrame,
+    SettingsCheck,
+    TensorGroup,
+)
+from ..history.settings_check import LONGEST, check
+from ..simulation.allocator.failed_request import FailedRequest
+from ..simulation.runtime_settings import settings_string
+from ..tensors.living import living
+from ..tensors.memory import address_of
+from ..tensors.saved import LEAF, grad_fn, held_by_graphs, name_of
+from .categories import Categories
+from .collection import collector_paused
+from .leaks import kind_of
+from .names import TensorNames, states_of, tensors_in
+from .rows import Living, rows_of
+from .variables import names_of_variables
+
+if TYPE_CHECKING:
+    from ..simulation.simulated_gpu import SimulatedFailure
+
+Stack = tuple[FrameLine, ...]
+
+_DESCRIBED: Final = 2000
+"""How many of the largest tensors are described one by one."""
+_NAMED: Final = 300
+_SMALL_NAMED: Final = 500
+"""How many tensors that autograd made are named though they are small: they keep graphs."""
+_GRAPH_NODES: Final = 20_000
+_ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
+_CLASSES = (torch.Tensor, torch.optim.Optimizer, torch.nn.Module, torch._C._FunctionBase)
+_ATTENTION: Final = "scaled_dot_product_attention"
+
+
+def found_out(
+    failed: FailedRequest, error: BaseException, simulated: SimulatedFailure | None
+) -> OutOfMemory:
+    """Everything about a request that failed.
+
+    Args:
+        failed: the request.
+        error: with the frames of the program.
+        simulated: what a simulated GPU tells beside it.
+    """
+    return _Search(failed, error, simulated).run()
+
+
+class _Search:
+    def __init__(
+        self, failed: FailedRequest, error: BaseException, simulated: SimulatedFailure | None
+    ) -> None:
+        self._failed = failed
+        self._error = error
+        self._simulated = simulated
+        self._device = torch.device("cuda", failed.device)
+        self._lines = _Lines()
+        self._missing: list[str] = []
+
+    def run(self) -> OutOfMemory:
+        frames: tuple[ProgramFrame, ...] = ()
+        functions: tuple[tuple[str, str], ...] = ()
+        found = _Found()
+        attention: tuple[AttentionCall, ...] = ()
+        checks: tuple[SettingsCheck, ...] = ()
+        unchecked = gpu = ""
+        with self._part("the GPU"):
+            gpu = get_device(self._device).info.description
+        with self._part("the failing line"):
+            frames, functions = self._frames()
+        with collector_paused():
+            with self._part("the tensors"):
+                self._tensors(found)
+            if not found.blocks:
+                with self._part("the lines"):
+                    found.blocks = self._blocks({}, ())
+        with self._part("attention"):
+            attention = self._attention(frames, found.blocks)
+        with self._part("settings"):
+            checks, unchecked = self._checks()
+        return OutOfMemory(
+            self._failed,
+            gpu,
+            self._simulated is not None,
+            frames,
+            functions,
+            "" if self._simulated is None else self._simulated.node,
+            found.blocks,
+            found.groups,
+            found.optimizers,
+            found.model,
+            attention,
+            checks,
+            unchecked,
+            tuple(self._missing),
+        )
+
+    @contextmanager
+    def _part(self, name: str) -> Iterator[None]:
+        """A part of the search; one that fails is named."""
+        try:
+            yield
+        except Exception as error:  # whatever fails, the rest is worth showing
+            self._missing.append(f"{name} ({type(error).__name__})")
+
+    # Frames
+
+    def _frames(self) -> tuple[tuple[ProgramFrame, ...], tuple[tuple[str, str], ...]]:
+        if self._simulated is not None:
+            stack = list(self._simulated.stack)
+        else:
+            stack = [
+                (each.f_code, line)
+                for each, line in reversed(list(traceback.walk_tb(self._error.__traceback__)))
+            ]
+        functions = tuple((code.co_name, code.co_filename) for code, _ in stack)
+        frames = tuple(
+            self._program_frame(code, line) for code, line in stack if is_of_user(code.co_filename)
+        )
+        return frames, functions
+
+    def _program_frame(self, code: CodeType, line: int) -> ProgramFrame:
+        end = max((each for _, _, each in code.co_lines() if each), default=line)
+        source = {
+            number: linecache.getline(code.co_filename, number).rstrip()
+            for number in range(code.co_firstlineno, end + 1)
+        }
+        tuples = [const for const in code.co_consts if isinstance(const, tuple)]
+        keywords = {name for const in tuples for name in const if isinstance(name, str)}
+        place = Place(code.co_filename, line, code.co_name, source.get(line, "").strip())
+        return ProgramFrame(place, frozenset(code.co_names), frozenset(keywords), source)
+
+    # Tensors
+
+    def _tensors(self, found: _Found) -> None:
+        alive = living(*_CLASSES)
+        optimizers = [one for one in alive if issubclass(type(one), torch.optim.Optimizer)]
+        modules = [one for one in alive if issubclass(type(one), torch.nn.Module)]
+        nodes = [one for one in alive if issubclass(type(one), torch._C._FunctionBase)]
+        tensors = [one for one in alive if issubclass(type(one), torch.Tensor)]
+        del alive  # nobody else may refer to the tensors: who holds them is counted
+        find = address_finder()
+        here = {id(tensor): self._bytes_here(tensor, find) for tensor in tensors}
+        nodes += [grad_fn(tensor) for tensor in tensors if not here[id(tensor)]]
+        tensors = sorted(
+            filter(lambda tensor: here[id(tensor)], tensors), key=lambda tensor: -here[id(tensor)]
+        )
+        rest = tensors[_DESCRIBED:]
+        del tensors[_DESCRIBED:]
+        with_graph = [tensor for tensor in rest if grad_fn(tensor) is not None]
+        small = [tensor for tensor in rest if grad_fn(tensor) is None]
+        del rest
+        tensors += with_graph[:_SMALL_NAMED]
+        nodes += [grad_fn(tensor) for tensor in with_graph[_SMALL_NAMED:]]
+        del with_graph
+        wanted = {id(tensor) for tensor in tensors[:_NAMED]}
+        made = [id(tensor) for tensor in tensors[_NAMED:] if grad_fn(tensor) is not None]
+        wanted.update(made[:_SMALL_NAMED])
+        variables = names_of_variables(_caller(), wanted)
+        names = TensorNames()
+        for optimizer in optimizers:
+            names.add_optimizer(optimizer)
+        categories = Categories(modules, optimizers)
+        rows = rows_of(Living(tensors, modules, nodes), names.now(variables), categories)
+        known: dict[int, HeldBlock] = {}
+        numbers = {id(tensor): tensor for tensor in tensors}
+        for row, piece in zip(rows.tensors, rows.storages, strict=True):
+            if piece is None or row.device != self._device or not piece.number:
+                continue
+            address = find(piece.storage[1], piece.number)
+            shape = tuple(length for length in row.size if isinstance(length, int))
+            is_named = not row.name.startswith("saved by ") and not _is_numbered(row.name)
+            known[address] = HeldBlock(
+                row.nbytes,
+                Category(row.category),
+                None,
+                name=_plain(row.name) if is_named else "",
+                shape=shape,
+                dtype=row.dtype,
+                node=row.saved_by or "",
+            )
+        for tensor in small:
+            address = _storage_address(tensor, find)
+            if address not in known:
+                known[address] = HeldBlock(0, Category(categories.of(tensor)), None)
+        del small
+        found.model, repeated = self._model(modules, variables)
+        found.blocks = self._blocks(known, repeated)
+        found.groups = self._groups(numbers, variables, find)
+        facts = map(self._optimizer, optimizers)
+        found.optimizers = tuple(one for one in facts if one.elements)
+
+    def _bytes_here(self, tensor: torch.Tensor, find: Callable[[int, int], int]) -> int:
+        """Bytes of the block that a tensor looks at; 0 if it is not on the GPU.
+
+        A tensor that does not tell its storage may have several blocks, and is described first.
+        """
+        address = _storage_address(tensor, find)
+        return self._failed.blocks.get(address, 0) if address else sys.maxsize
+
+    def _blocks(
+        self, known: Mapping[int, HeldBlock], repeated: Sequence[CodeType]
+    ) -> tuple[HeldBlock, ...]:
+        """Every block in use, with what is known of it."""
+        live = {} if self._simulated is None else self._simulated.live
+        workspaces = self._workspaces()
+        blocks = []
+        for address, size in self._failed.blocks.items():
+            block = known.get(address)
+            if block is None:
+                category = Category.WORKSPACES if address in workspaces else Category.TEMPORARIES
+                if self._simulated is None:
+                    category = Category.UNKNOWN
+                block = HeldBlock(size, category, None)
+            origin = live.get(address)
+            if origin is not None and self._simulated is not None:
+                stack = self._simulated.stacks.places(origin.stack)
+                block = replace(
+                    block,
+                    place=self._lines.place(stack),
+                    is_in_repeated=_runs(stack, repeated),
+                    order=origin.order,
+                )
+            blocks.append(replace(block, size=size))
+        return tuple(blocks)
+
+    def _workspaces(self) -> frozenset[int]:
+        machine = simulated_machine()
+        if machine is None or self._simulated is None:
+            return frozenset()
+        return frozenset(place.address for place in machine.workspaces.living())
+
+    def _groups(
+        self,
+        tensors: Mapping[int, torch.Tensor],
+        variables: Mapping[int, str],
+        find: Callable[[int, int], int],
+    ) -> tuple[TensorGroup, ...]:
+        """Variables that lead to several tensors, or to one that autograd made."""
+        members: defaultdict[str, list[torch.Tensor]] = defaultdict(list)
+        for key, name in variables.items():
+            tensor = tensors.get(key)
+            if tensor is not None and not issubclass(type(tensor), torch.nn.Parameter):
+                members[_group_name(name)].append(tensor)
+        groups = []
+        for name, found in members.items():
+            first = found[0]
+            if len(found) < 2 and grad_fn(first) is None:
+                continue
+            own = {_storage_address(tensor, find) for tensor in found}
+            graph = _saved_addresses(map(grad_fn, found), find) - own
+            is_variable = len(found) == 1
+            sums = _running_sums(grad_fn(first)) if is_variable and first.numel() == 1 else 0
+            size = self._failed.blocks
+            groups.append(
+                TensorGroup(
+                    name,
+                    len(found),
+                    sum(size.get(address, 0) for address in own),
+                    sum(size.get(address, 0) for address in graph),
+                    sums,
+                    is_variable,
+                )
+            )
+        return tuple(sorted(groups, key=lambda group: -(group.own + group.graphs)))
+
+    def _optimizer(self, optimizer: torch.optim.Optimizer) -> OptimizerFacts:
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        here = [p for p in parameters if p.device == self._device]
+        state = [
+            tensor
+            for _, each in states_of(optimizer)
+            for _, tensor in tensors_in(each)
+            if tensor.device == self._device
+        ]
+        group = optimizer.param_groups[0] if optimizer.param_groups else {}
+        uses_foreach = not group.get("fused") and group.get("foreach") is not False
+        return OptimizerFacts(
+            type(optimizer).__name__,
+            sum(map(_nbytes, here)),
+            sum(map(_nbytes, state)),
+            sum(p.numel() for p in here),
+            sum(sum(p.shape) for p in here if p.dim() > 1),
+            uses_foreach and "foreach" in group,
+        )
+
+    # Modules
+
+    def _model(
+        self,
+        modules: list[torch.nn.Module],
+        variables: Mapping[int, str],
+    ) -> tuple[ModelFacts, tuple[CodeType, ...]]:
+        parameters = {
+            id(parameter): parameter
+            for module in modules
+            for parameter in (vars(module).get("_parameters") or {}).values()
+            if parameter is not None
+        }
+        training = [module.training for module in modules if self._is_here(module)]
+        float32 = [p for p in parameters.values() if p.dtype is torch.float32]
+        names = [variables[key].split(".", 1)[0] for key in parameters if key in variables]
+        name = _plain(Counter(names).most_common(1)[0][0]) if names else ""
+        attribute, count, codes = self._repeated(modules)
+        facts = ModelFacts(
+            sum(map(_nbytes, parameters.values())),
+            sum(map(_nbytes, float32)),
+            name.rpartition("().")[2],
+            attribute,
+            count,
+            bool(training) and not any(training),
+        )
+        return facts, codes
+
+    def _is_here(self, module: torch.nn.Module) -> bool:
+        """Whether a module has a parameter on the GPU."""
+        own = (vars(module).get("_parameters") or {}).values()
+        return any(one is not None and one.device == self._device for one in own)
+
+    def _repeated(
+        self, modules: Iterable[torch.nn.Module]
+    ) -> tuple[str, int, tuple[CodeType, ...]]:
+        """The list of modules of one class that saved the most."""
+        stacks = Counter[Stack]()
+        if self._simulated is not None:
+            for address, block in self._simulated.live.items():
+                stack = self._simulated.stacks.places(block.stack)
+                stacks[stack] += self._failed.blocks.get(address, 0)
+        best: tuple[int, str, int, tuple[CodeType, ...]] = (0, "", 0, ())
+        for module in modules:
+            for attribute, child in (vars(module).get("_modules") or {}).items():
+                if not issubclass(type(child), (torch.nn.ModuleList, torch.nn.Sequential)):
+                    continue
+                kinds = Counter(map(type, vars(child)["_modules"].values()))
+                for kind, count in kinds.items():
+                    code = getattr(getattr(kind, "forward", None), "__code__", None)
+                    if count < 2 or not isinstance(code, CodeType):
+                        continue
+                    size = sum(size for stack, size in stacks.items() if _runs(stack, (code,)))
+                    best = max(best, (size, attribute, count, (code,)), key=lambda one: one[0])
+        return best[1:]
+
+    # Attention
+
+    def _attention(
+        self, frames: Iterable[ProgramFrame], blocks: Iterable[HeldBlock]
+    ) -> tuple[AttentionCall, ...]:
+        calls: dict[tuple[str, int], AttentionCall] = {}
+        for frame in frames:
+            if _ATTENTION in frame.place.source:
+                place = frame.place
+                calls[place.file, place.line] = AttentionCall(place, self._dimensions(place))
+        for block in sorted(blocks, key=lambda block: -block.size):
+            found = block.place
+            if found is not None and _ATTENTION in found.source and block.shape:
+                calls.setdefault((found.file, found.line), AttentionCall(found, len(block.shape)))
+        return tuple(calls.values())
+
+    def _dimensions(self, place: Place) -> int:
+        """Of the first argument of a call that failed, by the variables of its function."""
+        name = _first_argument(place.source)
+        for frame, line in traceback.walk_tb(self._error.__traceback__):
+            if (frame.f_code.co_filename, line) == (place.file, place.line):
+                value = _variable(frame, name)
+                return value.dim() if isinstance(value, torch.Tensor) else 0
+        return 0
+
+    # Settings
+
+    def _checks(self) -> tuple[tuple[SettingsCheck, ...], str]:
+        failed, simulated = self._failed, self._simulated
+        cached = sum(block.size for block in failed.free_blocks)
+        if cached < failed.requested:
+            return (), ""
+        if simulated is None:
+            return (), "a real GPU keeps no record of the requests"
+        if simulated.length > LONGEST:
+            return (), f"more than {LONGEST // 3:,} tensors are alive"
+        now = settings_string()
+        wanted = ["expandable_segments:True", "max_split_size_mb:128"]
+        other_stream = sum(b.size for b in failed.free_blocks if b.stream != failed.stream)
+        checks = []
+        arguments = (failed, simulated.requests, simulated.length)
+        if other_stream * 2 > cached:
+            made = check(*arguments, now, one_stream=True, is_whole=simulated.is_whole)
+            checks.append(replace(made, settings=""))
+        for setting in wanted:
+            if setting.partition(":")[0] not in now:
+                both = f"{now},{setting}" if now else setting
+                checks.append(check(*arguments, both, is_whole=simulated.is_whole))
+                if checks[-1].fits:
+                    break
+        return tuple(checks), ""
+
+
+class _Found:
+    """What the tensors tell."""
+
+    def __init__(self) -> None:
+        self.blocks: tuple[HeldBlock, ...] = ()
+        self.groups: tuple[TensorGroup, ...] = ()
+        self.optimizers: tuple[OptimizerFacts, ...] = ()
+        self.model = ModelFacts()
+
+
+class _Lines:
+    """Lines of the program with their source."""
+
+    def __init__(self) -> None:
+        self._places: dict[FrameLine, Place] = {}
+
+    def place(self, stack: Stack) -> Place | None:
+        """The innermost line of the program in a stack."""
+        for frame in stack:
+            if is_of_user(frame[0]):
+                known = self._places.get(frame)
+                if known is None:
+                    source = linecache.getline(frame[0], frame[1]).strip()
+                    known = self._places[frame] = Place(*frame, source)
+                return known
+        return None
+
+
+def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
+    """Whether one of some functions is on a stack."""
+    return any(
+        name == code.co_name
+        and file == code.co_filename
+        and code.co_firstlineno <= line
+        and line <= _last_line(code)
+        for code in codes
+        for file, line, name in stack
+    )
+
+
+def _last_line(code: CodeType) -> int:
+    return max((line for _, _, line in code.co_lines() if line), default=code.co_firstlineno)
+
+
+def _caller() -> FrameType | None:
+    """The innermost frame that is not of this package."""
+    frame: FrameType | None = sys._getframe(1)
+    own = __name__.partition(".")[0]
+    while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == own:
+        frame = frame.f_back
+    return frame
+
+
+def _is_numbered(name: str) -> bool:
+    return re.fullmatch(r"[A-Z]\w*?\d+(\.\w+)*", name) is not None
+
+
+def _plain(name: str) -> str:
+    """A name without the function that has the variable.
+
+    >>> _plain("attention().scores"), _plain("model.weight")
+    ('scores', 'model.weight')
+    """
+    return name.rpartition("().")[2]
+
+
+def _group_name(name: str) -> str:
+    """The container that a name leads through.
+
+    >>> _group_name("losses[17]"), _group_name("main().state['a.weight']"), _group_name("loss")
+    ('losses', 'state', 'loss')
+    """
+    return _plain(kind_of(name)).partition("[")[0]
+
+
+def _nbytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> int:
+    """Where the storage of a tensor lies on the GPU; 0 for one that does not tell."""
+    with torch._C.DisableTorchFunction():
+        try:
+            storage = tensor.untyped_storage()
+            return find(address_of(tensor, storage), storage._cdata)
+        except Exception:  # sparse, a wrapper without memory, or a class that refuses
+            return 0
+
+
+def _saved_addresses(roots: Iterable[Any], find: Callable[[int, int], int]) -> set[int]:
+    """Where the storages lie that graphs keep, parameters left out; of the first nodes only."""
+    addresses = set()
+    for count, (node, tensor) in enumerate(held_by_graphs(roots)):
+        if count >= _GRAPH_NODES:
+            break
+        if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter):
+            addresses.add(_storage_address(tensor, find))
+    return addresses
+
+
+def _running_sums(node: Any) -> int:
+    """How many additions follow one upon the other, from a node towards the leaves."""
+    count = 0
+    while node is not None and name_of(node) in _ADDITIONS and count < _GRAPH_NODES:
+        count += 1
+        node = next(iter(node.next_functions), (None, 0))[0]
+    return count
+
+
+def _first_argument(source: str) -> str:
+    """The variable that a line gives to attention first, empty if it is none."""
+    for start in range(3):
+        with suppress(SyntaxError):
+            text = source.removeprefix("return ") if start else source
+            tree = ast.parse(text if start < 2 else text.partition("=")[2].strip())
+            for call in _calls(tree):
+                if call.args and isinstance(call.args[0], ast.Name):
+                    return call.args[0].id
+    return ""
+
+
+def _calls(tree: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_ATTENTION):
+            yield node
+
+
+def _variable(frame: FrameType, name: str) -> object:
+    try:
+        return frame.f_locals.get(name) if name else None
+    except Exception:
+        return None

@@ -1,0 +1,121 @@
+"""Programs that run out of memory for different reasons: the first cause named is the right one."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
+from oom_programs import OomProgram, program, programs
+
+from pytorch_memlab import explain_oom, simulate
+from pytorch_memlab.history.causes import Cause, remedies
+from pytorch_memlab.out_of_memory import uncaught
+
+MIB = 2**20
+PROGRAMS = programs()
+
+
+def run(one: OomProgram, text: str, folder: Path, others: str) -> None:
+    path = folder / f"{one.name}.py"
+    path.write_text(text)
+    linecache.checkcache(str(path))
+    with simulate(one.options["gpu"], compute=False, others=others):
+        exec(compile(text, str(path), "exec"), {"__name__": "__main__"})
+
+
+def explained(one: OomProgram, folder: Path) -> Any:
+    """What is found out when a program fails."""
+    with pytest.raises(torch.OutOfMemoryError) as caught:
+        run(one, one.text, folder, one.options.get("others", "0"))
+    report = uncaught.add(caught.value)
+    assert report is not None
+    return report
+
+
+def test_there_are_more_than_fifteen_different_causes():
+    assert len({one.options["cause"] for one in PROGRAMS}) >= 15
+
+
+@pytest.mark.parametrize("one", PROGRAMS, ids=[one.name for one in PROGRAMS])
+def test_the_right_cause_is_named_first_and_its_remedy_helps(one, tmp_path, monkeypatch):
+    report = explained(one, tmp_path)
+
+    assert remedies(report.facts)[0].cause is Cause[one.options["cause"]]
+    assert not report.facts.missing
+    lines = report.text.splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+    facts = report.facts
+    assert sum(size for _, size in facts.by_category()) == facts.in_use
+    assert sum(holder.size for holder in facts.by_line()) == facts.in_use
+    assert facts.in_use + facts.cached == facts.request.reserved
+    # The remedy is in the second version of the program, which runs through.
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", one.options.get("settings", ""))
+    run(one, one.fixed, tmp_path, one.options.get("fixed others", one.options.get("others", "0")))
+
+
+def sizes(name: str, folder: Path) -> dict[Cause, int]:
+    return {one.cause: one.size for one in remedies(explained(program(name), folder).facts)}
+
+
+def test_bytes_of_a_remedy_are_those_of_the_blocks(tmp_path):
+    # 26 results of 1024 x 1024 float32 were kept; the parameters were copied once, 12 matrices
+    # of 4 MiB and their biases of 4 KiB; the gradients are as large as the parameters.
+    assert sizes("kept_results", tmp_path)[Cause.KEPT_RESULTS] == 26 * 4 * MIB
+    assert sizes("copied_model", tmp_path)[Cause.MODEL_TWICE] == 12 * (4 * MIB + 4096)
+    assert sizes("gradients_kept", tmp_path)[Cause.GRADIENTS_KEPT] == 12 * (4 * MIB + 4096)
+    assert sizes("too_large", tmp_path)[Cause.TOO_LARGE] == 16384 * 16384 * 4
+
+
+def test_the_line_that_keeps_tensors_is_named(tmp_path):
+    kept = remedies(explained(program("kept_graphs"), tmp_path).facts)[0]
+
+    source = program("kept_graphs").text.splitlines()
+    assert kept.details["name"] == "losses"
+    assert "losses.append(loss)" in source[int(kept.details["line"]) - 1]
+
+
+def test_settings_are_proposed_only_if_the_requests_fit_with_them(tmp_path):
+    facts = explained(program("fragmentation"), tmp_path).facts
+    assert [(check.settings, check.fits) for check in facts.checks] == [
+        ("expandable_segments:True", True)
+    ]
+    assert facts.checks[0].requests == 8
+
+    # Live tensors leave no room for the request, whichever way they lie.
+    full = OomProgram(
+        "full",
+        {"gpu": "256MiB"},
+        "import torch\n"
+        "def take(mib):\n"
+        "    return torch.empty(mib * 2**20, dtype=torch.uint8, device='cuda')\n"
+        "large = [take(60) for _ in range(4)]\n"
+        "del large\n"
+        "kept = [take(31) for _ in range(4)]\n"
+        "more = [take(20) for _ in range(4)]\n"
+        "result = take(80)\n",
+        "",
+    )
+    facts = explained(full, tmp_path).facts
+    assert all(not check.fits for check in facts.checks)
+    assert Cause.FRAGMENTATION not in [remedy.cause for remedy in remedies(facts)]
+
+
+def test_a_training_step_is_not_told_to_use_no_grad(tmp_path):
+    for name in ("activations", "batch", "logits"):
+        found = remedies(explained(program(name), tmp_path).facts)
+        assert Cause.NO_GRAD not in [remedy.cause for remedy in found]
+
+
+def test_the_block_has_the_text_of_its_report(tmp_path):
+    one = program("kept_results")
+    with pytest.raises(torch.OutOfMemoryError), explain_oom() as block:
+        run(one, one.text, tmp_path, "0")
+    assert block.report is not None
+    assert block.report.startswith("Out of memory on cuda:0 at kept_results.py:8, in <module>\n")

@@ -1,0 +1,8 @@
+# gpu: 1GiB
+# others: 700MiB
+# fixed others: 0
+# cause: OTHER_PROCESS
+import torch
+
+weights = torch.empty(200 * 2**20, dtype=torch.uint8, device="cuda")
+result = torch.empty(200 * 2**20, dtype=torch.uint8, device="cuda")

@@ -1,0 +1,8 @@
+# gpu: 64MiB
+# cause: PARAMETERS
+from torch import nn
+
+model = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(20)])
+# fixed: model = model.bfloat16()
+model = model
+model.cuda()
