@@ -38,7 +38,7 @@ class TakenStack:
     """A stack at one moment, which is read together with others.
 
     Attributes:
-        raw: as it was taken; None once it was read.
+        raw: as it was taken; None once it was read or dropped.
         number: of the stack in its table; 0 until it was read.
     """
 
@@ -47,6 +47,10 @@ class TakenStack:
     def __init__(self, raw: Any) -> None:
         self.raw = raw
         self.number = 0
+
+    def drop(self) -> None:
+        """Nobody is going to ask for it."""
+        self.raw = None
 
 
 class CallStacks:

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab.cli.output_file import OutputFile
-from pytorch_memlab.cli.parser import USAGE_ERROR, CommandParser
+from pytorch_memlab.cli.exit_codes import USAGE_ERROR
+from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.recorded_devices import recorded_devices
 
 if TYPE_CHECKING:

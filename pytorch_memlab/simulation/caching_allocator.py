@@ -8,7 +8,7 @@ are not modelled. Nothing here locks: calls must come one after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import UsageError
@@ -280,15 +280,18 @@ class CachingAllocator:
         """
         self._told.remove(observer)
 
+    def blocks_in_use(self) -> Iterator[tuple[int, int, int]]:
+        """Address, size and bytes requested of every active block."""
+        for block in (*self._store.allocated.values(), *self._events.pending_blocks()):
+            yield block.address, block.size, block.requested_size
+
     def follow(self, make: Callable[[list[tuple[int, int, int]]], Observer]) -> None:
         """Call an observer that begins with what is in use.
 
         Args:
             make: makes it of address, size and bytes requested of every active block.
         """
-        blocks = (*self._store.allocated.values(), *self._events.pending_blocks())
-        in_use = [(block.address, block.size, block.requested_size) for block in blocks]
-        self._told.add(make(in_use))
+        self._told.add(make(list(self.blocks_in_use())))
 
     def memory_stats(self) -> dict[str, Any]:
         """Return the counters nested as ``torch.cuda.memory_stats_as_nested_dict()`` does."""
