@@ -9,8 +9,8 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
+from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.recorded_devices import recorded_devices
 from pytorch_memlab.errors import UsageError
