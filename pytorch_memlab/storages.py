@@ -125,7 +125,8 @@ class StorageTable(Generic[T]):
         death = _Death(storage, self._dead.append)
         death.key, death.sweep = key, sweep
         with self._lock:
-            self.sweep()  # one of the dead may have had the same key
+            if self._dead:  # one of them may have had the same key
+                self.sweep()
             self._known[key] = value
             self._deaths[key] = death
 

@@ -6,6 +6,7 @@ import importlib
 import signal
 import sys
 import threading
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any
 
@@ -31,6 +32,26 @@ those of faults, of job control and of terminals."""
 _holder: uninterrupted | None = None
 """What holds signals back now: one inside it has nothing to do."""
 
+_Handlers = tuple[tuple[int, Any], ...]
+
+_asked: dict[tuple[int, ...], tuple[tuple[Any, ...], _Handlers]] = {}
+"""The handlers of signals when they were asked for last, and those of them that are Python's."""
+
+
+def _python_handlers(numbers: tuple[int, ...]) -> _Handlers:
+    """Those of some signals, asked for at every allocation: mostly they are what they were."""
+    handlers = tuple(map(_getsignal, numbers))
+    before = _asked.get(numbers)
+    if before is not None and before[0] == handlers:
+        return before[1]
+    ours = tuple(
+        (number, handler)
+        for number, handler in zip(numbers, handlers, strict=True)
+        if handler.__class__ is not int and handler is not None
+    )
+    _asked[numbers] = handlers, ours
+    return ours
+
 
 class uninterrupted:  # noqa: N801 - reads as the state that it is
     """Holds signals' Python handlers back, and runs them right after.
@@ -49,21 +70,17 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = numbers or _ALL
+        self._handlers: _Handlers = ()
 
     def __enter__(self) -> None:
         global _holder
-        self._arrived: list[int] = []
-        self._handlers: list[tuple[int, Any]] = []
-        if threading.get_ident() != threading.main_thread().ident:
-            return
         outer = _holder
         if outer is not None and len(outer._numbers) >= len(self._numbers):
             return
-        handlers = [
-            (number, handler)
-            for number in self._numbers
-            if (handler := _getsignal(number)).__class__ is not int and handler is not None
-        ]
+        if threading.get_ident() != threading.main_thread().ident:
+            return
+        self._arrived: list[int] = []
+        handlers = _python_handlers(self._numbers)
         try:
             self._handlers = handlers
             for number, _ in handlers:
@@ -91,7 +108,7 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
             if self._arrived:
                 self._run_in_order(dict(handlers))
                 # A handler may have set another one.
-                handlers = [one for one in handlers if _getsignal(one[0]) == self._note]
+                handlers = tuple(one for one in handlers if _getsignal(one[0]) == self._note)
         finally:
             _put_back(handlers)
             if self._arrived:
@@ -112,9 +129,9 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
                 self._run_in_order(handlers)
 
 
-def _put_back(handlers: list[tuple[int, Any]]) -> None:
+def _put_back(handlers: Iterable[tuple[int, Any]]) -> None:
     """Put all handlers back, also when one of them runs and raises in between."""
-    left = handlers.copy()
+    left = list(handlers)
     try:
         while left:
             _signal.signal(*left[-1])

@@ -572,14 +572,16 @@ def quietly(work, *args, **options):
         except KeyboardInterrupt:
             pass
 
-stop = threading.Event()
+begin, stop = threading.Event(), threading.Event()
 
 def pester():
+    begin.wait()  # a thread whose start is interrupted cannot be started again
     while not stop.wait(0.001):
         os.kill(os.getpid(), signal.SIGINT)
 
 with simulate("24GiB"):
-    quietly(threading.Thread(target=pester).start)
+    threading.Thread(target=pester).start()
+    quietly(begin.set)
     interrupted, end = 0, time.time() + 2
     while interrupted < 300 and time.time() < end:
         try:

@@ -33,10 +33,13 @@ class Stat:
 
     def change(self, amount: int) -> None:
         """Count a net change of either sign."""
+        self.current = current = self.current + amount
         if amount > 0:
-            self.increase(amount)
+            self.allocated += amount
+            if current > self.peak:
+                self.peak = current
         else:
-            self.decrease(-amount)
+            self.freed -= amount
 
     def as_dict(self) -> dict[str, int]:
         """Return the four metrics as torch names them."""
