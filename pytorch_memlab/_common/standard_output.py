@@ -33,6 +33,15 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
         _fail_at_exit(stream)
 
 
+def print_to_stdout(text: str) -> None:
+    """Write a text to the ``sys.stdout`` of this moment, as ``write_to_stdout`` does.
+
+    Args:
+        text: with its last newline.
+    """
+    write_to_stdout(lambda stream: stream.write(text))
+
+
 def _let_go(stream: TextIO) -> None:
     """Let what is left go nowhere: Python complains about what it cannot flush at its end."""
     with suppress(OSError, ValueError):  # a stream of the program's own may have no descriptor

@@ -8,9 +8,10 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from pytorch_memlab._common.quoted import shortened
+from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 
 _REWORDED = (
@@ -57,6 +58,13 @@ class CommandParser(argparse.ArgumentParser):
     def shown_actions(self) -> list[argparse.Action]:
         """Everything that the help shows, options and operands."""
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
+
+    def print_help(self, file: Any = None) -> None:
+        """Print the help, on standard output if nothing else is said."""
+        if file is None:
+            print_to_stdout(self.format_help())
+        else:
+            super().print_help(file)
 
     def shown_options(self) -> list[str]:
         """All options that the help shows."""

@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
@@ -128,7 +129,7 @@ def _show(
 
     peaks = [peak_holders(history, device) for device in devices]
     if not files:
-        print(_text(peaks, by, top), end="")
+        print_to_stdout(_text(peaks, by, top))
         return 0
     written = [file.write(peaks, "peak") for file in files]
     return 0 if all(written) else USAGE_ERROR

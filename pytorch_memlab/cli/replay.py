@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
@@ -108,4 +109,4 @@ def _joined(settings: Sequence[str]) -> str:
 def _show(found: Callable[[], Sequence[WhatIf]]) -> None:
     from pytorch_memlab.render import replay
 
-    print("\n".join(map(replay.text, found())), end="")
+    print_to_stdout("\n".join(map(replay.text, found())))

@@ -6,14 +6,10 @@ import argparse
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import write_to_stdout
+from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
-
-if TYPE_CHECKING:
-    from typing import TextIO
 
 _ROWS = 10
 
@@ -65,8 +61,4 @@ class TopCommand:
             raise UsageError(f"--rows is a number from 1 on, not {options.rows}")
         profile = load(options.file).recorded()
         text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)
-        return partial(write_to_stdout, partial(_print, text))
-
-
-def _print(text: str, stream: TextIO) -> None:
-    stream.write(text)
+        return partial(print_to_stdout, text)
