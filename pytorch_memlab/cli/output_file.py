@@ -35,15 +35,16 @@ class OutputFile(Generic[T]):
         self._content_of = formats[ending]
         self.ending = ending
 
-    def write(self, found: T, what: str) -> bool:
+    def write(self, found: T, what: str, *, says_where: bool = True) -> bool:
         """Write it whole, or not at all.
 
         Args:
             found: what its content is made from.
             what: that is, as a message calls it.
+            says_where: whether standard error says where it is.
 
         Returns:
-            Whether it was written; standard error says why not, or where it is.
+            Whether it was written; standard error says why not.
         """
         try:
             content = self._content_of(found)
@@ -52,5 +53,6 @@ class OutputFile(Generic[T]):
         except UsageError as error:
             print(error, file=sys.stderr)
             return False
-        print(f"{what} written to {self._name}", file=sys.stderr)
+        if says_where:
+            print(f"{what} written to {self._name}", file=sys.stderr)
         return True

@@ -20,6 +20,7 @@ from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
 from pytorch_memlab.cli.steps import Steps, StepsDone
+from pytorch_memlab.cli.timeline_picture import TimelinePicture, is_picture
 from pytorch_memlab.cli.trace import TraceFile, is_trace
 from pytorch_memlab.cli.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
@@ -27,6 +28,8 @@ from pytorch_memlab.history.whole_run import WholeRunHistory
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.profiling import Profile
+
+_ENDINGS = (".txt", ".html", ".json", ".pickle", ".pkl", ".svg", ".png")
 
 
 class Recording(Protocol):
@@ -99,10 +102,14 @@ class RunCommand:
         steps = Steps(options.warmup, options.steps)
         columns = options.columns and checked_columns(options.columns)
         outputs = options.outputs or ()
-        files = [path for path in outputs if not is_trace(path)]
+        _check_endings(outputs)
+        files = [path for path in outputs if not is_trace(path) and not is_picture(path)]
         write = writer_to(files, force=options.force)
         history = WholeRunHistory(keeps_events=len(files) < len(outputs))
-        traces = [TraceFile(path, history) for path in outputs if is_trace(path)]
+        traces: list[TraceFile | TimelinePicture] = [
+            *(TraceFile(path, history) for path in outputs if is_trace(path)),
+            *(TimelinePicture(path, history) for path in outputs if is_picture(path)),
+        ]
         others = [
             *([CategoryReport()] if options.report else ()),
             *([StepLeaks()] if options.leaks else ()),
@@ -120,7 +127,7 @@ class RunCommand:
         tables = ExitStack()
         tables.callback(notices.tell_next_steps, outputs)
         tables.callback(profile.finish, write, is_asked_for=bool(columns or files or others))
-        for trace in traces:
+        for trace in reversed(traces):  # the stack ends with the first one
             tables.callback(trace.finish)
         explanation = OutOfMemoryReport(profile, options.oom_report)
         tables.callback(explanation.finish)
@@ -128,6 +135,13 @@ class RunCommand:
         histories = [history] if traces or options.leaks else []
         started: tuple[Recording, ...] = (explanation, *histories, *others, profile)
         return partial(_run, found.code, vars(main), started, tables, process, tell, profile)
+
+
+def _check_endings(paths: Sequence[str]) -> None:
+    for path in paths:
+        if not path.lower().endswith(_ENDINGS):
+            endings = ", ".join(_ENDINGS)
+            raise UsageError(f"cannot tell the format of {path}: end it in {endings}")
 
 
 def _run(

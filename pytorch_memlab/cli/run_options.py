@@ -101,10 +101,11 @@ def _add_output(add: Add) -> None:
         action="append",
         metavar="FILE",
         help="write a file: the report instead of printing it (.txt or .html), everything that was"
-        " recorded, for pytorch-memlab show, top, diff and merge (.json), or the memory history of"
-        " the run in PyTorch's own format, for pytorch-memlab peak and pytorch.org/memory_viz"
-        " (.pickle); repeatable. {rank} and {pid} are filled in; each process that torchrun starts"
-        " writes its own file, such as out.rank0.html",
+        " recorded, for pytorch-memlab show, top, diff and merge (.json), the memory history of"
+        " the run in PyTorch's own format, for pytorch-memlab peak, timeline and"
+        " pytorch.org/memory_viz (.pickle), or a picture of the memory over time (.svg or .png;"
+        " needs matplotlib); repeatable. {rank} and {pid} are filled in; each process that torchrun"
+        " starts writes its own file, such as out.rank0.html",
     )
     add(
         "--report",
