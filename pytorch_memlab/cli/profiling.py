@@ -81,6 +81,7 @@ class Profile:
         others: Sequence[HasSections] = (),
     ) -> None:
         self._others = others
+        self._sections: tuple[Section, ...] = ()
         self._columns = columns
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
         self._device = device
@@ -167,6 +168,7 @@ class Profile:
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
             self._error = sys.exc_info()[1]
+            self._sections = tuple(each for other in self._others for each in other.sections())
             write(self)
             report = self.report()
             failed = not isinstance(self._error, (SystemExit, type(None)))
@@ -188,7 +190,7 @@ class Profile:
             columns,
             tuple(table for report in reports for table in report.tables),
             tuple(dict.fromkeys(note for report in reports for note in report.notes)),
-            tuple(section for other in self._others for section in other.sections()),
+            self._sections,
         )
 
     def recorded(self) -> RecordedProfile:
