@@ -110,8 +110,8 @@ def _add_output(add: Add) -> None:
     add(
         "--report",
         action="store_true",
-        help="show what holds the memory at the end, by category: parameters, gradients, optimizer"
-        " state, buffers, activations",
+        help="show what holds the memory at the end and at the peak, by category: parameters,"
+        " gradients, optimizer state, buffers, activations",
     )
     add(
         "--leaks",

@@ -1,4 +1,4 @@
-"""``run --report``: the memory by category when a run ends."""
+"""``run --report``: the memory by category at the end of a run and at its peak."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.errors import HistoryError
+from pytorch_memlab.history.recorder import Recording
 
 TRAINING = """\
 import torch
@@ -24,23 +26,32 @@ optimizer.step()
 kept = model(batch).exp()
 """
 
-TABLE = """\
-## memory by category: cuda:0
-
-                                                                      at the end
-parameters                                                               256.00K
-gradients                                                                256.00K
-optimizer state                                                          512.00K
-buffers                                                                    1.00K
-activations saved for backward                                            25.00K
-inputs and other tensors                                                 804.00B
-rounding                                                                 732.00B
-kernels' workspaces                                                        0.00B
-unknown                                                                    0.00B
-= allocated                                                                1.03M
-cached                                                                   996.50K
-= reserved                                                                 2.00M
-"""
+ROWS = (
+    ("", "at the end", "at the peak"),
+    ("parameters", "256.00K", "256.00K"),
+    ("gradients", "256.00K", "256.00K"),
+    ("optimizer state", "512.00K", "512.00K"),
+    ("buffers", "1.00K", "1.00K"),
+    ("activations saved for backward", "25.00K", ""),
+    ("inputs and other tensors", "804.00B", "1.50K"),
+    ("temporaries", "", "256.00K"),
+    ("rounding", "732.00B", ""),
+    ("kernels' workspaces", "0.00B", ""),
+    ("unknown", "0.00B", ""),
+    ("= allocated", "1.03M", "1.25M"),
+    ("cached", "996.50K", "765.50K"),
+    ("= reserved", "2.00M", "2.00M"),
+)
+TABLE = "\n".join(
+    [
+        "## memory by category: cuda:0",
+        "",
+        *(f"{name:54}{end:>13}{peak:>13}" for name, end, peak in ROWS),
+        "at the peak: whole blocks, so that rounding is in each category\n",
+    ]
+)
+PEAK = 5 * 256 * 2**10 + 2**10 + 3 * 512
+"""Weights, gradients, both moments, a temporary of the optimizer; the scale; indices and loss."""
 
 
 @pytest.fixture(autouse=True)
@@ -59,15 +70,31 @@ def section(text):
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_every_byte_that_is_allocated_has_a_category(capsys, options):
-    main(["run", "--report", *options, write(TRAINING)])
+    tell = 'print("peak", torch.cuda.memory_stats()["active_bytes.all.peak"])\n'
+    main(["run", "--report", *options, write(TRAINING + tell)])
 
-    assert section(capsys.readouterr().out) == TABLE
+    said = capsys.readouterr().out
+    assert said.startswith(f"peak {PEAK}\n")
+    assert section(said) == TABLE
+
+
+def test_on_a_real_gpu_the_peak_is_not_known(capsys, monkeypatch):
+    def nothing(self, device=None):
+        raise HistoryError("nothing was recorded")
+
+    monkeypatch.setattr(Recording, "peak_holders", nothing)
+    main(["run", "--report", write(TRAINING)])
+
+    said = section(capsys.readouterr().out).splitlines()
+    assert said[2].split() == ["at", "the", "end"]
+    assert f"{'= allocated':67}{'1.03M':>13}" in said
+    assert said[-1] == "at the peak: not known on a real GPU"
 
 
 def test_lines_have_at_most_80_columns(capsys):
     main(["run", "--report", write(TRAINING)])
 
-    assert {len(line) for line in section(capsys.readouterr().out).splitlines()[2:]} == {80}
+    assert {len(line) for line in section(capsys.readouterr().out).splitlines()[2:-1]} == {80}
 
 
 def test_each_gpu_in_use_has_a_table(capsys):
@@ -101,8 +128,8 @@ def test_a_program_out_of_memory_is_reported_as_it_was_then(capsys):
         main(["run", "--report", "--gpu", "64MiB", write(program)])
     said = section(capsys.readouterr().out).splitlines()
 
-    assert f"{'inputs and other tensors':<67}{'40.00M':>13}" in said
-    assert f"{'= reserved':<67}{'40.00M':>13}" in said
+    assert f"{'inputs and other tensors':54}{'40.00M':>13}{'40.00M':>13}" in said
+    assert f"{'= reserved':54}{'40.00M':>13}{'40.00M':>13}" in said
 
 
 def test_files_have_it_too():
