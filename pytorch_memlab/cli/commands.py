@@ -9,6 +9,8 @@ from contextlib import ExitStack
 from typing import Protocol
 
 from pytorch_memlab.cli.completion import CompletionCommand
+from pytorch_memlab.cli.diff import DiffCommand
+from pytorch_memlab.cli.merge import MergeCommand
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.peak import PeakCommand
 from pytorch_memlab.cli.replay import ReplayCommand
@@ -50,6 +52,8 @@ COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
         "top": TopCommand(),
         "peak": PeakCommand(),
         "timeline": TimelineCommand(),
+        "diff": DiffCommand(),
+        "merge": MergeCommand(),
         "replay": ReplayCommand(),
     },
     "set up": {"completion": CompletionCommand()},

@@ -10,6 +10,7 @@ from .._common.atomic_write import check_writable, write_file
 from .._common.call_results import is_result_dropped
 from .._common.ranks import path_of_rank
 from ..errors import ProfileError, UsageError
+from ..profiles.merging import over_devices
 from ..render import saved_profile
 from .line_records import LineRecords, RecordsDisplay
 from .registration import resolve
@@ -107,6 +108,12 @@ class SavedProfile:
         return f"<{type(self).__name__} of {', '.join(programs)}: {count} functions>"
 
     def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
+        found = self._of_each_device(func, columns)
+        if len(self._recorded.runs) < 2:
+            return found
+        return RecordsDisplay(over_devices(found.report))
+
+    def _of_each_device(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
         recorded = self._recorded
         names = recorded.columns if columns is None else columns
         if func is not None or recorded.shown is None:

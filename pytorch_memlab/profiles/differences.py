@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from ..history.holders import PeakHolders, Share
 from ..records import FunctionInfo
 from .matching import match_functions, match_lines
 from .ranking import calling_lines, kept_by_line, peak_of
 from .recorded import MeasuredDevice, RecordedProfile
+
+Matched = tuple[int | None, int | None, Mapping[int, int]]
+"""Indexes of a function in both profiles, and the lines of the first one in the second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +79,33 @@ class LineChange:
 
 
 @dataclass(frozen=True, slots=True)
+class HolderChanges:
+    """What holds a peak in both profiles, added up in one way.
+
+    Args:
+        device: name of the device.
+        by: ``line``, ``module`` or ``category``.
+        changes: name of a part and its bytes, the largest change first.
+    """
+
+    device: str
+    by: str
+    changes: tuple[tuple[str, Change], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Differences:
     """What differs between two profiles.
 
     Args:
         devices: those of either.
         lines: those of either that were measured.
+        holders: what holds the memory at the peaks that both recorded.
     """
 
     devices: tuple[DeviceChange, ...]
     lines: tuple[LineChange, ...]
+    holders: tuple[HolderChanges, ...] = ()
 
     def kept(self) -> list[LineChange]:
         """Lines that keep more or less, the largest change first."""
@@ -104,9 +126,62 @@ def compare(before: RecordedProfile, after: RecordedProfile) -> Differences:
         after: the second one.
     """
     names = _device_names(before, after)
+    matched = [
+        (one, other, match_lines(before.functions[one], after.functions[other]))
+        if one is not None and other is not None
+        else (one, other, {})
+        for one, other in match_functions(before.functions, after.functions)
+    ]
     return Differences(
-        tuple(_device_changes(before, after, names)), tuple(_line_changes(before, after, names))
+        tuple(_device_changes(before, after, names)),
+        tuple(_line_changes(before, after, names, matched)),
+        tuple(_holder_changes(before, after, names, matched)),
     )
+
+
+def _holder_changes(
+    before: RecordedProfile,
+    after: RecordedProfile,
+    names: Mapping[str, str],
+    matched: Iterable[Matched],
+) -> Iterator[HolderChanges]:
+    places: dict[tuple[str, int], tuple[str, int]] = {}
+    for one, other, lines in matched:
+        if one is not None and other is not None:
+            file, other_file = before.functions[one].filename, after.functions[other].filename
+            for line, number in lines.items():
+                places[file, line] = (other_file, number)
+    for name, held in before.peaks.items():
+        device = names.get(name, name)
+        now = after.peaks.get(device)
+        if now is not None:
+            of_lines = _by_place(held, places), _by_place(now, {})
+            of_categories = _by_name(held.by_category()), _by_name(now.by_category())
+            of_modules = _by_name(held.by_module()), _by_name(now.by_module())
+            yield HolderChanges(device, "category", _changes(*of_categories))
+            yield HolderChanges(device, "module", _changes(*of_modules))
+            yield HolderChanges(device, "line", _changes(*of_lines))
+
+
+def _by_place(
+    holders: PeakHolders, places: Mapping[tuple[str, int], tuple[str, int]]
+) -> dict[str, int]:
+    """Bytes by line, each under the name that it has in the second profile."""
+    sizes: dict[str, int] = {}
+    for holder in holders.by_line():
+        file, line = places.get((holder.file, holder.line or 0), (holder.file, holder.line or 0))
+        name = f"{os.path.basename(file)}:{line}" if file else holder.function
+        sizes[name] = sizes.get(name, 0) + holder.size
+    return sizes
+
+
+def _by_name(shares: Iterable[Share]) -> dict[str, int]:
+    return {share.name or "outside of modules, or not known": share.size for share in shares}
+
+
+def _changes(left: Mapping[str, int], right: Mapping[str, int]) -> tuple[tuple[str, Change], ...]:
+    changes = [(name, Change(left.get(name, 0), right.get(name, 0))) for name in {**left, **right}]
+    return tuple(sorted(changes, key=lambda item: (-abs(item[1].growth), item[0])))
 
 
 def _device_names(before: RecordedProfile, after: RecordedProfile) -> dict[str, str]:
@@ -141,13 +216,13 @@ def _active(device: MeasuredDevice | None) -> int:
 
 
 def _line_changes(
-    before: RecordedProfile, after: RecordedProfile, names: Mapping[str, str]
+    before: RecordedProfile,
+    after: RecordedProfile,
+    names: Mapping[str, str],
+    matched: Iterable[Matched],
 ) -> Iterator[LineChange]:
     left, right = _Lines(before, names), _Lines(after, {})
-    for one, other in match_functions(before.functions, after.functions):
-        lines: Mapping[int, int] = {}
-        if one is not None and other is not None:
-            lines = match_lines(before.functions[one], after.functions[other])
+    for one, other, lines in matched:
         former = {number: line for line, number in lines.items()}
         if other is not None:
             function = after.functions[other]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from typing import Final
 
@@ -12,6 +12,9 @@ from ..records import FunctionInfo
 
 _ALIKE: Final = 0.6
 """Least share of equal lines, or of equal characters, of what was renamed or changed."""
+
+_REACH: Final = 20
+"""How far a changed line may have moved within its block."""
 
 Pair = tuple[int | None, int | None]
 
@@ -35,20 +38,21 @@ def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo
     right = _by_name(after)
     found: dict[int, int] = {}
     for name, places in right.items():
-        others = left.get(name, [])
+        same = left.get(name, [])
         scores = sorted(
             (-_common_end(before[one].filename, after[place].filename), order, one, place)
             for order, place in enumerate(places)
-            for one in others
+            for one in same
         )
         found.update(_greedy((one, place) for _, _, one, place in scores))
     free_before = [place for place in range(len(before)) if place not in set(found.values())]
     free_after = [place for place in range(len(after)) if place not in found]
+    bodies = {place: _body(before[place]) for place in free_before}
+    others = {place: _body(after[place]) for place in free_after}
     likeness = sorted(
         (-score, one, place)
-        for one in free_before
-        for place in free_after
-        if (score := _likeness(before[one], after[place])) >= _ALIKE
+        for one, place in _sharing(bodies, others)
+        if (score := _likeness(bodies[one], others[place])) >= _ALIKE
     )
     found.update(_greedy((one, place) for _, one, place in likeness))
     pairs: list[Pair] = [(found.get(place), place) for place in range(len(after))]
@@ -121,16 +125,31 @@ def _parts(path: str) -> list[str]:
     return os.path.normpath(path).replace("\\", "/").split("/")
 
 
-def _likeness(one: FunctionInfo, other: FunctionInfo) -> float:
-    """Share of equal lines, without the line of the name."""
-    left = [text for _, text in _visible(one)[1:] if text]
-    right = [text for _, text in _visible(other)[1:] if text]
-    if not left or not right:
-        return 0.0
-    matcher = SequenceMatcher(None, left, right, autojunk=False)
-    if matcher.real_quick_ratio() < _ALIKE or matcher.quick_ratio() < _ALIKE:
-        return 0.0
-    return matcher.ratio()
+def _body(function: FunctionInfo) -> list[str]:
+    """The lines after the first one, which has the name."""
+    return [text for _, text in _visible(function)[1:] if text]
+
+
+def _sharing(
+    bodies: Mapping[int, Sequence[str]], others: Mapping[int, Sequence[str]]
+) -> Iterator[tuple[int, int]]:
+    """Pairs with enough lines in common, whatever their order."""
+    counts = {place: Counter(lines) for place, lines in others.items()}
+    having: defaultdict[str, set[int]] = defaultdict(set)
+    for place, lines in others.items():
+        for line in lines:
+            having[line].add(place)
+    for one, lines in bodies.items():
+        own = Counter(lines)
+        for place in sorted(set().union(*(having.get(line, ()) for line in own))):
+            common = sum((own & counts[place]).values())
+            if 2 * common >= _ALIKE * (len(lines) + len(others[place])):
+                yield one, place
+
+
+def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
+    """Share of equal lines."""
+    return SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
 def _visible(function: FunctionInfo) -> list[tuple[int, str]]:
@@ -166,11 +185,12 @@ def _moved(
 def _changed(
     lines: Sequence[int], others: Sequence[int], left: Sequence[str], right: Sequence[str]
 ) -> Iterator[tuple[int, int]]:
-    """Lines of one edited block, in order, each with the next one that is alike."""
-    rest = list(others)
-    for line in lines:
-        for place, other in enumerate(rest):
-            if SequenceMatcher(None, left[line], right[other], autojunk=False).ratio() >= _ALIKE:
-                yield line, other
-                del rest[: place + 1]
-                break
+    """Lines of one edited block that are alike, the most alike first."""
+    scores = []
+    for place, line in enumerate(lines):
+        for other in others[max(0, place - _REACH) : place + _REACH + 1]:
+            score = SequenceMatcher(None, left[line], right[other], autojunk=False).ratio()
+            if score >= _ALIKE:
+                scores.append((-score, abs(line - other), line, other))
+    for other, line in _greedy((line, other) for _, _, line, other in sorted(scores)):
+        yield line, other

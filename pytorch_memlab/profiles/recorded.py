@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ..records import DeviceInfo, FunctionInfo, LineEntry
+from ..history.holders import PeakHolders
+from ..records import DeviceInfo, FunctionInfo, LineEntry, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,8 @@ class RecordedProfile:
         shown: indexes of the functions that it shows; None for all.
         notes: what is said below the tables.
         ends: where the tracing of lines ended too early.
+        sections: what was said besides the tables, such as what holds the memory at the end.
+        peaks: device name -> what held its memory at its peak, if that was recorded.
     """
 
     runs: tuple[Run, ...]
@@ -106,3 +109,5 @@ class RecordedProfile:
     shown: tuple[int, ...] | None = None
     notes: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
+    sections: tuple[Section, ...] = ()
+    peaks: Mapping[str, PeakHolders] = field(default_factory=dict)

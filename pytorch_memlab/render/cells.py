@@ -33,7 +33,8 @@ def cell(column: str, value: float | None) -> str:
     """
     if value is None:
         return ""
-    if column in _BYTES or "bytes" in column.partition(".")[0]:
+    # A merged profile has "peak max" and "peak min".
+    if column.partition(" ")[0] in _BYTES or "bytes" in column.partition(".")[0]:
         return readable_size(value)
     return f"{value * 1000:.3f}ms" if column == "time" else str(value)
 

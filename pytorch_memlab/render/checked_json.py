@@ -92,6 +92,18 @@ class Checked:
                 raise _refused(name, row, f"a list of {width}")
             yield row
 
+    def lists(self, name: str) -> Iterator[list[Any]]:
+        """A list of lists; their values are unchecked."""
+        for row in self._list(name):
+            if not isinstance(row, list):
+                raise _refused(name, row, "a list")
+            yield row
+
+    def object_by_name(self, name: str) -> dict[str, Checked]:
+        """An object of objects."""
+        value = self.object(name)
+        return {key: value.object(key) for key in value._data}
+
     def text_by_name(self, name: str) -> dict[str, str]:
         """An object of strings."""
         value = self.object(name)

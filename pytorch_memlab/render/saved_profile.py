@@ -18,8 +18,9 @@ import pytorch_memlab
 
 from ..errors import ProfileError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from ..records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry
+from ..records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry, Section
 from .checked_json import Checked, DamagedError
+from .saved_holders import holders_data, read_holders
 
 FORMAT: Final = "pytorch_memlab.profile"
 VERSION: Final = 2
@@ -51,6 +52,8 @@ def render(profile: RecordedProfile) -> str:
         "functions": [asdict(function) for function in profile.functions],
         **_lines_data(profile),
         "calls": [asdict(call) for call in profile.calls],
+        "sections": [asdict(section) for section in profile.sections],
+        "peaks": {device: holders_data(held) for device, held in profile.peaks.items()},
     }
     return json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -151,7 +154,22 @@ def _profile(data: Checked) -> RecordedProfile:
         None if shown is None else tuple(data.numbers("shown", len(functions))),
         data.texts("notes"),
         data.texts("ends"),
+        tuple(_section(one) for one in data.objects("sections")),
+        {name: read_holders(one) for name, one in data.object_by_name("peaks").items()},
     )
+
+
+def _section(data: Checked) -> Section:
+    columns = data.texts("columns")
+    rows = []
+    for name, values in data.rows("rows", 2):
+        if not isinstance(name, str) or not isinstance(values, list):
+            raise DamagedError("a row of a section has no name or no values")
+        checked = (one if one is None else data.checked_number(one, "rows") for one in values)
+        rows.append((name, tuple(checked)))
+        if len(values) != len(columns):
+            raise DamagedError("a row of a section has other values than the columns")
+    return Section(data.text("title"), columns, tuple(rows), data.texts("notes"))
 
 
 def _run(data: Checked) -> Run:

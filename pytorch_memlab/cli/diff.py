@@ -1,0 +1,137 @@
+"""``pytorch-memlab diff``."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab._common.quoted import quoted
+from pytorch_memlab._common.standard_output import write_to_stdout
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+    from pytorch_memlab.profiles.differences import Change, Differences
+
+_ROWS = 10
+_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
+
+
+class DiffCommand:
+    """Show what grew and what shrank from one saved profile to another.
+
+    Functions match by their file and name, and lines by their code, also where the file was edited
+    between the runs.
+
+    for example:
+      pytorch-memlab diff before.memlab.json after.memlab.json
+      pytorch-memlab diff --fail-over 5% main.memlab.json branch.memlab.json
+
+    exit codes:
+      0  the profiles were compared
+      1  the active peak of a device grew by more than --fail-over
+      2  the command line cannot be carried out
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add = parser.add_argument_group("what to show").add_argument
+        add(
+            "-n",
+            "--rows",
+            type=int,
+            default=_ROWS,
+            metavar="N",
+            help=f"show the N first rows of each list (default: {_ROWS})",
+        )
+        add = parser.add_argument_group("for scripts").add_argument
+        add(
+            "--fail-over",
+            metavar="SHARE|SIZE",
+            help="exit with 1 if the active peak of a device grew by more than this, such as 5%% or"
+            " 64MiB",
+        )
+        parser.add_argument("before", metavar="BEFORE", help="a saved profile")
+        parser.add_argument("after", metavar="AFTER", help="the one to compare with it")
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
+        """Read both files.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What prints the differences, and returns 1 if a peak grew too much.
+
+        Raises:
+            UsageError: an option cannot be carried out.
+            ProfileError: a file is no saved profile.
+        """
+        from pytorch_memlab.line_profiler.saved_profile import load
+        from pytorch_memlab.profiles.differences import compare
+        from pytorch_memlab.render import differences
+
+        del process
+        if options.rows < 1:
+            raise UsageError(f"--rows is a number from 1 on, not {options.rows}")
+        is_too_much = _limit(options.fail_over)
+        before, after = load(options.before).recorded(), load(options.after).recorded()
+        found = compare(before, after)
+        names = options.before, options.after
+        text = differences.text(names, before, after, found, options.rows)
+        return partial(_show, text, _too_large(found, is_too_much, options.fail_over))
+
+
+def _limit(text: str | None) -> Callable[[Change], bool]:
+    """What tells whether a peak grew too much.
+
+    Raises:
+        UsageError: the text is neither a share nor a size.
+    """
+    if text is None:
+        return lambda _: False
+    share = _PERCENT.fullmatch(text.strip())
+    if share:
+        most = float(share[1]) / 100
+        return lambda change: change.growth > most * change.before
+    from pytorch_memlab.simulation.sizes import parse_size
+
+    size = parse_size(text)
+    if size is None or size < 0:
+        raise UsageError(
+            f"--fail-over is a share such as 5% or a size such as 64MiB, not {quoted(text)}"
+        )
+    return lambda change: change.growth > size
+
+
+def _too_large(
+    found: Differences, is_too_much: Callable[[Change], bool], limit: str | None
+) -> list[str]:
+    from pytorch_memlab._common.prose_size import prose_size
+    from pytorch_memlab.render.differences import percent
+
+    return [
+        f"{device.name}: the active peak grew by {prose_size(device.active.growth)}"
+        f" ({percent(device.active)}), more than {limit}"
+        for device in found.devices
+        if is_too_much(device.active)
+    ]
+
+
+def _show(text: str, too_large: list[str]) -> int:
+    write_to_stdout(partial(_print, text))
+    for line in too_large:
+        print(f"pytorch-memlab diff: {line}", file=sys.stderr)
+    return 1 if too_large else 0
+
+
+def _print(text: str, stream: TextIO) -> None:
+    stream.write(text)

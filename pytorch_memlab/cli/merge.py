@@ -1,0 +1,82 @@
+"""``pytorch-memlab merge``."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab.cli.output import is_profile
+from pytorch_memlab.cli.parser import USAGE_ERROR, CommandParser
+from pytorch_memlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytorch_memlab.profiles.recorded import RecordedProfile
+
+
+class MergeCommand:
+    """Make one profile of those of several ranks or runs.
+
+    The devices have the label of their run, such as "rank0 cuda:0". The tables that show makes of
+    it have the sums of hits, delta and time, and of every other column the maximum and the minimum
+    over the devices.
+
+    for example:
+      pytorch-memlab merge train.memlab.rank0.json train.memlab.rank1.json -o train.memlab.json
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        parser.usage = "%(prog)s [options] FILE FILE ... -o OUTPUT"
+        add = parser.add_argument_group("output").add_argument
+        add("-o", "--output", metavar="FILE", required=True, help="write this .json file")
+        add("--force", action="store_true", help="overwrite it if it is there already")
+        parser.add_argument("files", nargs="+", metavar="FILE", help="the saved profiles")
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
+        """Read the files.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What writes the merged profile, and returns 2 if that cannot be done.
+
+        Raises:
+            UsageError: an option cannot be carried out.
+            ProfileError: a file is no saved profile.
+        """
+        from pytorch_memlab._common.atomic_write import check_writable
+        from pytorch_memlab.line_profiler.saved_profile import check_free, load
+        from pytorch_memlab.profiles.merging import merged
+
+        del process
+        if not is_profile(options.output):
+            raise UsageError(f"a profile is a .json file, not {options.output}")
+        if len(options.files) < 2:
+            raise UsageError("give two files or more to merge")
+        if len(set(options.files)) < len(options.files):
+            raise UsageError("a file is given twice")
+        check_writable(options.output)
+        if not options.force:
+            check_free(options.output)
+        found = merged({name: load(name).recorded() for name in options.files})
+        return partial(_write, found, options.output)
+
+
+def _write(profile: RecordedProfile, path: str) -> int:
+    from pytorch_memlab._common.atomic_write import write_file
+    from pytorch_memlab.render import saved_profile
+
+    try:
+        write_file(path, saved_profile.render(profile))
+    except UsageError as error:
+        print(f"pytorch-memlab merge: error: {error}", file=sys.stderr)
+        return USAGE_ERROR
+    labels = ", ".join(run.label for run in profile.runs)
+    print(f"merged profile of {labels} written to {path}", file=sys.stderr)
+    return 0

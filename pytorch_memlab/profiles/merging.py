@@ -1,0 +1,202 @@
+"""Several profiles as one: of the ranks of one run, or of several runs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import count, groupby
+from typing import Final
+
+from ..errors import UsageError
+from ..history.holders import PeakHolders
+from ..records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report, joined
+from .recorded import Call, MeasuredDevice, RecordedProfile, Run
+
+_SUMS: Final = frozenset({"hits", "delta", "time"})
+"""Columns that add up; the others are maxima over the hits of a line."""
+
+
+def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
+    """One profile that has the lines of all, each device under the label of its run.
+
+    Runs are labelled by their ranks if these differ, or else by their order.
+
+    Args:
+        profiles: by the names of their files, two at least.
+
+    Raises:
+        UsageError: the programs differ, or one run is in two files.
+    """
+    _check_programs(profiles)
+    labels = _labels(list(profiles.values()))
+    functions: dict[tuple[FunctionInfo, int], int] = {}
+    runs: list[Run] = []
+    devices: list[MeasuredDevice] = []
+    entries: list[LineEntry] = []
+    calls: list[Call] = []
+    peaks: dict[str, PeakHolders] = {}
+    shown: dict[int, None] = {}
+    for label, profile in zip(labels, profiles.values(), strict=True):
+        part = _labelled(profile, label)
+        runs += part.runs
+        devices += part.devices
+        peaks |= part.peaks
+        place = _places(part.functions, functions)
+        entries += [replace(entry, code_id=place[entry.code_id]) for entry in part.entries]
+        calls += [
+            replace(
+                call,
+                callee=place[call.callee],
+                caller=None if call.caller is None else place[call.caller],
+            )
+            for call in part.calls
+        ]
+        chosen = range(len(part.functions)) if part.shown is None else part.shown
+        shown.update(dict.fromkeys(place[number] for number in chosen))
+    _check_once(runs, profiles)
+    found = list(profiles.values())
+    shows_all = all(profile.shown is None for profile in found)
+    return RecordedProfile(
+        tuple(runs),
+        tuple(devices),
+        tuple(function for function, _ in functions),
+        tuple(entries),
+        _added_up(calls),
+        found[0].columns,
+        None if shows_all else tuple(shown),
+        tuple(dict.fromkeys(note for profile in found for note in profile.notes)),
+        tuple(dict.fromkeys(end for profile in found for end in profile.ends)),
+        tuple(
+            replace(section, title=f"{label}: {section.title}" if label else section.title)
+            for label, profile in zip(labels, found, strict=True)
+            for section in profile.sections
+        ),
+        peaks,
+    )
+
+
+def over_devices(report: Report) -> Report:
+    """The tables of a merged profile, one for each function, over all of its devices.
+
+    Args:
+        report: with a table for each function and device.
+
+    Returns:
+        A report with the sums of ``hits``, ``delta`` and ``time``, and of every other column the
+        maximum and the minimum over the devices that ran the line.
+    """
+    groups = [list(group) for _, group in groupby(report.tables, lambda table: table.function)]
+    names = [table.device.name for group in groups for table in group]
+    note = f"max, min and sums are over {', '.join(dict.fromkeys(names))}"
+    columns = tuple(
+        name
+        for column in report.columns
+        for name in ([column] if column in _SUMS else [f"{column} max", f"{column} min"])
+    )
+    tables = tuple(_over_devices(group, report.columns) for group in groups)
+    return replace(report, columns=columns, tables=tables, notes=(*report.notes, note))
+
+
+def _over_devices(tables: Sequence[FunctionTable], columns: Sequence[str]) -> FunctionTable:
+    lines = sorted({line for table in tables for line in table.rows})
+    rows = {}
+    for line in lines:
+        found = [table.rows[line] for table in tables if line in table.rows]
+        values: list[int | float | None] = []
+        for place, column in enumerate(columns):
+            known = [row[place] for row in found]
+            numbers = [value for value in known if value is not None]
+            if column in _SUMS:
+                values.append(sum(numbers))
+            else:
+                values += [max(numbers, default=None), min(numbers, default=None)]
+        rows[line] = tuple(values)
+    gaps = {
+        line: joined(gap for table in tables for gap in table.gaps.get(line, ()))
+        for line in lines
+        if any(line in table.gaps for table in tables)
+    }
+    device = replace(tables[0].device, name="all devices")
+    return replace(tables[0], device=device, rows=rows, gaps=gaps)
+
+
+def _check_programs(profiles: Mapping[str, RecordedProfile]) -> None:
+    programs = {
+        name: os.path.basename(run.program) for name, one in profiles.items() for run in one.runs
+    }
+    first, program = next(iter(programs.items()))
+    for name, other in programs.items():
+        if other != program:
+            raise UsageError(
+                f"{first} is of {program or 'a notebook'} and {name} of {other or 'a notebook'}:"
+                " ranks or runs of one program are merged; pytorch-memlab diff compares two"
+            )
+
+
+def _labels(profiles: Sequence[RecordedProfile]) -> list[str]:
+    """A label for each profile of one run; empty for merged ones, which have theirs."""
+    runs = [run for profile in profiles for run in profile.runs]
+    taken = {run.label for run in runs}
+    are_ranks = len({run.rank for run in runs}) == len(runs)
+    if are_ranks or any(label.startswith("rank") for label in taken):
+        return ["" if one.runs[0].label else f"rank{one.runs[0].rank}" for one in profiles]
+    free = (label for number in count(1) if (label := f"run{number}") not in taken)
+    return ["" if one.runs[0].label else next(free) for one in profiles]
+
+
+def _check_once(runs: Sequence[Run], profiles: Mapping[str, RecordedProfile]) -> None:
+    labels = [run.label for run in runs]
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        raise UsageError(f"{twice} is twice in {', '.join(profiles)}: merge each run once")
+
+
+def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
+    """The profile with the label before its runs and devices."""
+    if not label:
+        return profile
+    names = {one.device: _named(one.device, label) for one in profile.devices}
+    return replace(
+        profile,
+        runs=tuple(replace(run, label=label) for run in profile.runs),
+        devices=tuple(replace(one, device=names[one.device]) for one in profile.devices),
+        entries=tuple(replace(one, device=names[one.device]) for one in profile.entries),
+        calls=tuple(
+            replace(call, delta={f"{label} {name}": size for name, size in call.delta.items()})
+            for call in profile.calls
+        ),
+        peaks={f"{label} {name}": held for name, held in profile.peaks.items()},
+    )
+
+
+def _named(device: DeviceInfo, label: str) -> DeviceInfo:
+    return replace(device, name=f"{label} {device.name}")
+
+
+def _places(
+    part: Sequence[FunctionInfo], functions: dict[tuple[FunctionInfo, int], int]
+) -> list[int]:
+    """Indexes among all functions; equal ones of one profile, as of a reload, stay apart."""
+    counts: Counter[FunctionInfo] = Counter()
+    places = []
+    for one in part:
+        places.append(functions.setdefault((one, counts[one]), len(functions)))
+        counts[one] += 1
+    return places
+
+
+def _added_up(calls: Sequence[Call]) -> tuple[Call, ...]:
+    """Calls from one line to one function as one."""
+    sums: dict[tuple[int, int | None, str, str, int], Call] = {}
+    for call in calls:
+        key = (call.callee, call.caller, call.filename, call.function, call.line)
+        known = sums.get(key)
+        if known is not None:
+            delta = dict(known.delta)
+            for name, size in call.delta.items():
+                delta[name] = delta.get(name, 0) + size
+            call = replace(call, hits=known.hits + call.hits, delta=delta)
+        sums[key] = call
+    return tuple(sums.values())

@@ -1,0 +1,192 @@
+"""What grew and what shrank from one profile to another, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
+from .rows import code_of, cut, place_of
+from .run_notes import command
+
+if TYPE_CHECKING:
+    from ..profiles.differences import Change, Differences, LineChange
+    from ..profiles.recorded import RecordedProfile
+
+_INDENT = " " * 12
+
+
+def text(
+    names: tuple[str, str],
+    before: RecordedProfile,
+    after: RecordedProfile,
+    found: Differences,
+    rows: int,
+) -> str:
+    """The peaks of both profiles, and the lines that changed most.
+
+    Args:
+        names: of the files.
+        before: the first profile.
+        after: the second one.
+        found: what differs.
+        rows: how many lines of each kind to show.
+
+    Returns:
+        Lines of at most 80 columns, but for those that name the files.
+    """
+    parts = [
+        [_file_line(names[0], before), _file_line(names[1], after), *_warnings(before, after)],
+        _peaks(found),
+        _lines(
+            "lines that keep more or less, without the functions that they call:",
+            [(line, line.kept) for line in found.kept()],
+            rows,
+        )
+        or ["every line keeps as much as before"],
+        _lines(
+            "lines whose peak is higher or lower:",
+            [(line, line.peak) for line in found.peaks()],
+            rows,
+        )
+        or ["the peak of every line is as it was"],
+        *_holders(found, rows),
+    ]
+    return "\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def signed(size: int) -> str:
+    """A change with its sign.
+
+    Args:
+        size: bytes.
+
+    >>> signed(-(3 << 20)), signed(512), signed(0)
+    ('-3.0 MiB', '+512 B', '0 B')
+    """
+    sign = "-" if size < 0 else "+" * (size > 0)
+    return sign + prose_size(abs(size))
+
+
+def percent(change: Change) -> str:
+    """How much a size grew for its first value.
+
+    Args:
+        change: of the size.
+    """
+    if not change.growth:
+        return ""
+    if not change.before:
+        return "new"
+    return f"{change.growth / change.before:+.1%}"
+
+
+def _file_line(name: str, profile: RecordedProfile) -> str:
+    run = profile.runs[0]
+    others = f" and {len(profile.runs) - 1} more" if len(profile.runs) > 1 else ""
+    return f"{name}: {command(run)}{others}, recorded on {run.started or 'an unknown day'}"
+
+
+def _warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
+    """What makes two profiles hard to compare."""
+    warnings = []
+    one, other = before.runs[0], after.runs[0]
+    if command(one).split(" ")[0] != command(other).split(" ")[0]:
+        warnings.append(
+            "warning: these are different programs: functions are matched by their names"
+        )
+    if one.is_dry_run != other.is_dry_run:
+        warnings.append("warning: one of the runs simulated shapes only")
+    kinds = [
+        {device.device.description: device.device.simulated for device in profile.devices}
+        for profile in (before, after)
+    ]
+    if kinds[0] != kinds[1]:
+        names = [
+            " and ".join(f"{'simulated ' * simulated}{name}" for name, simulated in kind.items())
+            for kind in kinds
+        ]
+        warnings.append(
+            f"warning: the devices differ: {names[0] or 'none'}, then {names[1] or 'none'}"
+        )
+    for name in ("torch", "cuda"):
+        versions = one.versions.get(name), other.versions.get(name)
+        if versions[0] != versions[1]:
+            warnings.append(
+                f"warning: the versions of {name} differ: {versions[0]}, then {versions[1]}"
+            )
+    return warnings
+
+
+def _peaks(found: Differences) -> list[str]:
+    lines = []
+    for device in found.devices:
+        lines.append(f"{device.name}{'before':>{29 - len(device.name)}}{'after':>12}{'change':>13}")
+        for kind, change in (
+            ("active", device.active),
+            ("allocated", device.allocated),
+            ("reserved", device.reserved),
+        ):
+            lines.append(
+                f"  {'peak ' + kind:15}{prose_size(change.before):>12}"
+                f"{prose_size(change.after):>12}{signed(change.growth):>13}"
+                f"{percent(change):>9}".rstrip()
+            )
+    return lines or ["no device was in use"]
+
+
+def _lines(title: str, changes: Sequence[tuple[LineChange, Change]], rows: int) -> list[str]:
+    if not changes:
+        return []
+    several = len({line.device for line, _ in changes}) > 1
+    found = [title]
+    for line, change in changes[:rows]:
+        sizes = _sizes(change)
+        device = f"  on {line.device}" if several else ""
+        place = place_of(line.function, line.line) + _former(line)
+        found.append(cut(f"{signed(change.growth):>11} {place}{device}"))
+        code = code_of(line.function, line.line)
+        found.append(cut(f"{_INDENT}{sizes}  {code}"))
+    if len(changes) > rows:
+        found.append(f"{_INDENT}and {len(changes) - rows:,} more")
+    return found
+
+
+def _sizes(change: Change) -> str:
+    """Both sizes; a line that ends with less than it began frees."""
+    if min(change.before, change.after) >= 0:
+        return f"{prose_size(change.before)} -> {prose_size(change.after)}"
+    if max(change.before, change.after) <= 0:
+        return f"frees {prose_size(-change.before)} -> {prose_size(-change.after)}"
+    return f"{signed(change.before)} -> {signed(change.after)}"
+
+
+def _former(line: LineChange) -> str:
+    """What became of a line between the profiles."""
+    if line.is_gone:
+        return " (gone)"
+    if line.former is None:
+        return " (new)"
+    function, number = line.former
+    if function.qual_name != line.function.qual_name:
+        return f" (was {function.qual_name}:{number})"
+    if code_of(function, number) != code_of(line.function, line.line):
+        return f" (edited, was line {number})" if number != line.line else " (edited)"
+    return f" (was line {number})" if number != line.line else ""
+
+
+def _holders(found: Differences, rows: int) -> list[list[str]]:
+    """What holds more or less at the peak, each way of adding up by itself."""
+    parts = []
+    for one in found.holders:
+        changed = [(name, change) for name, change in one.changes if change.growth]
+        if not changed:
+            continue
+        part = [f"held at the peak of {one.device}, by {one.by}:"]
+        for name, change in changed[:rows]:
+            part.append(cut(f"{signed(change.growth):>11} {_sizes(change):24} {printable(name)}"))
+        if len(changed) > rows:
+            part.append(f"{_INDENT}and {len(changed) - rows:,} more")
+        parts.append(part)
+    return parts

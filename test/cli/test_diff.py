@@ -1,0 +1,218 @@
+"""``pytorch-memlab diff``: what grew and what shrank from one profile to another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import format_1
+import pytest
+from sample_reports import CUDA1, MIB, entry, seed_report
+
+from pytorch_memlab import load
+from pytorch_memlab.cli.main import main
+from pytorch_memlab.profiles.differences import compare
+from pytorch_memlab.render import saved_profile
+
+ROOT = Path(__file__).parents[2]
+
+BEFORE = """\
+import torch
+
+
+def forward(x):
+    return torch.cat([x, x])
+
+
+def unused():
+    pass
+
+
+kept = forward(torch.zeros(1 << 18, device="cuda"))
+spare = torch.zeros(1 << 20, device="cuda")
+"""
+
+AFTER = """\
+import torch
+
+BATCH = 4
+
+
+def forward_all(x):
+    return torch.cat([x, x])
+
+
+more = torch.zeros(1 << 19, device="cuda")
+kept = forward_all(torch.zeros(BATCH << 18, device="cuda"))
+"""
+
+
+@pytest.fixture
+def files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> tuple[str, str]:
+    """Profiles of a program before and after an edit."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("a.json", BEFORE), ("b.json", AFTER)):
+        Path("train.py").write_text(text)
+        main(["run", "--gpu", "24GiB", "-o", name, "train.py"])
+    capsys.readouterr()
+    return "a.json", "b.json"
+
+
+def without_days(text: str) -> list[str]:
+    return [line.partition(", recorded on ")[0] for line in text.splitlines()]
+
+
+def test_the_whole_comparison(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["diff", *files]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    assert without_days(out) == WHOLE.splitlines()
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
+WHOLE = """\
+a.json: train.py
+b.json: train.py
+
+cuda:0                 before       after       change
+  peak active         6.0 MiB    14.0 MiB     +8.0 MiB  +133.3%
+  peak allocated      6.0 MiB    14.0 MiB     +8.0 MiB  +133.3%
+  peak reserved      22.0 MiB    20.0 MiB     -2.0 MiB    -9.1%
+
+lines that keep more or less, without the functions that they call:
+   +6.0 MiB train.py:7  forward_all (was forward:5)
+            2.0 MiB -> 8.0 MiB  return torch.cat([x, x])
+   -2.0 MiB train.py:10  <module> (edited, was line 13)
+            4.0 MiB -> 2.0 MiB  more = torch.zeros(1 << 19, device="cuda")
+
+lines whose peak is higher or lower:
+  +11.0 MiB train.py:7  forward_all (was forward:5)
+            3.0 MiB -> 14.0 MiB  return torch.cat([x, x])
+   +5.0 MiB train.py:6  forward_all (was forward:4)
+            1.0 MiB -> 6.0 MiB  def forward_all(x):
+   -4.0 MiB train.py:10  <module> (edited, was line 13)
+            6.0 MiB -> 2.0 MiB  more = torch.zeros(1 << 19, device="cuda")
+"""
+
+
+def test_equal_profiles_have_no_differences(
+    files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("copy.json").write_bytes(Path("a.json").read_bytes())
+    assert main(["diff", "--fail-over", "0%", "a.json", "copy.json"]) == 0
+    out = capsys.readouterr().out
+    assert "every line keeps as much as before\n\nthe peak of every line is as it was\n" in out
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"),
+    [("99%", 1), ("1MiB", 1), ("0", 1), ("500%", 0), ("1GiB", 0), ("100.1 %", 1)],
+)
+def test_too_much_growth_fails(
+    limit: str, status: int, files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["diff", "--fail-over", limit, *files]) == status
+    told = f"pytorch-memlab diff: cuda:0: the active peak grew by GROWTH, more than {limit}\n"
+    assert capsys.readouterr().err == (told.replace("GROWTH", GROWTH) if status else "")
+    assert main(["diff", "--fail-over", limit, *reversed(files)]) == 0
+
+
+GROWTH = "8.0 MiB (+133.3%)"
+
+
+def test_the_exit_code_of_the_process(files: tuple[str, str], tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "pytorch_memlab", "diff", "--fail-over", "5%", *files]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.returncode == 1
+    assert done.stdout.startswith("a.json: train.py, recorded on ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_what_makes_profiles_hard_to_compare_is_said(
+    files: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile = load("b.json").recorded()
+    run = replace(
+        profile.runs[0],
+        program="/x/eval.py",
+        is_dry_run=True,
+        versions={**profile.runs[0].versions, "torch": "3.0"},
+    )
+    (device,) = profile.devices
+    info = replace(device.device, description="NVIDIA T4", simulated=False)
+    entries = tuple(replace(one, device=info) for one in profile.entries)
+    other = replace(profile, runs=(run,), devices=(replace(device, device=info),), entries=entries)
+    Path("c.json").write_text(saved_profile.render(other))
+    assert main(["diff", "a.json", "c.json"]) == 0
+    torch_version = profile.runs[0].versions["torch"]
+    assert [line for line in capsys.readouterr().out.splitlines() if "warning" in line] == [
+        "warning: these are different programs: functions are matched by their names",
+        "warning: one of the runs simulated shapes only",
+        "warning: the devices differ: simulated Simulated GPU (24.00 GiB), then NVIDIA T4",
+        f"warning: the versions of torch differ: {torch_version}, then 3.0",
+    ]
+
+
+def test_one_device_of_each_profile_is_compared_under_any_name(files: tuple[str, str]) -> None:
+    before = load("a.json").recorded()
+    (device,) = before.devices
+    after = replace(
+        before,
+        devices=(replace(device, device=CUDA1, peak_active=device.peak_active + 1),),
+        entries=tuple(replace(one, device=CUDA1) for one in before.entries),
+        calls=(),
+    )
+    found = compare(before, after)
+    assert [(one.name, one.active.growth) for one in found.devices] == [("cuda:1", 1)]
+    assert found.peaks() == []
+
+
+def test_devices_that_only_one_profile_has(files: tuple[str, str]) -> None:
+    before = load("a.json").recorded()
+    (device,) = before.devices
+    second = replace(device, device=replace(CUDA1, name="cuda:1"), peak_active=MIB)
+    after = replace(
+        before,
+        devices=(device, second),
+        entries=(*before.entries, entry(0, 5, MIB, device=second.device, delta=MIB)),
+    )
+    found = compare(before, after)
+    assert [(one.name, one.active.growth) for one in found.devices] == [
+        ("cuda:0", 0),
+        ("cuda:1", MIB),
+    ]
+    assert [(one.device, one.kept.growth, one.is_new) for one in found.kept()] == [
+        ("cuda:1", MIB, True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--fail-over", "much", "a.json", "b.json"], "--fail-over is a share such as 5% or a"),
+        (["--fail-over=-5MiB", "a.json", "b.json"], "--fail-over is a share such as 5% or a"),
+        (["-n", "0", "a.json", "b.json"], "--rows is a number from 1 on, not 0"),
+        (["a.json", "missing.json"], "cannot read missing.json: No such file or directory"),
+        (["a.json", "old.json"], "old.json has the older format 1, which has the tables alone"),
+        (["trace.pickle", "a.json"], "trace.pickle is a pickle, such as a memory snapshot"),
+    ],
+)
+def test_what_cannot_be_compared_is_said_in_one_line(
+    arguments: list[str],
+    message: str,
+    files: tuple[str, str],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("old.json").write_text(format_1.render(seed_report()))
+    Path("trace.pickle").write_bytes(b"\x80\x04.")
+    assert main(["diff", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"pytorch-memlab diff: error: {message}")
+    assert err.count("\n") == 1
