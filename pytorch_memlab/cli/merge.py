@@ -9,8 +9,9 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.cli.output import is_profile
-from pytorch_memlab.cli.parser import USAGE_ERROR, CommandParser
+from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
