@@ -25,6 +25,7 @@ from IPython.utils.text import DollarFormatter
 
 from .._common.atomic_write import check_writable, write_file
 from .._common.call_results import is_result_dropped
+from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
@@ -64,11 +65,19 @@ class MemlabMagics(Magics):
         metavar="NAME,...",
         action="append",
         default=[],
-        help="Show this column beside the default ones: peak, reserved, current, delta, hits, time,"
-        " or any field of torch.cuda.memory_stats(); repeatable.",
+        help="Show this column beside the default ones, as in version 0.3: peak, reserved, current,"
+        " delta, hits, time, or any field of torch.cuda.memory_stats(); repeatable.",
+    )
+    @argument(
+        "--columns",
+        metavar="LIST",
+        action="append",
+        default=[],
+        help="Show these columns instead of the default ones, as pytorch-memlab run -c does.",
     )
     @argument(
         "-D",
+        "--no-default-columns",
         "--no_default_columns",
         action="store_true",
         help=f"Leave out the default columns, {', '.join(DEFAULT_COLUMNS)}.",
@@ -89,7 +98,9 @@ class MemlabMagics(Magics):
     @argument("-q", "--quiet", action="store_true", help="Show nothing.")
     @argument(
         "-T",
+        "--output",
         "--dump-profile",
+        dest="output",
         metavar="FILE",
         help="Write the tables to a file: a page if its name ends in .html, data if in .json,"
         " else text.",
@@ -100,7 +111,14 @@ class MemlabMagics(Magics):
         help="Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"
         " such as 24GiB. %%simulate does so for many cells.",
     )
-    @argument("--count", type=int, default=1, metavar="N", help="Simulate so many GPUs.")
+    @argument(
+        "--num-gpus",
+        "--count",
+        type=int,
+        default=1,
+        metavar="N",
+        help="Number of GPUs to simulate.",
+    )
     @argument("-h", "--help", action="store_true", help="Show this, and run nothing.")
     @no_var_expand  # braces and dollars in a statement are the statement's
     @needs_local_scope
@@ -134,6 +152,9 @@ class MemlabMagics(Magics):
     def simulate(self, line: str) -> None:
         """Simulate GPUs from the next cell on: %simulate h100, %simulate 24GiB 2, %simulate off."""
         try:
+            if is_switched_off():
+                print(f"{SWITCHED_OFF}: nothing is simulated")
+                return
             print(simulate_by_words(_words_before_comment(line)))
         except MemlabError as error:
             raise MagicUsageError(str(error)) from None
@@ -148,6 +169,8 @@ class MemlabMagics(Magics):
     def imu_start(self, line: str) -> str:
         """Print a line on memory, time and processors after every command."""
         args = self.imu_start.parser.parse_args(_words_before_comment(line))
+        if is_switched_off():
+            return SWITCHED_OFF
         start_watching_memory(args.perf)
         return "IPython Memory Usage started"
 
@@ -169,7 +192,9 @@ class MemlabMagics(Magics):
     def _mlrun(self, args: Namespace, source: str, is_line: bool, local_ns: Any) -> Any:
         __tracebackhide__ = True
         columns = _columns(args)
-        path = args.dump_profile
+        if is_switched_off():
+            args.quiet, args.output, args.simulate = True, None, None
+        path = args.output
         write = _write_nothing if path is None else _telling_failure(_writer_to(path))
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
@@ -178,7 +203,7 @@ class MemlabMagics(Magics):
             if args.simulate is not None:
                 from ..simulation.simulator import simulate
 
-                simulation.enter_context(simulate(args.simulate, args.count))
+                simulation.enter_context(simulate(args.simulate, args.num_gpus))
             run = CellRun(self.shell, args.function, _checked_device(args.gpu))
             try:
                 run.run(source, local_ns)
@@ -236,10 +261,11 @@ def _checked_device(device: str | None) -> str | None:
 
 
 def _columns(args: Namespace) -> tuple[str, ...]:
-    asked = [name for names in args.column for name in re.split(r"\s*,\s*", names)]
+    given = args.columns + args.column
+    asked = [name for names in given for name in re.split(r"\s*,\s*", names)]
     if args.no_default_columns and not asked:
         raise UsageError("-D leaves out the default columns: name others with -c")
-    defaults = () if args.no_default_columns else DEFAULT_COLUMNS
+    defaults = () if args.no_default_columns or args.columns else DEFAULT_COLUMNS
     return checked_columns((*defaults, *asked))
 
 
