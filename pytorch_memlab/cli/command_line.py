@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import shutil
 import textwrap
 from collections.abc import Sequence
 
@@ -37,13 +38,9 @@ def main_parser() -> CommandParser:
         "A line-by-line GPU memory profiler for PyTorch, on a GPU or a simulated one.",
     )
     parser.usage = "%(prog)s COMMAND [options]"
-    width = max(map(len, COMMANDS))
     for title, commands in COMMAND_GROUPS.items():
-        lines = [
-            f"{name:{width}}  {help_text(command).partition(chr(10))[0]}"
-            for name, command in commands.items()
-        ]
-        parser.add_argument_group(title, textwrap.indent("\n".join(lines), " " * 2))
+        lines = [_summary(name, help_text(command)) for name, command in commands.items()]
+        parser.add_argument_group(title, "\n".join(lines))
     group = parser.add_argument_group("help")
     _add_help(group)
     group.add_argument(
@@ -76,6 +73,17 @@ def unknown_command(arguments: Sequence[str]) -> str:
         )
     known = [*COMMANDS, "--help", "--version"] if first.startswith("-") else [*COMMANDS]
     return problem + (did_you_mean(first, known) or f": the commands are {', '.join(COMMANDS)}")
+
+
+def _summary(name: str, text: str) -> str:
+    """A command and the first line of its help."""
+    column = max(map(len, COMMANDS)) + 4
+    return textwrap.fill(
+        f"  {name}".ljust(column) + text.partition("\n")[0],
+        shutil.get_terminal_size().columns - 2,
+        subsequent_indent=" " * column,
+        break_on_hyphens=False,
+    )
 
 
 def _add_help(group: argparse._ArgumentGroup) -> None:

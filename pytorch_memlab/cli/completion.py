@@ -45,9 +45,9 @@ class CompletionCommand:
     """Print what makes a shell complete commands, options and values.
 
     for example:
-      eval "$(pytorch-memlab completion bash)"         # in ~/.bashrc
-      eval "$(pytorch-memlab completion zsh)"          # in ~/.zshrc, after compinit
-      pytorch-memlab completion fish > ~/.config/fish/completions/pytorch-memlab.fish
+      eval "$(pytorch-memlab completion bash)"      # in ~/.bashrc
+      eval "$(pytorch-memlab completion zsh)"       # in ~/.zshrc, after compinit
+      pytorch-memlab completion fish | source       # in ~/.config/fish/config.fish
     """
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -111,8 +111,15 @@ class _HelpFormatter(argparse.HelpFormatter):
         lines = text.splitlines()
         for is_prose, group in groupby(lines, lambda line: line[:1] not in ("", " ")):
             block = list(group)
-            blocks.append(textwrap.fill(" ".join(block), width) if is_prose else "\n".join(block))
-        return textwrap.indent("\n".join(blocks), indent)
+            if is_prose:
+                block = self._split_lines(" ".join(block), width)
+                block = [f"{indent}{line}" for line in block]
+            blocks += block
+        return "\n".join(blocks)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        # A command is not torn apart at its hyphen.
+        return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         # Before 3.13 the value stood behind each of the names.

@@ -57,10 +57,9 @@ class RunCommand:
       pytorch-memlab run -o train.memlab.json -m package.train
 
     exit codes:
-      0  the program ended, or its --steps were done; otherwise its own code
-      1  the program ended with an error
-      2  the command line cannot be carried out: nothing ran
-      3  the program does not fit on the simulated GPU
+      that of the program, 1 after an error, 0 after --steps; and
+      2  the command line cannot be carried out, and nothing ran
+      3  the program does not fit: it ran out of memory on a simulated GPU
 
     Options can also stand in pyproject.toml, in the folder of the script or above it, under their
     long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line

@@ -1,0 +1,153 @@
+"""The help, word for word, at 80 columns."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from pytorch_memlab.cli.command_line import command_parser, main_parser
+from pytorch_memlab.cli.commands import COMMANDS
+
+HEAD = """\
+usage: pytorch-memlab run [options] (SCRIPT | -m MODULE) [ARGS ...]
+
+Run a Python program and show the GPU memory used by each line.
+
+By default all functions of the script and its top level, <module>, are
+profiled. Use --function or @profile to choose. Without a CUDA GPU, a
+simulated H100 is used (--gpu to change).
+
+The program runs unmodified. The report follows its end, also after an error
+or Ctrl-C. A ? after a line number says that the numbers of this line are a
+lower bound: the simulation did not count all of its memory, or assumed a
+value that the program read. A ~ says that they include an estimate. The notes
+below the tables say what.
+"""
+
+CODES_AND_PROGRAM = """\
+exit codes:
+  that of the program, 1 after an error, 0 after --steps; and
+  2  the command line cannot be carried out, and nothing ran
+  3  the program does not fit: it ran out of memory on a simulated GPU
+
+Options can also stand in pyproject.toml, in the folder of the script or above
+it, under their long names: in a table [tool.pytorch-memlab], gpu = "t4" and
+dry-run = true. The command line goes before the file. With PYTORCH_MEMLAB=0
+in the environment the program runs plainly.
+
+what to run:
+  -m, --module          run a module, as python -m does
+  SCRIPT                the file, or with -m the module, to run
+  ARGS                  arguments of the program
+"""
+
+PROFILED = """\
+what to profile:
+  -f, --function LIST   profile only these: a function, class or method of the
+                        script (Net.forward), a method of any class (forward),
+                        a pattern ('Block.*'), or one of another module:
+                        package.module:Net.forward imports the module before
+                        the script runs, 'package.*:*.forward' waits until the
+                        script imports those that match. Separated by commas,
+                        repeatable
+  -c, --columns LIST    show these columns instead of the default ones: peak,
+                        reserved, current, delta (what a line kept), hits,
+                        time, and any field of torch.cuda.memory_stats(), such
+                        as allocated_bytes.all.peak; separated by commas,
+                        repeatable (default: peak,reserved)
+  --device DEVICE       measure this device only, such as cuda:1 (default:
+                        every device in use)
+  --warmup N            leave the first N optimizer steps out of the numbers
+                        (default: 0)
+  --steps N             end the program after N optimizer steps (not counting
+                        the warm-up), with exit code 0, as if it had finished
+                        (default: let it finish)
+"""
+
+SIMULATION = """\
+simulation:
+  --gpu NAME|SIZE|FILE  simulate this GPU, also where there is a real one: a
+                        name (t4, rtx4090, a100, h100), its memory (24GiB), or
+                        a TOML file with its name, memory, compute_capability
+                        and multiprocessors (default: the GPU of this machine,
+                        or h100 if it has none)
+  --num-gpus N          number of GPUs to simulate (default: 1)
+  --dry-run             simulate shapes only: nothing is computed and tensors
+                        take no host memory, so that a model of any size runs
+                        in seconds. Lines that read values are marked. Files
+                        of tensors (torch.save, safetensors, numpy, pickle)
+                        stay as they are; what would be in them can be read
+                        until the run ends. Everything else that the script
+                        does happens: it makes folders, writes logs and other
+                        files, and uses the network
+  --allow-writes        let a dry run write files of tensors, with zeros or
+                        arbitrary bytes for the values that it does not have
+  --cuda-context SIZE   memory that the CUDA context takes of each simulated
+                        GPU, such as 450MiB (default: a built-in estimate for
+                        a GPU with a name, 0 for a size)
+  --reserve SIZE        memory that other processes use on each simulated GPU
+                        (default: 0)
+  --strict              simulate, and fail at the first line that would be
+                        marked ?
+  --strict=estimates    simulate, and fail at the first line that would be
+                        marked ? or ~
+
+help:
+  -h, --help            show this help
+"""
+
+OVERVIEW = """\
+usage: pytorch-memlab COMMAND [options]
+
+A line-by-line GPU memory profiler for PyTorch, on a GPU or a simulated one.
+
+profile a program:
+  run         Run a Python program and show the GPU memory used by each line.
+"""
+
+REST = """\
+set up:
+  completion  Print what makes a shell complete commands, options and values.
+
+help:
+  -h, --help     show this help
+  -V, --version  show the version
+
+pytorch-memlab COMMAND --help shows the options of a command.
+"""
+
+
+@pytest.fixture(autouse=True)
+def eighty_columns(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+@pytest.mark.parametrize("part", [HEAD, CODES_AND_PROGRAM, PROFILED, SIMULATION])
+def test_of_run(part):
+    assert f"\n{part}" in "\n" + command_parser("run").format_help()
+
+
+def test_of_all_commands():
+    text = main_parser().format_help()
+
+    assert text.startswith(OVERVIEW)
+    assert text.endswith(REST)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_is_shown_with_the_first_line_of_its_help(name):
+    text = " ".join(main_parser().format_help().split())
+
+    assert f" {name} {COMMANDS[name].__doc__.partition(chr(10))[0]} " in text
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_line_fits_and_every_option_has_a_long_form_and_a_help(name):
+    parser = command_parser(name)
+
+    assert [line for line in parser.format_help().splitlines() if len(line) > 80] == []
+    for action in parser._actions:
+        assert action.help
+        if action.option_strings and action.help != argparse.SUPPRESS:
+            assert any(option.startswith("--") for option in action.option_strings)
