@@ -16,6 +16,7 @@ from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, does_not_fit
 from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.program import Program
+from pytorch_memlab.cli.progress import progress_shown
 from pytorch_memlab.cli.steps import Steps
 from pytorch_memlab.cli.targets import (
     TOP_LEVEL,
@@ -24,6 +25,7 @@ from pytorch_memlab.cli.targets import (
     named_functions,
     source_lines,
 )
+from pytorch_memlab.devices import simulated_machine
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
 from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
@@ -134,7 +136,8 @@ class Profile:
     def measuring(self) -> Iterator[None]:
         """Measure the program that runs within, in the steps that were asked for."""
         try:
-            with self._steps.counted(self._begin, self._end):
+            shown = progress_shown(simulated_machine(), lambda: self._steps.done)
+            with shown, self._steps.counted(self._begin, self._end):
                 yield
         finally:
             # The tables of @profile are part of this report.

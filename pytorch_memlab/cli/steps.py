@@ -50,10 +50,6 @@ class Steps:
             begin: called when measuring begins: at once, or after the warm-up.
             end: called after the last step.
         """
-        if not self._limits:
-            begin()
-            yield
-            return
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         def step(*_: object) -> None:
@@ -67,7 +63,8 @@ class Steps:
             yield
         finally:
             hook.remove()
-            if self.done < (self.warmup + 1 if self._last is None else self._last):
+            needed = self.warmup + 1 if self._last is None else self._last
+            if self._limits and self.done < needed:
                 measured = max(0, self.done - self.warmup)
                 tell(
                     f"the program ended after {_steps(self.done)}, before {self._limits} was"
