@@ -8,6 +8,7 @@ NAMES = (
     "unregistered_call",
     "display_time",
     "reporter",
+    "oom_report",
     "import_time",
     "simulate_step",
     "peak_holders",

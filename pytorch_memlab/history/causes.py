@@ -150,7 +150,7 @@ def _fragmentation(oom: OutOfMemory) -> Remedy | None:
 
 def _no_grad(oom: OutOfMemory) -> Remedy | None:
     saved = oom.of_category(Category.SAVED)
-    if oom.node or saved * 4 < oom.in_use or _mentions(oom, "backward", "grad"):
+    if oom.node or not _is_much(saved, oom) or _mentions(oom, "backward", "grad"):
         return None
     if oom.optimizers and not oom.model.is_evaluating:
         return None

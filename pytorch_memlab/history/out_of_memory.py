@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
+from typing import NamedTuple
 
 from ..simulation.allocator.failed_request import FailedRequest
 from .category import Category
@@ -44,8 +44,7 @@ class ProgramFrame:
     source: dict[int, str]
 
 
-@dataclass(frozen=True, slots=True)
-class HeldBlock:
+class HeldBlock(NamedTuple):
     """A block in use.
 
     Args:
@@ -234,8 +233,12 @@ class OutOfMemory:
 
     def by_line(self) -> list[LineHolder]:
         """What is in use by the line that allocated it, the largest first."""
-        ordered = sorted(self.blocks, key=_line_key)
-        holders = [LineHolder.of(found) for _, found in groupby(ordered, key=_line_key)]
+        lines: dict[tuple[str, int], list[HeldBlock]] = {}
+        for block in self.blocks:
+            place = block.place
+            key = ("", 0) if place is None else (place.file, place.line)
+            lines.setdefault(key, []).append(block)
+        holders = map(LineHolder.of, lines.values())
         return sorted(holders, key=lambda holder: -holder.size)
 
 
@@ -265,7 +268,3 @@ class LineHolder:
         categories = dict.fromkeys(block.category for block in found)
         size = sum(block.size for block in found)
         return cls(found[0].place, size, len(found), tuple(names), tuple(categories))
-
-
-def _line_key(block: HeldBlock) -> tuple[str, int]:
-    return ("", 0) if block.place is None else (block.place.file, block.place.line)

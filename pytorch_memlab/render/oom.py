@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -19,6 +20,7 @@ WIDTH: Final = 80
 LINES: Final = 20
 _HOLDERS: Final = 4
 _GROWN: Final = 2
+_CELL: Final = re.compile(r"<ipython-input-(\d+)-")
 _NAME: Final = 22
 
 _WHY = {
@@ -150,7 +152,7 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
     yield f"Out of memory on cuda:{request.device}{where}"
     if place and place.source:
         yield f"    {place.source}"
-    yield f"  asked for {_asked(request.requested, request.segment)}{_backward_of(oom)}"
+    yield f"  asked for {_asked(request.requested, request.segment, _backward_of(oom))}"
     yield (
         f"  in use {prose_size(oom.in_use)}, cached {prose_size(oom.cached)} "
         f"(largest block {prose_size(_largest_free(oom))}), free {prose_size(request.free)}"
@@ -165,11 +167,12 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
     yield f"  of {prose_size(request.capacity)}{allowed}; {taken}"
 
 
-def _asked(requested: int, segment: int) -> str:
+def _asked(requested: int, segment: int, whose: str) -> str:
     """What a line asked for, and the segment that the allocator wanted for it."""
-    whole = prose_size(segment)
-    part = prose_size(requested)
-    return f"a segment of {whole}" if part == whole else f"{part}, a segment of {whole},"
+    whole, part = prose_size(segment), prose_size(requested)
+    if part == whole:
+        return f"a segment of {whole}{whose}"
+    return f"{part}{whose}, which needs a segment of {whole}"
 
 
 def _backward_of(oom: OutOfMemory) -> str:
@@ -247,11 +250,15 @@ def _advice(oom: OutOfMemory, found: Sequence[Remedy]) -> list[str]:
         )
         lines += [*why[:2], f"       {_code(remedy)}"]
     if oom.unchecked:
-        lines.append(f"  settings of the allocator were not checked: {oom.unchecked}")
+        lines += _note(f"settings of the allocator were not checked: {oom.unchecked}")
     if oom.missing:
-        lines.append(f"  could not find out: {', '.join(oom.missing)}")
+        lines += _note(f"could not find out: {', '.join(oom.missing)}")
     head = "what helps, the most likely cause first" if found else "no single cause stands out"
     return [head, *lines]
+
+
+def _note(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")[:2]
 
 
 def _why(remedy: Remedy) -> str:
@@ -289,8 +296,13 @@ def _largest_free(oom: OutOfMemory) -> int:
 
 
 def _short(place: Place | None) -> str:
-    return f"{os.path.basename(place.file)}:{place.line}" if place else ""
+    if place is None:
+        return ""
+    cell = _CELL.match(place.file)
+    name = f"In[{cell[1]}]" if cell else os.path.basename(place.file)
+    return f"{name}:{place.line}"
 
 
 def _cut(line: str) -> str:
+    line = "".join(one if one.isprintable() else "?" for one in line)
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 Stack = tuple[FrameLine, ...]
 
-_DESCRIBED: Final = 2000
+_DESCRIBED: Final = 1000
 """How many of the largest tensors are described one by one."""
 _NAMED: Final = 300
 _SMALL_NAMED: Final = 500
@@ -172,21 +172,22 @@ class _Search:
         tensors = [one for one in alive if issubclass(type(one), torch.Tensor)]
         del alive  # nobody else may refer to the tensors: who holds them is counted
         find = address_finder()
-        here = {id(tensor): self._bytes_here(tensor, find) for tensor in tensors}
-        nodes += [grad_fn(tensor) for tensor in tensors if not here[id(tensor)]]
-        tensors = sorted(
-            filter(lambda tensor: here[id(tensor)], tensors), key=lambda tensor: -here[id(tensor)]
-        )
-        rest = tensors[_DESCRIBED:]
-        del tensors[_DESCRIBED:]
-        with_graph = [tensor for tensor in rest if grad_fn(tensor) is not None]
-        small = [tensor for tensor in rest if grad_fn(tensor) is None]
-        del rest
-        tensors += with_graph[:_SMALL_NAMED]
-        nodes += [grad_fn(tensor) for tensor in with_graph[_SMALL_NAMED:]]
-        del with_graph
-        wanted = {id(tensor) for tensor in tensors[:_NAMED]}
-        made = [id(tensor) for tensor in tensors[_NAMED:] if grad_fn(tensor) is not None]
+        with torch._C.DisableTorchFunction():  # whose modes cost more than all of this
+            addresses = {id(tensor): _storage_address(tensor, find) for tensor in tensors}
+            here = {key: self._bytes_at(address) for key, address in addresses.items()}
+            nodes += [grad_fn(tensor) for tensor in tensors if not here[id(tensor)]]
+            tensors = [tensor for tensor in tensors if here[id(tensor)]]
+            tensors.sort(key=lambda tensor: -here[id(tensor)])
+            rest = tensors[_DESCRIBED:]
+            del tensors[_DESCRIBED:]
+            with_graph = [tensor for tensor in rest if grad_fn(tensor) is not None]
+            small = [tensor for tensor in rest if grad_fn(tensor) is None]
+            del rest
+            tensors += with_graph[:_SMALL_NAMED]
+            nodes += [grad_fn(tensor) for tensor in with_graph[_SMALL_NAMED:]]
+            del with_graph
+            wanted = {id(tensor) for tensor in tensors[:_NAMED]}
+            made = [id(tensor) for tensor in tensors[_NAMED:] if grad_fn(tensor) is not None]
         wanted.update(made[:_SMALL_NAMED])
         variables = names_of_variables(_caller(), wanted)
         names = TensorNames()
@@ -212,7 +213,7 @@ class _Search:
                 node=row.saved_by or "",
             )
         for tensor in small:
-            address = _storage_address(tensor, find)
+            address = addresses[id(tensor)]
             if address not in known:
                 known[address] = HeldBlock(0, Category(categories.of(tensor)), None)
         del small
@@ -222,38 +223,47 @@ class _Search:
         facts = map(self._optimizer, optimizers)
         found.optimizers = tuple(one for one in facts if one.elements)
 
-    def _bytes_here(self, tensor: torch.Tensor, find: Callable[[int, int], int]) -> int:
-        """Bytes of the block that a tensor looks at; 0 if it is not on the GPU.
+    def _bytes_at(self, address: int) -> int:
+        """Bytes of the block at an address; 0 if it is not on the GPU.
 
         A tensor that does not tell its storage may have several blocks, and is described first.
         """
-        address = _storage_address(tensor, find)
-        return self._failed.blocks.get(address, 0) if address else sys.maxsize
+        return self._failed.blocks.get(address, 0) if address >= 0 else sys.maxsize
 
     def _blocks(
         self, known: Mapping[int, HeldBlock], repeated: Sequence[CodeType]
     ) -> tuple[HeldBlock, ...]:
         """Every block in use, with what is known of it."""
-        live = {} if self._simulated is None else self._simulated.live
+        simulated = self._simulated
+        if simulated is None:
+            unknown = HeldBlock(0, Category.UNKNOWN, None)
+            return tuple(
+                known.get(address, unknown)._replace(size=size)
+                for address, size in self._failed.blocks.items()
+            )
+        temporary = HeldBlock(0, Category.TEMPORARIES, None)
+        workspace = HeldBlock(0, Category.WORKSPACES, None)
         workspaces = self._workspaces()
+        origins: dict[int, tuple[Place | None, bool]] = {}
         blocks = []
         for address, size in self._failed.blocks.items():
             block = known.get(address)
             if block is None:
-                category = Category.WORKSPACES if address in workspaces else Category.TEMPORARIES
-                if self._simulated is None:
-                    category = Category.UNKNOWN
-                block = HeldBlock(size, category, None)
-            origin = live.get(address)
-            if origin is not None and self._simulated is not None:
-                stack = self._simulated.stacks.places(origin.stack)
-                block = replace(
-                    block,
-                    place=self._lines.place(stack),
-                    is_in_repeated=_runs(stack, repeated),
-                    order=origin.order,
+                block = workspace if address in workspaces else temporary
+            origin = simulated.live.get(address)
+            if origin is None:
+                blocks.append(block._replace(size=size))
+                continue
+            number = simulated.stacks.number_of(origin.stack)
+            if number not in origins:
+                stack = simulated.stacks.places_of(number)
+                origins[number] = self._lines.place(stack), _runs(stack, repeated)
+            place, is_in_repeated = origins[number]
+            blocks.append(
+                block._replace(
+                    size=size, place=place, is_in_repeated=is_in_repeated, order=origin.order
                 )
-            blocks.append(replace(block, size=size))
+            )
         return tuple(blocks)
 
     def _workspaces(self) -> frozenset[int]:
@@ -353,11 +363,13 @@ class _Search:
         self, modules: Iterable[torch.nn.Module]
     ) -> tuple[str, int, tuple[CodeType, ...]]:
         """The list of modules of one class that saved the most."""
-        stacks = Counter[Stack]()
+        numbers = Counter[int]()
+        stacks: dict[Stack, int] = {}
         if self._simulated is not None:
+            found = self._simulated.stacks
             for address, block in self._simulated.live.items():
-                stack = self._simulated.stacks.places(block.stack)
-                stacks[stack] += self._failed.blocks.get(address, 0)
+                numbers[found.number_of(block.stack)] += self._failed.blocks.get(address, 0)
+            stacks = {found.places_of(number): size for number, size in numbers.items()}
         best: tuple[int, str, int, tuple[CodeType, ...]] = (0, "", 0, ())
         for module in modules:
             for attribute, child in (vars(module).get("_modules") or {}).items():
@@ -505,13 +517,13 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> int:
-    """Where the storage of a tensor lies on the GPU; 0 for one that does not tell."""
+    """Where the storage of a tensor lies on the GPU; -1 for one that does not tell."""
     with torch._C.DisableTorchFunction():
         try:
             storage = tensor.untyped_storage()
             return find(address_of(tensor, storage), storage._cdata)
         except Exception:  # sparse, a wrapper without memory, or a class that refuses
-            return 0
+            return -1
 
 
 def _saved_addresses(roots: Iterable[Any], find: Callable[[int, int], int]) -> set[int]:

@@ -1,0 +1,139 @@
+"""``run`` and a program that runs out of memory: the report is the last thing on the screen."""
+
+from __future__ import annotations
+
+import json
+import linecache
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pytorch_memlab.cli.main import main
+
+PROGRAM = """\
+import torch
+
+
+def attention(q, k, v):
+    scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+    weights = scores.softmax(dim=-1)
+    return weights @ v
+
+
+def main():
+    q, k, v = (torch.randn(8, 4096, 64, device="cuda", requires_grad=True) for _ in range(3))
+    attention(q, k, v).sum().backward()
+
+
+main()
+"""
+
+REPORT = """\
+Out of memory on cuda:0 at train.py:12, in main
+    attention(q, k, v).sum().backward()
+  asked for a segment of 512.0 MiB in SoftmaxBackward0 of train.py:6
+  in use 1.05 GiB, cached 525.7 MiB (largest block 503.9 MiB), free 450.0 MiB
+  of 2.00 GiB; CUDA context 0 B, other processes 0 B
+  held by 512.0 MiB saved for backward, 512.0 MiB temporaries, 24.0 MiB other
+    tensors, 16.2 MiB workspaces, 8.0 MiB gradients
+   528.1 MiB  train.py:12  attention(q, k, v).sum().backward()  (v.grad)
+   512.0 MiB  train.py:6   weights = scores.softmax(dim=-1)
+    24.0 MiB  train.py:11  q, k, v = (torch.randn(8, 4096, 64, device="…  (q, k)
+     8.1 MiB  train.py:5   scores = q @ k.transpose(-2, -1) / q.shape[-1] ** 0.5
+  grew most: train.py:12 +105.6 MiB x 5, train.py:11 +8.0 MiB x 3
+what helps, the most likely cause first
+  1. attention (line 6) stores 4096 x 4096 matrices: 512.0 MiB
+       scaled_dot_product_attention(q, k, v)  # with 4 dimensions each
+  2. 525.7 MiB are cached in pieces that are too small (checked: 17 requests,
+     made again, fit)
+       PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+"""
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(PROGRAM)
+    linecache.checkcache()
+    return tmp_path
+
+
+def test_the_report_follows_the_traceback_and_the_exit_code_is_the_programs(program):
+    command = [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "2GiB", "--dry-run"]
+    command += ["--oom-report", "report.txt", "train.py"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=program)
+
+    assert done.returncode == 1
+    traceback, _, report = done.stderr.partition("\n\n")
+    assert "Traceback (most recent call last):" in traceback
+    assert traceback.count("torch.OutOfMemoryError") == 1
+    assert report == REPORT
+    assert (program / "report.txt").read_text() == REPORT
+    # The table marks the row of each function that failed, and shows what was asked for.
+    marked = [line for line in done.stdout.splitlines() if "out of memory" in line]
+    assert [line.split("! ")[1].split("  # ") for line in marked] == [
+        ["    attention(q, k, v).sum().backward()", "out of memory: asked for 512.00M"],
+        ["main()", "out of memory: asked for 512.00M"],
+    ]
+
+
+def run_in_process(*arguments: str) -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        main(["run", "--gpu", "2GiB", "--dry-run", *arguments])
+
+
+def test_a_file_of_data(program, capsys):
+    run_in_process("--oom-report", "report.json", "train.py")
+
+    data = json.loads((program / "report.json").read_text())
+    assert data["place"]["line"] == 12
+    assert (data["requested"], data["capacity"]) == (2**29, 2**31)
+    assert data["in_use"] == sum(data["categories"].values())
+    assert data["in_use"] == sum(line["bytes"] for line in data["lines"])
+    assert data["remedies"][0]["cause"] == "attention written out"
+    assert capsys.readouterr().err.count("Out of memory on cuda:0") == 0  # nobody showed it
+
+
+def test_a_page_marks_the_failing_row(program):
+    run_in_process("-o", "profile.html", "train.py")
+
+    page = (program / "profile.html").read_text()
+    assert page.count("# out of memory: asked for 512.00M</span>") == 2
+    assert 'title="out of memory: asked for 512.00M">!</span>' in page
+
+
+def test_a_handled_error_has_no_report_no_file_and_no_mark(program, capsys):
+    text = PROGRAM.replace(
+        "\nmain()\n", "\ntry:\n    main()\nexcept torch.OutOfMemoryError:\n    pass\n"
+    )
+    (program / "train.py").write_text(text)
+
+    main(["run", "--gpu", "2GiB", "--dry-run", "--oom-report", "report.txt", "train.py"])
+
+    shown = capsys.readouterr()
+    assert "Out of memory" not in shown.err
+    assert "out of memory" not in shown.out
+    assert not (program / "report.txt").exists()
+
+
+def test_an_exit_after_a_handled_error_has_no_report(program, capsys):
+    text = PROGRAM.replace(
+        "\nmain()\n",
+        "\ntry:\n    main()\nexcept torch.OutOfMemoryError:\n    raise SystemExit(3)\n",
+    )
+    (program / "train.py").write_text(text)
+
+    with pytest.raises(SystemExit):
+        main(["run", "--gpu", "2GiB", "--dry-run", "--oom-report", "report.txt", "train.py"])
+
+    assert "Out of memory" not in capsys.readouterr().err
+    assert not (program / "report.txt").exists()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_program_runs(program, capsys):
+    assert main(["run", "--gpu", "2GiB", "--oom-report", "none/report.txt", "train.py"]) == 2
+    assert capsys.readouterr().err.startswith(
+        "pytorch-memlab run: error: cannot write none/report.txt: no such folder"
+    )

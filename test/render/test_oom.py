@@ -1,0 +1,161 @@
+"""The whole text of out-of-memory reports; that of attention is in ``test/cli``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
+from oom_programs import program
+
+from pytorch_memlab import simulate
+from pytorch_memlab.history.category import Category
+from pytorch_memlab.history.out_of_memory import HeldBlock, OutOfMemory, Place, ProgramFrame
+from pytorch_memlab.out_of_memory import uncaught
+from pytorch_memlab.render.oom import data, text
+from pytorch_memlab.simulation.allocator.failed_request import FailedRequest, FreeBlock
+
+GIB, MIB = 2**30, 2**20
+
+KEPT_GRAPHS = """\
+Out of memory on cuda:0 at kept_graphs.py:12, in train
+    loss = model(torch.randn(2048, 256, device="cuda")).square().mean()
+  asked for 8.0 MiB, which needs a segment of 20.0 MiB
+  in use 116.1 MiB, cached 7.9 MiB (largest block 4.0 MiB), free 4.0 MiB
+  of 128.0 MiB; CUDA context 0 B, other processes 0 B
+  held by 98.0 MiB saved for backward, 8.1 MiB workspaces, 8.0 MiB other
+    tensors, 2.0 MiB parameters
+   114.1 MiB  kept_graphs.py:12  loss = model(torch.ran…  (losses[0], losses[1])
+     2.0 MiB  kept_graphs.py:4   model = nn.Sequential(nn.…  (model.0.weight, …)
+  grew most: kept_graphs.py:12 +3.3 MiB x 35, kept_graphs.py:4 +513.2 KiB x 4
+what helps, the most likely cause first
+  1. losses (line 13) keeps 7 tensors with their graphs: 85.0 MiB
+       losses.append(loss.item())  # or .detach()
+"""
+
+FRAGMENTATION = """\
+Out of memory on cuda:0 at fragmentation.py:7, in take
+    return torch.empty(mib * MIB, dtype=torch.uint8, device="cuda")
+  asked for a segment of 64.0 MiB
+  in use 124.0 MiB, cached 116.0 MiB (largest block 29.0 MiB), free 16.0 MiB
+  of 256.0 MiB; CUDA context 0 B, other processes 0 B
+  held by 124.0 MiB other tensors
+   124.0 MiB  fragmentation.py:7  return torch.empty(mib * …  (kept[0], kept[1])
+  grew most: fragmentation.py:7 +31.0 MiB x 4
+what helps, the most likely cause first
+  1. 116.0 MiB are cached in pieces that are too small (checked: 8 requests,
+     made again, fit)
+       PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+  2. kept keeps 4 tensors on the GPU: 124.0 MiB
+       kept.append(result.cpu())
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"), [("kept_graphs", KEPT_GRAPHS), ("fragmentation", FRAGMENTATION)]
+)
+def test_the_whole_text(name, whole, tmp_path):
+    one = program(name)
+    path = tmp_path / f"{name}.py"
+    path.write_text(one.text)
+    with (
+        pytest.raises(torch.OutOfMemoryError) as caught,
+        simulate(one.options["gpu"], compute=False),
+    ):
+        exec(compile(one.text, str(path), "exec"), {"__name__": "__main__"})
+    assert uncaught.add(caught.value).text == whole
+
+
+def facts(**changes: object) -> OutOfMemory:
+    """A GPU of 24 GiB with 20 GiB of parameters that asks for 8 GiB."""
+    request = FailedRequest(
+        "CUDA out of memory.",
+        device=1,
+        requested=8 * GIB,
+        segment=8 * GIB,
+        stream=0,
+        capacity=24 * GIB,
+        free=2 * GIB,
+        context=None,
+        others=None,
+        allowed=None,
+        reserved=22 * GIB,
+        blocks={1: 20 * GIB},
+        free_blocks=(FreeBlock(GIB, 0), FreeBlock(GIB, 0)),
+    )
+    place = Place("/home/me/train.py", 7, "train", "x = f(y)")
+    frame = ProgramFrame(place, frozenset(), frozenset(), {7: place.source})
+    block = HeldBlock(20 * GIB, Category.PARAMETERS, place, name="model.weight", shape=(5, 5))
+    return replace(OutOfMemory(request, "GPU", False, (frame,), blocks=(block,)), **changes)
+
+
+def test_what_is_not_known_is_not_guessed():
+    assert (
+        text(facts(unchecked="a real GPU keeps no record of the requests"))
+        == """\
+Out of memory on cuda:1 at train.py:7, in train
+    x = f(y)
+  asked for a segment of 8.00 GiB
+  in use 20.00 GiB, cached 2.00 GiB (largest block 1.00 GiB), free 2.00 GiB
+  of 24.00 GiB; CUDA context and other processes not known
+  held by 20.00 GiB parameters
+   20.00 GiB  train.py:7  x = f(y)  (model.weight)
+no single cause stands out
+  settings of the allocator were not checked: a real GPU keeps no record of the
+  requests
+"""
+    )
+
+
+def test_a_report_without_any_facts_is_short():
+    assert (
+        text(facts(frames=(), blocks=(), missing=("the tensors (MemoryError)",)))
+        == """\
+Out of memory on cuda:1
+  asked for a segment of 8.00 GiB
+  in use 20.00 GiB, cached 2.00 GiB (largest block 1.00 GiB), free 2.00 GiB
+  of 24.00 GiB; CUDA context and other processes not known
+no single cause stands out
+  could not find out: the tensors (MemoryError)
+"""
+    )
+
+
+def test_twenty_lines_of_eighty_columns_whatever_the_names():
+    places = [Place(f"/{'x' * 90}{n}.py", 10**6 + n, "f" * 200, "y" * 300) for n in range(50)]
+    blocks = [
+        HeldBlock(MIB * n, category, places[n], name="z" * 200)
+        for n in range(50)
+        for category in Category
+    ]
+    frame = ProgramFrame(places[0], frozenset(), frozenset(), {})
+    missing = tuple(f"part {n} ({'E' * 50})" for n in range(9))
+    lines = text(facts(frames=(frame,), blocks=tuple(blocks), missing=missing)).splitlines()
+    assert len(lines) <= 20
+    assert max(map(len, lines)) <= 80
+
+
+def test_names_of_the_program_cannot_change_the_terminal():
+    place = Place("/home/\x1b[31mred.py", 7, "f\x1b[0m", "x = 1  # \x1b]0;title\x07")
+    frame = ProgramFrame(place, frozenset(), frozenset(), {})
+    assert "\x1b" not in text(facts(frames=(frame,), blocks=()))
+
+
+def test_data_has_bytes_as_numbers():
+    found = data(facts())
+    assert (found["device"], found["in_use"], found["cached"]) == ("cuda:1", 20 * GIB, 2 * GIB)
+    assert found["categories"] == {"parameters": 20 * GIB}
+    assert found["lines"] == [
+        {
+            "file": "/home/me/train.py",
+            "line": 7,
+            "bytes": 20 * GIB,
+            "blocks": 1,
+            "names": ["model.weight"],
+            "categories": ["parameters"],
+        }
+    ]
