@@ -85,6 +85,11 @@ class ReplayCommand:
             TakenMemory.of(gpu, None, 0)
         history = read_snapshot(options.file)
         devices = recorded_devices(history, options.file, options.device)
+        if not any(history.devices[device].events for device in devices):
+            raise UsageError(
+                f"{options.file} has no events to replay: record them with "
+                "torch.cuda.memory._record_memory_history(enabled='all')"
+            )
         return partial(
             _show, lambda: [what_if(history, device, settings, gpus) for device in devices]
         )

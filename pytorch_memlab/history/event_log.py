@@ -100,6 +100,14 @@ class EventLog(Sequence[Event]):
         """
         self._categories[index] = _CATEGORY_NUMBERS[category]
 
+    def part(self, start: int, stop: int) -> EventLog:
+        """The events from one index up to another, as a log."""
+        found = EventLog()
+        for name in self.__slots__:
+            column = getattr(self, name)
+            setattr(found, name, column[start:stop] if isinstance(column, array) else column)
+        return found
+
     def number_of(self, action: str) -> int:
         """The number that stands for an action in ``actions``."""
         number = self._action_numbers.get(action)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import gc
-import pickle
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ..errors import SnapshotError
 from .category import category_named
+from .event_log import EventLog
 from .model import AllocationHistory, Block, DeviceHistory, Event, Frame, Segment, Stack
+from .snapshot_file import open_snapshot
+from .snapshot_pickle import EVENT, ForbiddenCodeError, PickleReader, Sink, StackReference
 
 
 def read_snapshot(path: str | Path) -> AllocationHistory:
@@ -26,25 +28,31 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
         SnapshotError: the file cannot be read, is no pickle or holds no snapshot; the message
             says which.
     """
+    stacks = _Stacks()
+    log = EventLog()
     try:
-        with open(path, "rb") as file, _no_garbage_collection():
-            snapshot = _DataUnpickler(file).load()
+        with open_snapshot(path) as file, _no_garbage_collection():
+            snapshot = PickleReader(file, _Events(log, stacks)).read()
     except OSError as error:
         raise SnapshotError(f"cannot read {path}: {error.strerror or error}") from None
     except EOFError:
         raise SnapshotError(f"{path} is cut off: its pickle has no end") from None
-    except _ForbiddenNameError as error:
+    except ForbiddenCodeError as error:
         raise SnapshotError(
             f"{path} is not a memory snapshot: its pickle wants {error}, and a snapshot is plain "
             "data; nothing of it was executed"
         ) from None
+    except _EntryError as error:
+        raise SnapshotError(f"{path}: {error}") from None
+    except SnapshotError:
+        raise
     except Exception as error:  # a pickle of anything can fail in any way
         raise SnapshotError(
             f"{path} is not a memory snapshot: it cannot be read as a pickle ({_first_line(error)})"
         ) from None
     try:
         with _no_garbage_collection():
-            return history_of(snapshot)
+            return _history(snapshot, stacks, log)
     except SnapshotError as error:
         raise SnapshotError(f"{path}: {error}") from None
 
@@ -58,32 +66,60 @@ def history_of(snapshot: Any) -> AllocationHistory:
     Raises:
         SnapshotError: it is something else.
     """
+    return _history(snapshot, _Stacks(), EventLog())
+
+
+def _history(snapshot: Any, stacks: _Stacks, read: EventLog) -> AllocationHistory:
+    """The history in a snapshot.
+
+    Args:
+        snapshot: of which some events may be read already, with ``EVENT`` in their places.
+        stacks: of those events.
+        read: the events.
+    """
     if isinstance(snapshot, list):
         raise SnapshotError(
             "this is what torch.cuda.memory_snapshot() returns, which has no history: record it "
             "with torch.cuda.memory._record_memory_history() and _dump_snapshot()"
         )
-    if not isinstance(snapshot, Mapping) or not {"segments", "device_traces"} <= snapshot.keys():
+    if not isinstance(snapshot, Mapping) or "segments" not in snapshot:
         raise SnapshotError(
             "this is not a snapshot of torch.cuda.memory._snapshot(): segments and device_traces "
             "are missing"
         )
-    stacks = _Stacks()
     try:
+        # PyTorch 2.0 and earlier may write none.
+        traces = list(snapshot.get("device_traces") or ())
+        logs, begin = [], 0
+        for trace in traces:
+            logs.append(_log_of(trace, read, begin, stacks))
+            begin += len(trace)
+        segments: dict[int, list[Segment]] = {}
+        for one in snapshot["segments"]:
+            segments.setdefault(one["device"], []).append(_segment(one, stacks))
+        if any(not 0 <= device < _MOST_DEVICES for device in segments):
+            raise ValueError(f"a segment of GPU {max(segments)}")
+        logs += [EventLog() for _ in range(len(logs), max(segments, default=-1) + 1)]
         devices = [
-            DeviceHistory(
-                device,
-                [_event(entry, stacks) for entry in trace],
-                [_segment(one, stacks) for one in snapshot["segments"] if one["device"] == device],
-            )
-            for device, trace in enumerate(snapshot["device_traces"])
+            DeviceHistory(device, log, segments.get(device, [])) for device, log in enumerate(logs)
         ]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise SnapshotError(
-            f"an entry of the snapshot is not as PyTorch writes it ({type(error).__name__}: "
-            f"{_first_line(error)})"
-        ) from None
+    except _FAILURES as error:
+        raise SnapshotError(str(_entry_error(error))) from None
     return AllocationHistory(devices, stacks.all, dict(snapshot.get("allocator_settings") or {}))
+
+
+def _log_of(trace: Sequence[Any], read: EventLog, begin: int, stacks: _Stacks) -> EventLog:
+    """The events of one GPU: those that were read, from one on, or else the entries of a trace."""
+    if len(trace) == len(read) and begin == 0 and all(entry is EVENT for entry in trace):
+        return read
+    if trace and trace[0] is EVENT:
+        if not all(entry is EVENT for entry in trace) or begin + len(trace) > len(read):
+            raise ValueError("events and other things in one list")
+        return read.part(begin, begin + len(trace))
+    log = EventLog()
+    for entry in trace:
+        log.append(*_event(entry, stacks))
+    return log
 
 
 @contextmanager
@@ -98,18 +134,79 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-class _ForbiddenNameError(Exception):
-    """A pickle wants a class or a function."""
+_FAILURES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)
+"""What an entry that PyTorch would not write may lead to."""
+
+_MOST_DEVICES = 1024
 
 
-class _DataUnpickler(pickle.Unpickler):
-    """Reads plain data only."""
+class _EntryError(Exception):
+    """An entry of a snapshot is not as PyTorch writes it."""
 
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise _ForbiddenNameError(f"{module}.{name}")
 
-    def persistent_load(self, pid: Any) -> NoReturn:  # noqa: ARG002 - pickle gives it
-        raise _ForbiddenNameError("an object from elsewhere")
+def _entry_error(error: Exception) -> _EntryError:
+    return _EntryError(
+        f"an entry of the snapshot is not as PyTorch writes it ({type(error).__name__}: "
+        f"{_first_line(error)})"
+    )
+
+
+class _Events(Sink):
+    """Takes the events of a pickle into a log.
+
+    Args:
+        log: that gets them.
+        stacks: that gets their stacks.
+    """
+
+    def __init__(self, log: EventLog, stacks: _Stacks) -> None:
+        self._log = log
+        self._stacks = stacks
+
+    def add(self, entry: Mapping[str, Any]) -> None:
+        """Take an event as PyTorch writes it."""
+        try:
+            self._log.append(*_event(entry, self._stacks))
+        except _FAILURES as error:
+            raise _entry_error(error) from None
+
+    def adder(self, keys: Sequence[str]) -> Callable[[list[Any]], None]:
+        """What takes events that all have the same keys."""
+        place = {key: number for number, key in enumerate(keys)}
+        action, size, stream = place["action"], place["size"], place["stream"]
+        address = place["device_free"] if "device_free" in place else place["addr"]
+        # Behind the values stand a number and a text, for what an event does not have.
+        number, text = len(keys), len(keys) + 1
+        time, frames = place.get("time_us", number), place.get("frames", number)
+        forward = place.get("forward_frames", number)
+        category, module = place.get("category", text), place.get("module", text)
+        append, index_of = self._log.append, self._stacks.index_of
+
+        def add(values: list[Any]) -> None:
+            values += (0, "")
+            try:
+                append(
+                    values[action],
+                    values[address],
+                    values[size],
+                    values[stream],
+                    values[time],
+                    index_of(values[frames]),
+                    index_of(values[forward]),
+                    category_named(values[category]),
+                    values[module],
+                )
+            except _FAILURES as error:
+                raise _entry_error(error) from None
+
+        return add
+
+    def index_of(self, frames: Any) -> int:
+        """The index of a stack of frames."""
+        try:
+            return self._stacks.index_of(frames)
+        except _FAILURES as error:
+            raise _entry_error(error) from None
 
 
 class _Stacks:
@@ -121,8 +218,10 @@ class _Stacks:
         self._by_list: dict[int, tuple[Sequence[Any], int]] = {}
         self._frames: dict[int, tuple[Mapping[str, Any], Frame]] = {}
 
-    def index_of(self, frames: Sequence[Mapping[str, Any]] | None) -> int:
-        """Index of a stack."""
+    def index_of(self, frames: Any) -> int:
+        """Index of a stack: of a list of frames, or one that was read already."""
+        if type(frames) is StackReference:
+            return frames.stack
         if not frames:
             return 0
         known = self._by_list.get(id(frames))
@@ -145,7 +244,7 @@ class _Stacks:
 def _event(entry: Mapping[str, Any], stacks: _Stacks) -> Event:
     action = entry["action"]
     return Event(
-        action,
+        str(action),
         entry["device_free" if action == "oom" else "addr"],
         entry["size"],
         entry["stream"],
@@ -162,8 +261,10 @@ def _segment(segment: Mapping[str, Any], stacks: _Stacks) -> Segment:
     address = segment["address"]
     for block in segment["blocks"]:
         if block["state"] != "inactive":
-            frames = block.get("frames")
-            requested = block.get("requested_size", block["size"])
+            # Before PyTorch 2.2 a block had a list of those that had the same address.
+            made: Mapping[str, Any] = next(iter(block.get("history") or ()), {})
+            frames = block.get("frames") or made.get("frames")
+            requested = block.get("requested_size") or made.get("real_size") or block["size"]
             stack = stacks.index_of(frames) if frames else None
             blocks.append(
                 Block(

@@ -60,10 +60,7 @@ def test_what_is_no_snapshot_is_named(tmp_path, dumped):
     assert problem_of(whole[:-100], tmp_path).startswith(
         (" is cut off", " is not a memory snapshot")
     )
-    assert problem_of(b"", tmp_path) == " is cut off: its pickle has no end"
-    assert problem_of(b"{}", tmp_path).startswith(
-        " is not a memory snapshot: it cannot be read as a pickle ("
-    )
+    assert problem_of(whole[:-1], tmp_path) == " is cut off: its pickle has no end"
     listed = pickle.dumps([{"address": 1}])
     assert "which has no history" in problem_of(listed, tmp_path)
     assert "segments and device_traces are missing" in problem_of(pickle.dumps({}), tmp_path)
