@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, does_not_fit
 from pytorch_memlab.cli.module_globs import ImportedFunctions
@@ -34,6 +34,9 @@ from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, 
 from pytorch_memlab.line_profiler.recorded import combined
 from pytorch_memlab.profiles.recorded import RecordedProfile
 from pytorch_memlab.records import Report, Section
+
+if TYPE_CHECKING:
+    from pytorch_memlab.history.model import AllocationHistory
 
 
 class HasSections(Protocol):
@@ -68,6 +71,7 @@ class Profile:
         device: the only one that is measured, None for every one in use.
         steps: the optimizer steps that are measured.
         others: what says more than the tables.
+        keeps_history: whether every allocation on simulated GPUs is kept.
 
     Raises:
         UsageError: a name means nothing that can be profiled, or there is no such device.
@@ -81,6 +85,8 @@ class Profile:
         device: str | None,
         steps: Steps,
         others: Sequence[HasSections] = (),
+        *,
+        keeps_history: bool = False,
     ) -> None:
         self._others = others
         self._sections: tuple[Section, ...] = ()
@@ -88,7 +94,7 @@ class Profile:
         self._decorated: list[tuple[Any, tuple[str, ...]]] = []
         self._device = device
         self._steps = steps
-        self._profiler = LineProfiler(target_gpu=device)
+        self._profiler = LineProfiler(target_gpu=device, history=keeps_history)
         self._process = os.getpid()
         self._argv = program.argv
         self._error: BaseException | None = None
@@ -106,6 +112,14 @@ class Profile:
                 self._profiler.add_code(target.code, target.qual_name, source, folded)
             else:
                 self._profiler.add_function(target)
+
+    def history(self) -> AllocationHistory:
+        """Every allocation on simulated GPUs.
+
+        Raises:
+            HistoryError: nothing was recorded.
+        """
+        return self._profiler.history()
 
     def start(self, process: ExitStack) -> None:
         """Notice whether the program shows tables of its own, and find functions in its modules.

@@ -25,6 +25,7 @@ from pytorch_memlab.cli.trace import TraceFile, is_trace
 from pytorch_memlab.cli.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.whole_run import WholeRunHistory
+from pytorch_memlab.simulation import active
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.profiling import Profile
@@ -105,10 +106,8 @@ class RunCommand:
         files = [path for path in outputs if not is_trace(path) and not is_picture(path)]
         write = writer_to(files, force=options.force)
         history = WholeRunHistory(keeps_events=len(files) < len(outputs))
-        traces: list[TraceFile | TimelinePicture] = [
-            *(TraceFile(path, history) for path in outputs if is_trace(path)),
-            *(TimelinePicture(path, history) for path in outputs if is_picture(path)),
-        ]
+        traces = [TraceFile(path, history) for path in outputs if is_trace(path)]
+        pictures = [TimelinePicture(path) for path in outputs if is_picture(path)]
         others = [
             *([CategoryReport()] if options.report else ()),
             *([StepLeaks()] if options.leaks else ()),
@@ -120,18 +119,27 @@ class RunCommand:
             found = _find(options, process)
             main = process.enter_context(found.as_main())
             profile = Profile(
-                found, options.functions or (), columns, options.device, steps, others
+                found,
+                options.functions or (),
+                columns,
+                options.device,
+                steps,
+                others,
+                keeps_history=bool(pictures),
             )
         process.enter_context(profile_in_builtins())
         tables = ExitStack()
         tables.callback(notices.tell_next_steps, outputs)
         tables.callback(profile.finish, write, is_asked_for=bool(columns or files or others))
-        for trace in reversed(traces):  # the stack ends with the first one
+        for picture in reversed(pictures):  # the stack ends with the first one
+            tables.callback(picture.finish, profile, history)
+        for trace in traces:
             tables.callback(trace.finish)
         explanation = OutOfMemoryReport(profile, options.oom_report)
         tables.callback(explanation.finish)
         tell = partial(notices.tell_simulated_gpu, options)
-        histories = [history] if traces or options.leaks else []
+        needs_torch = traces or options.leaks or (pictures and active.machine is None)
+        histories = [history] if needs_torch else []
         started: tuple[Recording, ...] = (explanation, *histories, *others, profile)
         return partial(_run, found.code, vars(main), started, tables, process, tell, profile)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.cli.timeline import timeline_file
-from pytorch_memlab.history.whole_run import WholeRunHistory
+
+if TYPE_CHECKING:
+    from pytorch_memlab.cli.profiling import Profile
+    from pytorch_memlab.history.model import AllocationHistory
+    from pytorch_memlab.history.whole_run import WholeRunHistory
 
 _ENDINGS = (".svg", ".png")
 
@@ -22,38 +27,50 @@ class TimelinePicture:
 
     Args:
         path: as the user gave it. Each process that ``torchrun`` started writes a file of its own.
-        history: of the run, begun by others.
 
     Raises:
         UsageError: no file can be written there, or matplotlib is missing.
     """
 
-    def __init__(self, path: str, history: WholeRunHistory) -> None:
+    def __init__(self, path: str) -> None:
         self._file = timeline_file(path_of_rank(path), "")
-        self._history = history
         self._process = os.getpid()
 
-    def finish(self) -> None:
-        """Draw and write it; not in a process that the program forked."""
+    def finish(self, profile: Profile, whole_run: WholeRunHistory) -> None:
+        """Draw and write it; not in a process that the program forked.
+
+        Args:
+            profile: of the run, whose history of simulated GPUs has categories.
+            whole_run: what PyTorch recorded of a real GPU.
+        """
         if os.getpid() != self._process:
             return
         import torch
 
-        from pytorch_memlab.history.snapshot import history_of
         from pytorch_memlab.history.timeline import timeline_of
 
-        if not torch.cuda.is_initialized():
+        history = _history(profile, whole_run)
+        used = [one.device for one in history.devices if one.events or one.segments]
+        if not used:
             print("no timeline is drawn: the program used no GPU", file=sys.stderr)
             return
-        history = history_of(self._history.snapshot())
         timelines = [
-            timeline_of(
-                history, one.device, torch.cuda.get_device_properties(one.device).total_memory
-            )
-            for one in history.devices
-            if one.events or one.segments
+            timeline_of(history, device, torch.cuda.get_device_properties(device).total_memory)
+            for device in used
         ]
-        if not timelines:
-            print("no timeline is drawn: the program allocated nothing on a GPU", file=sys.stderr)
-            return
         self._file.write(timelines, "timeline", says_where=prints())
+
+
+def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
+    """All allocations of the run; nothing if the program used no GPU."""
+    import torch
+
+    from pytorch_memlab.history.model import AllocationHistory
+    from pytorch_memlab.history.snapshot import history_of
+    from pytorch_memlab.simulation import active
+
+    if active.machine is not None:
+        return profile.history()
+    if not torch.cuda.is_initialized():
+        return AllocationHistory((), ((),))
+    return history_of(whole_run.snapshot())

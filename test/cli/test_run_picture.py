@@ -6,10 +6,14 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.cli.timeline_picture import TimelinePicture
+from pytorch_memlab.simulation import simulate
 
 TRAIN = """\
 import torch
@@ -40,6 +44,7 @@ def test_the_picture_has_the_capacity_the_peak_and_the_steps(write, capsys):
     assert "## <module>" in printed
     found = texts("step.svg")
     assert "capacity 100.0 MiB" in found
+    assert "parameters, 1.0 MiB" in found
     assert "2 optimizer steps" in found
     assert "peak · script.py:6 <module>" in found
     with open("STEP.PNG", "rb") as file:
@@ -55,9 +60,30 @@ def test_a_program_that_runs_out_of_memory_has_its_picture(write):
         text=True,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert "timeline written to a.svg" in done.stderr
     assert "out of memory" in texts("a.svg")
+
+
+def test_on_a_real_gpu_the_events_are_those_of_pytorch(tmp_path, monkeypatch, capsys):
+    """A stand-in: what PyTorch would record is a simulated snapshot, with no simulation around."""
+    monkeypatch.chdir(tmp_path)
+    with simulate("24GiB"):
+        torch.cuda.memory._record_memory_history()
+        kept = torch.empty(3 << 20, dtype=torch.uint8, device="cuda")
+        snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+        del kept
+    whole_run = SimpleNamespace(snapshot=lambda: snapshot)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(
+        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=50 << 20)
+    )
+    TimelinePicture("a.svg").finish(None, whole_run)
+    assert capsys.readouterr().err == "timeline written to a.svg\n"
+    found = texts("a.svg")
+    assert "capacity 50.0 MiB" in found
+    assert any(text.startswith("test_run_picture.py:") and "3.0 MiB" in text for text in found)
 
 
 def test_a_program_without_a_gpu_has_no_picture(write, capsys, tmp_path):
