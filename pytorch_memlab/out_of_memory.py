@@ -68,6 +68,7 @@ class _Uncaught:
         self._lock = threading.RLock()
         self._hooks: list[tuple[Any, Any, Any]] = []
         self._listener: _CellListener | None = None
+        self._cells: Any = None
         self.told: list[Callable[[BaseException, Report], object]] = []
         """Called with an error that was shown and its report, which may be shown already."""
 
@@ -119,6 +120,8 @@ class _Uncaught:
                 for tell in self.told.copy():
                     tell(error, report)
                 report.show()
+        with self._lock:
+            self._uninstall()
 
     def _gone(self, key: int, _reference: object) -> None:
         with self._lock:
@@ -139,21 +142,21 @@ class _Uncaught:
             from .notebook.cells import cells_of
 
             self._listener = _CellListener()
-            cells_of(shell).add(self._listener)
+            self._cells = cells_of(shell)
+            self._cells.add(self._listener)
 
     def _uninstall(self) -> None:
-        if self._watching or self._reports:
+        waiting = (report for _, report in self._reports.values() if not report.is_shown)
+        if self._watching or any(waiting):
             return
         for module, before, hook in self._hooks:
             if module.excepthook is hook:
                 module.excepthook = before
         self._hooks = []
         listener, self._listener = self._listener, None
-        shell = _shell()
-        if listener is not None and shell is not None:
-            from .notebook.cells import cells_of
-
-            cells_of(shell).remove(listener)
+        cells, self._cells = self._cells, None
+        if listener is not None and cells is not None:
+            cells.remove(listener)
 
 
 class _CellListener:
