@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import io
+import sys
 import threading
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -16,7 +17,12 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab.errors import NotAFunctionError, UnknownColumnError, UnknownDeviceError
+from pytorch_memlab.errors import (
+    NotAFunctionError,
+    UnknownColumnError,
+    UnknownDeviceError,
+    UsageError,
+)
 from pytorch_memlab.line_profiler.line_records import LineRecords
 from pytorch_memlab.scopes import ledger_of
 
@@ -486,6 +492,12 @@ def test_it_decorates_functions_of_all_kinds() -> None:
         functions = (plain, generator, coroutine, asynchronous)
         peaks = [table(prof, func, (PEAK,))[2] for func in functions]
     assert peaks == [(1,), (2,), (3,), (4,)]
+
+
+def test_a_stream_in_the_place_of_the_function_is_told_its_own_place() -> None:
+    with pytest.raises(UsageError) as raised:
+        LineProfiler(block).print_stats(sys.stderr)
+    assert str(raised.value) == "print_stats takes a stream as print_stats(stream=...)"
 
 
 def test_print_stats_writes_to_the_stdout_of_the_moment() -> None:

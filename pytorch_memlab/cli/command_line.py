@@ -80,7 +80,7 @@ def _summary(name: str, text: str) -> str:
     column = max(map(len, COMMANDS)) + 4
     return textwrap.fill(
         f"  {name}".ljust(column) + text.partition("\n")[0],
-        shutil.get_terminal_size().columns - 2,
+        max(shutil.get_terminal_size().columns - 2, 2 * column),
         subsequent_indent=" " * column,
         break_on_hyphens=False,
     )

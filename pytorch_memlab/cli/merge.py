@@ -26,7 +26,7 @@ class MergeCommand:
     over the devices.
 
     for example:
-      pytorch-memlab merge train.memlab.rank0.json train.memlab.rank1.json -o train.memlab.json
+      pytorch-memlab merge -o all.memlab.json out.rank0.json out.rank1.json
     """
 
     def add_arguments(self, parser: CommandParser) -> None:

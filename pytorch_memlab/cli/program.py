@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import BuiltinImporter, SourceFileLoader
 from types import CodeType, ModuleType
 from typing import Any
 
@@ -54,7 +54,7 @@ def script(path: str, arguments: Sequence[str]) -> Program:
     """The program in a file.
 
     Args:
-        path: the file.
+        path: the file; ``-`` for standard input.
         arguments: those of the program, without its name.
 
     Returns:
@@ -64,6 +64,8 @@ def script(path: str, arguments: Sequence[str]) -> Program:
         UsageError: there is no such file.
         SyntaxError: the file is no Python.
     """
+    if path == "-":
+        return _from_stdin(arguments)
     absolute = os.path.abspath(path)
     try:
         with io.open_code(absolute) as file:
@@ -82,6 +84,20 @@ def script(path: str, arguments: Sequence[str]) -> Program:
             "__cached__": None,
             "__loader__": SourceFileLoader("__main__", absolute),
         },
+    )
+
+
+def _from_stdin(arguments: Sequence[str]) -> Program:
+    """The program that ``python -`` would run."""
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: give the file of a script")
+    text = sys.stdin.read()
+    return Program(
+        name="-",
+        code=compile(text, "<stdin>", "exec", dont_inherit=True),
+        source=text,
+        argv=("-", *arguments),
+        attributes={"__loader__": BuiltinImporter},
     )
 
 

@@ -215,7 +215,11 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
 
 def _folder(options: argparse.Namespace) -> str:
     """Where the program is."""
-    return os.getcwd() if options.is_module else os.path.dirname(os.path.realpath(options.script))
+    return (
+        os.getcwd()
+        if options.is_module or options.script == "-"
+        else os.path.dirname(os.path.realpath(options.script))
+    )
 
 
 def _find(options: argparse.Namespace, process: ExitStack) -> Program:

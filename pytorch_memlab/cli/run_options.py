@@ -38,7 +38,11 @@ def _add_program(add: Add) -> None:
         action="store_true",
         help="run a module, as python -m does",
     )
-    add("script", metavar="SCRIPT", help="the file, or with -m the module, to run")
+    add(
+        "script",
+        metavar="SCRIPT",
+        help="the file, or with -m the module, to run; - for standard input",
+    )
     # Not required: Python before 3.13 names it among the missing arguments otherwise.
     add(
         "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from io import TextIOBase
 from typing import TYPE_CHECKING, Any
 
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices import find_devices, get_device
+from ..errors import UsageError
 from ..out_of_memory import failure_in, uncaught
 from ..records import FunctionInfo
 from ..render import gaps
@@ -227,6 +229,8 @@ class LineProfiler:
             UnknownColumnError: the message lists the near ones.
             UsageError: the function is not registered.
         """
+        if isinstance(func, TextIOBase):
+            raise UsageError("print_stats takes a stream as print_stats(stream=...)")
         stream = sys.stdout if stream is None else stream
         write(self.display(func, columns), stream)
 

@@ -38,7 +38,8 @@ in the environment the program runs plainly.
 
 what to run:
   -m, --module          run a module, as python -m does
-  SCRIPT                the file, or with -m the module, to run
+  SCRIPT                the file, or with -m the module, to run; - for
+                        standard input
   ARGS                  arguments of the program
 """
 
@@ -151,3 +152,11 @@ def test_every_line_fits_and_every_option_has_a_long_form_and_a_help(name):
         assert action.help
         if action.option_strings and action.help != argparse.SUPPRESS:
             assert any(option.startswith("--") for option in action.option_strings)
+
+
+@pytest.mark.parametrize("columns", ["1", "30"])
+def test_a_narrow_terminal_has_a_help_too(columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+
+    assert " run " in main_parser().format_help()
+    assert "--dry-run" in command_parser("run").format_help()

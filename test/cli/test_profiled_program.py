@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import builtins
+import io
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +99,46 @@ def test_a_device_that_is_not_there(write, capsys):
     assert capsys.readouterr().err == (
         "pytorch-memlab run: error: no device 'cuda:1' here: there is cuda:0, and cpu\n"
     )
+
+
+def test_a_program_from_standard_input(write, capsys, monkeypatch, tmp_path):
+    write("value = 3\n", "beside.py")
+    program = (
+        "import beside, sys, torch\n"
+        "def f():\n    return torch.ones(256, device='cuda')\n"
+        "kept = f()\n"
+        "print(sys.argv, __name__, beside.value, globals().get('__file__'))\n"
+    )
+    monkeypatch.setattr(sys, "stdin", io.StringIO(program))
+    monkeypatch.delitem(sys.modules, "beside", raising=False)
+
+    main(["run", "-c", "delta", "-f", "f", "-", "--epochs"])
+
+    assert capsys.readouterr().out == (
+        "['-', '--epochs'] __main__ 3 None\n"
+        "## f\n"
+        "\n"
+        "delta line  code\n"
+        "0.00B    2  def f():\n"
+        "1.00K    3      return torch.ones(256, device='cuda')\n"
+        "\n"
+        "simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
+    )
+
+
+def test_standard_input_fails_as_python_has_it(tmp_path):
+    root = str(Path(__file__).parents[2])
+    plain, ours = (
+        subprocess.run(
+            [sys.executable, *command, "-"],
+            input="def f():\n    1 / 0\nf()\n",
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": root},
+        )
+        for command in ([], ["-m", "pytorch_memlab", "run"])
+    )
+
+    assert ours.returncode == plain.returncode == 1
+    assert ours.stderr.endswith(plain.stderr)
