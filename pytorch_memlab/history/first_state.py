@@ -34,7 +34,7 @@ def first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segm
         return sorted(device.initial, key=lambda segment: segment.address)
     log = log_of(device.events)
     segments = _first_segments(log, device.segments)
-    blocks = _first_blocks(log, device.segments, settings)
+    blocks = first_blocks(device, settings)
     starts = [segment.address for segment in segments]
     inside: list[list[tuple[Block, bool]]] = [[] for _ in segments]
     for block, is_exact in sorted(blocks, key=lambda pair: pair[0].address):
@@ -129,10 +129,21 @@ def _first_segments(log: EventLog, segments: Sequence[Segment]) -> list[Segment]
     return [known[start] for start in starts]
 
 
-def _first_blocks(
-    log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
+def first_blocks(
+    device: DeviceHistory, settings: AllocatorSettings
 ) -> Iterator[tuple[Block, bool]]:
-    """Blocks in use before the first event, and whether their sizes are recorded."""
+    """Blocks in use before the first event, and whether their sizes are recorded.
+
+    Args:
+        device: what the allocator of the GPU did.
+        settings: of the allocator.
+    """
+    if device.initial is not None:
+        for segment in device.initial:
+            for block in segment.blocks:
+                yield block, True
+        return
+    log = log_of(device.events)
     names = log.action_names
     allocs = {number for number, name in enumerate(names) if name == "alloc"}
     frees = {number for number, name in enumerate(names) if name == "free_completed"}
@@ -142,8 +153,9 @@ def _first_blocks(
             seen.add(address)
         elif action in frees and address not in seen:
             seen.add(address)
-            yield Block(address, settings.round_size(size), size, None), False
-    for segment in segments:
+            rounded = settings.round_size(size) if device.is_rounded else size
+            yield Block(address, rounded, size, None), False
+    for segment in device.segments:
         for block in segment.blocks:
             if block.address not in seen:
                 yield block, True

@@ -9,10 +9,11 @@ bounds of the segment, whichever rule chose the range.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from itertools import islice
 
 from ..simulation.allocator_settings import (
     MIN_BLOCK_SIZE,
@@ -20,10 +21,10 @@ from ..simulation.allocator_settings import (
     SMALL_SIZE,
     AllocatorSettings,
 )
+from .event_log import log_of
+from .first_state import GROWTH, RELEASES, first_blocks, first_state
 from .model import AllocationHistory, Block, DeviceHistory, Event
-
-_GROWS: Final = frozenset({"segment_alloc", "segment_map"})
-_SHRINKS: Final = frozenset({"segment_free", "segment_unmap"})
+from .settings import settings_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,7 @@ class Peak:
         event: index of the last event before; -1 if that is the beginning of the history.
         events: how many events the history has.
         blocks: those in use then, by address.
+        failures: requests that the GPU had no room for: index of each event, and the event.
     """
 
     device: int
@@ -45,6 +47,7 @@ class Peak:
     event: int
     events: int
     blocks: tuple[Block, ...]
+    failures: tuple[tuple[int, Event], ...] = ()
 
 
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
@@ -62,18 +65,28 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     state = AllocatorState(one, settings)
     blocks = dict(state.blocks)
     highest, reserved, moment = state.active, state.reserved, -1
-    sizes = []
+    sizes = array("Q")
     for index, event in enumerate(one.events):
         sizes.append(state.follow(event))
         if state.active > highest:
             highest, reserved, moment = state.active, state.reserved, index
-    for event, size in zip(one.events[: moment + 1], sizes, strict=False):
+    for event, size in zip(islice(one.events, moment + 1), sizes, strict=False):
         if event.action == "alloc":
             blocks[event.address] = Block(event.address, size, event.size, *event[5:])
         elif event.action == "free_completed":
             blocks.pop(event.address, None)
     in_use = tuple(blocks[address] for address in sorted(blocks))
-    return Peak(device, highest, reserved, moment, len(one.events), in_use)
+    failures = tuple(_failures(one.events))
+    return Peak(device, highest, reserved, moment, len(one.events), in_use, failures)
+
+
+def _failures(events: Sequence[Event]) -> Iterator[tuple[int, Event]]:
+    log = log_of(events)
+    if "oom" in log.action_names:
+        number = log.number_of("oom")
+        for index, action in enumerate(log.actions):
+            if action == number:
+                yield index, log[index]
 
 
 class AllocatorState:
@@ -89,16 +102,18 @@ class AllocatorState:
         self._is_rounded = device.is_rounded
         self._starts: list[int] = []
         self._ends: dict[int, int] = {}
-        self._expandable = any(event.action == "segment_map" for event in device.events) or any(
-            segment.is_expandable for segment in device.segments
+        first = first_state(device, settings)
+        self._expandable = "segment_map" in log_of(device.events).action_names or any(
+            segment.is_expandable for segment in (*first, *device.segments)
         )
         self._addresses: list[int] = []
         self._sizes: dict[int, int] = {}
-        self.blocks = {block.address: block for block in _first_blocks(device, settings)}
+        self.blocks = {block.address: block for block, _ in first_blocks(device, settings)}
         self.active = 0
         self.reserved = 0
-        for start, end in _first_segments(device):
-            self._add_range(start, end)
+        for segment in first:
+            self._add_range(segment.address, segment.address + segment.size)
+            self.blocks.update((block.address, block) for block in segment.blocks)
         for block in self.blocks.values():
             self._add(block.address, block.size)
 
@@ -118,9 +133,9 @@ class AllocatorState:
             return size
         if action == "free_completed":
             self._remove(event.address)
-        elif action in _GROWS:
+        elif action in GROWTH:
             self._add_range(event.address, event.address + event.size)
-        elif action in _SHRINKS:
+        elif action in RELEASES:
             self._remove_range(event.address, event.address + event.size)
         return 0
 
@@ -183,53 +198,3 @@ class AllocatorState:
             if left < right:
                 insort(self._starts, left)
                 self._ends[left] = right
-
-
-def _first_segments(device: DeviceHistory) -> list[tuple[int, int]]:
-    """Ranges of segments that exist before the first event: the last ones, all events undone."""
-    if device.initial is not None:
-        return [(one.address, one.address + one.size) for one in device.initial]
-    ends = {one.address: one.address + one.size for one in device.segments}
-    for event in reversed(device.events):
-        start, end = event.address, event.address + event.size
-        if event.action in _SHRINKS:
-            ends[start] = end
-        elif event.action in _GROWS:
-            around = next((one for one in ends if one <= start and end <= ends[one]), None)
-            if around is not None:
-                last = ends.pop(around)
-                if around < start:
-                    ends[around] = start
-                if end < last:
-                    ends[end] = last
-    return sorted(ends.items())
-
-
-def _first_blocks(device: DeviceHistory, settings: AllocatorSettings) -> Iterator[Block]:
-    """Blocks that are in use before the first event; the sizes of those freed since are rounded."""
-    if device.initial is not None:
-        for segment in device.initial:
-            yield from segment.blocks
-        return
-    seen: set[int] = set()
-    for event in device.events:
-        if event.action == "alloc":
-            seen.add(event.address)
-        elif event.action == "free_completed" and event.address not in seen:
-            seen.add(event.address)
-            size = settings.round_size(event.size)
-            yield Block(event.address, size, event.size, None)
-    for segment in device.segments:
-        for block in segment.blocks:
-            if block.address not in seen:
-                yield block
-
-
-def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
-    """The settings of a history's allocators.
-
-    Args:
-        found: as the history has them.
-    """
-    text = found.get("PYTORCH_CUDA_ALLOC_CONF") or ""
-    return AllocatorSettings.parse(str(text))

@@ -33,7 +33,7 @@ from ..simulation.reserved_peak import ReservedPeak
 from .event_log import EventLog, log_of
 from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
 from .model import AllocationHistory, Segment
-from .peak import settings_of
+from .settings import settings_of
 
 UNLIMITED = 2**62
 """Bytes of a GPU that never runs out."""

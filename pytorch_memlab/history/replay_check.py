@@ -12,8 +12,9 @@ from ..simulation.trace_replay import replay as replay_trace
 from .event_log import EventLog, log_of
 from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
 from .model import AllocationHistory, DeviceHistory, Segment
-from .peak import AllocatorState, settings_of
+from .peak import AllocatorState
 from .replay import FailedRequest, Figures, release_runs
+from .settings import settings_of
 
 _MOST_DIFFERENCES: Final = 100_000
 

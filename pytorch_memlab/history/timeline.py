@@ -21,7 +21,8 @@ import numpy.typing as npt
 from .category import Category
 from .holders import charged_frame, innermost_of_user
 from .model import AllocationHistory, Block, Event, Frame, Stack
-from .peak import AllocatorState, settings_of
+from .peak import AllocatorState
+from .settings import settings_of
 
 Grouping = Literal["category", "line"]
 

@@ -9,9 +9,9 @@ from ..simulation.hardware.gpu import GPU
 from ..simulation.taken_memory import TakenMemory
 from .first_state import first_state
 from .model import AllocationHistory, Stack
-from .peak import settings_of
 from .replay import Figures, ReplayResult, changed_settings, recorded_capacity, replay
 from .replay_check import ReplayCheck, check_replay, recorded_figures
+from .settings import settings_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..history.holders import Holder, PeakHolders, Share
+from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
 from .source_line import source_line
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 NO_MODULE = "outside of modules, or not known"
 
 _WIDTH = 80
+_FAILURES = 3
 
 
 def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
@@ -33,7 +34,7 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
     rows = parts(holders, by)
     total = holders.peak.active
     shown = rows if top is None else rows[:top]
-    lines = [head(holders.peak), ""]
+    lines = [head(holders.peak), *failures(holders), ""]
     for row in shown:
         lines += _rows(row, total)
     if len(rows) > len(shown):
@@ -67,6 +68,24 @@ def head(peak: Peak) -> str:
         f"cuda:{peak.device}: {prose_size(peak.active)} in use at the peak, "
         f"{prose_size(peak.reserved)} reserved ({moment} of {peak.events:,})"
     )
+
+
+def failures(holders: PeakHolders) -> Iterator[str]:
+    """The requests that the GPU had no room for, with their lines of the program.
+
+    Args:
+        holders: of the peak.
+    """
+    found = holders.peak.failures
+    for index, event in found[:_FAILURES]:
+        frame = innermost_of_user(holders.stacks[event.stack])
+        place = f"{os.path.basename(frame.filename)}:{frame.line}  {frame.name}"
+        where = printable(place if frame.filename else frame.name)
+        yield _cut(
+            f"out of memory at event {index + 1:,}, no room for {prose_size(event.size)}:  {where}"
+        )
+    if len(found) > _FAILURES:
+        yield f"out of memory {len(found) - _FAILURES:,} more times"
 
 
 def _rows(part: Holder | Share, total: int) -> list[str]:

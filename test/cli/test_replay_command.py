@@ -106,3 +106,13 @@ with --set: the 141.0 MiB that the recording had when it ran out,
   expandable_segments:True
 """
     )
+
+
+def test_the_peak_names_the_request_that_failed(record, capsys):
+    file = record("141MiB")
+    assert main(["peak", file]) == 0
+    assert capsys.readouterr().out.splitlines()[:3] == [
+        "cuda:0: 53.0 MiB in use at the peak, 60.0 MiB reserved (event 51 of 61)",
+        "out of memory at event 61, no room for 102.0 MiB:  script.py:5  make",
+        "",
+    ]
