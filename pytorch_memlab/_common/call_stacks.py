@@ -40,17 +40,20 @@ class TakenStack:
     Attributes:
         raw: as it was taken; None once it was read or dropped.
         number: of the stack in its table; 0 until it was read.
+        is_kept: whether somebody else asks for it later, so that ``drop`` does nothing.
     """
 
-    __slots__ = ("number", "raw")
+    __slots__ = ("is_kept", "number", "raw")
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
         self.number = 0
+        self.is_kept = False
 
     def drop(self) -> None:
-        """Nobody is going to ask for it."""
-        self.raw = None
+        """Who took it is not going to ask for it."""
+        if not self.is_kept:
+            self.raw = None
 
 
 class CallStacks:
@@ -109,6 +112,15 @@ class CallStacks:
             self.read([taken])
         return taken.number
 
+    def adopt(self, places: Sequence[Place]) -> int:
+        """The number of a stack that another table has.
+
+        Args:
+            places: its frames.
+        """
+        with self._lock:
+            return self._number(tuple(map(self._number_of_place, places)))
+
     def places(self, taken: TakenStack) -> tuple[Place, ...]:
         """The frames of a stack."""
         return self.places_of(self.number_of(taken))
@@ -154,7 +166,9 @@ class CallStacks:
     def _place_number(self, frame: dict[str, Any]) -> int:
         if frame["filename"].startswith(SKIPPED):
             return -1
-        place = (frame["filename"], frame["line"], frame["name"])
+        return self._number_of_place((frame["filename"], frame["line"], frame["name"]))
+
+    def _number_of_place(self, place: Place) -> int:
         number = self._place_numbers.setdefault(place, len(self._places))
         if number == len(self._places):
             self._places.append(place)

@@ -38,18 +38,19 @@ class LiveBlock:
         address: where it begins.
         size: bytes that the allocator counts.
         requested: bytes that were asked for.
-        stack: of the allocation, as ``capture`` took it; None if it was not seen.
+        stack: of the allocation; None if it was not seen, or while ``LiveBlocks.stack_of`` has it.
         forward: of one in the backward pass, the stack of the forward op if it is known.
         module: path of the module.
         category: as far as it is known by now.
         made_in: the pass.
         data: what tells its storage from all others; None for memory that a kernel took.
         call: number of the outermost call of a module in which it was made; 0 outside of all.
-        end: the stack of its free, taken in the same way, where the category depends on it.
+        end: the stack of its free, as ``capture`` took it, where the category depends on it.
         number: of its event in the log.
     """
 
     # No slots: most blocks live and die with the values of the class, and cost half the time.
+    stack: TakenStack | None = None
     forward: TakenStack | None = None
     module = ""
     category = _UNKNOWN
@@ -59,11 +60,10 @@ class LiveBlock:
     end: Any = None
     number = -1
 
-    def __init__(self, address: int, size: int, requested: int, stack: Any = None) -> None:
+    def __init__(self, address: int, size: int, requested: int) -> None:
         self.address = address
         self.size = size
         self.requested = requested
-        self.stack = stack
 
 
 @dataclass(slots=True)
@@ -125,6 +125,9 @@ class LiveBlocks:
         state: of the program.
         reserved: tells the bytes that the allocator holds.
         first: those in use already, of which nothing is known but their sizes.
+        stacks: where the stacks of allocations are taken.
+        stack_at: tells the stack of the allocation at an address, where somebody takes them all
+            anyway; None: this takes them.
 
     Attributes:
         blocks: those in use, by address.
@@ -135,10 +138,17 @@ class LiveBlocks:
     """
 
     def __init__(
-        self, state: ProgramState, reserved: Callable[[], int], first: Iterable[LiveBlock]
+        self,
+        state: ProgramState,
+        reserved: Callable[[], int],
+        first: Iterable[LiveBlock],
+        stacks: CallStacks,
+        stack_at: Callable[[int], TakenStack | None] | None = None,
     ) -> None:
         self.state = state
         self.reserved = reserved
+        self.stacks = stacks
+        self._stack_at = stack_at
         self.blocks = {block.address: block for block in first}
         self.active = sum(block.size for block in self.blocks.values())
         self.events = 0
@@ -161,8 +171,10 @@ class LiveBlocks:
         """A block was allocated by this thread."""
         # This runs at every allocation: what it saves in calls, the program gains.
         state = self.state
+        block = LiveBlock(address, size, requested)
         if state.is_on:
-            block = LiveBlock(address, size, requested, capture())
+            if self._stack_at is None:
+                block.stack = self.stacks.take()
             thread = state.modules.thread
             running = thread.running
             if running:
@@ -174,8 +186,6 @@ class LiveBlocks:
                 block.made_in = FORWARD_WITHOUT_GRAD
             else:
                 block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
-        else:
-            block = LiveBlock(address, size, requested)
         if self.log is not None:
             self.log.allocated(block, stream)
         self.events += 1
@@ -191,7 +201,13 @@ class LiveBlocks:
     def free_requested(self, address: int) -> None:
         """The program gives a block back in this thread."""
         block = self.blocks.get(address)
-        if block is not None and block.category is _UNKNOWN and self._is_wanted(block):
+        if block is None:
+            return
+        if self._stack_at is not None:
+            stack = block.stack = self._stack_at(address)
+            if stack is not None:
+                stack.is_kept = True
+        if block.category is _UNKNOWN and self._is_wanted(block):
             self._see_end(block, self.state)
 
     def free_completed(self, address: int, stream: int) -> None:
@@ -201,13 +217,25 @@ class LiveBlocks:
             return
         self.events += 1
         self.active -= block.size
+        is_wanted = False
         for peak in self.peaks:
             if block in peak.born:
                 peak.born.discard(block)
             else:
                 peak.died.append(block)
+                is_wanted = True
         if self.log is not None:
             self.log.freed(block, stream)
+        elif not is_wanted and block.stack is not None:
+            block.stack.is_kept = False
+            if self._stack_at is None:
+                block.stack.drop()
+
+    def stack_of(self, block: LiveBlock) -> TakenStack | None:
+        """The stack of the allocation of a block; None if it was not seen."""
+        if block.stack is not None or self._stack_at is None:
+            return block.stack
+        return self._stack_at(block.address)
 
     def _is_wanted(self, block: LiveBlock) -> bool:
         """Whether somebody asks for a block after its end."""
@@ -239,7 +267,7 @@ class LiveBlocks:
                 block.category = Category.TEMPORARIES
         elif block.call and block.call == state.modules.thread.call:
             block.category = Category.TEMPORARIES
-        elif block.stack is not None:
+        else:
             block.end = capture()
 
 

@@ -15,27 +15,30 @@ if TYPE_CHECKING:
     from .live_blocks import LiveBlock
 
 _MOST_OPEN: Final = 4096
-"""Events whose stacks, and freed blocks whose categories, wait to be read together."""
+"""Allocations whose stacks, and freed blocks whose categories, wait to be read together."""
 
 
 class LiveLog:
     """The events of one device since somebody wanted them: 46 bytes for each.
 
     Args:
-        stacks: where the stacks of blocks are taken.
+        number_of: gives the number, in the history, of the stack of a block's allocation.
+        forwards: where the stacks of forward ops are taken, whose numbers are the history's.
         initial: segments at the beginning, with their blocks.
         category_of: tells the category of a block that was freed.
     """
 
     def __init__(
         self,
-        stacks: CallStacks,
+        number_of: Callable[[LiveBlock], int],
+        forwards: CallStacks,
         initial: Sequence[Segment],
         category_of: Callable[[LiveBlock], Category],
     ) -> None:
         self.events = EventLog()
         self.initial = tuple(initial)
-        self._stacks = stacks
+        self._number_of = number_of
+        self._forwards = forwards
         self._category_of = category_of
         self._unread: list[LiveBlock] = []
         self._ended: list[LiveBlock] = []
@@ -44,17 +47,14 @@ class LiveLog:
         """A block was allocated."""
         block.number = len(self.events)
         self._append("alloc", block.address, block.requested, stream, block.module)
-        if block.stack is not None:
-            self._unread.append(block)
-            if len(self._unread) > _MOST_OPEN:
-                self._read()
+        self._unread.append(block)
 
     def freed(self, block: LiveBlock, stream: int) -> None:
         """A block is free again."""
         self._append("free_completed", block.address, block.requested, stream)
         if block.number >= 0:
             self._ended.append(block)
-            if len(self._ended) > _MOST_OPEN:
+            if len(self._unread) + len(self._ended) > _MOST_OPEN:
                 self._read()
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
@@ -80,10 +80,9 @@ class LiveLog:
     def _read(self) -> None:
         unread, self._unread = self._unread, []
         ended, self._ended = self._ended, []
-        numbers = self._stacks.numbers_of([block.stack for block in unread])
-        for block, number in zip(unread, numbers, strict=True):
-            self.events.stacks[block.number] = number
+        for block in unread:
+            self.events.stacks[block.number] = self._number_of(block)
             if block.forward is not None:
-                self.events.forwards[block.number] = self._stacks.number_of(block.forward)
+                self.events.forwards[block.number] = self._forwards.number_of(block.forward)
         for block in ended:
             self.events.set_category(block.number, self._category_of(block))

@@ -19,7 +19,7 @@ from .living_blocks import categories_of_living
 from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack
 from .peak import Peak
 from .program import program
-from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks
+from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks, number_in_program
 
 if TYPE_CHECKING:
     from ..simulation.machine import Machine
@@ -188,33 +188,32 @@ def live_holders(device: int = 0) -> PeakHolders | None:
 
 def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
     blocks = peak.at_peak()
-    categories = _categories(followed, blocks)
-    stacks = program.state.stacks
-    stacks.read()
-    seen = [block for block in blocks if block.stack is not None]
-    made_on = dict(zip(seen, stacks.numbers_of([block.stack for block in seen]), strict=True))
+    categories = _categories(followed, device, blocks)
+    live, stacks = followed.source.live[device], program.state.stacks
+    live.stacks.read()
     numbers = _Numbers()
     described = tuple(
         Block(
             block.address,
             block.size,
             block.requested,
-            numbers.of(made_on[block]) if block in made_on else None,
+            numbers.of(number) if (number := number_in_program(live, block)) else None,
             0 if block.forward is None else numbers.of(stacks.number_of(block.forward)),
             categories[block],
             block.module,
         )
         for block in blocks
     )
-    events = followed.source.live[device].events
-    moment = Peak(device, peak.highest, peak.reserved, peak.event, events, described)
+    moment = Peak(device, peak.highest, peak.reserved, peak.event, live.events, described)
     return PeakHolders(moment, numbers.stacks)
 
 
-def _categories(followed: FollowedSource, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
+def _categories(
+    followed: FollowedSource, device: int, blocks: Iterable[LiveBlock]
+) -> dict[LiveBlock, Category]:
     living: dict[LiveBlock, Category] | None = None
     found = {}
-    stacks = program.state.stacks
+    stacks = followed.source.live[device].stacks
     for block in blocks:
         category = block.category
         if category is Category.UNKNOWN:
@@ -249,7 +248,7 @@ def _history(followed: FollowedSource) -> AllocationHistory:
         if live.log is None:
             continue
         living = list(live.blocks.values())
-        categories = _categories(followed, living)
+        categories = _categories(followed, device, living)
         events = live.log.settle([(block, categories[block]) for block in living])
         segments = source.segments(device)
         devices.append(

@@ -18,6 +18,7 @@ from .model import Block, Segment
 from .program import program
 
 if TYPE_CHECKING:
+    from .._common.call_stacks import TakenStack
     from ..devices.cpu import CpuDevice, Followed
     from ..simulation.allocator.events import Observer
     from ..simulation.machine import Machine
@@ -130,7 +131,15 @@ class SimulatedBlocks:
     def _observer(self, gpu: SimulatedGPU, blocks: list[tuple[int, int, int]]) -> Observer:
         allocator = gpu.allocator
         first = (LiveBlock(*block) for block in blocks)
-        live = LiveBlocks(program.state, lambda: allocator.reserved_bytes, first)
+        log = gpu.log
+
+        def stack_at(address: int) -> TakenStack | None:
+            known = log.live.get(address)
+            return None if known is None else known.stack
+
+        live = LiveBlocks(
+            program.state, lambda: allocator.reserved_bytes, first, log.stacks, stack_at
+        )
         self.live[gpu.index] = live
         block_size = allocator.block_size
         allocated, free_requested = live.allocated, live.free_requested
@@ -164,8 +173,8 @@ class CpuBlocks:
         for followed in self._device.storages.living():
             blocks.append(LiveBlock(followed.number, followed.nbytes, followed.nbytes))
             blocks[-1].data = followed
-        live = self.live[CPU] = LiveBlocks(program.state, lambda: self.live[CPU].active, blocks)
-        live.active = sum(block.size for block in blocks)
+        stacks = program.state.stacks
+        self.live[CPU] = LiveBlocks(program.state, lambda: self.live[CPU].active, blocks, stacks)
         self._device.observers = (*self._device.observers, self._observe)
 
     def end(self) -> None:
@@ -254,10 +263,27 @@ class FollowedSource:
         """Write all events of a device down from now on."""
         live = self.source.live[device]
         if live.log is None:
-            stacks = program.state.stacks
+            stacks = live.stacks
             live.log = LiveLog(
-                stacks, self.source.segments(device), lambda one: category_of_freed(one, stacks)
+                lambda block: number_in_program(live, block),
+                program.state.stacks,
+                self.source.segments(device),
+                lambda block: category_of_freed(block, stacks),
             )
+
+
+def number_in_program(live: LiveBlocks, block: LiveBlock) -> int:
+    """The number of the stack of a block's allocation among the program's stacks.
+
+    Args:
+        live: the blocks of its device.
+        block: one of them.
+    """
+    taken = live.stack_of(block)
+    if taken is None:
+        return 0
+    number, stacks = live.stacks.number_of(taken), program.state.stacks
+    return number if live.stacks is stacks else stacks.adopt(live.stacks.places_of(number))
 
 
 def _without(all_: tuple[Any, ...], one: Callable[..., Any]) -> tuple[Any, ...]:
