@@ -258,25 +258,13 @@ def failure_in(
     origin = _origin(error)
     if origin is None:
         return None
-    try:
-        asked = _request_of(origin)
-    except Exception:  # a part of a report is worth less than the report
+    report = uncaught.add(error)
+    if report is None or report.facts is None:
         return None
-    if asked is None:
-        return None
+    asked = report.facts.request.requested
     chain = [one for one in _chain(error) if one.__traceback__ is not None]
     frames = [each for one in chain for each in traceback.walk_tb(one.__traceback__)]
     return asked, [(frame.f_code, line) for frame, line in frames]
-
-
-def _request_of(error: BaseException) -> int | None:
-    from .devices.failed_request import failed_on_gpu
-
-    simulated = _failed_on_simulated_gpu(error)
-    if simulated is not None:
-        return int(simulated.request.requested)
-    failed = failed_on_gpu(error)
-    return None if failed is None else failed.requested
 
 
 def _origin(error: BaseException) -> BaseException | None:

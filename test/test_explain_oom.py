@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import io
 import linecache
+import subprocess
 import sys
 import textwrap
 import threading
@@ -14,7 +16,7 @@ import pytest
 import torch
 
 import pytorch_memlab.reporter.out_of_memory as search
-from pytorch_memlab import explain_oom, simulate
+from pytorch_memlab import LineProfiler, explain_oom, simulate
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.out_of_memory import uncaught
 from pytorch_memlab.simulation import active
@@ -51,7 +53,7 @@ def script(tmp_path, capsys):
 
 SCRIPT = """\
 import torch
-from pytorch_memlab import explain_oom, simulate
+from pytorch_memlab import LineProfiler, explain_oom, simulate
 
 def take(mib):
     return torch.empty(mib * 2**20, dtype=torch.uint8, device="cuda")
@@ -301,3 +303,47 @@ def test_explained_functions_of_all_kinds():
         report = uncaught.add(caught.value)
         assert report.is_asked_for
         report.is_asked_for = False
+
+
+def test_profile_marks_the_row_and_its_report_follows_the_tables(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\n"
+        "from pytorch_memlab import profile, simulate\n"
+        "@profile(columns='peak')\n"
+        "def work():\n"
+        "    kept = torch.empty(40 * 2**20, dtype=torch.uint8, device='cuda')\n"
+        "    more = torch.empty(40 * 2**20, dtype=torch.uint8, device='cuda')\n"
+        "with simulate('64MiB'):\n"
+        "    work()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    traceback, tables, report = (
+        done.stdout.split("\n## work\n")[0],
+        *parts(done.stdout.split("\n## work\n")[1]),
+    )
+    assert traceback.startswith("Traceback (most recent call last):")
+    assert "device='cuda')  # out of memory: asked for 40.00M" in tables
+    assert report.startswith(" at train.py:6, in work\n")
+
+
+def test_a_profiled_block_marks_its_row_and_forgets_it_with_the_rest(capsys):
+    with simulate("64MiB"):
+        profiler = LineProfiler(fails)
+        with pytest.raises(torch.OutOfMemoryError), profiler:
+            fails([])
+        profiler.print_stats()
+        assert capsys.readouterr().out.count("# out of memory: asked for 40.00M") == 1
+        profiler.clear()
+        profiler.add_function(fails)
+        with profiler, contextlib.suppress(torch.OutOfMemoryError):
+            fails([])
+        profiler.print_stats()
+    assert "out of memory" not in capsys.readouterr().out

@@ -200,9 +200,9 @@ def _lines(oom: OutOfMemory, room: int) -> list[str]:
     """Holders by line, and the lines that made blocks again and again."""
     holders = [holder for holder in oom.by_line() if holder.place is not None]
     grown = _grown(holders)
-    shown = holders[: min(_HOLDERS, room - bool(grown))]
-    if room < 1 or not shown:
-        return []
+    shown = holders[: max(0, min(_HOLDERS, room - bool(grown)))]
+    if not shown:
+        return _tensors(oom, room)
     places = [_short(holder.place) for holder in shown if holder.place]
     width = max(map(len, places))
     lines = []
@@ -213,6 +213,16 @@ def _lines(oom: OutOfMemory, room: int) -> list[str]:
         source = source if len(source) <= room_left else source[: max(room_left - 1, 0)] + "…"
         lines.append(f"  {prose_size(holder.size):>10}  {place:<{width}}  {source}{names}")
     return [*lines, *([grown] if grown else [])]
+
+
+def _tensors(oom: OutOfMemory, room: int) -> list[str]:
+    """The largest tensors that have a name, where no line is known."""
+    named = sorted((one for one in oom.blocks if one.name), key=lambda block: -block.size)
+    return [
+        f"  {prose_size(block.size):>10}  {block.name}  {'x'.join(map(str, block.shape))}"
+        f" {block.dtype}".rstrip()
+        for block in named[: max(0, min(_HOLDERS, room))]
+    ]
 
 
 def _names(names: Sequence[str]) -> str:

@@ -22,7 +22,7 @@ import torch
 
 from .._common.call_stacks import Place as FrameLine
 from ..devices import get_device, simulated_machine
-from ..devices.allocations import address_finder
+from ..devices.allocations import address_finder, allocations_of
 from ..history.category import Category
 from ..history.holders import is_of_user
 from ..history.out_of_memory import (
@@ -206,7 +206,7 @@ class _Search:
             known[address] = HeldBlock(
                 row.nbytes,
                 Category(row.category),
-                None,
+                self._lines.place(((*row.line, ""),)) if row.line else None,
                 name=_plain(row.name) if is_named else "",
                 shape=shape,
                 dtype=row.dtype,
@@ -236,11 +236,7 @@ class _Search:
         """Every block in use, with what is known of it."""
         simulated = self._simulated
         if simulated is None:
-            unknown = HeldBlock(0, Category.UNKNOWN, None)
-            return tuple(
-                known.get(address, unknown)._replace(size=size)
-                for address, size in self._failed.blocks.items()
-            )
+            return self._real_blocks(known)
         temporary = HeldBlock(0, Category.TEMPORARIES, None)
         workspace = HeldBlock(0, Category.WORKSPACES, None)
         workspaces = self._workspaces()
@@ -264,6 +260,18 @@ class _Search:
                     size=size, place=place, is_in_repeated=is_in_repeated, order=origin.order
                 )
             )
+        return tuple(blocks)
+
+    def _real_blocks(self, known: Mapping[int, HeldBlock]) -> tuple[HeldBlock, ...]:
+        """Every block in use of a real GPU, with the lines that its memory history knows."""
+        unknown = HeldBlock(0, Category.UNKNOWN, None)
+        frames = {one.address: one.frames for one in allocations_of(self._device) or ()}
+        blocks = []
+        for address, size in self._failed.blocks.items():
+            block = known.get(address, unknown)
+            stack = tuple((file, line, "") for file, line in frames.get(address, ()))
+            place = self._lines.place(stack) or block.place
+            blocks.append(block._replace(size=size, place=place))
         return tuple(blocks)
 
     def _workspaces(self) -> frozenset[int]:
