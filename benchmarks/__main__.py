@@ -14,6 +14,7 @@ NAMES = (
     "peak_holders",
     "gpu_line_event",
     "courtesy",
+    "snapshot",
 )
 
 failed = [

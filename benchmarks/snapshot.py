@@ -25,6 +25,7 @@ COMMANDS = (
     ("peak", ()),
     ("replay", ()),
     ("replay", ("--set", "expandable_segments:True", "--gpu", "24GiB")),
+    ("timeline", ("-o", "timeline.html")),
 )
 
 
@@ -60,7 +61,7 @@ def write(path: str, events: int = EVENTS) -> None:
                 "size": size,
                 "stream": stream,
                 "time_us": now,
-                "compile_context": "N/A"[:],
+                "compile_context": "N/A",
                 "user_metadata": "",
                 "frames": of_block.get(address, place),
             }
@@ -91,10 +92,16 @@ def write(path: str, events: int = EVENTS) -> None:
         pickle.dump(snapshot, file)
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Seconds that a command takes, and the GiB that it needs at most."""
+def measure(command: list[str], folder: str) -> tuple[float, float]:
+    """Seconds that a command takes, and the GiB that it needs at most.
+
+    Args:
+        command: and its arguments.
+        folder: to run it in.
+    """
     begun = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    path = {**os.environ, "PYTHONPATH": os.getcwd()}
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, cwd=folder, env=path)
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -110,8 +117,8 @@ def main() -> None:
         size = path.stat().st_size / 2**20
         heading(f"A snapshot of {EVENTS:,} events with {DEPTH} frames each: {size:,.0f} MiB")
         for name, options in COMMANDS:
-            command = [sys.executable, "-m", "pytorch_memlab", name, *options, str(path)]
-            seconds, gib = measure(command)
+            command = [sys.executable, "-m", "pytorch_memlab", name, str(path), *options]
+            seconds, gib = measure(command, folder)
             row(" ".join((name, *options)), seconds, "s", SECONDS)
             row(" ".join((name, *options)), gib, "GiB", GIB)
 
