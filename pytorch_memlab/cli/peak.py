@@ -18,15 +18,15 @@ from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from pytorch_memlab.history.holders import PeakHolders
-    from pytorch_memlab.history.model import AllocationHistory
 
 _WITH_ROWS = (".txt", ".csv")
 
 
 class PeakCommand:
-    """Show what holds the GPU memory at the peak of a memory snapshot.
+    """Show what holds the GPU memory at the peak of a run.
 
-    The file is one that torch.cuda.memory._dump_snapshot() wrote, on a GPU or a simulated one.
+    The file is a saved profile, which run -o FILE.json writes, or a memory snapshot, which run -o
+    FILE.pickle and torch.cuda.memory._dump_snapshot() write, on a GPU or a simulated one.
     Nothing in it is executed. Each row is a line of the program, with the bytes that it allocated
     and that are in use at the moment of the highest active bytes. The rows add up to that peak.
 
@@ -59,7 +59,7 @@ class PeakCommand:
             " (.html), the rows (.txt, .csv), or stacks for other viewers (.speedscope.json,"
             " .collapsed.txt); repeatable",
         )
-        parser.add_argument("file", metavar="FILE", help="the snapshot")
+        parser.add_argument("file", metavar="FILE", help="the snapshot or the saved profile")
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
         """Read the file.
@@ -73,18 +73,34 @@ class PeakCommand:
 
         Raises:
             UsageError: an option cannot be carried out.
-            SnapshotError: the file is no snapshot.
+            SnapshotError: the file is neither a snapshot nor a profile.
+            ProfileError: the file is a damaged profile.
         """
-        from pytorch_memlab.history.snapshot import read_snapshot
-
         del process
         if options.top is not None and options.top < 1:
             raise UsageError(f"--top is a number of rows from 1 on, not {options.top}")
         top = None if options.all else options.top or 20
         files = _files(options, top)
-        history = read_snapshot(options.file)
-        devices = recorded_devices(history, options.file, options.device)
-        return partial(_show, history, devices, files, options.by or "line", top)
+        return partial(_show, _peaks_in(options), files, options.by or "line", top)
+
+
+def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]]:
+    """What finds the peaks of a file: they stand in a saved profile, and follow from a snapshot."""
+    from pytorch_memlab.line_profiler.saved_profile import is_saved_profile, load
+
+    if is_saved_profile(options.file):
+        peaks = load(options.file).recorded().peaks
+        chosen = [held for held in peaks.values() if options.device in (None, held.peak.device)]
+        if not chosen:
+            which = "" if options.device is None else f" of GPU {options.device}"
+            raise UsageError(f"{options.file} has no peak{which}: no memory was recorded in use")
+        return lambda: chosen
+    from pytorch_memlab.history.holders import peak_holders
+    from pytorch_memlab.history.snapshot import read_snapshot
+
+    history = read_snapshot(options.file)
+    devices = recorded_devices(history, options.file, options.device)
+    return lambda: [peak_holders(history, device) for device in devices]
 
 
 def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:
@@ -119,15 +135,12 @@ def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequ
 
 
 def _show(
-    history: AllocationHistory,
-    devices: Sequence[int],
+    find: Callable[[], Sequence[PeakHolders]],
     files: Sequence[OutputFile[Sequence[PeakHolders]]],
     by: str,
     top: int | None,
 ) -> int:
-    from pytorch_memlab.history.holders import peak_holders
-
-    peaks = [peak_holders(history, device) for device in devices]
+    peaks = find()
     if not files:
         print_to_stdout(_text(peaks, by, top))
         return 0

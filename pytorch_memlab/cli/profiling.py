@@ -72,6 +72,7 @@ class Profile:
         steps: the optimizer steps that are measured.
         others: what says more than the tables.
         keeps_history: whether every allocation on simulated GPUs is kept.
+        saves_history: whether the saved profile has it too.
 
     Raises:
         UsageError: a name means nothing that can be profiled, or there is no such device.
@@ -87,7 +88,9 @@ class Profile:
         others: Sequence[HasSections] = (),
         *,
         keeps_history: bool = False,
+        saves_history: bool = False,
     ) -> None:
+        self._saves_history = saves_history
         self._others = others
         self._sections: tuple[Section, ...] = ()
         self._columns = columns
@@ -228,7 +231,13 @@ class Profile:
             exit_status=status,
             exception=exception,
         )
-        return replace(combined(parts, self._shown_columns), runs=(run,))
+        found = combined(parts, self._shown_columns)
+        return replace(
+            found,
+            history=found.history if self._saves_history else None,
+            runs=(run,),
+            sections=tuple(section for other in self._others for section in other.sections()),
+        )
 
     @property
     def _shown_columns(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from pytorch_memlab.cli import notices, program
 from pytorch_memlab.cli.categories import CategoryReport
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.leaks import StepLeaks
-from pytorch_memlab.cli.output import writer_to
+from pytorch_memlab.cli.output import is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
@@ -103,6 +103,8 @@ class RunCommand:
         columns = options.columns and checked_columns(options.columns)
         outputs = options.outputs or ()
         _check_endings(outputs)
+        if options.history and not any(map(is_profile, outputs)):
+            raise UsageError("--history is for the profile: give -o FILE.json too")
         files = [path for path in outputs if not is_trace(path) and not is_picture(path)]
         write = writer_to(files, force=options.force)
         history = WholeRunHistory(keeps_events=len(files) < len(outputs))
@@ -125,7 +127,8 @@ class RunCommand:
                 options.device,
                 steps,
                 others,
-                keeps_history=bool(pictures),
+                keeps_history=bool(pictures) or options.history,
+                saves_history=options.history,
             )
         process.enter_context(profile_in_builtins())
         tables = ExitStack()

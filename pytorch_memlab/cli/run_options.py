@@ -123,6 +123,11 @@ def _add_output(add: Add) -> None:
         help="show the variables whose memory grows with every step of the optimizer, with the"
         " line that allocates it; looking takes time after each step",
     )
+    add(
+        "--history",
+        action="store_true",
+        help="keep every allocation and free in the .json file: some 10 bytes for each",
+    )
     add("--force", action="store_true", help="overwrite the .json file of an older run")
     add(
         "--oom-report",

@@ -93,10 +93,7 @@ class Recording:
         Raises:
             HistoryError: nothing was recorded of it.
         """
-        found = dict(self._finished)
-        for (source, index), peak in self._peaks.items():
-            if peak.highest > found[index].peak.active if index in found else peak.highest >= 0:
-                found[index] = _holders(source, index, peak)
+        found = self._found()
         if device is not None:
             if device not in found:
                 known = ", ".join(_name(index) for index in sorted(found)) or "nothing"
@@ -106,6 +103,18 @@ class Recording:
         if not used:
             raise HistoryError(NOTHING_RECORDED)
         return max(used, key=lambda one: one.peak.active)
+
+    def all_peak_holders(self) -> dict[str, PeakHolders]:
+        """What held the memory of each device that was used at its peak, by its name."""
+        found = sorted(self._found().items())
+        return {_name(device): one for device, one in found if one.peak.active}
+
+    def _found(self) -> dict[int, PeakHolders]:
+        found = dict(self._finished)
+        for (source, index), peak in self._peaks.items():
+            if peak.highest > found[index].peak.active if index in found else peak.highest >= 0:
+                found[index] = _holders(source, index, peak)
+        return found
 
     def history(self) -> AllocationHistory:
         """All events, from the first time that this was on.

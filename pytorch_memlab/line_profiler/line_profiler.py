@@ -21,7 +21,7 @@ from .function_versions import FunctionVersions
 from .intervals import FunctionIntervals, Measured
 from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
-from .recorded import RunTime, recorded_profile
+from .recorded import RunTime, recorded_profile, with_peaks
 from .registration import RegisteredFunction, resolve
 from .saved_profile import load, save
 from .selection import listed, selected_code_ids
@@ -266,7 +266,21 @@ class LineProfiler:
             self._raw_line_records,
             self._measured.devices(),
         )
-        return replace(profile, notes=records.notes, ends=records.ends)
+        places = {code_id: place for place, code_id in enumerate(self._code_infos)}
+        peaks = self._recording().all_peak_holders()
+        return replace(
+            profile,
+            devices=with_peaks(profile.devices, peaks),
+            notes=records.notes,
+            ends=records.ends,
+            failures={
+                (places[code_id], line): size
+                for (code_id, line), size in self._failures.items()
+                if code_id in places
+            },
+            peaks=peaks,
+            history=self._recording().history() if self._keeps_history else None,
+        )
 
     def indexes_of(self, func: object) -> tuple[int, ...]:
         """Places of functions among those of ``recorded``.

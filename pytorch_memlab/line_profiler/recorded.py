@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from ..devices import Device
+    from ..history.holders import PeakHolders
     from .line_store import LineStore
 
 
@@ -121,6 +122,23 @@ def measured_devices(
     return tuple(found.values())
 
 
+def with_peaks(
+    devices: Iterable[MeasuredDevice], peaks: Mapping[str, PeakHolders]
+) -> tuple[MeasuredDevice, ...]:
+    """Devices with the peaks of the whole run, which may be outside of the recorded lines.
+
+    Args:
+        devices: with the peaks of the lines.
+        peaks: of the run by the names of the devices.
+    """
+    return tuple(
+        replace(one, peak_active=max(one.peak_active, peaks[one.device.name].peak.active))
+        if one.device.name in peaks
+        else one
+        for one in devices
+    )
+
+
 def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> RecordedProfile:
     """What several profilers of one process recorded.
 
@@ -132,6 +150,7 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     entries: list[LineEntry] = []
     calls: list[Call] = []
     shown: dict[int, None] = {}
+    failures: dict[tuple[int, int], int] = {}
     for part in parts:
         known = {one: place for place, one in enumerate(functions)}
         new = {number for number, one in enumerate(part.functions) if one not in known}
@@ -154,13 +173,14 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
             for call in part.calls
             if call.callee in new
         ]
+        failures |= {(place[one], line): size for (one, line), size in part.failures.items()}
         chosen = range(len(part.functions)) if part.shown is None else part.shown
         shown.update(dict.fromkeys(place[number] for number in chosen))
     telling = [part for part in parts if part.shown is None or part.shown]
     capacities = {one.device.name: one.capacity for part in parts for one in part.devices}
     return RecordedProfile(
         parts[0].runs,
-        measured_devices(entries, capacities),
+        with_peaks(measured_devices(entries, capacities), _highest(parts)),
         tuple(functions),
         tuple(entries),
         tuple(calls),
@@ -168,7 +188,20 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         None if parts[0].shown is None else tuple(shown),
         tuple(dict.fromkeys(note for part in telling for note in part.notes)),
         tuple(dict.fromkeys(end for part in telling for end in part.ends)),
+        peaks=_highest(parts),
+        failures=failures,
+        history=next((part.history for part in parts if part.history is not None), None),
     )
+
+
+def _highest(parts: Iterable[RecordedProfile]) -> dict[str, PeakHolders]:
+    """Of each device, the highest peak that one of the profilers recorded."""
+    peaks: dict[str, PeakHolders] = {}
+    for part in parts:
+        for name, held in part.peaks.items():
+            if name not in peaks or held.peak.active > peaks[name].peak.active:
+                peaks[name] = held
+    return peaks
 
 
 def _calls(

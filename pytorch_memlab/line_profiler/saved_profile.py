@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .._common.atomic_write import check_writable, write_file
 from .._common.call_results import is_result_dropped
 from .._common.ranks import path_of_rank
-from ..errors import ProfileError, UsageError
+from ..errors import HistoryError, ProfileError, UsageError
 from ..profiles.merging import over_devices
 from ..render import saved_profile
 from .line_records import LineRecords, RecordsDisplay
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import TextIO
 
+    from ..history.holders import PeakHolders
+    from ..history.model import AllocationHistory
     from ..profiles.recorded import RecordedProfile
 
 _PICKLE = b"\x80"
@@ -45,7 +48,38 @@ class SavedProfile:
         """All lines, as data."""
         recorded = self._recorded
         infos = dict(enumerate(recorded.functions))
-        return LineRecords(recorded.entries, infos, recorded.notes, recorded.ends)
+        return LineRecords(
+            recorded.entries, infos, recorded.notes, recorded.ends, recorded.failures
+        )
+
+    def peak_holders(self, device: str | None = None) -> PeakHolders:
+        """What held the memory of a device at its peak; see ``LineProfiler.peak_holders``.
+
+        Args:
+            device: name, as ``cuda:0`` or, in a merged profile, ``rank0 cuda:0``; None for the one
+                with the highest peak.
+
+        Raises:
+            HistoryError: nothing was recorded of it.
+        """
+        peaks = self._recorded.peaks
+        if not peaks:
+            raise HistoryError("the profile has no peak: no memory was recorded in use")
+        if device is None:
+            return max(peaks.values(), key=lambda one: one.peak.active)
+        if device not in peaks:
+            raise HistoryError(f"{device} was not recorded: there is {', '.join(peaks)}")
+        return peaks[device]
+
+    def history(self) -> AllocationHistory:
+        """Every allocation and free.
+
+        Raises:
+            HistoryError: the run did not keep them.
+        """
+        if self._recorded.history is None:
+            raise HistoryError("the profile has no history: record it with run --history")
+        return self._recorded.history
 
     def display(
         self, func: object = None, columns: str | Iterable[str] | None = None
@@ -108,10 +142,10 @@ class SavedProfile:
         return f"<{type(self).__name__} of {', '.join(programs)}: {count} functions>"
 
     def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
-        found = self._of_each_device(func, columns)
-        if len(self._recorded.runs) < 2:
-            return found
-        return RecordsDisplay(over_devices(found.report))
+        found = self._of_each_device(func, columns).report
+        if self._recorded.sections:
+            found = replace(found, sections=(*found.sections, *self._recorded.sections))
+        return RecordsDisplay(found if len(self._recorded.runs) < 2 else over_devices(found))
 
     def _of_each_device(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
         recorded = self._recorded
@@ -119,7 +153,9 @@ class SavedProfile:
         if func is not None or recorded.shown is None:
             return self.records().display(_by_name(func), names)
         shown = {number: recorded.functions[number] for number in recorded.shown}
-        records = LineRecords(recorded.entries, shown, recorded.notes, recorded.ends)
+        records = LineRecords(
+            recorded.entries, shown, recorded.notes, recorded.ends, recorded.failures
+        )
         return records.display([info.qual_name for info in shown.values()], names)
 
 
@@ -181,6 +217,19 @@ def load(path: str | PathLike[str]) -> SavedProfile:
         ProfileError: the file is no saved profile; the message says what it is.
     """
     return SavedProfile(saved_profile.load(read_text(path), os.fspath(path)))
+
+
+def is_saved_profile(path: str | PathLike[str]) -> bool:
+    """Whether a file begins as JSON does, and no snapshot.
+
+    Args:
+        path: of the file.
+    """
+    try:
+        with open(path, "rb") as file:
+            return file.read(64).lstrip()[:1] == b"{"
+    except OSError:
+        return False
 
 
 def read_text(path: str | PathLike[str]) -> str:

@@ -38,6 +38,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
     calls: list[Call] = []
     peaks: dict[str, PeakHolders] = {}
     shown: dict[int, None] = {}
+    failures: dict[tuple[int, int], int] = {}
     for label, profile in zip(labels, profiles.values(), strict=True):
         part = _labelled(profile, label)
         runs += part.runs
@@ -53,6 +54,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
             )
             for call in part.calls
         ]
+        failures |= {(place[one], line): size for (one, line), size in part.failures.items()}
         chosen = range(len(part.functions)) if part.shown is None else part.shown
         shown.update(dict.fromkeys(place[number] for number in chosen))
     _check_once(runs, profiles)
@@ -74,6 +76,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
             for section in profile.sections
         ),
         peaks,
+        failures,
     )
 
 
@@ -119,7 +122,8 @@ def _over_devices(tables: Sequence[FunctionTable], columns: Sequence[str]) -> Fu
         if any(line in table.gaps for table in tables)
     }
     device = replace(tables[0].device, name="all devices")
-    return replace(tables[0], device=device, rows=rows, gaps=gaps)
+    failed = {line: size for table in tables for line, size in table.failed.items()}
+    return replace(tables[0], device=device, rows=rows, gaps=gaps, failed=failed)
 
 
 def _check_programs(profiles: Mapping[str, RecordedProfile]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..history.holders import PeakHolders
+from ..history.model import AllocationHistory
 from ..records import DeviceInfo, FunctionInfo, LineEntry, Section
 
 
@@ -98,6 +99,9 @@ class RecordedProfile:
         ends: where the tracing of lines ended too early.
         sections: what was said besides the tables, such as what holds the memory at the end.
         peaks: device name -> what held its memory at its peak, if that was recorded.
+        failures: index of a function and line at which a GPU ran out of memory -> bytes that the
+            program asked for there.
+        history: every allocation and free, if that was asked for.
     """
 
     runs: tuple[Run, ...]
@@ -111,3 +115,5 @@ class RecordedProfile:
     ends: tuple[str, ...] = ()
     sections: tuple[Section, ...] = ()
     peaks: Mapping[str, PeakHolders] = field(default_factory=dict)
+    failures: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    history: AllocationHistory | None = None

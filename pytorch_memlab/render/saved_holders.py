@@ -14,43 +14,38 @@ _WIDTH: Final = 7
 """Fields of a block."""
 
 
+class Texts:
+    """Texts that stand once, and are named by their index."""
+
+    def __init__(self) -> None:
+        self._indexes: dict[str, int] = {}
+
+    def index(self, text: str) -> int:
+        """The index of a text."""
+        return self._indexes.setdefault(text, len(self._indexes))
+
+    def all(self) -> list[str]:
+        """All texts in order."""
+        return list(self._indexes)
+
+
 def holders_data(holders: PeakHolders) -> dict[str, Any]:
-    """The peak of a device, its blocks, and their stacks; files and names of frames stand once.
+    """The peak of a device, its blocks, and their stacks.
 
     Args:
         holders: of the peak.
     """
     peak = holders.peak
-    texts: dict[str, int] = {}
-
-    def text(one: str) -> int:
-        return texts.setdefault(one, len(texts))
-
-    stacks = [
-        [[text(frame.filename), frame.line, text(frame.name)] for frame in stack]
-        for stack in holders.stacks
-    ]
-    blocks = [
-        [
-            block.address,
-            block.size,
-            block.requested,
-            block.stack,
-            block.forward,
-            text(str(block.category)),
-            text(block.module),
-        ]
-        for block in peak.blocks
-    ]
+    texts = Texts()
     return {
         "device": peak.device,
         "active": peak.active,
         "reserved": peak.reserved,
         "event": peak.event,
         "events": peak.events,
-        "texts": list(texts),
-        "stacks": stacks,
-        "blocks": blocks,
+        "stacks": [stack_data(stack, texts) for stack in holders.stacks],
+        "blocks": [block_data(block, texts) for block in peak.blocks],
+        "texts": texts.all(),
     }
 
 
@@ -64,10 +59,8 @@ def read_holders(data: Checked) -> PeakHolders:
         DamagedError: a field is missing or is not what it has to be.
     """
     texts = data.texts("texts")
-    stacks = [_stack(data, frames, texts) for frames in data.lists("stacks")]
-    blocks = tuple(
-        _block(data, fields, texts, len(stacks)) for fields in data.rows("blocks", _WIDTH)
-    )
+    stacks = [read_stack(data, frames, texts) for frames in data.lists("stacks")]
+    blocks = tuple(read_block(data, fields, texts, len(stacks)) for fields in data.lists("blocks"))
     active = data.count("active")
     if active != sum(block.size for block in blocks):
         raise DamagedError("the blocks of a peak do not add up to it")
@@ -82,7 +75,24 @@ def read_holders(data: Checked) -> PeakHolders:
     return PeakHolders(peak, stacks)
 
 
-def _stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
+def stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
+    """The frames of a stack.
+
+    Args:
+        stack: innermost frame first.
+        texts: that get the files and names.
+    """
+    return [[texts.index(one.filename), one.line, texts.index(one.name)] for one in stack]
+
+
+def read_stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
+    """What ``stack_data`` made of a stack.
+
+    Args:
+        data: that has it.
+        frames: of the stack.
+        texts: files and names.
+    """
     found = []
     for frame in frames:
         if not isinstance(frame, list) or len(frame) != 3:
@@ -98,7 +108,35 @@ def _stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
     return tuple(found)
 
 
-def _block(data: Checked, fields: list[Any], texts: tuple[str, ...], stacks: int) -> Block:
+def block_data(block: Block, texts: Texts) -> list[int | None]:
+    """The fields of a block.
+
+    Args:
+        block: in use.
+        texts: that get the category and the module.
+    """
+    return [
+        block.address,
+        block.size,
+        block.requested,
+        block.stack,
+        block.forward,
+        texts.index(str(block.category)),
+        texts.index(block.module),
+    ]
+
+
+def read_block(data: Checked, fields: object, texts: tuple[str, ...], stacks: int) -> Block:
+    """What ``block_data`` made of a block.
+
+    Args:
+        data: that has it.
+        fields: of the block.
+        texts: categories and modules.
+        stacks: how many there are.
+    """
+    if not isinstance(fields, list) or len(fields) != _WIDTH:
+        raise DamagedError(f"a block has other than {_WIDTH} fields")
     address, size, requested, stack, forward, category, module = fields
     return Block(
         # An address is of 64 bits without a sign.

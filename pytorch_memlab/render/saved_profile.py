@@ -20,6 +20,7 @@ from ..errors import ProfileError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry, Section
 from .checked_json import Checked, DamagedError
+from .saved_history import history_data, read_history
 from .saved_holders import holders_data, read_holders
 
 FORMAT: Final = "pytorch_memlab.profile"
@@ -54,6 +55,8 @@ def render(profile: RecordedProfile) -> str:
         "calls": [asdict(call) for call in profile.calls],
         "sections": [asdict(section) for section in profile.sections],
         "peaks": {device: holders_data(held) for device, held in profile.peaks.items()},
+        "failures": [[*place, size] for place, size in profile.failures.items()],
+        "history": None if profile.history is None else history_data(profile.history),
     }
     return json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n"
 
@@ -156,7 +159,18 @@ def _profile(data: Checked) -> RecordedProfile:
         data.texts("ends"),
         tuple(_section(one) for one in data.objects("sections")),
         {name: read_holders(one) for name, one in data.object_by_name("peaks").items()},
+        dict(_failures(data, len(functions))),
+        None if data.value("history") is None else read_history(data.object("history")),
     )
+
+
+def _failures(data: Checked, functions: int) -> Iterator[tuple[tuple[int, int], int]]:
+    for function, line, size in data.rows("failures", 3):
+        place = data.checked_index(function, functions, "failures")
+        yield (
+            (place, data.checked_count(line, "failures")),
+            data.checked_count(size, "failures"),
+        )
 
 
 def _section(data: Checked) -> Section:

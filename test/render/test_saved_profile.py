@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import zlib
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,9 +25,21 @@ from sample_reports import (
 
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab.errors import ProfileError, UsageError
+from pytorch_memlab.errors import HistoryError, ProfileError, UsageError
+from pytorch_memlab.history.category import Category
+from pytorch_memlab.history.event_log import EventLog
+from pytorch_memlab.history.holders import PeakHolders
+from pytorch_memlab.history.model import (
+    AllocationHistory,
+    Block,
+    DeviceHistory,
+    Event,
+    Frame,
+    Segment,
+)
+from pytorch_memlab.history.peak import Peak
 from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from pytorch_memlab.records import FunctionInfo
+from pytorch_memlab.records import FunctionInfo, Section
 from pytorch_memlab.render import saved_profile
 
 RUN = Run(
@@ -39,6 +53,21 @@ RUN = Run(
     exception="RuntimeError: ü\udc80",
     rank=1,
     world_size=2,
+)
+
+HOLDERS = PeakHolders(
+    Peak(
+        0,
+        1536,
+        2048,
+        3,
+        9,
+        (
+            Block(2**63 + 512, 1024, 600, 1, 2, Category.GRADIENTS, "Net.a"),
+            Block(2**63 + 1536, 512, 4, None),
+        ),
+    ),
+    [(), (Frame("train.py", 7, "step"), Frame("train.py", 3, "ü\udc80")), ()],
 )
 
 PROFILE = RecordedProfile(
@@ -59,11 +88,40 @@ PROFILE = RecordedProfile(
     (1, 0),
     ("a note",),
     ("tracing ended",),
+    (Section("held at the end", ("bytes",), (("parameters", (3,)), ("rest", (None,))), ("n",)),),
+    {"cuda:0": HOLDERS},
+    {(0, 8): 1 << 20},
+    AllocationHistory(
+        [
+            DeviceHistory(
+                0,
+                EventLog(
+                    [
+                        Event("segment_alloc", 2**63 + 512, 2048, 0, 5, 0),
+                        Event("alloc", 2**63 + 512, 600, -1, 6, 1, 2, Category.GRADIENTS, "Net.a"),
+                    ]
+                ),
+                [Segment(2**63 + 512, 2048, False, HOLDERS.peak.blocks, 7, True)],
+                [Segment(0, 1024, True, (), 0, None)],
+            ),
+            DeviceHistory(1, EventLog(), [], is_rounded=False),
+        ],
+        HOLDERS.stacks,
+        {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+    ),
 )
 
 
 def test_a_profile_loads_as_it_was() -> None:
-    assert saved_profile.load(saved_profile.render(PROFILE), "p.json") == PROFILE
+    loaded = saved_profile.load(saved_profile.render(PROFILE), "p.json")
+    assert replace(loaded, history=None) == replace(PROFILE, history=None)
+    assert loaded.history is not None
+    assert PROFILE.history is not None
+    for one, other in zip(loaded.history.devices, PROFILE.history.devices, strict=True):
+        assert list(one.events) == list(other.events)
+        assert replace(one, events=()) == replace(other, events=())
+    assert loaded.history.stacks == PROFILE.history.stacks
+    assert loaded.history.settings == PROFILE.history.settings
 
 
 def test_fields_keep_their_order() -> None:
@@ -92,6 +150,16 @@ def test_the_file_says_what_it_is() -> None:
 
 def damaged(**changes: object) -> str:
     return json.dumps(json.loads(saved_profile.render(PROFILE)) | changes)
+
+
+def of_peak(**changes: object) -> str:
+    data = json.loads(saved_profile.render(PROFILE))
+    data["peaks"]["cuda:0"] |= changes
+    return json.dumps(data)
+
+
+def packed(content: bytes) -> str:
+    return damaged(history={"zlib": base64.b64encode(zlib.compress(content)).decode()})
 
 
 def with_first(name: str, **changes: object) -> str:
@@ -185,6 +253,23 @@ def test_what_is_no_profile_is_refused_with_its_reason(text: str, message: str) 
         (with_first("devices", capacity=-1), "'capacity' has -1, expected is a whole number from"),
         (with_first("calls", callee=3), "'callee' has 3, expected is an index below 3"),
         (with_first("calls", delta={"cuda:9": 1}), "a call names a device that is not there"),
+        (with_first("sections", rows=[["a", [1, 2]]]), "a row of a section has other values than"),
+        (with_first("sections", rows=[[3, [1]]]), "a row of a section has no name"),
+        (of_peak(active=3), "the blocks of a peak do not add up to it"),
+        (of_peak(stacks=[[[0, 1]]]), "a frame of a stack has other than three fields"),
+        (of_peak(stacks=[[[99, 1, 0]]]), "'stacks' has 99, expected is an index below"),
+        (of_peak(blocks=[[1, 2]]), "a block has other than 7 fields"),
+        (of_peak(blocks=[[0, 1536, 5, 9, 0, 0, 0]]), "'blocks' has 9, expected is an index below"),
+        (of_peak(blocks=[[-1, 1536, 5, 0, 0, 0, 0]]), "'blocks' has -1, expected is an index"),
+        (damaged(failures=[[9, 1, 1]]), "'failures' has 9, expected is an index below 3"),
+        (damaged(history={"zlib": "?"}), "its history cannot be unpacked"),
+        (damaged(history={"zlib": "aGVsbG8="}), "its history cannot be unpacked"),
+        (packed(b"[]"), "its history is no object"),
+        (packed(b"{}"), "it has no 'texts'"),
+        (
+            damaged(history={"zlib": base64.b64encode(zlib.compress(b"{}")[:-1]).decode()}),
+            "its history is cut off, or larger than 4 GiB",
+        ),
     ],
 )
 def test_each_damaged_field_is_named(text: str, message: str) -> None:
@@ -211,7 +296,9 @@ def test_ten_thousand_lines_take_little_time_and_room() -> None:
     entries = tuple(
         replace(entry(0, line, 0), stats=dict.fromkeys(fields, line)) for line in range(1, 10_001)
     )
-    profile = replace(PROFILE, functions=(function,), entries=entries, calls=(), shown=None)
+    profile = replace(
+        PROFILE, functions=(function,), entries=entries, calls=(), shown=None, history=None
+    )
     began = time.process_time()
     text = saved_profile.render(profile)
     loaded = saved_profile.load(text, "p.json")
@@ -248,6 +335,8 @@ def test_a_loaded_profile_displays_as_the_profiler_does(
     loaded.print_stats(function, columns)  # type: ignore[arg-type]
     assert capsys.readouterr().out == f"{live!r}\n"
     assert list(loaded.records()._raw_line_records) == list(prof.recorded().entries)
+    assert loaded.peak_holders().by_line() == prof.peak_holders().by_line()
+    assert loaded.peak_holders("cuda:1").by_stack() == prof.peak_holders("cuda:1").by_stack()
     assert loaded.records().to_dataframe().equals(prof.records().to_dataframe())
 
 
@@ -257,6 +346,44 @@ def test_what_a_simulation_did_not_know_is_loaded(tmp_path: Path) -> None:
     prof.save(tmp_path / "p.json")
     assert "not modelled: linalg_qr" in repr(prof.display())
     assert repr(pytorch_memlab.load(tmp_path / "p.json").display()) == repr(prof.display())
+
+
+def test_a_line_that_ran_out_of_memory_is_marked_when_it_is_loaded(tmp_path: Path) -> None:
+    def fails() -> None:
+        torch.zeros(1 << 30, device="cuda")
+
+    with simulate("1GiB"), pytest.raises(torch.OutOfMemoryError), LineProfiler(fails) as prof:
+        fails()
+    prof.save(tmp_path / "p.json")
+    loaded = pytorch_memlab.load(tmp_path / "p.json")
+    assert list(loaded.recorded().failures.values()) == [4 << 30]
+    assert repr(loaded.display()) == repr(prof.display())
+
+
+def test_a_history_is_saved_where_it_was_asked_for(tmp_path: Path) -> None:
+    for history in (False, True):
+        with simulate("24GiB"), LineProfiler(inner, history=history) as prof:
+            inner()
+        prof.save(tmp_path / "p.json", force=True)
+        loaded = pytorch_memlab.load(tmp_path / "p.json")
+        if history:
+            events = loaded.history().devices[0].events
+            assert list(events) == list(prof.history().devices[0].events)
+            assert [event.action for event in events] == [
+                "segment_alloc",
+                "alloc",
+                "free_completed",
+            ]
+        else:
+            with pytest.raises(HistoryError, match=r"^the profile has no history: record it with"):
+                loaded.history()
+
+
+def test_a_profile_without_memory_has_no_peak(tmp_path: Path) -> None:
+    LineProfiler(inner).save(tmp_path / "p.json")
+    loaded = pytorch_memlab.load(tmp_path / "p.json")
+    with pytest.raises(HistoryError, match=r"^the profile has no peak: no memory was recorded"):
+        loaded.peak_holders()
 
 
 def test_the_run_is_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,118 @@
+"""``pytorch-memlab peak`` of a saved profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytorch_memlab import load
+from pytorch_memlab.cli.main import main
+
+SCRIPT = """\
+import torch
+
+
+def make():
+    return torch.zeros(1 << 20, device="cuda")
+
+
+kept = make()
+torch.cat([kept, kept])
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder to work in, with a script."""
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text(SCRIPT)
+    return "script.py"
+
+
+@pytest.mark.parametrize("by", ["line", "function", "module", "stack"])
+def test_it_is_that_of_the_snapshot_of_the_same_run(
+    by: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--gpu", "24GiB", "-o", "p.json", "-o", "p.pickle", script])
+    capsys.readouterr()
+    assert main(["peak", "--by", by, "p.pickle"]) == 0
+    of_snapshot = capsys.readouterr().out.splitlines()
+    assert main(["peak", "--by", by, "p.json"]) == 0
+    of_profile = capsys.readouterr().out.splitlines()
+    begin = 0 if by == "stack" else 1  # which counts events
+    assert of_profile[begin:] == of_snapshot[begin:]
+    assert len(of_profile) > begin
+
+
+def test_a_profile_has_the_categories(script: str, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["run", "--gpu", "24GiB", "-o", "p.json", script])
+    capsys.readouterr()
+    main(["peak", "--by", "category", "p.json"])
+    assert [line.split("  ")[-1] for line in capsys.readouterr().out.splitlines()[2:]] == [
+        "temporaries",
+        "inputs and other tensors",
+    ]
+
+
+def test_the_peak_adds_up_to_that_of_the_lines(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--gpu", "24GiB", "-o", "p.json", script])
+    recorded = load("p.json").recorded()
+    (device,) = recorded.devices
+    holders = recorded.peaks["cuda:0"]
+    assert sum(one.size for one in holders.by_line()) == device.peak_active == 12 << 20
+
+
+def test_differences_of_holders_follow_moved_lines(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--gpu", "24GiB", "-o", "a.json", script])
+    Path(script).write_text("import torch\n\n\n" + SCRIPT.replace("1 << 20", "1 << 21"))
+    main(["run", "--gpu", "24GiB", "-o", "b.json", script])
+    capsys.readouterr()
+    main(["diff", "a.json", "b.json"])
+    out = capsys.readouterr().out
+    assert (
+        "held at the peak of cuda:0, by line:\n"
+        "   +8.0 MiB 8.0 MiB -> 16.0 MiB      script.py:12\n"
+        "   +4.0 MiB 4.0 MiB -> 8.0 MiB       script.py:8\n"
+    ) in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["p.json", "--device", "3"], "p.json has no peak of GPU 3: no memory was recorded in use"),
+        (["empty.json"], "empty.json has no peak: no memory was recorded in use"),
+        (["other.json"], "other.json is JSON, but no profile of pytorch_memlab"),
+        (["cut.json"], "cut.json is cut off or damaged: its JSON ends or breaks at character "),
+        (["missing.json"], "cannot read missing.json: No such file or directory"),
+    ],
+)
+def test_what_has_no_peak_is_said_in_one_line(
+    arguments: list[str], message: str, script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--gpu", "24GiB", "-o", "p.json", script])
+    Path("none.py").write_text("x = 1\n")
+    main(["run", "--gpu", "24GiB", "-o", "empty.json", "none.py"])
+    Path("other.json").write_text('{"a": 1}')
+    Path("cut.json").write_text(Path("p.json").read_text()[:500])
+    capsys.readouterr()
+    assert main(["peak", *arguments]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"pytorch-memlab peak: error: {message}")
+    assert err.count("\n") == 1
+
+
+def test_history_is_kept_in_a_profile_alone(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", "--gpu", "24GiB", "--history", script]) == 2
+    assert capsys.readouterr().err == (
+        "pytorch-memlab run: error: --history is for the profile: give -o FILE.json too\n"
+    )
+    main(["run", "--gpu", "24GiB", "--history", "-o", "p.json", script])
+    assert len(load("p.json").history().devices[0].events) > 3
