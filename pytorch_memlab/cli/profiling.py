@@ -236,7 +236,7 @@ class Profile:
             found,
             history=found.history if self._saves_history else None,
             runs=(run,),
-            sections=tuple(section for other in self._others for section in other.sections()),
+            sections=self._sections,
         )
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from io import TextIOBase
 from typing import TYPE_CHECKING, Any
@@ -268,6 +269,10 @@ class LineProfiler:
         )
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         peaks = self._recording().all_peak_holders()
+        history = None
+        if self._keeps_history:
+            with suppress(HistoryError):  # nothing took memory
+                history = self._recording().history()
         return replace(
             profile,
             devices=with_peaks(profile.devices, peaks),
@@ -279,7 +284,7 @@ class LineProfiler:
                 if code_id in places
             },
             peaks=peaks,
-            history=self._recording().history() if self._keeps_history else None,
+            history=history,
         )
 
     def indexes_of(self, func: object) -> tuple[int, ...]:

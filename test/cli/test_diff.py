@@ -97,6 +97,18 @@ lines whose peak is higher or lower:
             1.0 MiB -> 6.0 MiB  def forward_all(x):
    -4.0 MiB train.py:10  <module> (edited, was line 13)
             6.0 MiB -> 2.0 MiB  more = torch.zeros(1 << 19, device="cuda")
+
+held at the peak of cuda:0, by category:
+   +4.0 MiB 6.0 MiB -> 10.0 MiB      inputs and other tensors
+   +4.0 MiB 0 B -> 4.0 MiB           temporaries
+
+held at the peak of cuda:0, by module:
+   +8.0 MiB 6.0 MiB -> 14.0 MiB      outside of modules, or not known
+
+held at the peak of cuda:0, by line:
+   +6.0 MiB 2.0 MiB -> 8.0 MiB       train.py:7
+   +4.0 MiB 0 B -> 4.0 MiB           train.py:11
+   -2.0 MiB 4.0 MiB -> 2.0 MiB       train.py:10
 """
 
 

@@ -116,3 +116,22 @@ def test_history_is_kept_in_a_profile_alone(
     )
     main(["run", "--gpu", "24GiB", "--history", "-o", "p.json", script])
     assert len(load("p.json").history().devices[0].events) > 3
+
+
+def test_a_history_of_nothing_is_left_out(script: str) -> None:
+    Path("none.py").write_text("x = 1\n")
+    assert main(["run", "--history", "--gpu", "24GiB", "-o", "p.json", "none.py"]) == 0
+    assert load("p.json").recorded().functions[0].qual_name == "<module>"
+
+
+def test_the_report_of_categories_is_saved_and_shown(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--gpu", "24GiB", "--report", script])
+    printed = capsys.readouterr().out
+    main(["run", "--gpu", "24GiB", "--report", "-o", "p.json", script])
+    capsys.readouterr()
+    (section,) = load("p.json").recorded().sections
+    main(["show", "p.json"])
+    assert section.title in printed
+    assert capsys.readouterr().out.startswith(printed)
