@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices import find_devices, get_device
-from ..errors import UsageError
+from ..errors import HistoryError, UsageError
 from ..out_of_memory import failure_in, uncaught
 from ..records import FunctionInfo
 from ..render import gaps
