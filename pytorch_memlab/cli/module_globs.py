@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from importlib.machinery import SourceFileLoader
-from types import CodeType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
@@ -63,10 +63,14 @@ def functions_of_module(module: object, pattern: str) -> list[RegisteredFunction
         module: the module.
         pattern: of qualified names.
     """
-    try:
-        return [one for one in resolve(module) if fnmatchcase(plain(one.qual_name), pattern)]
-    except NotAFunctionError:
-        return []
+    found: dict[int, RegisteredFunction] = {}
+    # Of a class or function only: a module such as torch.classes answers any attribute's name.
+    names = vars(module) if isinstance(module, ModuleType) else {}
+    for member in list(names.values()):
+        if isinstance(member, (type, FunctionType)) and member.__module__ == names["__name__"]:
+            with suppress(NotAFunctionError):
+                found.update((id(one.code), one) for one in resolve(member))
+    return [one for one in found.values() if fnmatchcase(plain(one.qual_name), pattern)]
 
 
 class ImportedFunctions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -79,7 +80,9 @@ class Steps:
             if self.done == self._last:
                 end()
                 tell(f"ending the program after {_steps(self.done)} ({self._limits})")
-            raise StepsDone(0)
+            if threading.current_thread() is threading.main_thread():
+                raise StepsDone(0)
+            raise SystemExit(0)  # a thread ends without a word at this very class only
 
 
 def _steps(count: int) -> str:

@@ -116,6 +116,12 @@ help:
   -V, --version  show the version
 
 pytorch-memlab COMMAND --help shows the options of a command.
+
+exit codes:
+  0  done; run ends with the code of the program, 1 after an error
+  1  a comparison found more growth than its --fail-over allows
+  2  the command line cannot be carried out
+  3  run: the program ran out of memory on a simulated GPU
 """
 
 

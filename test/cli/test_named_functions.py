@@ -144,6 +144,15 @@ def test_modules_that_were_imported_before_are_profiled_too(write, capsys):
     assert profiled(capsys) == ["relu"]
 
 
+def test_all_of_torch_can_be_named(write, capsys):
+    """A module such as torch.classes makes an attribute, or an error, of any name."""
+    text = "import torch\ntorch.nn.functional.relu(torch.ones(2))\n"
+
+    main(["run", "-c", "hits", "-f", "torch._[a-z]*s:*,torch.nn.functional:relu", write(text)])
+
+    assert "relu" in profiled(capsys)
+
+
 def test_a_pattern_of_modules_that_matched_nothing_is_said(write, capsys):
     main(["run", "-c", "hits", "-f", "no_such.*:*,train", write(SCRIPT)])
 

@@ -165,3 +165,20 @@ def test_no_hook_and_nothing_switched_off_is_left(write, capsys):
 def test_numbers_that_are_no_number_of_steps(options, said, write, capsys):
     assert main(["run", *options, write("pass")]) == 2
     assert capsys.readouterr().err == f"pytorch-memlab run: error: {said}\n"
+
+
+def test_steps_in_a_thread_end_the_thread_without_a_word(write, capsys):
+    loop = TRAIN[TRAIN.index("try:") :]
+    body = "".join(f"    {line}\n" for line in loop.splitlines())
+    text = f"import threading\n{TRAIN[: TRAIN.index('try:')]}def train():\n{body}"
+    thread = (
+        "thread = threading.Thread(target=train)\nthread.start()\nthread.join()\nprint('main')\n"
+    )
+
+    main(["run", "--steps", "2", "-f", "step", "-c", "hits", write(text + thread)])
+
+    out, err = capsys.readouterr()
+    assert out.startswith("[0]\nmain\n## step\n")
+    assert err == (
+        f"{SIMULATING}pytorch-memlab: ending the program after 2 optimizer steps (--steps 2)\n"
+    )
