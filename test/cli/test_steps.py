@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -167,13 +168,12 @@ def test_numbers_that_are_no_number_of_steps(options, said, write, capsys):
     assert capsys.readouterr().err == f"pytorch-memlab run: error: {said}\n"
 
 
-def test_steps_in_a_thread_end_the_thread_without_a_word(write, capsys):
+def test_steps_in_a_thread_end_the_thread_without_a_word(write, capsys, monkeypatch):
+    monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest has its own
     loop = TRAIN[TRAIN.index("try:") :]
     body = "".join(f"    {line}\n" for line in loop.splitlines())
     text = f"import threading\n{TRAIN[: TRAIN.index('try:')]}def train():\n{body}"
-    thread = (
-        "thread = threading.Thread(target=train)\nthread.start()\nthread.join()\nprint('main')\n"
-    )
+    thread = "t = threading.Thread(target=train)\nt.start()\nt.join()\nprint('main')\n"
 
     main(["run", "--steps", "2", "-f", "step", "-c", "hits", write(text + thread)])
 
