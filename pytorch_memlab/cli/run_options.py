@@ -175,7 +175,8 @@ def _add_simulation(add: Add) -> None:
     add(
         "--strict",
         action="store_true",
-        help="simulate, and fail at the first line that would be marked ?",
+        help="simulate, and fail at the first line that would be marked ?: memory is not counted,"
+        " or a dry run assumes a value",
     )
     # A value of its own would be taken for the script.
     add(
@@ -183,7 +184,8 @@ def _add_simulation(add: Add) -> None:
         dest="strict",
         action="store_const",
         const="estimates",
-        help="simulate, and fail at the first line that would be marked ? or ~",
+        help="simulate, and fail at the first line that would be marked ? or ~ (an estimate is"
+        " counted)",
     )
     _add_former_spellings(add)
 

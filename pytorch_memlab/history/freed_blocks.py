@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from .._common.user_code import is_of_user
 from .category import Category
-from .holders import is_of_user
 from .live_blocks import BACKWARD, FORWARD_WITH_NODE, NOT_SEEN
 
 if TYPE_CHECKING:

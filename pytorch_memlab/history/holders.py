@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import os
-import sysconfig
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
+from .._common.user_code import is_of_user
 from .model import AllocationHistory, Block, Event, Frame, Stack
 from .peak import Peak, find_peak
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_LIBRARIES: Final = tuple(
-    os.path.join(folder, "")
-    for folder in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-)
-_PACKAGES: Final = ("site-packages", "dist-packages")
-_OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 _ENGINE: Final = "_engine_run_backward"
 """The function of torch that runs the backward pass."""
@@ -280,26 +272,3 @@ def innermost_of_user(stack: Stack) -> Frame:
         if is_of_user(frame.filename):
             return frame
     return stack[0] if stack else Frame("", 0, NO_FRAMES)
-
-
-@lru_cache(maxsize=10_000)
-def is_of_user(filename: str) -> bool:
-    """Whether a file is the user's own, not a library's, on whichever machine it was recorded.
-
-    Args:
-        filename: as a frame has it.
-
-    >>> is_of_user("/home/me/train.py"), is_of_user("/venv/lib/site-packages/torch/nn/modules.py")
-    (True, False)
-    """
-    if not filename.endswith(".py") and not filename.startswith("<ipython"):
-        return False
-    parts = filename.replace("\\", "/").split("/")
-    if any(part in _PACKAGES for part in parts) or filename.startswith(("<frozen", _OWN)):
-        return False
-    return not filename.startswith(_LIBRARIES) and not _is_standard_library(parts)
-
-
-def _is_standard_library(parts: Sequence[str]) -> bool:
-    """Whether a path runs through ``lib/python3.x``, as on the machine that recorded it."""
-    return any(left == "lib" and right.startswith("python3") for left, right in pairwise(parts))

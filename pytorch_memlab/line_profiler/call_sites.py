@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-from ..history.holders import is_of_user
+from .._common.user_code import is_of_user
 
 if TYPE_CHECKING:
     from types import CodeType

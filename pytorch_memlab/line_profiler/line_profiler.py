@@ -24,7 +24,6 @@ from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
 from .recorded import RunTime, recorded_profile, with_peaks
 from .registration import RegisteredFunction, resolve
-from .saved_profile import load, save
 from .selection import listed, selected_code_ids
 from .showing import show, write
 from .tracer import current_tracer
@@ -312,6 +311,8 @@ class LineProfiler:
         Raises:
             UsageError: there is one, or it cannot be written; the older one is as it was.
         """
+        from .saved_profile import save
+
         save(self.recorded(), path, force=force)
 
     @staticmethod
@@ -327,6 +328,8 @@ class LineProfiler:
         Raises:
             ProfileError: the file is no saved profile; the message says what it is.
         """
+        from .saved_profile import load
+
         return load(path)
 
     def peak_holders(self, device: int | str | torch.device | None = None) -> PeakHolders:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from .._common.user_code import is_of_user
 from ..history.call_tree import call_tree
-from ..history.holders import is_of_user
 from .page import Fragment, fill
 from .source_line import source_line
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..history.holders import is_of_user
+from .._common.user_code import is_of_user
 from .source_line import source_line
 
 if TYPE_CHECKING:

@@ -21,10 +21,10 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .._common.call_stacks import Place as FrameLine
+from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
 from ..devices.allocations import address_finder, allocations_of
 from ..history.category import Category
-from ..history.holders import is_of_user
 from ..history.out_of_memory import (
     AttentionCall,
     HeldBlock,
