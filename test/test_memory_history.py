@@ -275,8 +275,16 @@ def test_arguments_of_later_releases_are_taken(gpu):
     torch._C._cuda_record_memory_history(*positional, False, False)
     torch.empty(512, device="cuda")
     assert events(torch.cuda.memory._snapshot()) == []
-    with pytest.raises(UnsupportedCUDACallError, match="record_pinned_host_memory=True"):
-        torch._C._cuda_record_memory_history(*positional, True, True)
+    legacy = (True, True, 100, True, False, False, False, False, [])
+    torch._C._cuda_record_memory_history_legacy(*legacy, False, True)
+    torch.empty(512, dtype=torch.uint8, device="cuda")
+    assert events(torch.cuda.memory._snapshot())[0][::2] == ("alloc", 512)
+    for record, arguments in (
+        (torch._C._cuda_record_memory_history, positional),
+        (torch._C._cuda_record_memory_history_legacy, legacy),
+    ):
+        with pytest.raises(UnsupportedCUDACallError, match="record_pinned_host_memory=True"):
+            record(*arguments, True, True)
 
 
 @pytest.mark.parametrize(

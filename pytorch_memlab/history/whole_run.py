@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from inspect import signature
 from itertools import zip_longest
 from typing import Any, Final, Literal, NamedTuple
 
@@ -175,7 +174,7 @@ class WholeRunHistory:
         wish, arguments = _wish_of(given)
         if not self._keeps_events:
             wish, arguments = _Wish(sys.maxsize) if given[_ENABLED] else _NOTHING, list(given)
-        clears = _flag(given, _CLEARS, default=not _can_keep())
+        clears = _flag(given, _CLEARS, default=False)
         self._change(wish, clears, lambda: self._calls.record(*arguments))
 
     def _record_legacy(
@@ -187,7 +186,7 @@ class WholeRunHistory:
         *options: Any,
     ) -> None:
         wish = _Wish(max(1, max_entries), has_stacks=record_stacks) if enabled else _NOTHING
-        clears = _flag(options, 1, default=not _can_keep())
+        clears = _flag(options, 1, default=False)
         arguments = (enabled, record_context, sys.maxsize, True, *options)
         if not self._keeps_events:
             arguments = (enabled, record_context, max_entries, record_stacks, *options)
@@ -247,13 +246,6 @@ def _wish_of(given: Sequence[Any]) -> tuple[_Wish, list[Any]]:
 
 def _flag(arguments: Sequence[Any], place: int, default: bool) -> bool:
     return bool(arguments[place]) if len(arguments) > place else default
-
-
-def _can_keep() -> bool:
-    """Whether a second call can leave the events there; in older releases each one clears them."""
-    import torch
-
-    return "clear_history" in signature(torch.cuda.memory._record_memory_history).parameters
 
 
 def _joined(earlier: list[Trace], later: list[Trace]) -> list[Trace]:

@@ -156,11 +156,7 @@ class MemoryHistory:
         record_pinned_host_memory: bool = False,
         record_cuda: bool = True,
     ) -> None:
-        if record_pinned_host_memory:
-            raise UnsupportedCUDACallError(
-                "_record_memory_history(record_pinned_host_memory=True) is not covered by the "
-                "simulated GPU; leave it out to record the memory of the GPUs"
-            )
+        _refuse_pinned(record_pinned_host_memory)
         if enabled not in (None, "state", "all"):
             raise RuntimeError("expected state to be 'state', 'all', or None")
         if context not in _LEVELS:
@@ -189,10 +185,13 @@ class MemoryHistory:
         compile_context: bool = False,
         global_record_annotations: bool = False,
         skip_actions: Sequence[str] = (),
+        record_pinned_host_memory: bool = False,
+        record_cuda: bool = True,
     ) -> None:
+        _refuse_pinned(record_pinned_host_memory)
         level = "alloc" if trace_alloc_record_context else "state" if record_context else None
         self._switch(
-            enabled,
+            enabled and record_cuda,
             _LEVELS[level],
             trace_alloc_max_entries,
             clear=clear_history,
@@ -265,6 +264,14 @@ class MemoryHistory:
             "allocator_settings": _settings(self._machine.known_gpus[0]),
             "external_annotations": [],
         }
+
+
+def _refuse_pinned(is_asked_for: bool) -> None:
+    if is_asked_for:
+        raise UnsupportedCUDACallError(
+            "_record_memory_history(record_pinned_host_memory=True) is not covered by the "
+            "simulated GPU; leave it out to record the memory of the GPUs"
+        )
 
 
 def _is_of_pool(segment: dict[str, Any], pool: Sequence[Any] | None) -> bool:
