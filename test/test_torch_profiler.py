@@ -10,6 +10,7 @@ import torch
 from torch.cuda import _memory_viz
 from torch.profiler import ProfilerActivity, profile
 
+from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.simulation import simulate
 
 KIB = 2**10
@@ -119,3 +120,38 @@ def test_activities_of_cuda_bring_no_warnings(gpu, capfd):
 
     assert "Failed to record CUDA event" not in capfd.readouterr().err
     assert "aten::empty" in taken.key_averages().table()
+
+
+def test_modules_are_called_under_a_profile_with_stacks_while_holders_are_recorded(gpu):
+    recording = Recording()
+    recording.begin()
+    try:
+        with profile(activities=[ProfilerActivity.CPU], **EVERYTHING):
+            torch.nn.Sequential(torch.nn.Linear(256, 256)).cuda()(torch.ones(256, device="cuda"))
+    finally:
+        recording.end()
+
+    names = [share.name for share in recording.peak_holders(0).by_module()]
+    assert "Sequential.0" in names
+
+
+def test_a_schedule_hands_over_the_memory_of_its_steps(gpu, tmp_path):
+    file = tmp_path / "timeline.json"
+    kept = []
+
+    def ready(taken):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            taken.export_memory_timeline(str(file), device="cuda:0")
+
+    schedule = torch.profiler.schedule(wait=1, warmup=0, active=2, repeat=1)
+    with profile(
+        activities=[ProfilerActivity.CPU], schedule=schedule, on_trace_ready=ready, **EVERYTHING
+    ) as taken:
+        for size in (1, 2, 4, 8):
+            kept.append(on_gpu(size))
+            taken.step()
+
+    _times, sizes = json.loads(file.read_text())
+    assert [sum(each) // KIB for each in sizes] == [1, 3, 7]
+    assert len(kept) == 4

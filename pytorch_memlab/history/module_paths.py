@@ -54,19 +54,20 @@ class ModulePaths:
     def begin(self) -> None:
         """Follow calls from now on."""
         original: Any = torch.nn.Module.__call__
-        thread, numbers, path_of = self.thread, self._numbers, self._path_of
+        thread, numbers, path_of, paths = self.thread, self._numbers, self._path_of, self
 
+        # torch.profiler takes the variable called self, of whatever __call__ is, for the module.
         @functools.wraps(original)
-        def call(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-            if self._replacement is not call:
-                return original(module, *args, **kwargs)
+        def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if paths._replacement is not call:
+                return original(self, *args, **kwargs)
             running = thread.running
             depth = len(running)
             try:
-                running.append((module, path_of(module, running)))
+                running.append((self, path_of(self, running)))
                 if not depth:
                     thread.call = next(numbers)
-                return original(module, *args, **kwargs)
+                return original(self, *args, **kwargs)
             finally:
                 del running[depth:]
                 if not depth:
