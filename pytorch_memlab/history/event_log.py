@@ -91,6 +91,11 @@ class EventLog(Sequence[Event]):
             self._module_names.append(module)
         self._modules.append(number)
 
+    @property
+    def categories(self) -> Sequence[int]:
+        """Of each event, the place of its category in ``Category``."""
+        return self._categories
+
     def set_category(self, index: int, category: Category) -> None:
         """Change the category of an event, which is often known only later.
 

@@ -5,13 +5,19 @@ A history has millions of events and a picture a thousand columns. Moments at wh
 moved are left out. If there are still too many, they are split into equal buckets, and of each
 bucket three moments stay: those of its highest and lowest active bytes, and of its highest reserved
 bytes. Every point is a moment that was, so its bands add up to the active bytes at it.
+
+Note [Bands of a timeline]
+Each event changes the active bytes by some bytes, which belong to the band of the block that it
+allocates or frees. So for each event the block is noted: by the index of the event that allocated
+it, or, past the last event, by its place among the blocks before the first one. The rest is sums
+over columns.
 """
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -19,8 +25,9 @@ import numpy as np
 import numpy.typing as npt
 
 from .category import Category
+from .event_log import EventLog, log_of
 from .holders import charged_frame, innermost_of_user
-from .model import AllocationHistory, Block, Event, Frame, Stack
+from .model import AllocationHistory, Block, Frame, Stack
 from .peak import AllocatorState
 from .settings import settings_of
 
@@ -35,9 +42,9 @@ _OPTIMIZER: Final = "torch/optim/optimizer.py"
 _STEP: Final = "wrapper"
 """The function of that file in which the ``step`` of every optimizer runs."""
 
-_Counters = npt.NDArray[np.int64]
-_Place = Category | Frame | None
-_PlaceOf = Callable[[Event | Block], _Place]
+_CATEGORIES: Final = tuple(Category)
+
+_Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,49 +113,61 @@ def timeline_of(
         Moments that were; those of the highest active and reserved bytes are among them.
     """
     one = history.devices[device]
-    events = one.events
+    log = log_of(one.events)
     state = AllocatorState(one, settings_of(history.settings))
-    in_use = _InUse(events, list(state.blocks.values()))
-    active, reserved = _follow(events, state, in_use.sizes)
+    first = list(state.blocks.values())
+    active, reserved, blocks = _follow(log, state)
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
-    by = by or ("category" if in_use.has_categories() else "line")
-    bands = (
-        _categories(in_use, moments)
-        if by == "category"
-        else _lines(in_use, moments, peak, history.stacks)
-    )
-    points = tuple(moment - 1 for moment in moments)
+    in_use = _InUse(first, np.diff(active), blocks)
+    if by is None:
+        by = "category" if _has_categories(log, first) else "line"
+    if by == "category":
+        bands = _categories(log, in_use, moments)
+    else:
+        bands = _lines(log, in_use, moments, peak, history.stacks)
+    points = [moment - 1 for moment in moments]
     return Timeline(
         device,
-        len(events),
+        len(log),
         by,
-        points,
-        _seconds(events, points),
+        tuple(points),
+        _seconds(log, points),
         tuple(active[moments].tolist()),
         tuple(reserved[moments].tolist()),
         tuple(band for band in bands if any(band.sizes)),
-        tuple(_frame(events, point, history.stacks) for point in points),
+        tuple(_frame(log, point, history.stacks) for point in points),
         moments.index(peak),
-        tuple(_step_ends(events, history.stacks)),
-        tuple(index for index, event in enumerate(events) if event.action == "oom"),
+        tuple(_step_ends(log, history.stacks).tolist()),
+        tuple(np.flatnonzero(_is(log, "oom")).tolist()),
         capacity,
     )
 
 
-def _follow(
-    events: Sequence[Event], state: AllocatorState, sizes: array[int]
-) -> tuple[_Counters, _Counters]:
-    """The counters before the first event and after each; the sizes of the blocks are added."""
+def _follow(log: EventLog, state: AllocatorState) -> tuple[_Integers, _Integers, _Integers]:
+    """The counters before the first event and after each, and the block of each event."""
     active, reserved = array("q", [state.active]), array("q", [state.reserved])
-    for event in events:
-        sizes.append(state.follow(event))
+    blocks = array("q")
+    in_use = {address: len(log) + place for place, address in enumerate(state.blocks)}
+    for index, event in enumerate(log):
+        state.follow(event)
         active.append(state.active)
         reserved.append(state.reserved)
-    return np.frombuffer(active, np.int64), np.frombuffer(reserved, np.int64)
+        if event.action == "alloc":
+            in_use[event.address] = index
+            blocks.append(index)
+        elif event.action == "free_completed":
+            blocks.append(in_use.pop(event.address, index))
+        else:
+            blocks.append(index)
+    return _integers(active), _integers(reserved), _integers(blocks)
 
 
-def _chosen(active: _Counters, reserved: _Counters) -> list[int]:
+def _integers(column: array[int]) -> _Integers:
+    return np.array(column, np.int64)
+
+
+def _chosen(active: _Integers, reserved: _Integers) -> list[int]:
     """The moments that become points, as numbers of events; see Note [Points of a timeline]."""
     moved = np.flatnonzero((np.diff(active) != 0) | (np.diff(reserved) != 0)) + 1
     moments = np.concatenate(([0], moved))
@@ -167,84 +186,96 @@ def _chosen(active: _Counters, reserved: _Counters) -> list[int]:
     return sorted({0, len(active) - 1, *moments.tolist()})
 
 
+@dataclass(frozen=True, slots=True)
 class _InUse:
-    """Which bytes are in use at which moment.
+    """Which bytes are in use at which moment; see Note [Bands of a timeline].
 
     Args:
-        events: in order.
-        first: the blocks in use before them.
+        first: the blocks before the first event.
+        changes: bytes by which each event changes the active bytes.
+        blocks: the block of each event.
     """
 
-    def __init__(self, events: Sequence[Event], first: Sequence[Block]) -> None:
-        self._events = events
-        self._first = first
-        self.sizes = array("q")
-        """Bytes of the block that each event allocated."""
+    first: Sequence[Block]
+    changes: _Integers
+    blocks: _Integers
 
-    def has_categories(self) -> bool:
-        """Whether the category of any block is known."""
-        return any(one.category is not Category.UNKNOWN for one in self._first) or any(
-            event.category is not Category.UNKNOWN for event in self._events
+    def in_band(self, bands: _Integers, number: int, moments: Sequence[int]) -> tuple[int, ...]:
+        """Bytes of one band at some moments.
+
+        Args:
+            bands: of each block, the number of its band: first those that events allocate.
+            number: of the band.
+            moments: numbers of events.
+        """
+        count = len(self.changes)
+        before = sum(
+            block.size
+            for block, band in zip(self.first, bands[count:].tolist(), strict=True)
+            if band == number
         )
+        changes = np.where(bands[self.blocks] == number, self.changes, 0)
+        sums = np.concatenate(([0], np.cumsum(changes))) + before
+        return tuple(sums[moments].tolist())
 
-    def by_place(self, place_of: _PlaceOf, moments: Sequence[int]) -> Iterator[dict[_Place, int]]:
-        """Bytes in use by place, at each of some moments in order."""
-        sums: dict[_Place, int] = {}
-        blocks: dict[int, tuple[_Place, int]] = {}
-        for block in self._first:
-            place = place_of(block)
-            blocks[block.address] = place, block.size
-            sums[place] = sums.get(place, 0) + block.size
-        done = 0
-        for moment in moments:
-            for index in range(done, moment):
-                event = self._events[index]
-                if event.action == "alloc":
-                    place, size = place_of(event), self.sizes[index]
-                    blocks[event.address] = place, size
-                    sums[place] = sums.get(place, 0) + size
-                elif event.action == "free_completed" and event.address in blocks:
-                    place, size = blocks.pop(event.address)
-                    sums[place] -= size
-            done = moment
-            yield dict(sums)
+    def at(self, bands: _Integers, moment: int) -> _Integers:
+        """Bytes of each band at one moment."""
+        count = len(self.changes)
+        sums = np.zeros(int(bands.max(initial=-1)) + 1, np.int64)
+        np.add.at(sums, bands[count:], np.array([one.size for one in self.first], np.int64))
+        np.add.at(sums, bands[self.blocks[:moment]], self.changes[:moment])
+        return sums
 
 
-def _categories(in_use: _InUse, moments: Sequence[int]) -> list[Band]:
-    found = list(in_use.by_place(lambda made: made.category, moments))
-    return [_band(category.value, category, found) for category in Category]
+def _has_categories(log: EventLog, first: Sequence[Block]) -> bool:
+    unknown = _CATEGORIES.index(Category.UNKNOWN)
+    return any(one.category is not Category.UNKNOWN for one in first) or bool(
+        np.any(np.array(log.categories, np.int64) != unknown)
+    )
+
+
+def _categories(log: EventLog, in_use: _InUse, moments: Sequence[int]) -> list[Band]:
+    first = [_CATEGORIES.index(block.category) for block in in_use.first]
+    bands = np.array([*log.categories, *first], np.int64)
+    return [
+        Band(category.value, in_use.in_band(bands, number, moments))
+        for number, category in enumerate(_CATEGORIES)
+    ]
 
 
 def _lines(
-    in_use: _InUse, moments: Sequence[int], peak: int, stacks: Sequence[Stack]
+    log: EventLog, in_use: _InUse, moments: Sequence[int], peak: int, stacks: Sequence[Stack]
 ) -> list[Band]:
     """A band for each of the lines that hold most at the peak, and one for all others."""
-    known: dict[tuple[int | None, int], Frame] = {}
+    numbers: dict[Frame, int] = {}
+    known: dict[tuple[int | None, int], int] = {}
 
-    def frame_of(made: Event | Block) -> Frame:
-        key = made.stack, made.forward
-        if key not in known:
-            known[key] = charged_frame(made, stacks)[0]
-        return known[key]
+    def number_of(stack: int | None, forward: int) -> int:
+        number = known.get((stack, forward))
+        if number is None:
+            frame, _ = charged_frame(Block(0, 0, 0, stack, forward), stacks)
+            number = known[stack, forward] = numbers.setdefault(frame, len(numbers))
+        return number
 
-    (at_peak,) = in_use.by_place(frame_of, [peak])
-    largest = {
-        place: _name(place)
-        for place in sorted(at_peak, key=lambda place: -at_peak[place])[:_MOST_LINES]
-        if isinstance(place, Frame) and at_peak[place]
-    }
-
-    def band_of(made: Event | Block) -> Frame | None:
-        frame = frame_of(made)
-        return frame if frame in largest else None
-
-    found = list(in_use.by_place(band_of, moments))
-    bands = [_band(name, place, found) for place, name in largest.items()]
-    return [*bands, _band(OTHER_LINES, None, found)]
-
-
-def _band(name: str, place: _Place, found: Sequence[dict[_Place, int]]) -> Band:
-    return Band(name, tuple(sums.get(place, 0) for sums in found))
+    places = np.array(
+        [
+            *map(number_of, log.stacks, log.forwards),
+            *(number_of(block.stack, block.forward) for block in in_use.first),
+        ],
+        np.int64,
+    )
+    at_peak = in_use.at(places, peak)
+    largest = np.argsort(-at_peak, kind="stable")[:_MOST_LINES].tolist()
+    frames = list(numbers)
+    band_of_place = np.full(len(frames), _MOST_LINES, np.int64)
+    band_of_place[largest] = np.arange(len(largest))
+    bands = band_of_place[places]
+    names = [*(_name(frames[place]) for place in largest), OTHER_LINES]
+    used = [*range(len(largest)), _MOST_LINES]
+    return [
+        Band(name, in_use.in_band(bands, number, moments))
+        for name, number in zip(names, used, strict=True)
+    ]
 
 
 def _name(frame: Frame) -> str:
@@ -254,33 +285,38 @@ def _name(frame: Frame) -> str:
     return f"{os.path.basename(frame.filename)}:{frame.line} {frame.name}"
 
 
-def _seconds(events: Sequence[Event], points: Sequence[int]) -> tuple[float, ...]:
-    if not events:
+def _seconds(log: EventLog, points: Sequence[int]) -> tuple[float, ...]:
+    if not log:
         return (0.0,) * len(points)
-    begin = events[0].time
-    return tuple((events[max(point, 0)].time - begin) / 1e6 for point in points)
+    return tuple((log.times[max(point, 0)] - log.times[0]) / 1e6 for point in points)
 
 
-def _frame(events: Sequence[Event], point: int, stacks: Sequence[Stack]) -> Frame | None:
-    stack = stacks[events[point].stack] if point >= 0 else ()
+def _frame(log: EventLog, point: int, stacks: Sequence[Stack]) -> Frame | None:
+    stack = stacks[log.stacks[point]] if point >= 0 else ()
     return innermost_of_user(stack) if stack else None
 
 
-def _step_ends(events: Sequence[Event], stacks: Sequence[Stack]) -> Iterator[int]:
+def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
     """The last event of each step of an optimizer that allocates or frees in it."""
-    in_step = [
-        any(frame.name == _STEP and _is_of_optimizer(frame.filename) for frame in stack)
-        for stack in stacks
-    ]
-    last = None
-    for index, event in enumerate(events):
-        if in_step[event.stack]:
-            last = index
-        elif last is not None and event.action == "alloc":
-            yield last
-            last = None
-    if last is not None:
-        yield last
+    is_step = np.array(
+        [
+            any(frame.name == _STEP and _is_of_optimizer(frame.filename) for frame in stack)
+            for stack in stacks
+        ],
+        bool,
+    )
+    in_step = is_step[np.array(log.stacks, np.int64)]
+    # Between two steps something else is allocated.
+    told = np.flatnonzero(in_step | _is(log, "alloc"))
+    is_end = in_step[told] & ~np.append(in_step[told][1:], False)
+    ends: _Integers = told[is_end]
+    return ends
+
+
+def _is(log: EventLog, action: str) -> npt.NDArray[np.bool_]:
+    """For each event, whether it is of one action."""
+    numbers = [number for number, name in enumerate(log.action_names) if name == action]
+    return np.isin(np.array(log.actions, np.int64), numbers)
 
 
 def _is_of_optimizer(filename: str) -> bool:
