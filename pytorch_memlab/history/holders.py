@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from .._common.quoted import quoted
 from .._common.user_code import is_of_user
+from ..errors import UsageError
 from .model import AllocationHistory, Block, Event, Frame, Stack
 from .peak import Peak, find_peak
 
@@ -95,7 +97,7 @@ class ModuleNode:
     children: tuple[ModuleNode, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PeakHolders:
     """What holds a GPU's memory at its peak.
 
@@ -180,13 +182,53 @@ class PeakHolders:
             lines.append(f"{';'.join(frames)} {size}")
         return "\n".join(lines) + "\n" if lines else ""
 
-    def to_dataframe(self) -> pd.DataFrame:
-        """Bytes by line: columns ``file``, ``line``, ``function``, ``size`` and ``blocks``."""
+    def to_dataframe(self, by: str = "line") -> pd.DataFrame:
+        """The rows of one way to add the bytes up, the largest first.
+
+        Args:
+            by: ``line``, ``function``, ``module``, ``category`` or ``stack``.
+
+        Returns:
+            A column for each field of ``Holder`` (by line or function) or ``Share`` (by module or
+            category), sizes in bytes; by stack the columns ``stack``, a tuple of frames with the
+            innermost first, and ``size``.
+
+        Raises:
+            UsageError: ``by`` is something else.
+        """
         import pandas as pd
 
-        columns = list(Holder.__slots__)
-        rows = [[getattr(holder, name) for name in columns] for holder in self.by_line()]
+        if by == "stack":
+            return pd.DataFrame(self.by_stack(), columns=["stack", "size"])
+        ways: dict[str, Callable[[], Sequence[Holder | Share]]] = {
+            "line": self.by_line,
+            "function": self.by_function,
+            "module": self.by_module,
+            "category": self.by_category,
+        }
+        if by not in ways:
+            raise UsageError(f"by is {', '.join(ways)} or stack, not {quoted(by)}")
+        columns = list((Share if by in ("module", "category") else Holder).__slots__)
+        rows = [[getattr(row, name) for name in columns] for row in ways[by]()]
         return pd.DataFrame(rows, columns=columns)
+
+    def __repr__(self) -> str:
+        """How much is held on which device, and which line and category hold most of it."""
+        peak = self.peak
+        name = "cpu" if peak.device < 0 else f"cuda:{peak.device}"
+        held = f"{peak.active:,} bytes in {len(peak.blocks):,} blocks"
+        if not peak.blocks:
+            return f"<PeakHolders of {name}: {held}>"
+        line, category = self.by_line()[0], self.by_category()[0]
+        place = f"{os.path.basename(line.file)}:{line.line}" if line.file else line.function
+        return (
+            f"<PeakHolders of {name}: {held}; most by {place} ({line.size:,} bytes) and as "
+            f"{category.name} ({category.size:,} bytes)>"
+        )
+
+    def _repr_html_(self) -> str:
+        """The rows by line as a table, for notebooks."""
+        return str(self.to_dataframe().to_html(index=False))
 
     def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
         sizes: dict[str, list[int]] = {}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.holders import ModuleNode, PeakHolders, Share, peak_holders
 from pytorch_memlab.history.model import Block, Frame
@@ -108,3 +111,31 @@ def test_a_snapshot_says_category_module_and_forward_line_itself():
 def test_a_category_is_its_name_and_the_reporter_says_the_same():
     assert f"{Category.SAVED}" == str(Category.SAVED) == Category.SAVED == CATEGORIES[4]
     assert set(CATEGORIES) <= {category.value for category in Category}
+
+
+@pytest.mark.parametrize("by", ["line", "function", "module", "category", "stack"])
+def test_a_dataframe_for_each_way_to_add_up(by):
+    frame = HOLDERS.to_dataframe(by)
+    assert frame["size"].sum() == HOLDERS.peak.active
+    rows = getattr(HOLDERS, f"by_{by}")()
+    assert [tuple(row) for row in frame.values[:, :1]] == [
+        (row[0] if by == "stack" else getattr(row, frame.columns[0]),) for row in rows
+    ]
+
+
+def test_a_wrong_way_is_told():
+    with pytest.raises(
+        UsageError, match=r"^by is line, function, module, category or stack, not 'lines'$"
+    ):
+        HOLDERS.to_dataframe("lines")
+
+
+def test_holders_tell_what_they_are():
+    assert repr(HOLDERS) == (
+        "<PeakHolders of cuda:0: 15,872 bytes in 5 blocks; most by no Python frame (15,872 bytes) "
+        "and as parameters (8,192 bytes)>"
+    )
+    assert repr(holders_of()) == "<PeakHolders of cuda:0: 0 bytes in 0 blocks>"
+    hostile = PeakHolders(HOLDERS.peak, [(Frame("/<b>.py", 3, "<script>"),)])
+    assert "<script>" not in hostile._repr_html_()
+    assert "&lt;script&gt;" in hostile._repr_html_()
