@@ -76,8 +76,9 @@ def _sized(
 ) -> Iterator[Block]:
     """Blocks of a segment, in order, with a rest that was too small to be split off."""
     splits_all = segment.is_expandable or serves_small(segment)
-    ends = [block.address for block, _ in blocks[1:]] + [segment.address + segment.size]
-    for (block, is_exact), end in zip(blocks, ends, strict=True):
+    starts = [block.address for block, _ in blocks]
+    ends = [*starts[1:], segment.address + segment.size]
+    for (block, is_exact), end in zip(blocks, ends, strict=False):  # none of an empty segment
         rest = end - block.address - block.size
         if splits_all:
             is_split = rest >= MIN_BLOCK_SIZE

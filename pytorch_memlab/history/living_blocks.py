@@ -8,55 +8,57 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..devices.allocations import address_finder
 from ..storages import storages_of
 from .category import Category
-from .live_blocks import FORWARD, FORWARD_WITH_NODE
+from .live_blocks import FORWARD, FORWARD_WITH_NODE, LiveBlock
 
 if TYPE_CHECKING:
-    from .live_blocks import LiveBlock
+    from ..tensors.memory import Piece
 
-BlockOf = Callable[[int], "LiveBlock | None"]
-"""Gives the block of the storage that has a number (``_cdata``); None if it is not followed."""
+BlockOf = Callable[["Piece"], "LiveBlock | None"]
+"""Gives the block of a piece of a tensor; None if it is not followed."""
+
+Note = Callable[[torch.UntypedStorage, Category], object]
+"""Takes the category of a storage."""
 
 
-def mark(tensors: Iterable[torch.Tensor | None], category: Category, block_of: BlockOf) -> None:
-    """Give the blocks of tensors a category.
+def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note) -> None:
+    """Note the category of the storages of tensors.
 
     Args:
         tensors: of any class; None is no tensor.
         category: of them all.
-        block_of: finds blocks.
+        note: takes it.
     """
     for tensor in tensors:
-        for number in () if tensor is None else _storage_numbers(tensor):
-            block = block_of(number)
-            if block is not None:
-                block.category = category
+        for storage in () if tensor is None else _storages(tensor):
+            note(storage, category)
 
 
-def mark_module(module: torch.nn.Module, block_of: BlockOf) -> None:
-    """Give the blocks of a module's parameters and buffers, and of its parts', their categories."""
+def mark_module(module: torch.nn.Module, note: Note) -> None:
+    """Note the categories of the parameters and buffers of a module and its parts."""
     for part in module.modules():
         own = vars(part)
-        mark((own.get("_buffers") or {}).values(), Category.BUFFERS, block_of)
-        mark((own.get("_parameters") or {}).values(), Category.PARAMETERS, block_of)
+        mark((own.get("_buffers") or {}).values(), Category.BUFFERS, note)
+        mark((own.get("_parameters") or {}).values(), Category.PARAMETERS, note)
 
 
-def mark_parameters(optimizer: torch.optim.Optimizer, block_of: BlockOf) -> None:
-    """Give the blocks of an optimizer's parameters and of their gradients their categories."""
+def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
+    """Note the categories of an optimizer's parameters and of their gradients."""
     for group in optimizer.param_groups:
         parameters = list(group["params"])
-        mark(parameters, Category.PARAMETERS, block_of)
-        mark((one.grad for one in parameters), Category.GRADIENTS, block_of)
+        mark(parameters, Category.PARAMETERS, note)
+        mark((one.grad for one in parameters), Category.GRADIENTS, note)
 
 
-def mark_state(optimizer: torch.optim.Optimizer, block_of: BlockOf) -> None:
-    """Give the blocks of an optimizer's state their category."""
+def mark_state(optimizer: torch.optim.Optimizer, note: Note) -> None:
+    """Note the category of an optimizer's state."""
     from ..reporter.names import states_of, tensors_in
 
     for _, state in states_of(optimizer):
         tensors = (tensor for _, tensor in tensors_in(state))
-        mark(tensors, Category.OPTIMIZER_STATE, block_of)
+        mark(tensors, Category.OPTIMIZER_STATE, note)
 
 
 def categories_of_living(block_of: BlockOf) -> dict[LiveBlock, Category]:
@@ -80,6 +82,22 @@ def categories_of_living(block_of: BlockOf) -> dict[LiveBlock, Category]:
             gc.enable()
 
 
+def address_categories() -> dict[int, Category]:
+    """The categories of blocks by all that is alive now, by the addresses of the blocks."""
+    address_of = address_finder()
+    blocks: dict[int, LiveBlock] = {}
+
+    def block_of(piece: Piece) -> LiveBlock | None:
+        kind, value = piece.storage
+        if kind != "address":
+            return None
+        address = address_of(value, piece.number)
+        return blocks.setdefault(address, LiveBlock(address, piece.nbytes, piece.nbytes))
+
+    found = categories_of_living(block_of)
+    return {block.address: category for block, category in found.items()}
+
+
 def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
     """Blocks with their categories, the one that counts last."""
     from ..reporter.categories import Categories
@@ -95,7 +113,7 @@ def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
 
     def blocks_of(tensor: torch.Tensor) -> Iterator[LiveBlock]:
         for piece in pieces_of(tensor):
-            block = block_of(piece.number)
+            block = block_of(piece)
             if block is not None:
                 yield block
 
@@ -119,9 +137,8 @@ def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
                 yield block, category
 
 
-def _storage_numbers(tensor: torch.Tensor) -> list[int]:
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     try:
-        tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
-        return [storage._cdata for storage in storages_of(tensor)]
+        return storages_of(getattr(tensor, "_local_tensor", tensor))  # that of a DTensor
     except Exception:  # a subclass that refuses
         return []

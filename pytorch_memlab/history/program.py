@@ -18,7 +18,7 @@ from .._common.forward_ops import ForwardOps
 from ..uninterrupted import uninterrupted
 from .category import Category
 from .live_blocks import ProgramState
-from .living_blocks import BlockOf, mark, mark_module, mark_parameters, mark_state
+from .living_blocks import Note, mark, mark_module, mark_parameters, mark_state
 from .module_paths import ModulePaths
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Program:
 
     Attributes:
         state: what allocators ask at an event.
-        finders: find the blocks of storages, one for each source of blocks.
+        notes: take the categories of storages, one for each source of blocks.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Program:
             return stacks.take(), modules.current()
 
         self.state = ProgramState(stacks, ForwardOps(note), modules)
-        self.finders: tuple[BlockOf, ...] = ()
+        self.notes: tuple[Note, ...] = ()
         self._users = 0
         self._hooks: list[Any] = []
         self._lock = threading.RLock()
@@ -74,23 +74,23 @@ class Program:
 
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""
-        self._look(lambda find: mark([gradient], Category.GRADIENTS, find))
+        self._look(lambda note: mark([gradient], Category.GRADIENTS, note))
 
     def _module_is_called(self, module: torch.nn.Module) -> None:
-        self._look(lambda find: mark_module(module, find))
+        self._look(lambda note: mark_module(module, note))
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
-        self._look(lambda find: mark_parameters(optimizer, find))
+        self._look(lambda note: mark_parameters(optimizer, note))
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
-        self._look(lambda find: mark_state(optimizer, find))
+        self._look(lambda note: mark_state(optimizer, note))
 
-    def _look(self, look: Callable[[BlockOf], None]) -> None:
+    def _look(self, look: Callable[[Note], None]) -> None:
         """Look at objects of the program, which may be of any class and refuse with any error."""
         with torch._C.DisableTorchFunction():
-            for find in self.finders:
+            for note in self.notes:
                 with suppress(Exception):  # the category stays unknown, and the program goes on
-                    look(find)
+                    look(note)
 
 
 program = Program()

@@ -12,8 +12,9 @@ from .._common.made_once import made_once
 from ..errors import HistoryError
 from ..simulation import active
 from .category import Category
+from .cuda_history import CudaHistory
 from .freed_blocks import category_of_freed
-from .holders import PeakHolders
+from .holders import PeakHolders, peak_holders
 from .live_blocks import LiveBlock, PeakBlocks
 from .living_blocks import categories_of_living
 from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 NOTHING_RECORDED: Final = (
     "nothing was recorded: the profiler was never on while a simulated GPU, or the tensors of the "
     "host where there is no GPU, took memory"
+)
+
+NOT_ASKED_FOR: Final = (
+    "nothing was recorded: on a GPU PyTorch records the stacks of allocations only on request, "
+    "LineProfiler(..., history=True)"
 )
 
 
@@ -47,6 +53,7 @@ class Recording:
         self._on: list[FollowedSource] = []
         self._finished: dict[int, PeakHolders] = {}
         self._histories: dict[int, AllocationHistory] = {}
+        self._cuda: CudaHistory | None = None
         weakref.finalize(self, _leave, self._used, self._peaks).atexit = False
 
     def begin(self) -> None:
@@ -60,6 +67,9 @@ class Recording:
                 self._follow(_source_of(active.machine))
                 return
         elif _has_gpu() and self._device != CPU:
+            if self._keeps_history and torch.cuda.is_available():
+                self._cuda = CudaHistory()
+                self._cuda.begin()
             return
         self._follow(_host())
 
@@ -73,6 +83,19 @@ class Recording:
             peak.is_on = False
         while self._on:
             self._on.pop().switch_off()
+        cuda, self._cuda = self._cuda, None
+        if cuda is not None:
+            self._read(cuda.end())
+
+    def _read(self, history: AllocationHistory) -> None:
+        """Take what real GPUs did; of each the highest peak stays."""
+        self._histories[CPU] = history
+        for one in history.devices:
+            if one.events or one.segments:
+                holders = peak_holders(history, one.device)
+                known = self._finished.get(one.device)
+                if known is None or holders.peak.active > known.peak.active:
+                    self._finished[one.device] = holders
 
     def forget(self) -> None:
         """Forget what was recorded so far."""
@@ -101,7 +124,7 @@ class Recording:
             return found[device]
         used = [one for one in found.values() if one.peak.active or one.peak.device != CPU]
         if not used:
-            raise HistoryError(NOTHING_RECORDED)
+            raise HistoryError(NOT_ASKED_FOR if _has_gpu() else NOTHING_RECORDED)
         return max(used, key=lambda one: one.peak.active)
 
     def all_peak_holders(self) -> dict[str, PeakHolders]:
@@ -221,13 +244,14 @@ def _categories(
     followed: FollowedSource, device: int, blocks: Iterable[LiveBlock]
 ) -> dict[LiveBlock, Category]:
     living: dict[LiveBlock, Category] | None = None
+    block_of = followed.source.block_of
     found = {}
     stacks = followed.source.live[device].stacks
     for block in blocks:
         category = block.category
         if category is Category.UNKNOWN:
             if living is None:
-                living = categories_of_living(followed.source.block_of)
+                living = categories_of_living(lambda piece: block_of(piece.number))
             category = living.get(block) or category_of_freed(block, stacks)
         found[block] = category
     return found

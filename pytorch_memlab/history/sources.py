@@ -237,14 +237,14 @@ class FollowedSource:
         self._users += 1
         if self._users == 1:
             self.source.begin()
-            program.finders = (*program.finders, self.source.block_of)
+            program.notes = (*program.notes, self._note)
 
     def leave(self) -> None:
         """One less keeps something of it."""
         self._users -= 1
         if not self._users:
             self.source.end()
-            program.finders = _without(program.finders, self.source.block_of)
+            program.notes = _without(program.notes, self._note)
 
     def switch_on(self) -> None:
         """One more records it."""
@@ -258,6 +258,11 @@ class FollowedSource:
         program.end()
         if not self._on:
             self.source.watch_ops(is_on=False)
+
+    def _note(self, storage: torch.UntypedStorage, category: Category) -> None:
+        block = self.source.block_of(storage._cdata)
+        if block is not None:
+            block.category = category
 
     def begin_log(self, device: int) -> None:
         """Write all events of a device down from now on."""

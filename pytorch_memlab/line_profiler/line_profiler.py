@@ -159,12 +159,12 @@ class LineProfiler:
         """Record no more; what was recorded stays. A second call has no effect."""
         if self.enabled:
             with uninterrupted():
-                self._stop_recording()
                 current_tracer().unwatch(self._listener)
                 self._measured.end()
                 self._time.end()
                 self._depth = 0
                 self.enabled = False
+                self._stop_recording()
 
     def clear(self) -> None:
         """Forget all records and functions."""

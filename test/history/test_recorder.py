@@ -335,7 +335,7 @@ def test_nothing_observes_an_allocator_when_no_profiler_is_left(machine):
     gc.collect()
     seen = machine.gpus[0].allocator._told.observers
     assert seen == () == machine.data_observers
-    assert program.finders == ()
+    assert program.notes == ()
 
 
 def test_a_call_that_the_program_replaced_stays(machine):

@@ -1,0 +1,106 @@
+"""The history of real GPUs: PyTorch's own, switched on for a while and put back.
+
+Written from PyTorch's sources and tested on simulated GPUs, whose functions are the same.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, Final
+
+import torch
+
+from ..devices.allocations import address_finder
+from .category import Category
+from .event_log import log_of
+from .living_blocks import address_categories
+from .model import AllocationHistory, DeviceHistory, Segment
+from .program import program
+from .snapshot import history_of
+
+MOST_EVENTS: Final = 2_000_000
+"""PyTorch keeps the last ones: about 500 bytes each in a snapshot."""
+
+
+class CudaHistory:
+    """Records all GPUs of the process between ``begin`` and ``end``.
+
+    A history that the program records already is read and left as it is.
+    """
+
+    def __init__(self) -> None:
+        self._is_ours = False
+        self._began = 0
+        self._metadata: tuple[Any, Any] | None = None
+        self._marks: dict[int, list[tuple[int, Category]]] = {}
+
+    def begin(self) -> None:
+        """Record from now on."""
+        self._began = time.time_ns() // 1000
+        self._marks.clear()
+        is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
+        self._is_ours = not is_enabled()
+        if self._is_ours:
+            torch.cuda.memory._record_memory_history(
+                "all", context="alloc", stacks="python", max_entries=MOST_EVENTS
+            )
+        program.notes = (*program.notes, self._note)
+        program.begin()
+
+    def end(self) -> AllocationHistory:
+        """Record no more.
+
+        Returns:
+            What the allocators did since ``begin``.
+        """
+        program.end()
+        program.notes = tuple(note for note in program.notes if note != self._note)
+        try:
+            history = history_of(torch.cuda.memory._snapshot())
+            living = address_categories()
+        finally:
+            if self._is_ours:
+                torch.cuda.memory._record_memory_history(None)
+        devices = [self._described(one, living) for one in history.devices]
+        return replace(history, devices=devices)
+
+    def _note(self, storage: torch.UntypedStorage, category: Category) -> None:
+        address = address_finder()(storage.data_ptr(), storage._cdata)
+        if address:
+            self._marks.setdefault(address, []).append((time.time_ns() // 1000, category))
+
+    def _described(self, device: DeviceHistory, living: dict[int, Category]) -> DeviceHistory:
+        """The events since the beginning, with the categories of their blocks."""
+        events = log_of([one for one in device.events if one.time >= self._began])
+        allocated: dict[int, int] = {}
+        for number, event in enumerate(events):
+            if event.action == "alloc":
+                allocated[event.address] = number
+            elif event.action == "free_completed":
+                first = allocated.pop(event.address, None)
+                if first is not None:
+                    began = events.times[first]
+                    events.set_category(first, self._marked(event.address, began, event.time))
+        now = time.time_ns() // 1000
+        for address, number in allocated.items():
+            known = self._marked(address, events.times[number], now)
+            if known is Category.UNKNOWN:
+                known = living.get(address, known)
+            events.set_category(number, known)
+        segments = [self._segment(one, living, now) for one in device.segments]
+        return DeviceHistory(device.device, events, segments)
+
+    def _segment(self, segment: Segment, living: dict[int, Category], now: int) -> Segment:
+        blocks = tuple(
+            replace(block, category=living.get(block.address, self._marked(block.address, 0, now)))
+            for block in segment.blocks
+        )
+        return replace(segment, blocks=blocks)
+
+    def _marked(self, address: int, began: int, ended: int) -> Category:
+        """What was noted of an address between two times; the last counts."""
+        for moment, category in reversed(self._marks.get(address, ())):
+            if began <= moment <= ended:
+                return category
+        return Category.UNKNOWN

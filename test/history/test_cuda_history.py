@@ -1,0 +1,97 @@
+"""The history of real GPUs, on simulated ones: PyTorch's functions are the same there."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytorch_memlab import LineProfiler
+from pytorch_memlab.errors import HistoryError
+from pytorch_memlab.history import recorder
+from pytorch_memlab.history.holders import peak_holders
+from pytorch_memlab.simulation import active, simulate
+
+MIB = 2**20
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU that nothing but PyTorch's own functions tells of."""
+    with simulate("24GiB") as machine:
+
+        class Active:
+            machine = None
+            observers = active.observers
+
+        monkeypatch.setattr(recorder, "active", Active)
+        yield machine
+
+
+def is_recording():
+    return torch._C._cuda_isHistoryEnabled()
+
+
+def train():
+    model = torch.nn.Linear(512, 512).cuda()
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+    for _ in range(2):
+        model(torch.ones(8, 512, device="cuda")).sum().backward()
+        optimizer.step()
+    optimizer.zero_grad()
+    return model, optimizer
+
+
+def test_the_peak_and_its_lines_are_those_of_the_counters(gpu):
+    with LineProfiler(train, history=True) as profiler:
+        assert is_recording()
+        kept = train()
+    assert not is_recording()
+    holders = profiler.peak_holders()
+    assert holders.peak.active == gpu.gpus[0].peak_share()[0]
+    for rows in (holders.by_line(), holders.by_category(), holders.by_module()):
+        assert sum(row.size for row in rows) == holders.peak.active
+    by_category = {share.name: share.size for share in holders.by_category()}
+    parameters = MIB + 2048
+    assert by_category["parameters"] == by_category["gradients"] == parameters
+    assert by_category["optimizer state"] == 2 * parameters
+    assert kept
+    history = profiler.history()
+    assert peak_holders(history).by_line() == holders.by_line()
+
+
+def test_a_history_that_the_program_records_goes_on(gpu):
+    torch.cuda.memory._record_memory_history(max_entries=77)
+    before = torch.zeros(9 * MIB, dtype=torch.uint8, device="cuda")
+    del before
+    with LineProfiler(train, history=True) as profiler:
+        train()
+    assert is_recording()
+    kept = torch.zeros(5, device="cuda")
+    trace = torch.cuda.memory._snapshot()["device_traces"][0]
+    assert [one["size"] for one in trace if one["action"] == "alloc"][-1] == kept.nbytes
+    assert profiler.peak_holders().peak.active < 9 * MIB + kept.nbytes * 2**20
+    sizes = [one.size for one in profiler.history().devices[0].events]
+    assert 9 * MIB not in sizes
+    torch.cuda.memory._record_memory_history(None)
+
+
+def test_nothing_is_recorded_without_being_asked_for(gpu):
+    with LineProfiler(train) as profiler:
+        assert not is_recording()
+        train()
+    with pytest.raises(HistoryError, match=r"only on request, LineProfiler\(\.\.\., history=True"):
+        profiler.peak_holders()
+
+
+def test_an_error_ends_the_recording(gpu):
+    with pytest.raises(KeyboardInterrupt), LineProfiler(train, history=True):
+        raise KeyboardInterrupt
+    assert not is_recording()
+
+
+def test_of_several_times_the_highest_peak_counts(gpu):
+    profiler = LineProfiler(train, history=True)
+    for mib in (2, 8, 4):
+        with profiler:
+            torch.zeros(mib * MIB, dtype=torch.uint8, device="cuda")
+    assert profiler.peak_holders("cuda:0").peak.active == 8 * MIB
