@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import torch
 
@@ -32,7 +32,6 @@ class CudaHistory:
     def __init__(self) -> None:
         self._is_ours = False
         self._began = 0
-        self._metadata: tuple[Any, Any] | None = None
         self._marks: dict[int, list[tuple[int, Category]]] = {}
 
     def begin(self) -> None:
