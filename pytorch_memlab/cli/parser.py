@@ -88,6 +88,22 @@ class CommandParser(argparse.ArgumentParser):
         return f"unknown option {shortened(name)}{near or self.hint_on_unknown}"
 
 
+def gpu_index(text: str) -> int:
+    """The number of a GPU, from ``1`` or ``cuda:1``.
+
+    Args:
+        text: as it was typed.
+
+    Raises:
+        ArgumentTypeError: it is neither.
+    """
+    try:
+        return int(text.removeprefix("cuda:"))
+    except ValueError:
+        message = f"a GPU is named 1 or cuda:1, not {shortened(text)!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of an error: the nearest of the known words; empty where none is near.
 

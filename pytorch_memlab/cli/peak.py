@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.cli.output_file import OutputFile
-from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.parser import CommandParser, gpu_index
 from pytorch_memlab.cli.recorded_devices import recorded_devices
 from pytorch_memlab.errors import UsageError
 
@@ -47,7 +47,12 @@ class PeakCommand:
         )
         add("--top", type=int, metavar="N", help="show the N largest rows (default: 20)")
         add("--all", action="store_true", help="show all rows")
-        add("--device", type=int, metavar="N", help="show this GPU (default: all that were used)")
+        add(
+            "--device",
+            type=gpu_index,
+            metavar="DEVICE",
+            help="show this GPU (default: all that were used)",
+        )
         add = parser.add_argument_group("output").add_argument
         add(
             "-o",

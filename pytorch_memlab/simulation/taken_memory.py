@@ -61,5 +61,6 @@ class TakenMemory:
             return None
         return (
             f"{gpu.name} is simulated: {format_size(self.context)} of its memory count as taken by "
-            "the CUDA context, an estimate; simulate(..., context=...) or --context gives another"
+            "the CUDA context, an estimate; simulate(..., context=...) or --cuda-context gives "
+            "another"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytorch_memlab import __version__
+from pytorch_memlab.cli.command_line import command_parser
 from pytorch_memlab.cli.main import main
 
 
@@ -60,6 +61,28 @@ def test_before_a_command(arguments, said, capsys):
 )
 def test_of_run(arguments, said, capsys):
     assert answer(["run", *arguments], capsys) == (2, "", f"pytorch-memlab run: error: {said}\n")
+
+
+@pytest.mark.parametrize("command", ["peak", "timeline"])
+def test_a_gpu_of_a_snapshot_has_a_number_or_the_name_of_torch(command):
+    parser = command_parser(command)
+
+    found = {
+        parser.parse(["--device", name, "-o", "a.html", "FILE"]).device for name in ("1", "cuda:1")
+    }
+    assert found == {1}
+
+
+@pytest.mark.parametrize("name", ["cpu", "cuda:", "1.5", "²"])
+def test_what_is_no_gpu(name, capsys):
+    assert answer(["peak", f"--device={name}", "FILE"], capsys) == (
+        2,
+        "",
+        (
+            "pytorch-memlab peak: error: argument --device: a GPU is named 1 or cuda:1, not"
+            f" '{name}'\n"
+        ),
+    )
 
 
 def test_of_another_command(capsys):
