@@ -59,7 +59,9 @@ class ReplayCommand:
             metavar="DEVICE",
             help="replay this GPU (default: all that were used)",
         )
-        parser.add_argument("file", metavar="FILE", help="the snapshot")
+        parser.add_argument(
+            "file", metavar="FILE", help="the snapshot, or a profile of run --history"
+        )
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
         """Read the options and the file.
@@ -75,8 +77,8 @@ class ReplayCommand:
             UsageError: an option cannot be carried out.
             SnapshotError: the file is no snapshot.
         """
+        from pytorch_memlab.cli.history_file import read_history
         from pytorch_memlab.cli.recorded_devices import recorded_devices
-        from pytorch_memlab.history.snapshot import read_snapshot
         from pytorch_memlab.history.what_if import what_if
         from pytorch_memlab.simulation.alloc_conf import read_alloc_conf
         from pytorch_memlab.simulation.hardware.presets import find_gpu
@@ -88,7 +90,7 @@ class ReplayCommand:
         gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
         for _, gpu in gpus:
             TakenMemory.of(gpu, None, 0)
-        history = read_snapshot(options.file)
+        history = read_history(options.file)
         devices = recorded_devices(history, options.file, options.device)
         if not any(history.devices[device].events for device in devices):
             raise UsageError(

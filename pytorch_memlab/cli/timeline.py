@@ -63,7 +63,9 @@ class TimelineCommand:
             help="write a page to explore (.html), or a picture (.svg, .png; these need"
             " matplotlib); repeatable",
         )
-        parser.add_argument("file", metavar="FILE", help="the snapshot")
+        parser.add_argument(
+            "file", metavar="FILE", help="the snapshot, or a profile of run --history"
+        )
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
         """Read the file.
@@ -79,14 +81,14 @@ class TimelineCommand:
             UsageError: an option cannot be carried out.
             SnapshotError: the file is no snapshot.
         """
-        from pytorch_memlab.history.snapshot import read_snapshot
+        from pytorch_memlab.cli.history_file import read_history
         from pytorch_memlab.simulation.hardware.presets import find_gpu
 
         del process
         title = f"GPU memory over time: {os.path.basename(options.file)}"
         files = [timeline_file(path, title) for path in options.outputs]
         capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
-        history = read_snapshot(options.file)
+        history = read_history(options.file)
         devices = recorded_devices(history, options.file, options.device)
         return partial(_write, files, history, devices, capacity, options.by)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _PICKLE = b"\x80"
 _ZIP = b"P"
+_BEGINNING = re.compile(rb'\s*\{\s*"format"')
 
 
 class SavedProfile:
@@ -220,14 +222,14 @@ def load(path: str | PathLike[str]) -> SavedProfile:
 
 
 def is_saved_profile(path: str | PathLike[str]) -> bool:
-    """Whether a file begins as JSON does, and no snapshot.
+    """Whether a file begins as a saved profile does, of any version.
 
     Args:
         path: of the file.
     """
     try:
         with open(path, "rb") as file:
-            return file.read(64).lstrip()[:1] == b"{"
+            return _BEGINNING.match(file.read(64)) is not None
     except OSError:
         return False
 

@@ -86,7 +86,7 @@ def test_differences_of_holders_follow_moved_lines(
     [
         (["p.json", "--device", "3"], "p.json has no peak of GPU 3: no memory was recorded in use"),
         (["empty.json"], "empty.json has no peak: no memory was recorded in use"),
-        (["other.json"], "other.json is JSON, but no profile of pytorch_memlab"),
+        (["other.json"], "other.json is not a memory snapshot: it is JSON, and "),
         (["cut.json"], "cut.json is cut off or damaged: its JSON ends or breaks at character "),
         (["missing.json"], "cannot read missing.json: No such file or directory"),
     ],
@@ -135,3 +135,25 @@ def test_the_report_of_categories_is_saved_and_shown(
     main(["show", "p.json"])
     assert section.title in printed
     assert capsys.readouterr().out.startswith(printed)
+
+
+def test_a_history_in_a_profile_is_replayed_and_drawn(
+    script: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--gpu", "24GiB", "-o", "plain.json", script])
+    main(["run", "--gpu", "24GiB", "--history", "-o", "p.json", "-o", "p.pickle", script])
+    capsys.readouterr()
+    assert main(["replay", "p.pickle", "--set", "expandable_segments:True"]) == 0
+    of_snapshot = capsys.readouterr().out.splitlines()
+    assert main(["replay", "p.json", "--set", "expandable_segments:True"]) == 0
+    # PyTorch's format has one more event for each free.
+    assert capsys.readouterr().out.splitlines()[1:] == of_snapshot[1:]
+    assert main(["timeline", "-o", "p.html", "p.json"]) == 0
+    assert "script.py:9" in Path("p.html").read_text()
+    capsys.readouterr()
+    for command in (["replay"], ["timeline", "-o", "q.html"]):
+        assert main([*command, "plain.json"]) == 2
+        assert capsys.readouterr().err == (
+            f"pytorch-memlab {command[0]}: error: the profile has no history: record it with run "
+            "--history\n"
+        )
