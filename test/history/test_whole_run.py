@@ -8,6 +8,8 @@ from inspect import signature
 import pytest
 import torch
 
+from pytorch_memlab.history.holders import peak_holders
+from pytorch_memlab.history.snapshot import read_snapshot
 from pytorch_memlab.history.whole_run import WholeRunHistory
 from pytorch_memlab.simulation import simulate
 
@@ -219,3 +221,13 @@ def test_without_events_the_blocks_alone_have_their_stacks(gpu):
     (segment,) = found["segments"]
     blocks = [block for block in segment["blocks"] if block["state"] != "inactive"]
     assert [block["frames"][0]["name"] for block in blocks] == ["allocate"] * len(kept)
+
+
+def test_a_history_that_begins_with_an_empty_segment_has_its_peak(gpu, tmp_path):
+    allocate(2)
+    torch.cuda.memory._record_memory_history()
+    kept = allocate(4096)
+    torch.cuda.memory._dump_snapshot(tmp_path / "own.pickle")
+    peak = peak_holders(read_snapshot(tmp_path / "own.pickle")).peak
+
+    assert (peak.active, peak.reserved) == (kept.nbytes, 22 << 20)
