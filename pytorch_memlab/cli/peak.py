@@ -164,10 +164,12 @@ def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:
 
 def _collapsed(peaks: Sequence[PeakHolders]) -> str:
     """The stacks of all GPUs; of several, each below its GPU."""
+    from pytorch_memlab.render.peak import device_name
+
     if len(peaks) == 1:
         return peaks[0].collapsed_stacks()
     return "".join(
-        f"cuda:{holders.peak.device};{line}"
+        f"{device_name(holders.peak.device)};{line}"
         for holders in peaks
         for line in holders.collapsed_stacks().splitlines(keepends=True)
     )

@@ -57,6 +57,18 @@ def parts(holders: PeakHolders, by: str) -> Sequence[Holder | Share]:
     return holders.by_function() if by == "function" else holders.by_line()
 
 
+def device_name(device: int) -> str:
+    """What a report calls a device.
+
+    Args:
+        device: index of a GPU; -1 for the host.
+
+    >>> device_name(1), device_name(-1)
+    ('cuda:1', 'cpu')
+    """
+    return "cpu" if device < 0 else f"cuda:{device}"
+
+
 def head(peak: Peak) -> str:
     """The peak of one GPU in a sentence.
 
@@ -65,7 +77,7 @@ def head(peak: Peak) -> str:
     """
     moment = "before the first event" if peak.event < 0 else f"event {peak.event + 1:,}"
     return (
-        f"cuda:{peak.device}: {prose_size(peak.active)} in use at the peak, "
+        f"{device_name(peak.device)}: {prose_size(peak.active)} in use at the peak, "
         f"{prose_size(peak.reserved)} reserved ({moment} of {peak.events:,})"
     )
 

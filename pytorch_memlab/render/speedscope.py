@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import __version__
+from .peak import device_name
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
@@ -44,7 +45,7 @@ def _profile(holders: PeakHolders, numbers: dict[Frame, int]) -> dict[str, objec
     stacks = holders.by_stack()
     return {
         "type": "sampled",
-        "name": f"cuda:{holders.peak.device}",
+        "name": device_name(holders.peak.device),
         "unit": "bytes",
         "startValue": 0,
         "endValue": holders.peak.active,

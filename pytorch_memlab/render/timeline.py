@@ -12,6 +12,7 @@ from .._common.quoted import printable
 from ..history.category import Category
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
+from .peak import device_name
 from .scale import byte_marks, event_marks
 from .source_line import source_line
 
@@ -96,7 +97,8 @@ def heading(timeline: Timeline) -> str:
     point = timeline.points[timeline.peak]
     moment = "before the first event" if point < 0 else f"event {point + 1:,}"
     return (
-        f"cuda:{timeline.device}: {prose_size(timeline.active[timeline.peak])} in use at the peak, "
+        f"{device_name(timeline.device)}: "
+        f"{prose_size(timeline.active[timeline.peak])} in use at the peak, "
         f"{prose_size(timeline.reserved[timeline.peak])} reserved "
         f"({moment} of {timeline.events:,})"
     )

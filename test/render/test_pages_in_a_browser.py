@@ -1,0 +1,116 @@
+"""The scripts of the pages, as Chromium runs them: keys, buttons, zoom and search."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from html import unescape
+
+import pytest
+from peaks import SMALL as PEAK
+from timelines import SMALL as TIMELINE
+
+from pytorch_memlab.render.flame_graph import fragment as flame_graph
+from pytorch_memlab.render.page import asset, page
+from pytorch_memlab.render.timeline import fragment as timeline
+
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
+NODE = shutil.which("node")
+
+CHECK = """<script>
+const found = {};
+const press = (element, key) =>
+  element.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+const plot = document.querySelector(".plot");
+const path = (name) => document.querySelector(name).getAttribute("d");
+const labels = (name) => [...document.querySelectorAll(`${name} span`)].map((e) => e.textContent);
+found.drawn = [path(".area.band-4"), path(".line.line-reserved")];
+press(plot, "p");
+found.peak = plot.getAttribute("aria-valuetext");
+press(plot, "ArrowLeft");
+found.before = [plot.getAttribute("aria-valuenow")];
+found.before.push(document.querySelector(".reading code").textContent);
+press(plot, "+");
+found.zoomed = labels(".x-axis");
+press(plot, "Escape");
+found.whole = labels(".x-axis");
+document.querySelector('[data-line="capacity"]').click();
+found.withoutCapacity = [path(".line.line-capacity"), labels(".y-axis")];
+const saved = document.querySelector('button[data-band="1"]');
+saved.click();
+found.withoutBand = [path(".area.band-4"), saved.getAttribute("aria-pressed")];
+
+const calls = [...document.querySelectorAll(".call")];
+const extent = ({left, width}) => `${parseFloat(left)} ${parseFloat(width)}`;
+const shown = () => calls.filter((call) => !call.hidden)
+  .map((call) => `${call.textContent} ${extent(call.style)}`);
+calls[2].focus();
+found.said = document.querySelector(".said").textContent;
+press(calls[2], "Enter");
+found.flameZoomed = shown();
+press(calls[2], "ArrowDown");
+found.callee = document.activeElement.textContent;
+press(document.activeElement, "Escape");
+found.flameWhole = shown().length;
+const search = document.querySelector("input");
+search.value = "FORWARD";
+search.dispatchEvent(new Event("input"));
+found.matches = document.querySelector(".matches").textContent;
+document.title = JSON.stringify(found);
+</script></body>"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+def test_what_keys_and_buttons_do(tmp_path):
+    drawn = page("both", [timeline(TIMELINE), flame_graph(PEAK.by_stack())])
+    (tmp_path / "page.html").write_text(drawn.replace("</body>", CHECK), encoding="utf-8")
+    dumped = subprocess.run(
+        [
+            CHROMIUM,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-background-networking",
+            "--window-size=1200,900",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "--dump-dom",
+            (tmp_path / "page.html").as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    ).stdout
+    found = json.loads(unescape(dumped.partition("<title>")[2].partition("</title>")[0]))
+    static = timeline(TIMELINE).html
+    for path in found["drawn"]:
+        assert path.replace("H1000V400H0Z", "") in static.replace(".0H", "H").replace(".0V", "V")
+    assert found["peak"] == (
+        "event 5, 1.000 s, in use 6.0 MiB, activations saved for backward 5.0 MiB,"
+        " parameters 1.0 MiB, reserved 20.0 MiB, train.py:9 step"
+    )
+    assert found["before"] == ["2", "train.py:9 step"]
+    assert found["zoomed"] == ["0", "1", "2", "3", "4", "5"]
+    assert found["whole"] == ["0", "2", "4", "6", "8", "10"]
+    assert found["withoutCapacity"] == ["", [f"{4 * n}.0 MiB" if n else "0 B" for n in range(6)]]
+    assert found["withoutBand"] == ["", "false"]
+    assert found["said"].startswith("forward · 6.0 MiB, 37.5% · /nowhere/model.py:7")
+    assert found["flameZoomed"] == [
+        "all 0 100",
+        "main train.py:3 0 100",
+        "forward model.py:7 0 100",
+        "forward linear.py:134 0 100",
+    ]
+    assert found["callee"] == "forward linear.py:134"
+    assert found["flameWhole"] == 6
+    assert found["matches"] == "2 calls, 6.0 MiB (37.5 %)"
+
+
+@pytest.mark.skipif(NODE is None, reason="needs Node.js")
+@pytest.mark.parametrize("name", ["timeline.js", "flame_graph.js"])
+def test_scripts_are_valid(name, tmp_path):
+    (tmp_path / name).write_text(asset(name), encoding="utf-8")
+    subprocess.run([NODE, "--check", tmp_path / name], check=True)
