@@ -180,6 +180,7 @@ class _Events(Sink):
         time, frames = place.get("time_us", number), place.get("frames", number)
         forward = place.get("forward_frames", number)
         category, module = place.get("category", text), place.get("module", text)
+        is_plain = category == module == text
         append, index_of = self._log.append, self._stacks.index_of
 
         def add(values: list[Any]) -> None:
@@ -192,9 +193,8 @@ class _Events(Sink):
                     values[stream],
                     values[time],
                     index_of(values[frames]),
-                    index_of(values[forward]),
-                    category_named(values[category]),
-                    values[module],
+                    index_of(values[forward]) if forward != number else 0,
+                    *(() if is_plain else (category_named(values[category]), values[module])),
                 )
             except _FAILURES as error:
                 raise _entry_error(error) from None

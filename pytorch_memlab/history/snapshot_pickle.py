@@ -29,6 +29,9 @@ _LONGEST_TEXT: Final = 2**24
 _LONGEST_NUMBER: Final = 16
 _MOST_SHAPES: Final = 32
 _NEAR: Final = 400
+_MOST_KNOWN: Final = 200_000
+_LONGEST_KNOWN: Final = 9
+"""Bytes of the opcodes of a time, which do not come again."""
 
 _CODE: Final = {
     0x52: "to call a function",
@@ -124,8 +127,8 @@ class PickleReader:
         self._offset = 0
         self._texts: dict[bytes, str] = {}
         self._lists: dict[bytes, StackReference] = {}
-        self._known: dict[bytes, str] = {}
-        """Texts by the opcodes that refer to them."""
+        self._known: dict[bytes, Any] = {}
+        """Values by their opcodes."""
 
     def read(self) -> Any:
         """What the pickle holds, with ``EVENT`` in place of each event.
@@ -350,31 +353,31 @@ class PickleReader:
         memo, known = self._memo, self._known
         if shape.is_memoized:
             memo.append(EVENT)
-        decoded: list[Any] = []
-        for value in values:
-            op = value[0]
-            if op == 0x8A:
-                decoded.append(int.from_bytes(value[2:], "little", signed=True))
-            elif op in (0x68, 0x6A):
-                found = known.get(value)
-                if found is None:
-                    found = self._got(int.from_bytes(value[1:], "little"))
-                    if type(found) is str:
-                        known[value] = found
-                decoded.append(found)
-            elif op == 0x4A:
-                decoded.append(int.from_bytes(value[1:], "little", signed=True))
-            elif op in (0x4B, 0x4D):
-                decoded.append(int.from_bytes(value[1:], "little"))
-            elif op == 0x5D:
-                decoded.append(self._list(value))
-            else:
-                decoded.append(self._text(value[2 : 2 + value[1]]))
+        decoded = list(map(known.get, values))
+        for number, found in enumerate(decoded):
+            if found is None:
+                value = values[number]
+                decoded[number] = found = self._decoded(value)
+                if len(value) < _LONGEST_KNOWN and len(known) < _MOST_KNOWN:
+                    known[value] = found
         for number in shape.memoized:
             if values[number][0] in (0x5D, 0x8C):
                 memo.append(decoded[number])
         shape.add(decoded)
         return match.end()
+
+    def _decoded(self, value: bytes) -> Any:
+        """The value that the opcodes of a group stand for."""
+        op = value[0]
+        if op == 0x8A:
+            return int.from_bytes(value[2:], "little", signed=True)
+        if op in (0x68, 0x6A):
+            return self._got(int.from_bytes(value[1:], "little"))
+        if op == 0x5D:
+            return self._list(value)
+        if op == 0x8C:
+            return self._text(value[2 : 2 + value[1]])
+        return int.from_bytes(value[1:], "little", signed=op == 0x4A)
 
     def _list(self, value: bytes) -> StackReference:
         """The stack of a list of references to frames."""
@@ -434,8 +437,9 @@ def _shape_of(written: bytes, memo: list[Any], sink: Sink) -> _Shape | None:
         pattern.append(re.escape(key))
         op = written[pos]
         if get():
-            pattern.append(rb"(" + _GET + rb"|" + _LIST + rb")")
-            memoized.append(len(keys) - 1)
+            is_stack = keys[-1] in _STACKS
+            pattern.append(rb"(" + _GET + (rb"|" + _LIST if is_stack else rb"") + rb")")
+            memoized += [len(keys) - 1] if is_stack else []
         elif op in _NUMBER_WIDTHS or op == 0x8A:
             pos += _NUMBER_WIDTHS.get(op) or 2 + written[pos + 1]
             pattern.append(rb"(" + _INTEGER + rb")")
@@ -464,4 +468,5 @@ def _shape_of(written: bytes, memo: list[Any], sink: Sink) -> _Shape | None:
 
 
 _LIST: Final = rb"\]" + _PUT + rb"(?:\((?:" + _GET + rb")*e|(?:" + _GET + rb")a)?"
+_STACKS: Final = ("frames", "forward_frames")
 _NUMBER_WIDTHS: Final = {0x4B: 2, 0x4D: 3, 0x4A: 5}

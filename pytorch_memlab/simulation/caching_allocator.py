@@ -53,6 +53,7 @@ class CachingAllocator:
     ) -> None:
         self.device = device
         self.ever_allocated = False
+        self.is_making_room = False
         self._settings = settings
         self._told = AllocatorEvents()
         self._stats = stats = DeviceStats(settings.max_split_size)
@@ -96,14 +97,18 @@ class CachingAllocator:
             pool.search_count += 1
         block = pool.take_best_fit(stream, rounded, self._settings)
         if block is None:
-            block = self._source.new_block(
-                pool,
-                stream,
-                rounded,
-                size,
-                large_pool=store.large,
-                empty_cache=self.empty_cache,
-            )
+            self.is_making_room = True
+            try:
+                block = self._source.new_block(
+                    pool,
+                    stream,
+                    rounded,
+                    size,
+                    large_pool=store.large,
+                    empty_cache=self.empty_cache,
+                )
+            finally:
+                self.is_making_room = False
             self.ever_allocated = True
         address = store.hand_out(block, rounded, size)
         for observer in self._told.observers:

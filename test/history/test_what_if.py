@@ -10,11 +10,14 @@ from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
 from pytorch_memlab.errors import AllocatorSettingsError
+from pytorch_memlab.history.event_log import log_of
+from pytorch_memlab.history.first_state import first_state
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Frame
-from pytorch_memlab.history.replay import recorded_capacity, replay
+from pytorch_memlab.history.replay import recorded_capacity, release_runs, replay
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.simulation import replay as replay_trace
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
 
 MIB = 2**20
 BASE = 0x7000_0000_0000
@@ -195,10 +198,10 @@ def test_a_smaller_gpu_fails_as_the_program_does_on_it(settings, seed, monkeypat
     assert frames[0][:2] == frames[1][:2]
 
 
-def with_empty_cache():
+def with_empty_cache(context="all"):
     """A program that empties the cache, and the peak of its reserved bytes."""
     with simulate("100MiB"):
-        torch.cuda.memory._record_memory_history()
+        torch.cuda.memory._record_memory_history(context=context)
         torch.empty(30 * MIB, dtype=torch.uint8, device="cuda")
         torch.cuda.empty_cache()
         kept = torch.empty(40 * MIB, dtype=torch.uint8, device="cuda")
@@ -232,3 +235,30 @@ def test_an_event_tells_how_much_the_gpu_had():
     larger = replay(history, capacity=600 * MIB)
     assert larger.failures == ()
     assert larger.events == len(history.devices[0].events)
+
+
+@pytest.mark.parametrize("context", ["alloc", "all"])
+def test_stacks_tell_room_that_was_made_from_a_cache_that_was_emptied(context):
+    history, _ = with_empty_cache(context)
+    one = history.devices[0]
+    segments = first_state(one, AllocatorSettings())
+    runs = list(release_runs(log_of(one.events), segments, AllocatorSettings()))
+    assert [run.is_of_request for run in runs] == [False, True]
+    lines = [history.stacks[one.events[run.first].stack][0].line for run in runs]
+    request = next(event for event in one.events if event.size == 60 * MIB)
+    assert history.stacks[request.stack][0].line == lines[1] != lines[0]
+
+
+def test_a_request_that_fails_has_its_line_without_stacks_of_frees():
+    with simulate("64MiB"):
+        torch.cuda.memory._record_memory_history(context="alloc")
+        with pytest.raises(torch.OutOfMemoryError):
+            keep(90)
+        history = history_of(torch.cuda.memory._snapshot())
+        torch.cuda.memory._record_memory_history(enabled=None)
+    [event] = history.devices[0].events
+    assert (event.action, history.stacks[event.stack][0].name) == ("oom", "keep")
+
+
+def keep(size):
+    return torch.empty(size * MIB, dtype=torch.uint8, device="cuda")

@@ -28,6 +28,7 @@ _ACTIONS = frozenset(
     {"alloc", "free_requested", "free_completed", "segment_alloc", "segment_free"}
     | {"segment_map", "segment_unmap", "oom", "snapshot", "annotate"}
 )
+_RELEASES = frozenset({"segment_free", "segment_unmap"})
 
 
 class _Entry(NamedTuple):
@@ -89,7 +90,10 @@ class _Recorder:
             self.entries.append(entry)
 
     def _stack_of(self, action: str, address: int) -> TakenStack | None:
-        """The stack that belongs to an event: for a free, by default, that of the allocation."""
+        """The stack that belongs to an event: for a free, by default, that of the allocation.
+
+        What goes back to the GPU to make room for a request has the stack of the request.
+        """
         level, stack = self._history.level, self._history.stacks.take
         if action == "alloc":
             if level >= _LEVELS["state"]:
@@ -106,9 +110,11 @@ class _Recorder:
             kept = self.blocks.get(address)
         elif action == "free_completed":
             kept = self.blocks.pop(address, None)
-        elif action in ("segment_free", "segment_unmap"):
+        elif action in _RELEASES:
             kept = self.segments.pop(address, None)
-        return stack() if level >= _LEVELS["all"] else kept
+        of_request = action == "oom" or (action in _RELEASES and self.gpu.allocator.is_making_room)
+        takes = level >= _LEVELS["state" if of_request else "all"]
+        return stack() if takes else kept
 
 
 class MemoryHistory:
