@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
@@ -11,12 +10,9 @@ import torch
 from .._common.made_once import made_once
 from ..errors import HistoryError
 from ..simulation import active
-from .category import Category
 from .cuda_history import CudaHistory
-from .freed_blocks import category_of_freed
 from .holders import PeakHolders, peak_holders
-from .live_blocks import LiveBlock, PeakBlocks
-from .living_blocks import categories_of_living
+from .live_blocks import PeakBlocks
 from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack
 from .peak import Peak
 from .program import program
@@ -220,7 +216,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
 
 def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
     blocks = peak.at_peak()
-    categories = _categories(followed, device, blocks)
+    categories = followed.categories(device, blocks)
     live, stacks = followed.source.live[device], program.state.stacks
     live.stacks.read()
     numbers = _Numbers()
@@ -238,23 +234,6 @@ def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHol
     )
     moment = Peak(device, peak.highest, peak.reserved, peak.event, live.events, described)
     return PeakHolders(moment, numbers.stacks)
-
-
-def _categories(
-    followed: FollowedSource, device: int, blocks: Iterable[LiveBlock]
-) -> dict[LiveBlock, Category]:
-    living: dict[LiveBlock, Category] | None = None
-    block_of = followed.source.block_of
-    found = {}
-    stacks = followed.source.live[device].stacks
-    for block in blocks:
-        category = block.category
-        if category is Category.UNKNOWN:
-            if living is None:
-                living = categories_of_living(lambda piece: block_of(piece.number))
-            category = living.get(block) or category_of_freed(block, stacks)
-        found[block] = category
-    return found
 
 
 class _Numbers:
@@ -281,7 +260,7 @@ def _history(followed: FollowedSource) -> AllocationHistory:
         if live.log is None:
             continue
         living = list(live.blocks.values())
-        categories = _categories(followed, device, living)
+        categories = followed.categories(device, living)
         events = live.log.settle([(block, categories[block]) for block in living])
         segments = source.segments(device)
         devices.append(

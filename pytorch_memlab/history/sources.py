@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -14,6 +14,7 @@ from .category import Category
 from .freed_blocks import category_of_freed
 from .live_blocks import LiveBlock, LiveBlocks
 from .live_log import LiveLog
+from .living_blocks import categories_of_living
 from .model import Block, Segment
 from .program import program
 
@@ -258,6 +259,43 @@ class FollowedSource:
         program.end()
         if not self._on:
             self.source.watch_ops(is_on=False)
+
+    def block_at(self, device: int, address: int) -> LiveBlock | None:
+        """The block in use at an address; None if the device is not followed."""
+        live = self.source.live.get(device)
+        return None if live is None else live.blocks.get(address)
+
+    def categories(self, device: int, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
+        """The categories of blocks, by their ends or by what is alive now.
+
+        Args:
+            device: theirs.
+            blocks: in use or freed.
+        """
+        living: dict[LiveBlock, Category] | None = None
+        block_of = self.source.block_of
+        found = {}
+        stacks = self.source.live[device].stacks
+        for block in blocks:
+            category = block.category
+            if category is Category.UNKNOWN:
+                if living is None:
+                    living = categories_of_living(lambda piece: block_of(piece.number))
+                category = living.get(block) or category_of_freed(block, stacks)
+            found[block] = category
+        return found
+
+    def descriptions(
+        self, device: int, blocks: Iterable[LiveBlock]
+    ) -> dict[LiveBlock, dict[str, str]]:
+        """What a snapshot says of blocks besides PyTorch's own keys, as far as it is known."""
+        return {
+            block: {
+                **({"category": category.value} if category is not Category.UNKNOWN else {}),
+                **({"module": block.module} if block.module else {}),
+            }
+            for block, category in self.categories(device, blocks).items()
+        }
 
     def _note(self, storage: torch.UntypedStorage, category: Category) -> None:
         block = self.source.block_of(storage._cdata)

@@ -291,12 +291,12 @@ class CachingAllocator:
             yield block.address, block.size, block.requested_size
 
     def follow(self, make: Callable[[list[tuple[int, int, int]]], Observer]) -> None:
-        """Call an observer that begins with what is in use.
+        """Call an observer that begins with what is in use, before all others.
 
         Args:
             make: makes it of address, size and bytes requested of every active block.
         """
-        self._told.add(make(list(self.blocks_in_use())))
+        self._told.add(make(list(self.blocks_in_use())), first=True)
 
     def memory_stats(self) -> dict[str, Any]:
         """Return the counters nested as ``torch.cuda.memory_stats_as_nested_dict()`` does."""

@@ -16,6 +16,7 @@ from pytorch_memlab.history import live_blocks
 from pytorch_memlab.history.holders import ModuleNode, peak_holders
 from pytorch_memlab.history.program import program
 from pytorch_memlab.history.recorder import Recording, live_holders
+from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.simulation import active, simulate
 
 MIB = 2**20
@@ -504,3 +505,28 @@ def test_a_recording_can_be_taken_without_a_profiler(machine):
     recording.end()
     assert_sums(recording.peak_holders(), 3 * MIB)
     assert live_blocks.FORWARD
+
+
+def test_a_snapshot_says_module_and_category_while_a_profiler_knows_them(machine):
+    """The peak of a file of it is that of the profiler, in every way to add it up."""
+    torch.cuda.memory._record_memory_history()
+    with LineProfiler(train) as profiler:
+        train()
+        snapshot = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(None)
+    holders, recorded = peak_holders(history_of(snapshot)), profiler.peak_holders()
+    assert holders.by_category() == recorded.by_category()
+    assert holders.by_module() == recorded.by_module()
+    assert holders.by_line() == recorded.by_line()
+    blocks = [one for segment in snapshot["segments"] for one in segment["blocks"]]
+    assert {one["category"] for one in blocks if "category" in one} == {"workspaces"}
+
+
+def test_a_snapshot_without_a_profiler_has_pytorchs_keys_alone(machine):
+    torch.cuda.memory._record_memory_history()
+    kept = take()
+    snapshot = torch.cuda.memory._snapshot()
+    torch.cuda.memory._record_memory_history(None)
+    entries = [*snapshot["device_traces"][0], *snapshot["segments"][0]["blocks"]]
+    assert all({"category", "module"}.isdisjoint(one) for one in entries)
+    assert kept.nbytes == MIB

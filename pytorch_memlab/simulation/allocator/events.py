@@ -25,10 +25,16 @@ class AllocatorEvents:
     def __init__(self) -> None:
         self.observers: tuple[Observer, ...] = ()
 
-    def add(self, observer: Observer) -> None:
-        """Call one more observer from now on; one that is called already is not called twice."""
+    def add(self, observer: Observer, *, first: bool = False) -> None:
+        """Call one more observer from now on; one that is called already is not called twice.
+
+        Args:
+            observer: the one.
+            first: call it before those that are called already.
+        """
         if observer not in self.observers:
-            self.observers = (*self.observers, observer)
+            before, after = ((), self.observers) if first else (self.observers, ())
+            self.observers = (*before, observer, *after)
 
     def remove(self, observer: Observer) -> None:
         """Call an observer no more, if it is called."""

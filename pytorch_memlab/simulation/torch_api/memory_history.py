@@ -19,6 +19,7 @@ from ..storage_at import address_on_gpu, placement_at
 from ..stream_ids import handle_of
 
 if TYPE_CHECKING:
+    from ...history.live_blocks import LiveBlock
     from ..machine import Machine
     from ..patches import Patches
     from ..simulated_gpu import SimulatedGPU
@@ -43,6 +44,7 @@ class _Entry(NamedTuple):
         stack: None if it was not asked for.
         forward: of an allocation in the backward pass, the stack of the forward op; else None.
         metadata: what ``_set_memory_metadata`` gave.
+        block: of an allocation, what a profiler that is on knows of it; None without one.
     """
 
     action: str
@@ -53,6 +55,7 @@ class _Entry(NamedTuple):
     stack: TakenStack | None
     forward: TakenStack | None
     metadata: str
+    block: LiveBlock | None = None
 
 
 class _Metadata(threading.local):
@@ -86,7 +89,8 @@ class _Recorder:
                 stack = forward = None
             now, metadata = time.time_ns(), history.metadata.text
             handle = handle_of(stream, self.gpu.index)
-            entry = _Entry(action, address, size, handle, now, stack, forward, metadata)
+            block = history.block_at(self.gpu, address) if action == "alloc" else None
+            entry = _Entry(action, address, size, handle, now, stack, forward, metadata, block)
             self.entries.append(entry)
 
     def _stack_of(self, action: str, address: int) -> TakenStack | None:
@@ -248,13 +252,31 @@ class MemoryHistory:
         event = ("annotate", placement.address, placement.nbytes, 0, time.time_ns())
         self._recorders[gpu.index].entries.append(_Entry(*event, stack, None, text))
 
+    def block_at(self, gpu: SimulatedGPU, address: int) -> LiveBlock | None:
+        """What a profiler that is on knows of the block at an address."""
+        profiled = self._machine.recorder
+        return None if profiled is None else profiled.block_at(gpu.index, address)
+
+    def _descriptions(self, recorder: _Recorder) -> dict[LiveBlock | None, dict[str, str]]:
+        """Module and category of blocks, which PyTorch's own snapshots lack."""
+        profiled, device = self._machine.recorder, recorder.gpu.index
+        if profiled is None or device not in profiled.source.live:
+            return {}
+        made = [entry.block for entry in recorder.entries if entry.block is not None]
+        in_use = profiled.source.live[device].blocks.values()
+        known: dict[LiveBlock | None, dict[str, str]] = profiled.descriptions(
+            device, (*made, *in_use)
+        )
+        return known
+
     def _snapshot(self, pool: Sequence[Any] | None = None) -> dict[str, Any]:
         self.stacks.read()
         frames = _Frames(self.stacks)
         traces, segments = [], []
         for recorder in self._recorders:
             entries = () if pool is not None and not all(pool[2:]) else recorder.entries
-            traces.append([_as_dict(entry, frames) for entry in entries])
+            known = self._descriptions(recorder)
+            traces.append([_as_dict(entry, frames, known) for entry in entries])
             for segment in recorder.gpu.call("snapshot"):
                 if not _is_of_pool(segment, pool):
                     continue
@@ -263,6 +285,7 @@ class MemoryHistory:
                 for block in segment["blocks"]:
                     if block["state"] != "inactive":
                         block["frames"] = frames.of(recorder.blocks.get(block["address"]))
+                        block |= known.get(self.block_at(recorder.gpu, block["address"]), {})
                 segments.append(segment)
         return {
             "segments": segments,
@@ -318,7 +341,9 @@ class _Frames:
         return known
 
 
-def _as_dict(entry: _Entry, frames: _Frames) -> dict[str, Any]:
+def _as_dict(
+    entry: _Entry, frames: _Frames, known: dict[LiveBlock | None, dict[str, str]]
+) -> dict[str, Any]:
     first = "device_free" if entry.action == "oom" else "addr"
     described: dict[str, Any] = {
         "action": entry.action,
@@ -333,6 +358,7 @@ def _as_dict(entry: _Entry, frames: _Frames) -> dict[str, Any]:
         described["frames"] = frames.of(entry.stack)
     if entry.forward is not None:
         described["forward_frames"] = frames.of(entry.forward)
+    described |= known.get(entry.block, {})
     return described
 
 
