@@ -171,9 +171,11 @@ def _running_sum(oom: OutOfMemory) -> Remedy | None:
 
 def _kept_graphs(oom: OutOfMemory) -> Remedy | None:
     for group in oom.groups:
-        is_list = not group.is_variable and group.tensors >= 2
+        details = _list_details(oom, group)
+        # A pair may be the state of a recurrent layer, unless it was appended to.
+        is_list = not group.is_variable and (group.tensors >= 3 or details["line"])
         if is_list and group.graphs > group.own and _is_much(group.graphs, oom):
-            return Remedy(Cause.KEPT_GRAPHS, group.graphs, details=_list_details(oom, group))
+            return Remedy(Cause.KEPT_GRAPHS, group.graphs, details=details)
     return None
 
 
@@ -233,7 +235,7 @@ def _logits(oom: OutOfMemory) -> Remedy | None:
     lines = [place.line for place in places if any(name in place.source for name in _LOSSES)]
     sizes = Counter[int]()
     for block in oom.blocks:
-        if block.category in _FIXED or not block.shape:
+        if block.category in _FIXED or len(block.shape) < 2:
             continue
         if block.shape[-1] >= _LARGE_VOCABULARY:
             sizes[block.shape[-1]] += block.size
@@ -336,7 +338,10 @@ def _parameters(oom: OutOfMemory) -> Remedy | None:
     )
     if not moves or here * 2 < oom.in_use or not oom.model.float32:
         return None
-    details: dict[str, str | int] = {"whole": oom.model.parameters, "name": oom.model.name}
+    details: dict[str, str | int] = {
+        "whole": oom.model.parameters,
+        "name": oom.model.name or "model",
+    }
     return Remedy(Cause.PARAMETERS, oom.model.float32 // 2, details=details)
 
 
@@ -458,9 +463,13 @@ def _pairs(
 
 
 def _list_details(oom: OutOfMemory, group: TensorGroup) -> dict[str, str | int]:
-    name = group.name
-    line = _line_with(oom, rf"\b{re.escape(name)}(\.append\(|\.extend\(|\s*\+=|\[.*\]\s*=)")
-    return {"name": name, "line": line, "times": group.tensors}
+    """The container, and the line and the variable that are put into it."""
+    name = re.escape(group.name)
+    line = _line_with(oom, rf"\b{name}(\.append\(|\.extend\(|\s*\+=|\[.*\]\s*=)")
+    sources = [frame.source[line] for frame in oom.frames if line in frame.source]
+    found = re.search(rf"\b{name}\.append\(([\w.]+)\)", sources[0]) if sources else None
+    value = found[1] if found else ""
+    return {"name": group.name, "line": line, "times": group.tensors, "value": value}
 
 
 def _line_with(oom: OutOfMemory, pattern: str) -> int:

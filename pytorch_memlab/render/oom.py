@@ -53,9 +53,9 @@ _CODE = {
     Cause.FRAGMENTATION: "PYTORCH_CUDA_ALLOC_CONF={settings}",
     Cause.NO_GRAD: "with torch.no_grad():  # around {call}",
     Cause.RUNNING_SUM: "{name} += loss.item()",
-    Cause.KEPT_GRAPHS: "{name}.append(loss.item())  # or .detach()",
+    Cause.KEPT_GRAPHS: "{name}.append({value}.item())  # or .detach()",
     Cause.RETAINED_GRAPH: "state = state.detach()  # between steps, without retain_graph",
-    Cause.KEPT_RESULTS: "{name}.append(result.cpu())",
+    Cause.KEPT_RESULTS: "{name}.append({value}.cpu())",
     Cause.ATTENTION_DIMENSIONS: (
         "q, k, v = (x.unsqueeze(1) for x in (q, k, v))  # and result.squeeze(1)"
     ),
@@ -70,6 +70,12 @@ _CODE = {
     Cause.ACTIVATIONS: "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
     Cause.BATCH: "a batch of at most about {fitting}",
 }
+
+_NAMELESS = {
+    Cause.KEPT_GRAPHS: "keep numbers in {name}: .item(), or .detach()",
+    Cause.KEPT_RESULTS: "keep copies in host memory in {name}: .cpu()",
+}
+"""Where the program does not append a variable."""
 
 _SIZES = ("allowed", "room", "whole", "factored", "each")
 """Details that are bytes."""
@@ -189,11 +195,15 @@ def _held(oom: OutOfMemory) -> list[str]:
     named = [
         f"{prose_size(size)} {_SHORT.get(category, str(category))}" for category, size in found
     ]
-    if not named:
-        return []
-    return textwrap.wrap(
-        f"held by {', '.join(named)}", WIDTH, initial_indent="  ", subsequent_indent="    "
-    )[:2]
+    lines: list[str] = []
+    for count in range(len(named)):
+        more = "" if count + 1 == len(named) else ", …"
+        text = f"held by {', '.join(named[: count + 1])}{more}"
+        longer = textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="    ")
+        if len(longer) > 2:
+            break
+        lines = longer
+    return lines
 
 
 def _lines(oom: OutOfMemory, room: int) -> list[str]:
@@ -276,7 +286,11 @@ def _why(remedy: Remedy) -> str:
 
 
 def _code(remedy: Remedy) -> str:
-    return _CODE[remedy.cause].format(**_details(remedy))
+    details = _details(remedy)
+    code = _CODE[remedy.cause]
+    if details.get("value") == "":  # what is put there has no name
+        code = _NAMELESS.get(remedy.cause, code)
+    return code.format(**details)
 
 
 def _effect(remedy: Remedy) -> str:

@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
 from pytorch_memlab.cli.main import main
 
 PROGRAM = """\
@@ -60,12 +61,12 @@ def program(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_the_report_follows_the_traceback_and_the_exit_code_is_the_programs(program):
+def test_the_report_follows_the_traceback_and_is_the_last_thing_on_the_screen(program):
     command = [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "2GiB", "--dry-run"]
     command += ["--oom-report", "report.txt", "train.py"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=program)
 
-    assert done.returncode == 1
+    assert done.returncode == DOES_NOT_FIT
     traceback, _, report = done.stderr.partition("\n\n")
     assert "Traceback (most recent call last):" in traceback
     assert traceback.count("torch.OutOfMemoryError") == 1

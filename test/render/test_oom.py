@@ -51,7 +51,7 @@ what helps, the most likely cause first
      made again, fit)
        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
   2. kept keeps 4 tensors on the GPU: 124.0 MiB
-       kept.append(result.cpu())
+       keep copies in host memory in kept: .cpu()
 """
 
 
