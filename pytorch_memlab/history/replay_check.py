@@ -99,17 +99,30 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
                 FailedRequest(index, event.size, event.stack, True, active, reserved, free, "")
             )
     log = log_of(one.events)
-    runs = list(release_runs(log, first_state(one, settings), settings))
-    ends = {run.last for run in runs if run.is_of_request}
-    retries = len(ends) + sum(failure.event - 1 not in ends for failure in failures)
     return Figures(
         peak_active=peak_active,
         peak_reserved=peak_reserved,
         unused_at_peak=unused,
         calls=DriverCalls(*(_count(log, name) for name in _CALLS)),
-        retries=retries,
+        retries=recorded_retries(history, device, failures),
         failures=tuple(failures),
     )
+
+
+def recorded_retries(
+    history: AllocationHistory, device: int, failures: Sequence[FailedRequest]
+) -> int:
+    """How often cached memory went back to the GPU for a request.
+
+    Args:
+        history: of the process.
+        device: index of the GPU.
+        failures: requests that failed in the recording.
+    """
+    one, settings = history.devices[device], settings_of(history.settings)
+    runs = release_runs(log_of(one.events), first_state(one, settings), settings)
+    ends = {run.last for run in runs if run.is_of_request}
+    return len(ends) + sum(failure.event - 1 not in ends for failure in failures)
 
 
 _CALLS: Final = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..simulation.hardware.gpu import GPU
 from ..simulation.taken_memory import TakenMemory
 from .first_state import first_state
 from .model import AllocationHistory, Stack
 from .replay import Figures, ReplayResult, changed_settings, recorded_capacity, replay
-from .replay_check import ReplayCheck, check_replay, recorded_figures
+from .replay_check import ReplayCheck, check_replay, recorded_figures, recorded_retries
 from .settings import settings_of
 
 
@@ -97,8 +97,16 @@ def what_if(
         len(one.events),
         history.stacks,
         sum(segment.size for segment in first_state(one, recorded)),
-        recorded_figures(history, device),
+        _recorded(history, device, check),
         check,
         settings,
         tuple(variants),
     )
+
+
+def _recorded(history: AllocationHistory, device: int, check: ReplayCheck) -> Figures:
+    """What the recording tells: the figures of a replay that is equal to it, if there is one."""
+    figures = check.figures
+    if figures is None or not check.matches:
+        return recorded_figures(history, device)
+    return replace(figures, retries=recorded_retries(history, device, figures.failures))
