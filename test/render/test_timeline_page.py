@@ -178,6 +178,29 @@ def test_text_and_bands_stand_out_in_both_themes(theme):
     assert theme == "dark" or tuple(bands.values()) == COLOURS
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_words_of_the_flame_graph_stand_out_in_both_themes(theme):
+    colours = {
+        **_colours(asset("page.css"), theme),
+        **_colours(asset("flame_graph.css"), theme),
+    }
+    for shade in ("shade-0", "shade-1", "shade-2"):
+        assert _contrast(colours["on-shade"], colours[shade]) >= 4.5
+    assert _contrast(colours["on-library"], colours["library"]) >= 4.5
+    assert _contrast(colours["ink"], colours["found"]) >= 4.5
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_words_stand_out_on_bars(theme):
+    colours = _colours(asset("page.css"), theme)
+    bar = colours["bar"]
+    share = int(bar[7:], 16) / 255
+    pairs = [(int(bar[n : n + 2], 16), int(colours["ground"][n : n + 2], 16)) for n in (1, 3, 5)]
+    over = "#" + "".join(f"{round(share * one + (1 - share) * other):02x}" for one, other in pairs)
+    for ink in ("ink", "quiet"):
+        assert _contrast(colours[ink], over) >= 4.5
+
+
 _DEFICIENCIES = {
     "none": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
     # Machado, Oliveira and Fernandes 2009, severity 1.
