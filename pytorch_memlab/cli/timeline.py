@@ -15,8 +15,7 @@ from pytorch_memlab.cli.parser import CommandParser, gpu_index
 from pytorch_memlab.cli.recorded_devices import recorded_devices
 
 if TYPE_CHECKING:
-    from pytorch_memlab.history.model import AllocationHistory
-    from pytorch_memlab.history.timeline import Grouping, Timeline
+    from pytorch_memlab.history.timeline import Timeline
 
 
 class TimelineCommand:
@@ -68,7 +67,7 @@ class TimelineCommand:
         )
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
-        """Read the file.
+        """Read the file, and follow what its events do.
 
         Args:
             options: what was given.
@@ -82,6 +81,7 @@ class TimelineCommand:
             SnapshotError: the file is no snapshot.
         """
         from pytorch_memlab.cli.history_file import read_history
+        from pytorch_memlab.history.timeline import timeline_of
         from pytorch_memlab.simulation.hardware.presets import find_gpu
 
         del process
@@ -90,7 +90,8 @@ class TimelineCommand:
         capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
         history = read_history(options.file)
         devices = recorded_devices(history, options.file, options.device)
-        return partial(_write, files, history, devices, capacity, options.by)
+        timelines = [timeline_of(history, device, capacity, options.by) for device in devices]
+        return partial(_write, files, timelines)
 
 
 def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
@@ -119,15 +120,6 @@ def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
     return file
 
 
-def _write(
-    files: Sequence[OutputFile[Sequence[Timeline]]],
-    history: AllocationHistory,
-    devices: Sequence[int],
-    capacity: int | None,
-    by: Grouping | None,
-) -> int:
-    from pytorch_memlab.history.timeline import timeline_of
-
-    timelines = [timeline_of(history, device, capacity, by) for device in devices]
+def _write(files: Sequence[OutputFile[Sequence[Timeline]]], timelines: Sequence[Timeline]) -> int:
     written = [file.write(timelines, "timeline") for file in files]
     return 0 if all(written) else USAGE_ERROR

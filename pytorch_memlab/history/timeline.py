@@ -24,6 +24,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..errors import SnapshotError
 from .category import Category
 from .event_log import EventLog, log_of
 from .holders import charged_frame, innermost_of_user
@@ -111,12 +112,18 @@ def timeline_of(
 
     Returns:
         Moments that were; those of the highest active and reserved bytes are among them.
+
+    Raises:
+        SnapshotError: more bytes are in use than 64 bits can count.
     """
     one = history.devices[device]
     log = log_of(one.events)
     state = AllocatorState(one, settings_of(history.settings))
     first = list(state.blocks.values())
-    active, reserved, blocks = _follow(log, state)
+    try:
+        active, reserved, blocks = _follow(log, state)
+    except OverflowError:
+        raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
     in_use = _InUse(first, np.diff(active), blocks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import pickle
 import sys
 
 import pytest
@@ -162,3 +163,15 @@ def test_a_file_that_is_no_snapshot_is_named(tmp_path, capsys):
     assert main(["timeline", "-o", "a.html", "other"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "other is not a memory snapshot" in line
+
+
+def test_a_snapshot_with_impossible_sizes_is_refused_in_one_line(tmp_path, capsys):
+    event = {"action": "alloc", "size": 1 << 62, "stream": 0, "time_us": 0, "frames": []}
+    events = [{**event, "addr": n << 62} for n in range(3)]
+    found = {"segments": [], "device_traces": [events], "allocator_settings": {}}
+    (tmp_path / "huge.pickle").write_bytes(pickle.dumps(found))
+    assert main(["timeline", "-o", "a.html", "huge.pickle"]) == 2
+    assert capsys.readouterr().err == (
+        "pytorch-memlab timeline: error: this is no history of a GPU: more than 8 EiB are in use\n"
+    )
+    assert not (tmp_path / "a.html").exists()

@@ -7,6 +7,7 @@ import torch
 from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
+from pytorch_memlab.errors import SnapshotError
 from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.model import (
     AllocationHistory,
@@ -180,3 +181,9 @@ def test_a_function_called_wrapper_is_no_step():
     frame = Frame("/home/me/train.py", 3, "wrapper")
     found = timeline_of(history(event("alloc", 2, 4, 1), stacks=[(), (frame,)]))
     assert found.steps == ()
+
+
+def test_more_bytes_than_64_bits_can_count_are_refused():
+    huge = [Event("alloc", n << 62, 1 << 62, 0, 0, 1) for n in range(3)]
+    with pytest.raises(SnapshotError, match=r"^this is no history of a GPU: more than 8 EiB"):
+        timeline_of(history(*huge))
