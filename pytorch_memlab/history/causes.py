@@ -411,7 +411,7 @@ def _is_much(size: int, oom: OutOfMemory) -> bool:
 
 
 def _numbers(check: SettingsCheck) -> dict[str, str | int]:
-    return {"settings": check.settings, "requests": check.requests, "whole": int(check.is_whole)}
+    return {"settings": check.settings, "requests": check.requests, "is_whole": check.is_whole}
 
 
 def _mentions(oom: OutOfMemory, *names: str) -> bool:

@@ -296,6 +296,8 @@ def _code(remedy: Remedy) -> str:
 def _effect(remedy: Remedy) -> str:
     if remedy.cause is Cause.FRAGMENTATION:
         requests = remedy.details["requests"]
+        if not remedy.details["is_whole"]:
+            return f" (about: the {requests:,} latest requests, made again, fit)"
         return f" (checked: {requests:,} requests, made again, fit)"
     if remedy.basis is Basis.ESTIMATED:
         return f" (saves about {prose_size(remedy.size)})"
