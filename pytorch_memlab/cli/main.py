@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from pytorch_memlab.cli.command_line import command_parser, main_parser, unknown_command
 from pytorch_memlab.cli.commands import COMMANDS
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR, does_not_fit
+from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.errors import MemlabError
 
 
@@ -21,15 +21,8 @@ def entry() -> NoReturn:
     it ran are done.
     """
     process = ExitStack()
-    try:
-        # Registered after a simulation has registered its own end, and so done before that.
-        code = _carry_out(sys.argv[1:], process, lambda: atexit.register(process.close))
-    except Exception as error:
-        if not does_not_fit(error):
-            raise
-        sys.excepthook(type(error), error, error.__traceback__)
-        code = DOES_NOT_FIT
-    sys.exit(code)
+    # Registered after a simulation has registered its own end, and so done before that.
+    sys.exit(_carry_out(sys.argv[1:], process, lambda: atexit.register(process.close)))
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, does_not_fit
 from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.program import Program
@@ -288,5 +287,4 @@ def _ending(error: BaseException | None) -> tuple[int, str]:
         code = error.code
         return (code, "") if isinstance(code, int) else (int(code is not None), "")
     status = 130 if isinstance(error, KeyboardInterrupt) else 1
-    status = DOES_NOT_FIT if does_not_fit(error) else status
     return status, traceback.format_exception_only(error)[-1].splitlines()[0]

@@ -60,7 +60,6 @@ class RunCommand:
     exit codes:
       that of the program, 1 after an error, 0 after --steps; and
       2  the command line cannot be carried out, and nothing ran
-      3  the program does not fit: it ran out of memory on a simulated GPU
 
     Options can also stand in pyproject.toml, in the folder of the script or above it, under their
     long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line

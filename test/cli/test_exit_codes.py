@@ -1,4 +1,4 @@
-"""Exit codes of the process: the program's own, and 3 where it does not fit."""
+"""Exit codes of the process: those of the program."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def run(*arguments):
     )
 
 
-def test_a_program_that_does_not_fit(write):
+def test_a_program_that_runs_out_of_memory_ends_as_after_any_error(write):
     done = run("--gpu", "1GiB", write(f"import atexit\natexit.register(print, 'bye')\n{FILL}"))
 
-    assert done.returncode == 3
+    assert done.returncode == 1
     assert "\nTraceback (most recent call last):\n" in done.stderr
     assert done.stderr.count("torch.OutOfMemoryError: CUDA out of memory.") == 1
     assert done.stdout.endswith("bye\n")

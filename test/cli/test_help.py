@@ -29,7 +29,6 @@ CODES_AND_PROGRAM = """\
 exit codes:
   that of the program, 1 after an error, 0 after --steps; and
   2  the command line cannot be carried out, and nothing ran
-  3  the program does not fit: it ran out of memory on a simulated GPU
 
 Options can also stand in pyproject.toml, in the folder of the script or above
 it, under their long names: in a table [tool.pytorch-memlab], gpu = "t4" and
@@ -90,9 +89,10 @@ simulation:
   --reserve SIZE        memory that other processes use on each simulated GPU
                         (default: 0)
   --strict              simulate, and fail at the first line that would be
-                        marked ?
+                        marked ?: memory is not counted, or a dry run assumes
+                        a value
   --strict=estimates    simulate, and fail at the first line that would be
-                        marked ? or ~
+                        marked ? or ~ (an estimate is counted)
 
 help:
   -h, --help            show this help
@@ -121,7 +121,6 @@ exit codes:
   0  done; run ends with the code of the program, 1 after an error
   1  a comparison found more growth than its --fail-over allows
   2  the command line cannot be carried out
-  3  run: the program ran out of memory on a simulated GPU
 """
 
 
