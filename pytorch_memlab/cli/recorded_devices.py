@@ -29,7 +29,7 @@ def recorded_devices(history: AllocationHistory, path: str, device: int | None) 
         )
     if device is None:
         return used
-    if device not in range(len(history.devices)):
+    if device not in [one.device for one in history.devices]:
         known = " or ".join(str(one) for one in used)
         raise UsageError(f"{path} has no GPU {device}: --device takes {known}")
     return [device]

@@ -92,7 +92,7 @@ class ReplayCommand:
             TakenMemory.of(gpu, None, 0)
         history = read_history(options.file)
         devices = recorded_devices(history, options.file, options.device)
-        if not any(history.devices[device].events for device in devices):
+        if not any(history.of_device(device).events for device in devices):
             raise UsageError(
                 f"{options.file} has no events to replay: record them with "
                 "torch.cuda.memory._record_memory_history(enabled='all')"

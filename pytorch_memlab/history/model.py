@@ -135,3 +135,17 @@ class AllocationHistory:
     devices: Sequence[DeviceHistory]
     stacks: Sequence[Stack]
     settings: dict[str, object] = field(default_factory=dict)
+
+    def of_device(self, device: int) -> DeviceHistory:
+        """What the allocator of one device did.
+
+        Args:
+            device: index of the GPU, -1 for the host. A history may leave out others before it.
+
+        Raises:
+            LookupError: the history has no such device.
+        """
+        for one in self.devices:
+            if one.device == device:
+                return one
+        raise LookupError(f"the history has no device {device}")

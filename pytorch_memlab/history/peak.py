@@ -60,7 +60,7 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     Returns:
         The peak; the sizes of its blocks add up to ``active``.
     """
-    one = history.devices[device]
+    one = history.of_device(device)
     settings = settings_of(history.settings)
     state = AllocatorState(one, settings)
     blocks = dict(state.blocks)

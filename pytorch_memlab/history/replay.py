@@ -148,7 +148,7 @@ def replay(
         settings = recorded
     elif isinstance(settings, str):
         settings = changed_settings(recorded, settings)
-    one = history.devices[device]
+    one = history.of_device(device)
     log = log_of(one.events)
     driver = _Driver(UNLIMITED if capacity is None else capacity, taken)
     allocator = CachingAllocator(driver, settings, device, order_by_address=order_by_address)
@@ -188,7 +188,7 @@ def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None
     Returns:
         What was reserved and what was free on the GPU at the first such event; None without one.
     """
-    one = history.devices[device]
+    one = history.of_device(device)
     log = log_of(one.events)
     if "oom" not in log.action_names:
         return None

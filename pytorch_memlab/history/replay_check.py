@@ -56,20 +56,20 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
         device: index of the GPU.
     """
     settings = settings_of(history.settings)
-    trace = _trace(history.devices[device], first_state(history.devices[device], settings))
+    trace = _trace(history.of_device(device), first_state(history.of_device(device), settings))
     begun = {}
     for order_by_address in (False, True):
         done = replay_trace(
             trace, settings=settings, order_by_address=order_by_address, most_mismatches=1
         )
         if not done.mismatches:
-            return _check(done, history.devices[device], order_by_address)
+            return _check(done, history.of_device(device), order_by_address)
         begun[order_by_address] = done.mismatches[0].index
     best = begun[True] > begun[False]
     done = replay_trace(
         trace, settings=settings, order_by_address=best, most_mismatches=_MOST_DIFFERENCES
     )
-    return _check(done, history.devices[device], best)
+    return _check(done, history.of_device(device), best)
 
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
@@ -79,7 +79,7 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
         history: of the process.
         device: index of the GPU.
     """
-    one, settings = history.devices[device], settings_of(history.settings)
+    one, settings = history.of_device(device), settings_of(history.settings)
     state = AllocatorState(one, settings)
     peak_active, peak_reserved = state.active, state.reserved
     unused = peak_reserved - peak_active
@@ -119,7 +119,7 @@ def recorded_retries(
         device: index of the GPU.
         failures: requests that failed in the recording.
     """
-    one, settings = history.devices[device], settings_of(history.settings)
+    one, settings = history.of_device(device), settings_of(history.settings)
     runs = release_runs(log_of(one.events), first_state(one, settings), settings)
     ends = {run.last for run in runs if run.is_of_request}
     return len(ends) + sum(failure.event - 1 not in ends for failure in failures)

@@ -116,7 +116,7 @@ def timeline_of(
     Raises:
         SnapshotError: more bytes are in use than 64 bits can count.
     """
-    one = history.devices[device]
+    one = history.of_device(device)
     log = log_of(one.events)
     state = AllocatorState(one, settings_of(history.settings))
     first = list(state.blocks.values())

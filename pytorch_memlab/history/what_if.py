@@ -91,7 +91,7 @@ def what_if(
         capacity = recorded_capacity(history, device)
         result = replay(history, device, changed, capacity, order_by_address=check.order_by_address)
         variants.append(Variant("", None, result))
-    one = history.devices[device]
+    one = history.of_device(device)
     return WhatIf(
         device,
         len(one.events),

@@ -51,6 +51,15 @@ def test_the_picture_has_the_capacity_the_peak_and_the_steps(write, capsys):
         assert file.read(8) == b"\x89PNG\r\n\x1a\n"
 
 
+def test_the_picture_of_one_gpu_of_two(write):
+    script = write('import torch\nx = [torch.ones(1 << 18, device=f"cuda:{n}") for n in (0, 1)]\n')
+    main(["run", "--gpu", "1GiB", "--num-gpus", "2", "--device", "cuda:1", "-o", "a.svg", script])
+    heads = [text for text in texts("a.svg") if text.startswith("cuda:")]
+    assert [head.partition(" reserved")[0] for head in heads] == [
+        "cuda:1: 1.0 MiB in use at the peak, 2.0 MiB"
+    ]
+
+
 def test_a_program_that_runs_out_of_memory_has_its_picture(write):
     script = write('import torch\n\nx = torch.ones(1 << 30, device="cuda")\n')
     done = subprocess.run(

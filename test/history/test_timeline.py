@@ -146,6 +146,17 @@ def test_no_peak_of_a_long_history_is_lost():
         assert {2 * MIB, 10 * MIB} <= here
 
 
+@pytest.mark.parametrize("device", [1, -1])
+def test_a_history_may_have_one_device_alone(device):
+    events = [event("alloc", 2, 4, 1)]
+    alone = AllocationHistory([DeviceHistory(device, events, (), INITIAL)], STACKS)
+    found = timeline_of(alone, device)
+    assert (found.device, found.active) == (device, (2 * MIB, 6 * MIB))
+    assert find_peak(alone, device).active == 6 * MIB
+    with pytest.raises(LookupError, match="the history has no device 0"):
+        timeline_of(alone, 0)
+
+
 def test_a_history_without_events_is_one_point():
     found = timeline_of(history())
     assert (found.points, found.active, found.peak) == ((-1,), (2 * MIB,), 0)
