@@ -347,3 +347,17 @@ def test_a_profiled_block_marks_its_row_and_forgets_it_with_the_rest(capsys):
             fails([])
         profiler.print_stats()
     assert "out of memory" not in capsys.readouterr().out
+
+
+def test_variables_of_a_function_that_goes_on_die_when_it_deletes_them():
+    with simulate("512MiB", compute=False):
+        q = torch.empty(4, 4096, 64, device="cuda")
+        more = take(300)
+        try:
+            with explain_oom() as block:
+                torch.nn.functional.scaled_dot_product_attention(q, q, q)
+        except torch.OutOfMemoryError:
+            assert "has 3 dimensions" in block.report
+        kept = [weakref.ref(q), weakref.ref(more)]
+        del q, more
+        assert [each() for each in kept] == [None, None]

@@ -47,7 +47,7 @@ from .collection import collector_paused
 from .leaks import kind_of
 from .names import TensorNames, states_of, tensors_in
 from .rows import Living, rows_of
-from .variables import names_of_variables
+from .variables import locals_of, names_of_variables
 
 if TYPE_CHECKING:
     from ..simulation.simulated_gpu import SimulatedFailure
@@ -574,6 +574,6 @@ def _calls(tree: ast.AST) -> Iterator[ast.Call]:
 
 def _variable(frame: FrameType, name: str) -> object:
     try:
-        return frame.f_locals.get(name) if name else None
+        return locals_of(frame).get(name) if name else None
     except Exception:
         return None

@@ -91,7 +91,7 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
             namespaces[id(each.f_globals)] = each.f_globals
         if each.f_code.co_flags & inspect.CO_OPTIMIZED:
             prefix = "" if is_first else f"{each.f_code.co_name}()."
-            (libraries if is_library else own).extend(_named(_locals_of(each), prefix))
+            (libraries if is_library else own).extend(_named(locals_of(each), prefix))
         is_first = False
     # What runs a program, such as IPython or runpy, holds its globals in variables too.
     search = _Search(wanted, passed_over=namespaces)
@@ -196,7 +196,7 @@ def _named(variables: Mapping[str, object], prefix: str = "") -> list[tuple[str,
     return found
 
 
-def _locals_of(frame: FrameType) -> dict[str, object]:
+def locals_of(frame: FrameType) -> dict[str, object]:
     """A function's variables, without leaving anything that keeps them alive.
 
     Until Python 3.13 a frame keeps the dict that ``f_locals`` made, and so every variable in it,
