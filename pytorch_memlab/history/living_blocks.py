@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 BlockOf = Callable[["Piece"], "LiveBlock | None"]
 """Gives the block of a piece of a tensor; None if it is not followed."""
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 Note = Callable[[torch.UntypedStorage, Category], object]
 """Takes the category of a storage."""
 
@@ -138,6 +140,8 @@ def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+        return [tensor.untyped_storage()]
     try:
         return storages_of(getattr(tensor, "_local_tensor", tensor))  # that of a DTensor
     except Exception:  # a subclass that refuses

@@ -107,10 +107,9 @@ class SimulatedBlocks:
     def block_of(self, number: int) -> LiveBlock | None:
         """The block of the storage that has a number (``_cdata``)."""
         placement = self._machine.placements.known.get(number)
-        if placement is None:
+        if placement is None or placement.gpu.index not in self.live:
             return None
-        live = self.live.get(placement.gpu.index)
-        block = None if live is None else live.blocks.get(placement.address)
+        block = self.live[placement.gpu.index].blocks.get(placement.address)
         return block if block is not None and block.data is placement else None
 
     def segments(self, device: int) -> Sequence[Segment]:
