@@ -322,11 +322,17 @@ def _optimizer_state(oom: OutOfMemory) -> Remedy | None:
         if not (_is_in_optimizer(oom) and _makes_state(oom)) or not optimizer.elements:
             continue
         whole = 2 * optimizer.parameters
-        factored = _PARAMETER_WORDS * optimizer.rows
+        factored = _PARAMETER_WORDS * optimizer.rows if optimizer.has_adafactor else 0
+        other = "Adafactor" if optimizer.has_adafactor else "SGD"
         return Remedy(
             Cause.OPTIMIZER_STATE,
             whole - factored,
-            details={"name": optimizer.name, "whole": whole, "factored": factored},
+            details={
+                "name": optimizer.name,
+                "whole": whole,
+                "factored": factored,
+                "other": other,
+            },
         )
     return None
 

@@ -104,6 +104,7 @@ class OptimizerFacts:
         elements: number of elements of its parameters on the GPU.
         rows: sum of all lengths of the parameters with two dimensions or more.
         uses_foreach: whether its step makes lists of temporaries.
+        has_adafactor: whether this PyTorch has that optimizer, from 2.5 on.
     """
 
     name: str
@@ -112,6 +113,7 @@ class OptimizerFacts:
     elements: int
     rows: int
     uses_foreach: bool
+    has_adafactor: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,7 +65,7 @@ _CODE = {
     Cause.MODEL_TWICE: '{name} on the CPU: map_location="cpu", or .cpu()',
     Cause.GRADIENTS_KEPT: "optimizer.zero_grad(set_to_none=True)  # before the forward pass",
     Cause.OPTIMIZER_TEMPORARIES: "torch.optim.{name}(parameters, fused=True)",
-    Cause.OPTIMIZER_STATE: "torch.optim.Adafactor(parameters)  # keeps {factored}",
+    Cause.OPTIMIZER_STATE: "torch.optim.{other}(parameters)  # keeps {factored}",
     Cause.PARAMETERS: "{name} = {name}.to(torch.bfloat16)  # before .cuda()",
     Cause.ACTIVATIONS: "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
     Cause.BATCH: "a batch of at most about {fitting}",

@@ -332,6 +332,7 @@ class _Search:
             sum(p.numel() for p in here),
             sum(sum(p.shape) for p in here if p.dim() > 1),
             uses_foreach and "foreach" in group,
+            hasattr(torch.optim, "Adafactor"),
         )
 
     # Modules
