@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from .simulation.hardware.gpu import GPU
     from .simulation.simulator import simulate
 
-__version__ = "1.0.0.dev1"
+__version__ = "1.0.0.dev2"
 
 _HOMES = {
     "GPU": "simulation.hardware.gpu",
