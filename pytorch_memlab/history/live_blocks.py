@@ -132,7 +132,7 @@ class LiveBlocks:
     Attributes:
         blocks: those in use, by address.
         active: their bytes.
-        events: allocations and frees so far.
+        events: so far, with those of segments.
         peaks: what notes the highest active bytes.
         log: what notes all events, if somebody wants them.
     """
@@ -230,6 +230,12 @@ class LiveBlocks:
             block.stack.is_kept = False
             if self._stack_at is None:
                 block.stack.drop()
+
+    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+        """Another event: of a segment, or out of memory."""
+        self.events += 1
+        if self.log is not None:
+            self.log.happened(action, address, size, stream)
 
     def stack_of(self, block: LiveBlock) -> TakenStack | None:
         """The stack of the allocation of a block; None if it was not seen."""

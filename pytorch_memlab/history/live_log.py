@@ -26,6 +26,7 @@ class LiveLog:
         forwards: where the stacks of forward ops are taken, whose numbers are the history's.
         initial: segments at the beginning, with their blocks.
         category_of: tells the category of a block that was freed.
+        earlier: events of the device before the first one here.
     """
 
     def __init__(
@@ -34,9 +35,11 @@ class LiveLog:
         forwards: CallStacks,
         initial: Sequence[Segment],
         category_of: Callable[[LiveBlock], Category],
+        earlier: int,
     ) -> None:
         self.events = EventLog()
         self.initial = tuple(initial)
+        self.earlier = earlier
         self._number_of = number_of
         self._forwards = forwards
         self._category_of = category_of

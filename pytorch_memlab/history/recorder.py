@@ -132,8 +132,13 @@ class Recording:
         found = dict(self._finished)
         for (source, index), peak in self._peaks.items():
             if peak.highest > found[index].peak.active if index in found else peak.highest >= 0:
-                found[index] = _holders(source, index, peak)
+                found[index] = self._holders(source, index, peak)
         return found
+
+    def _holders(self, followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
+        """The holders of a peak; its events count as those of the history do, if there is one."""
+        log = followed.source.live[device].log if self._keeps_history else None
+        return _holders(followed, device, peak, 0 if log is None else log.earlier)
 
     def history(self) -> AllocationHistory:
         """All events, from the first time that this was on.
@@ -179,7 +184,7 @@ class Recording:
             peak = self._peaks.pop(key)
             before = self._finished.get(key[1])
             if before is None or peak.highest > before.peak.active:
-                self._finished[key[1]] = _holders(followed, key[1], peak)
+                self._finished[key[1]] = self._holders(followed, key[1], peak)
             followed.source.live[key[1]].drop_peak(peak)
         if self._keeps_history:
             self._histories[id(followed)] = _history(followed)
@@ -214,7 +219,17 @@ def live_holders(device: int = 0) -> PeakHolders | None:
         followed.leave()
 
 
-def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
+def _holders(
+    followed: FollowedSource, device: int, peak: PeakBlocks, earlier: int = 0
+) -> PeakHolders:
+    """The holders of a peak.
+
+    Args:
+        followed: the source of the blocks.
+        device: theirs.
+        peak: their moment.
+        earlier: events that do not count.
+    """
     blocks = peak.at_peak()
     categories = followed.categories(device, blocks)
     live, stacks = followed.source.live[device], program.state.stacks
@@ -232,7 +247,8 @@ def _holders(followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHol
         )
         for block in blocks
     )
-    moment = Peak(device, peak.highest, peak.reserved, peak.event, live.events, described)
+    event, events = peak.event - earlier, live.events - earlier
+    moment = Peak(device, peak.highest, peak.reserved, event, events, described)
     return PeakHolders(moment, numbers.stacks)
 
 

@@ -143,7 +143,7 @@ class SimulatedBlocks:
         self.live[gpu.index] = live
         block_size = allocator.block_size
         allocated, free_requested = live.allocated, live.free_requested
-        free_completed = live.free_completed
+        free_completed, happened = live.free_completed, live.happened
 
         def observe(action: str, address: int, size: int, stream: int) -> None:
             if action == "alloc":
@@ -152,8 +152,8 @@ class SimulatedBlocks:
                 free_requested(address)
             elif action == "free_completed":
                 free_completed(address, stream)
-            elif live.log is not None and action != "snapshot":
-                live.log.happened(action, address, size, stream)
+            elif action != "snapshot":
+                happened(action, address, size, stream)
 
         self._observers.append((gpu, observe))
         return observe
@@ -311,6 +311,7 @@ class FollowedSource:
                 program.state.stacks,
                 self.source.segments(device),
                 lambda block: category_of_freed(block, stacks),
+                live.events,
             )
 
 

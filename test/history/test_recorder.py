@@ -14,6 +14,7 @@ from pytorch_memlab import LineProfiler
 from pytorch_memlab.errors import HistoryError, UnknownDeviceError
 from pytorch_memlab.history import live_blocks
 from pytorch_memlab.history.holders import ModuleNode, peak_holders
+from pytorch_memlab.history.peak import find_peak
 from pytorch_memlab.history.program import program
 from pytorch_memlab.history.recorder import Recording, live_holders
 from pytorch_memlab.history.snapshot import history_of
@@ -451,7 +452,8 @@ def test_a_history_has_every_event_and_the_same_peak(device):
     actions = [event.action for event in events if "segment" not in event.action]
     freed = 1 + (device == "cuda")
     assert (actions.count("alloc"), actions.count("free_completed")) == (5, freed)
-    holders, recorded = peak_holders(history), profiler.peak_holders()
+    recorded = profiler.peak_holders()
+    holders = peak_holders(history, recorded.peak.device)
     assert holders.peak.active == recorded.peak.active == 16 * MIB
     assert holders.by_line() == recorded.by_line()
     assert holders.by_category() == recorded.by_category()
@@ -530,3 +532,17 @@ def test_a_snapshot_without_a_profiler_has_pytorchs_keys_alone(machine):
     entries = [*snapshot["device_traces"][0], *snapshot["segments"][0]["blocks"]]
     assert all({"category", "module"}.isdisjoint(one) for one in entries)
     assert kept.nbytes == MIB
+
+
+def test_holders_and_history_count_the_same_events(machine):
+    with LineProfiler(target_gpu=0):
+        take(5)
+    with LineProfiler(target_gpu=0, history=True) as profiler:
+        kept = [take(), take(30)]
+        kept.pop(0)
+        del kept
+        torch.cuda.empty_cache()
+        with pytest.raises(torch.OutOfMemoryError):
+            take(2**20)
+    counted, held = find_peak(profiler.history()), profiler.peak_holders().peak
+    assert (held.event, held.events) == (counted.event, counted.events) == (3, 10)
