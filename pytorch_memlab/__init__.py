@@ -164,7 +164,11 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)
+    from ._common.garbage_collection import no_garbage_collection
+
+    with no_garbage_collection():
+        module = importlib.import_module(f".{home}", __name__)
+    value = globals()[name] = getattr(module, name)
     return value
 
 

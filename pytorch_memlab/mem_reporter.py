@@ -13,9 +13,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from ._common.garbage_collection import no_garbage_collection
 from .errors import UsageError
 from .reporter.categories import Categories
-from .reporter.collection import Collection, collector_paused
+from .reporter.collection import Collection
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames
@@ -88,7 +89,7 @@ class MemReporter:
         """Find the tensors, modules and optimizers that are alive."""
         if self.pre_collect:
             gc.collect()
-        with collector_paused():
+        with no_garbage_collection():
             for optimizer in self._collection.fill():
                 self._names.add_optimizer(optimizer)
 
@@ -270,7 +271,7 @@ class MemReporter:
 
     def _rows(self, variables: Callable[[set[int]], dict[int, str]]) -> Rows:
         """The rows of what was collected, which is forgotten then."""
-        with collector_paused():
+        with no_garbage_collection():
             living = self._collection.take()
             wanted = set(map(id, living.tensors))
             names = {**variables(wanted), **names_of_attributes(self._names.models(), wanted)}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .._common.garbage_collection import no_garbage_collection
 from ..devices.allocations import address_finder
 from ..storages import storages_of
 from .category import Category
@@ -75,13 +75,8 @@ def categories_of_living(block_of: BlockOf) -> dict[LiveBlock, Category]:
     Returns:
         the category of each block that a living tensor has.
     """
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
+    with no_garbage_collection():
         return dict(_categories(block_of))
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def address_categories() -> dict[int, Category]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
 from .category import category_named
 from .event_log import EventLog
@@ -31,7 +30,7 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
     stacks = _Stacks()
     log = EventLog()
     try:
-        with open_snapshot(path) as file, _no_garbage_collection():
+        with open_snapshot(path) as file, no_garbage_collection():
             snapshot = PickleReader(file, _Events(log, stacks)).read()
     except OSError as error:
         raise SnapshotError(f"cannot read {path}: {error.strerror or error}") from None
@@ -51,7 +50,7 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
             f"{path} is not a memory snapshot: it cannot be read as a pickle ({_first_line(error)})"
         ) from None
     try:
-        with _no_garbage_collection():
+        with no_garbage_collection():
             return _history(snapshot, stacks, log)
     except SnapshotError as error:
         raise SnapshotError(f"{path}: {error}") from None
@@ -120,18 +119,6 @@ def _log_of(trace: Sequence[Any], read: EventLog, begin: int, stacks: _Stacks) -
     for entry in trace:
         log.append(*_event(entry, stacks))
     return log
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """Millions of new dictionaries would each be searched for cycles several times."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 _FAILURES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -48,18 +46,6 @@ class Collection:
         modules = [each for each in holders if issubclass(type(each), torch.nn.Module)]
         nodes = [each for each in holders if not issubclass(type(each), torch.nn.Module)]
         return Living(tensors, modules, nodes)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """No automatic garbage collection: it would take long, and change what is being described."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _hold(tensors: list[torch.Tensor]) -> None:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .._common.call_stacks import Place as FrameLine
+from .._common.garbage_collection import no_garbage_collection
 from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
 from ..devices.allocations import address_finder, allocations_of
@@ -43,7 +44,6 @@ from ..tensors.living import living
 from ..tensors.memory import address_of
 from ..tensors.saved import LEAF, grad_fn, held_by_graphs, name_of
 from .categories import Categories
-from .collection import collector_paused
 from .leaks import kind_of
 from .names import TensorNames, states_of, tensors_in
 from .rows import Living, rows_of
@@ -100,7 +100,7 @@ class _Search:
             gpu = get_device(self._device).info.description
         with self._part("the failing line"):
             frames, functions = self._frames()
-        with collector_paused():
+        with no_garbage_collection():
             with self._part("the tensors"):
                 self._tensors(found)
             if not found.blocks:

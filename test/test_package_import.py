@@ -1,0 +1,38 @@
+"""What the first use of the package's parts does to the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+PROGRAM = """
+import gc, sys
+import torch
+import pytorch_memlab
+
+collected_in = set()
+
+def note(phase, info):
+    frame = sys._getframe(1)
+    while frame is not None:
+        collected_in.add(frame.f_globals["__name__"])
+        frame = frame.f_back
+
+if sys.argv[1] == "off":
+    gc.disable()
+gc.set_threshold(50)
+gc.callbacks.append(note)
+pytorch_memlab.LineProfiler, pytorch_memlab.MemReporter, pytorch_memlab.simulate
+gc.callbacks.clear()
+print(gc.isenabled(), "pytorch_memlab.simulation.simulator" in sys.modules)
+print(sorted(name for name in collected_in if name.startswith("pytorch_memlab.")))
+"""
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_first_use_of_a_name_searches_for_no_garbage(collects: bool) -> None:
+    command = [sys.executable, "-c", PROGRAM, "on" if collects else "off"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{collects} True\n[]\n"
