@@ -33,7 +33,6 @@ exclude_patterns = ["_generated"]
 myst_enable_extensions = ["attrs_inline"]
 myst_heading_anchors = 3
 html_theme = "furo"
-html_static_path = ["_static"]
 copybutton_prompt_text = "$ "
 copybutton_only_copy_prompt_lines = True
 autodoc_typehints = "description"
