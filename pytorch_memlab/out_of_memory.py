@@ -43,6 +43,7 @@ class Report:
         is_shown: whether it was printed, or somebody else is going to.
         is_asked_for: whether it is shown even if a handler takes the error.
         is_written: whether a file has it.
+        is_of_cell: whether it was made in a cell of a notebook that has not ended.
     """
 
     def __init__(self, facts: OutOfMemory | None, text: str) -> None:
@@ -51,6 +52,7 @@ class Report:
         self.is_shown = False
         self.is_asked_for = False
         self.is_written = False
+        self.is_of_cell = False
 
     def show(self) -> None:
         """Print it as the last thing, once."""
@@ -107,6 +109,7 @@ class _Uncaught:
                 gone = partial(self._gone, id(origin))
                 self._reports[id(origin)] = (weakref.ref(origin, gone), report)
                 self._install()
+                report.is_of_cell = self._listener is not None
             report.is_asked_for |= is_asked_for
             return report
 
@@ -121,6 +124,14 @@ class _Uncaught:
                     tell(error, report)
                 report.show()
         with self._lock:
+            self._uninstall()
+
+    def cell_ended(self, error: BaseException | None) -> None:
+        """A cell has ended, and IPython has shown the traceback of its error, if any."""
+        self.shown(error)
+        with self._lock:
+            for _, report in self._reports.values():
+                report.is_of_cell = False
             self._uninstall()
 
     def _gone(self, key: int, _reference: object) -> None:
@@ -138,21 +149,27 @@ class _Uncaught:
                 hook = module.excepthook = partial(_hook, before)
                 self._hooks.append((module, before, hook))
         shell = _shell()
-        if shell is not None and self._listener is None:
+        if shell is not None:
             from .notebook.cells import cells_of
 
-            self._listener = _CellListener()
-            self._cells = cells_of(shell)
-            self._cells.add(self._listener)
+            if self._cells is not cells_of(shell):
+                self._stop_listening()
+                self._listener = _CellListener()
+                self._cells = cells_of(shell)
+                self._cells.add(self._listener)
 
     def _uninstall(self) -> None:
-        waiting = (report for _, report in self._reports.values() if not report.is_shown)
-        if self._watching or any(waiting):
+        waiting = [report for _, report in self._reports.values() if not report.is_shown]
+        if not self._watching and not any(report.is_of_cell for report in waiting):
+            self._stop_listening()
+        if self._watching or waiting:
             return
         for module, before, hook in self._hooks:
             if module.excepthook is hook:
                 module.excepthook = before
         self._hooks = []
+
+    def _stop_listening(self) -> None:
         listener, self._listener = self._listener, None
         cells, self._cells = self._cells, None
         if listener is not None and cells is not None:
@@ -167,7 +184,7 @@ class _CellListener:
 
     def cell_ended(self, cell: Any, result: Any, /) -> None:  # noqa: ARG002 - IPython's traceback is shown
         """A cell has ended, and IPython has shown the traceback of its error."""
-        uncaught.shown(getattr(result, "error_in_exec", None))
+        uncaught.cell_ended(getattr(result, "error_in_exec", None))
 
 
 uncaught = _Uncaught()

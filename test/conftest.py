@@ -28,8 +28,11 @@ if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
 # would wait for it in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `--doctest-modules` imports every file, this one needs Triton.
-collect_ignore = [] if importlib.util.find_spec("triton") else ["triton_kernels.py"]
+# `--doctest-modules` imports every file: this one has the name of others, one needs Triton.
+collect_ignore = ["conftest.py"]
+if not importlib.util.find_spec("triton"):
+    collect_ignore.append("triton_kernels.py")
+collect_ignore_glob = ["programs/*"]
 
 # torch replaces this itself when its compiler is first imported.
 _TORCHS_OWN = {"torch.manual_seed"}

@@ -725,7 +725,7 @@ def test_out_of_memory_shows_the_table_first(script):
         ),
     )
 
-    assert done.returncode == 3
+    assert done.returncode == 1
     assert "512.00K    4      kept = " in done.stdout
     assert "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB." in done.stderr
     assert "pytorch_memlab" not in done.stderr

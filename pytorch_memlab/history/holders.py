@@ -268,13 +268,15 @@ def _collapsed(frame: Frame) -> str:
     return "".join(one if one.isprintable() else "\ufffd" for one in text)
 
 
-def peak_holders(history: AllocationHistory, device: int = 0) -> PeakHolders:
+def peak_holders(history: AllocationHistory, device: int | None = None) -> PeakHolders:
     """What holds a GPU's memory at the moment of its highest active bytes.
 
     Args:
         history: of the process.
-        device: index of the GPU.
+        device: index of the GPU, -1 for the host; None for the first device of the history.
     """
+    if device is None:
+        device = history.devices[0].device if history.devices else 0
     return PeakHolders(find_peak(history, device), history.stacks)
 
 
