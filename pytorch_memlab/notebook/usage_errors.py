@@ -8,6 +8,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING
 
+from .._common.cell_names import cell_name
 from ..program_lines import is_of_program
 
 if TYPE_CHECKING:
@@ -39,9 +40,8 @@ def _line(place: FrameSummary) -> str:
 
 def _file_name(filename: str) -> str:
     """A file as people know it, such as ``Cell In[3]``."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
-    named = None if shell is None else shell.compile.format_code_name(filename)
-    return filename if named is None else " ".join(named)
+    name = cell_name(filename)
+    return filename if name is None else f"Cell {name}"
 
 
 def _ipython_folder() -> str:

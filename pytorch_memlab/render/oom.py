@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.cell_names import cell_name
 from .._common.prose_size import prose_size
 from ..history.category import Category
 from ..history.causes import Basis, Cause, Remedy, remedies
@@ -20,7 +20,6 @@ WIDTH: Final = 80
 LINES: Final = 20
 _HOLDERS: Final = 4
 _GROWN: Final = 2
-_CELL: Final = re.compile(r"<ipython-input-(\d+)-")
 _NAME: Final = 22
 
 _WHY = {
@@ -324,8 +323,7 @@ def _largest_free(oom: OutOfMemory) -> int:
 def _short(place: Place | None) -> str:
     if place is None:
         return ""
-    cell = _CELL.match(place.file)
-    name = f"In[{cell[1]}]" if cell else os.path.basename(place.file)
+    name = cell_name(place.file) or os.path.basename(place.file)
     return f"{name}:{place.line}"
 
 

@@ -1,0 +1,22 @@
+"""The name that IPython shows for the code of a cell."""
+
+from __future__ import annotations
+
+import sys
+
+
+def cell_name(filename: str) -> str | None:
+    """The name of a cell, such as ``In[3]``.
+
+    Args:
+        filename: as a code object has it; that of a kernel's cell is a temporary file.
+
+    Returns:
+        None for a file that is no cell, and outside of IPython.
+
+    >>> cell_name("train.py")
+    """
+    module = sys.modules.get("IPython")
+    shell = None if module is None else module.get_ipython()
+    named = None if shell is None else shell.compile.format_code_name(filename)
+    return None if named is None or named[0] != "Cell" else str(named[1])
