@@ -59,7 +59,7 @@ class GPUMemTrace:
         self.start()
 
     def start(self) -> None:
-        """Begin anew, on the device that is current now."""
+        """Start again, on the device that is current now."""
         self.stop()
         index = current_gpu()
         self._scope = None if index is None else PeakScope(index)
@@ -69,7 +69,7 @@ class GPUMemTrace:
         self._is_running = True
 
     def stop(self) -> None:
-        """Freeze the numbers, for as long as nobody starts it; a second stop changes nothing."""
+        """Keep the numbers as they are until the next start; a second stop changes nothing."""
         if self._is_running:
             self.data_set()
             self._is_running = False
@@ -77,7 +77,7 @@ class GPUMemTrace:
                 self._scope.stop()
 
     def reset(self) -> None:
-        """Begin anew; of a stopped trace the numbers are 0 from now on."""
+        """Start again; the numbers of a stopped trace become 0."""
         if self._is_running:
             self.start()
         else:
@@ -117,7 +117,7 @@ class GPUMemTrace:
             print(self._text(note or subctx))
 
     def report_n_reset(self, note: str = "", subctx: str = "") -> None:
-        """Print both numbers, then begin anew.
+        """Print both numbers, then start again.
 
         Args:
             note: what they are of.
@@ -127,7 +127,7 @@ class GPUMemTrace:
         self.reset()
 
     def peak_monitor_start(self) -> None:
-        """Let the peak begin anew: there is no monitor to start, the allocator keeps the peak."""
+        """Start the peak again. No monitor is needed: the allocator keeps the peak."""
         self.start()
 
     def peak_monitor_stop(self) -> None:
@@ -139,7 +139,7 @@ class GPUMemTrace:
         self.data_set()
 
     def __enter__(self) -> Self:
-        """Begin anew."""
+        """Start again."""
         self.start()
         return self
 

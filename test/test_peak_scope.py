@@ -190,5 +190,5 @@ def test_misuse_is_one_clear_line() -> None:
         PeakScope("cuda:3")
     with pytest.raises(UsageError, match=r"this scope has not begun: start\(\) it"):
         PeakScope().peak  # noqa: B018 - the property raises
-    with PeakScope() as scope, pytest.raises(UsageError, match=r"use reset\(\) to begin anew"):
+    with PeakScope() as scope, pytest.raises(UsageError, match=r"use reset\(\) to begin again"):
         scope.start()

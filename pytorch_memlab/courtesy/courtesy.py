@@ -23,25 +23,25 @@ if TYPE_CHECKING:
 
 
 class Courtesy:
-    """Moves the CUDA tensors of this process into host memory for a while.
+    """Moves the CUDA tensors of this process into host memory, and back.
 
-    It moves storages, so what shared memory shares it again: views, tied weights, optimizer
-    state, gradients, and what autograd keeps for a backward that is still to come. Each tensor
-    stays the same object, and in the end has its device, strides, version and bits again.
+    It moves storages, so that views, tied weights, optimizer state, gradients and what autograd
+    saved for a later backward pass still share their memory. Each tensor stays the same object.
+    After ``restore`` it has the same device, strides, version and bits as before.
 
-    While the memory is lent, a tensor is one of the CPU, in pinned memory: it can be read and
-    changed there, not resized. Some stay on their device by name, without memory, and must not be
-    used: leaves of a graph that is still alive (any variable such as ``loss`` keeps one), what a
-    sparse tensor or a tensor subclass is made of. Tensors that die meanwhile are gone; views of
-    lent tensors go back with them; other new tensors stay where they were made. Addresses change:
-    pointers that other libraries keep do not follow, nor do NumPy arrays of lent tensors, which
-    must not be used after ``restore``.
+    While the memory is lent, a tensor is a CPU tensor in pinned memory. It can be read and changed,
+    but not resized. Some tensors keep their device without memory and must not be used: leaves of
+    an autograd graph that still exists (a variable such as ``loss`` keeps one), and the parts of a
+    sparse tensor or a tensor subclass. Tensors that are freed in the time between stay freed.
+    Views of lent tensors return with them. Other new tensors stay where they were made. Addresses
+    change: pointers that other libraries keep do not follow. Do not use NumPy arrays of lent
+    tensors after ``restore``.
 
-    Keep the object for as long as it lends. As a context manager it lends on entry and restores
-    on exit.
+    Keep the object as long as it lends. As a context manager it lends on entry and restores on
+    exit.
 
     >>> with Courtesy():
-    ...     pass  # the GPU is another's
+    ...     pass  # another process can use the GPU
     """
 
     def __init__(self) -> None:

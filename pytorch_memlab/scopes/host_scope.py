@@ -80,7 +80,7 @@ def host_ledger() -> HostLedger:
 
 
 class HostScope:
-    """A window over the process' resident memory on the host, with a peak of its own.
+    """Measures the peak of the resident memory of the process while it is open.
 
     Scopes may nest and overlap, in any number and in any thread. On Linux the peak is the
     kernel's own, however short it was; elsewhere a thread takes samples every 5 ms.
@@ -108,7 +108,7 @@ class HostScope:
             UsageError: it is open already.
         """
         if self._is_open:
-            raise UsageError("this scope is open: use reset() to begin anew")
+            raise UsageError("this scope is open: use reset() to begin again")
         self.highest = 0
         self._start = self._ledger.open(self)
         self._is_open = True
@@ -121,7 +121,7 @@ class HostScope:
             self._is_open = False
 
     def reset(self) -> None:
-        """Begin anew, as if it had been opened now.
+        """Start again, as if it had been opened now.
 
         Raises:
             UsageError: it is not open.

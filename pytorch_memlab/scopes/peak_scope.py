@@ -21,11 +21,11 @@ _PEAK = FIELDS.index("allocated_bytes.all.peak")
 
 
 class PeakScope:
-    """A window over one device's memory, with a peak of its own.
+    """Measures the peak of allocated memory on one device while it is open.
 
-    Scopes may nest and overlap, in any number and in any thread. None disturbs another, nor
-    ``torch.cuda.max_memory_allocated()`` and its reset in the program. Each can be read while it
-    is open, and keeps its last values when it is closed.
+    Any number of scopes may nest and overlap, in any thread. None changes what another one
+    measures, or what ``torch.cuda.max_memory_allocated()`` returns in the program. A scope can be
+    read while it is open, and keeps its last values when it is closed.
 
     Args:
         device: index, string, ``torch.device`` or ``Device``; the current one if None.
@@ -62,7 +62,7 @@ class PeakScope:
             UsageError: it is open already.
         """
         if self._window is not None:
-            raise UsageError("this scope is open: use reset() to begin anew")
+            raise UsageError("this scope is open: use reset() to begin again")
         self._window, begin = ledger_of(self.device).open()
         self._start = begin.allocated
         self._last = None
@@ -74,7 +74,7 @@ class PeakScope:
             self._window = None
 
     def reset(self) -> None:
-        """Begin anew, as if it had been opened now.
+        """Start again, as if it had been opened now.
 
         Raises:
             UsageError: it is not open.

@@ -80,41 +80,35 @@ _MOST_GPUS = 128
 class simulate:  # noqa: N801 - reads as the verb that it is
     """Simulated CUDA GPUs for unmodified programs, in every thread that they start.
 
-    Tensors are tensors of the host; each storage on a GPU has a label, and PyTorch's caching
-    allocator, modelled to the byte, accounts for it, and for what kernels take besides their
-    results (``kernels/``). A simulation inside another is a machine of its own, to which the
-    other's tensors are tensors of the host. As a decorator it simulates each call of a function by
-    itself: of a coroutine or a generator until that has ended.
+    A simulated CUDA tensor is a CPU tensor with a label. A model of PyTorch's caching allocator
+    counts it to the byte, and counts what kernels take on top of their outputs. A simulation
+    inside another one has GPUs of its own; there, tensors of the outer one are CPU tensors. As a
+    decorator it simulates each call of a function; of a coroutine or a generator, until it ends.
 
     Args:
-        gpu: a preset's name such as ``"h100"``, a capacity such as ``"24GiB"`` or bytes, a ``GPU``,
-            or the path of a TOML file that describes one.
-        count: how many GPUs there are; ``CUDA_VISIBLE_DEVICES`` hides some, as with CUDA.
-        compute: whether ops compute. Without it they return tensors of the right shapes that
-            have no values and cost no memory of the host, so that a model of any size runs in
-            seconds; ``shapes`` has the rule for values that the program reads all the same, and
-            ``values_read`` of the machine says where it read some, and the line profiler marks
-            such lines.
-        context: how much of each GPU CUDA's context takes, with the kernels and the libraries'
-            handles: a size such as ``"450MiB"``, or bytes. Without it an estimate from published
-            messages of that GPU (``hardware/presets.toml``), and nothing of a GPU given as a
-            capacity: all of that is PyTorch's.
-        others: how much of each GPU other processes hold, a size likewise.
-        allow_writes: whether a run without values writes files that should hold them, such as
-            those of ``torch.save``. Without it they stay as they are, the first one is named on
-            standard error and all of them below the line profiler's tables, and reading one back
-            within the run gives what it would have held. What else the program does, it does.
-        strict: True makes everything that the line profiler marks ``?`` an error: an op without
-            an entry in the kernels' table, an op that takes memory of unknown size, a value that
-            was read and that only arithmetic would give. ``"estimates"`` also makes everything
-            that it marks ``~`` an error: memory that no recording confirms. Without it the
-            machine's ``unmodelled`` counts ops without an entry.
+        gpu: name of a GPU such as ``"h100"``, a size such as ``"24GiB"`` or bytes, a ``GPU``, or
+            the path of a TOML file that describes one.
+        count: number of GPUs. ``CUDA_VISIBLE_DEVICES`` hides some, as with CUDA.
+        compute: False for a dry run. Ops then return tensors with shapes but without values, which
+            take no host memory, so that a model of any size runs in seconds. If the program reads
+            a value, it gets a placeholder, and the line profiler marks the line.
+        context: size of the CUDA context on each GPU, such as ``"450MiB"``, or bytes. The default
+            is an estimate from published messages for a GPU with a name
+            (``hardware/presets.toml``), and 0 for a size.
+        others: size of the memory that other processes use on each GPU. The default is 0.
+        allow_writes: True lets a dry run write files of tensors, such as those of ``torch.save``.
+            Otherwise such files stay as they are. The first one is named on standard error, all of
+            them below the tables, and reading one back within the run works. Everything else that
+            the program does still happens.
+        strict: True raises an error at everything that the line profiler marks ``?``: an op
+            without a memory model, memory of unknown size, a value that a dry run assumes.
+            ``"estimates"`` also raises at everything that it marks ``~``: estimates.
 
     Raises:
-        UnknownGPUError: no such preset, size or file; the message lists the presets.
-        UsageError: ``count`` is no positive int, ``context`` or ``others`` is no size, or they
-            leave nothing, ``CUDA_VISIBLE_DEVICES`` hides all GPUs, or this one is on already.
-        StrictSimulationError: what ``strict`` does not allow happened.
+        UnknownGPUError: there is no such name, size or file; the message lists the names.
+        UsageError: ``count`` is no positive int; ``context`` or ``others`` is no size, or they
+            leave no memory; ``CUDA_VISIBLE_DEVICES`` hides all GPUs; or this object is on already.
+        StrictSimulationError: ``strict`` does not allow what happened.
 
     >>> with simulate("24GiB"):
     ...     linear = torch.nn.Linear(100, 100).cuda()
@@ -173,7 +167,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         return type(self)(self._gpu, **self._options)
 
     def __call__(self, func: Function) -> Function:
-        """Decorate: simulate while the function runs, each time with GPUs of its own."""
+        """Decorate: simulate while the function runs, with fresh GPUs for each call."""
         self._is_used = True
         return decorated(self._fresh, func, "simulate")  # type: ignore[no-any-return]
 
