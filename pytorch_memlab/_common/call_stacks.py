@@ -33,6 +33,9 @@ _symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = getattr(
     _profiler, "symbolize_tracebacks", None
 )
 
+_COMPILER: Final = "_inductor"
+"""A part of torch that is imported when somebody asks for it."""
+
 
 class TakenStack:
     """A stack at one moment, which is read together with others.
@@ -102,9 +105,18 @@ class CallStacks:
         """The numbers of stacks that ``capture`` returned; 0 is that of a stack without frames."""
         with self._lock:
             raws = list(captured)
-            found = _read_walked(raws) if _symbolize is None else _symbolize(raws)
+            found = _read_walked(raws) if _symbolize is None else _symbolized(raws)
             known: dict[int, int] = {}
-            return [self._number(tuple(self._numbers(frames, known))) for frames in found]
+            numbers: dict[tuple[int, ...], int] = {}
+            wanted = []
+            for frames in found:
+                key = tuple(map(id, frames))
+                number = numbers.get(key)
+                if number is None:
+                    number = self._number(tuple(self._numbers(frames, known)))
+                    numbers[key] = number
+                wanted.append(number)
+            return wanted
 
     def number_of(self, taken: TakenStack) -> int:
         """The number of a stack that was taken."""
@@ -177,6 +189,24 @@ class CallStacks:
     def _is_same_function(self, one: int, other: int) -> bool:
         (file, _, name), (other_file, _, other_name) = self._places[one], self._places[other]
         return file == other_file and name == other_name
+
+
+def _symbolized(raws: list[Any]) -> list[list[dict[str, Any]]]:
+    """What torch reads of stacks; equal frames are one object.
+
+    It looks into its compiler for the lines of compiled code, and would import all of it first,
+    which takes more than a second. Where nobody has imported it, no code is compiled.
+    """
+    read: Any = _symbolize
+    names = vars(torch)
+    if _COMPILER in names:
+        return read(raws)  # type: ignore[no-any-return]
+    names[_COMPILER] = None
+    try:
+        return read(raws)  # type: ignore[no-any-return]
+    finally:
+        if names.get(_COMPILER) is None:
+            names.pop(_COMPILER, None)
 
 
 def _walk() -> list[tuple[Any, int]]:

@@ -1,0 +1,45 @@
+"""Stacks that are taken quickly and read later."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from pytorch_memlab._common.call_stacks import CallStacks
+
+READS_A_STACK = """
+import sys
+import torch
+from pytorch_memlab._common.call_stacks import CallStacks
+
+stacks = CallStacks()
+stacks.places(stacks.take())
+print("torch._inductor" in sys.modules, "_inductor" in vars(torch))
+print(torch._inductor.__name__)
+"""
+
+
+def test_reading_a_stack_imports_no_compiler() -> None:
+    command = [sys.executable, "-c", READS_A_STACK]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == "False False\ntorch._inductor\n"
+
+
+def test_a_compiler_that_is_there_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = object()
+    monkeypatch.setitem(vars(torch), "_inductor", compiler)
+    stacks = CallStacks()
+    stacks.places(stacks.take())
+    assert torch._inductor is compiler
+
+
+def test_equal_stacks_have_one_number_and_others_another() -> None:
+    stacks = CallStacks()
+    taken = [stacks.take() for _ in range(3)]
+    other = stacks.take()
+    stacks.read()
+    assert len({one.number for one in taken}) == 1
+    assert other.number not in (0, taken[0].number)
