@@ -123,6 +123,22 @@ class PeakHolders:
         """
         return self._by(lambda frame: (frame.filename, None, frame.name))
 
+    def backward_calls(self) -> list[Holder]:
+        """Lines that ran the backward pass, with the bytes that count at lines of forward ops.
+
+        Returns:
+            The largest first. The bytes are part of those of ``by_line``, and not more.
+        """
+        sizes: dict[Frame, list[int]] = {}
+        for block in self.peak.blocks:
+            if charged_frame(block, self.stacks)[1]:
+                sizes.setdefault(_place(block, self.stacks), []).append(block.size)
+        calls = [
+            Holder(frame.filename, frame.line, frame.name, sum(found), len(found), sum(found))
+            for frame, found in sizes.items()
+        ]
+        return sorted(calls, key=lambda call: (-call.size, call.file, call.line or 0))
+
     def line_details(self) -> list[LineDetails]:
         """The rows of ``by_line``, each with its bytes by category and by module."""
         blocks: dict[Frame, list[Block]] = {}

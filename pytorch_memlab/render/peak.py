@@ -40,7 +40,24 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
     if len(rows) > len(shown):
         rest = rows[len(shown) :]
         lines.append(_row(sum(one.size for one in rest), total, f"{len(rest)} more"))
+    if by in ("line", "function"):
+        lines += backward_calls(holders)
     return "\n".join(lines) + "\n"
+
+
+def backward_calls(holders: PeakHolders) -> Iterator[str]:
+    """The lines that ran the backward pass; their memory counts at the lines of forward ops.
+
+    Args:
+        holders: of the peak.
+    """
+    for number, call in enumerate(holders.backward_calls()):
+        if not number:
+            yield ""
+            yield "counted above, at the lines of the forward pass:"
+        place = f"{os.path.basename(call.file)}:{call.line}" if call.file else ""
+        what = printable(f"{place}  {call.function}".strip())
+        yield _row(call.size, holders.peak.active, f"{what}, backward pass")
 
 
 def parts(holders: PeakHolders, by: str) -> Sequence[Holder | Share]:

@@ -135,15 +135,31 @@ def test_comma_separated_values_add_up_to_the_peak():
     assert peak_csv.render([hostile()]).encode("utf-8")
 
 
+HEAD = "cuda:0: 16.0 MiB in use at the peak, 32.0 MiB reserved (event 5 of 9)\n\n"
+
+
+def test_memory_of_the_backward_pass_is_shown_at_both_lines():
+    assert peak.text(SMALL) == HEAD + (
+        "     8.0 MiB   50.0%  train.py:3  main\n"
+        "     7.0 MiB   43.8%  model.py:7  forward\n"
+        "                        1.0 MiB of it in the backward pass\n"
+        "     1.0 MiB    6.2%  allocated before the recording\n"
+        "\n"
+        "counted above, at the lines of the forward pass:\n"
+        "     1.0 MiB    6.2%  train.py:3  main, backward pass\n"
+    )
+    (call,) = SMALL.backward_calls()
+    assert (call.file, call.line, call.size, call.blocks) == ("/nowhere/train.py", 3, MIB, 1)
+
+
 def test_the_peak_as_text_by_module_and_by_category():
-    head = "cuda:0: 16.0 MiB in use at the peak, 32.0 MiB reserved (event 5 of 9)\n\n"
-    assert peak.text(SMALL, by="module") == head + (
+    assert peak.text(SMALL, by="module") == HEAD + (
         "     9.0 MiB   56.2%  outside of modules, or not known\n"
         "     5.0 MiB   31.2%  Net.0\n"
         "                        1.0 MiB of it in the backward pass\n"
         "     2.0 MiB   12.5%  Net.1\n"
     )
-    assert peak.text(SMALL, 1, "category") == head + (
+    assert peak.text(SMALL, 1, "category") == HEAD + (
         "     8.0 MiB   50.0%  parameters\n     8.0 MiB   50.0%  4 more\n"
     )
 
