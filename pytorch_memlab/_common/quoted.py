@@ -33,5 +33,14 @@ def printable(text: str) -> str:
     >>> printable("a" + chr(0x202E) + "b" + chr(10)) == "a" + _UNPRINTABLE + "b" + _UNPRINTABLE
     True
     """
-    cut = shortened(text)
-    return "".join(one if one.isprintable() else _UNPRINTABLE for one in cut)
+    return visible(shortened(text))
+
+
+def visible(text: str, kept: str = "") -> str:
+    """A text without signs that change how it is read.
+
+    Args:
+        text: of a program, of any length.
+        kept: control characters that stay.
+    """
+    return "".join(one if one.isprintable() or one in kept else _UNPRINTABLE for one in text)

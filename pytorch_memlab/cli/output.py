@@ -27,14 +27,17 @@ class Results(Protocol):
     def recorded(self) -> RecordedProfile:
         """All that was recorded."""
 
+    def for_page(self) -> tuple[RecordedProfile, Report] | None:
+        """What a page draws, with a table for each device; None if there are tables alone."""
+
 
 def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], None]:
     """What writes results, checked before there are any.
 
     Args:
-        paths: files ending in ``.txt`` or ``.html`` for the tables, in ``.json`` for the whole
-            profile; none for tables on standard output. Each process that ``torchrun`` started
-            writes files of its own, and one of them prints.
+        paths: files ending in ``.txt`` for the tables, in ``.html`` for a page, in ``.json`` for
+            the whole profile; none for tables on standard output. Each process that ``torchrun``
+            started writes files of its own, and one of them prints.
         force: overwrite older profiles.
 
     Returns:
@@ -54,6 +57,11 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
             _to_terminal(results)
 
     return write
+
+
+def is_page(path: str) -> bool:
+    """Whether a file's name asks for a page."""
+    return PurePath(path).suffix.lower() == ".html"
 
 
 def is_profile(path: str) -> bool:
@@ -110,7 +118,14 @@ def _text_for(name: str) -> Callable[[Results], str]:
     if is_profile(name):
         return lambda results: saved_profile.render(results.recorded())
     render = renderer_for(name)
-    return lambda results: render(results.report())
+    return _page if is_page(name) else lambda results: render(results.report())
+
+
+def _page(results: Results) -> str:
+    from pytorch_memlab.render import html, report_page
+
+    found = results.for_page()
+    return html.render(results.report()) if found is None else report_page.render(*found)
 
 
 def _to_nowhere(results: Results) -> None:

@@ -214,6 +214,14 @@ class Profile:
 
     def recorded(self) -> RecordedProfile:
         """All functions that were profiled, and how the program ended."""
+        found = self._recorded()
+        return found if self._saves_history else replace(found, history=None)
+
+    def for_page(self) -> tuple[RecordedProfile, Report]:
+        """What a page draws: all that was recorded, and the tables asked for."""
+        return self._recorded(), self.report()
+
+    def _recorded(self) -> RecordedProfile:
         decorated = [function for function, _ in self._decorated]
         own = _recorded(self._profiler, self._own_names(), () if decorated else None)
         own = replace(own, notes=(*self._unmatched(), *own.notes))
@@ -233,7 +241,6 @@ class Profile:
         found = combined(parts, self._shown_columns)
         return replace(
             found,
-            history=found.history if self._saves_history else None,
             runs=(run,),
             sections=self._sections,
         )

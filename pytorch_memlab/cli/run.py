@@ -15,7 +15,7 @@ from pytorch_memlab.cli import notices, program
 from pytorch_memlab.cli.categories import CategoryReport
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.leaks import StepLeaks
-from pytorch_memlab.cli.output import is_profile, writer_to
+from pytorch_memlab.cli.output import is_page, is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
@@ -126,7 +126,7 @@ class RunCommand:
                 options.device,
                 steps,
                 others,
-                keeps_history=bool(pictures) or options.history,
+                keeps_history=bool(pictures) or options.history or _draws_simulation(outputs),
                 saves_history=options.history,
             )
         process.enter_context(profile_in_builtins())
@@ -151,6 +151,11 @@ def _check_endings(paths: Sequence[str]) -> None:
         if not path.lower().endswith(_ENDINGS):
             endings = ", ".join(_ENDINGS)
             raise UsageError(f"cannot tell the format of {path}: end it in {endings}")
+
+
+def _draws_simulation(outputs: Sequence[str]) -> bool:
+    """Whether a page shows the memory of simulated GPUs over time."""
+    return active.machine is not None and any(map(is_page, outputs))
 
 
 def _run(

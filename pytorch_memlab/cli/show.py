@@ -120,6 +120,9 @@ class _Tables:
     def recorded(self) -> RecordedProfile:
         raise AssertionError("a file of format 1 has no more than its tables")
 
+    def for_page(self) -> None:
+        return None
+
 
 class _Profile:
     """A profile, with the functions and columns to show.
@@ -145,8 +148,10 @@ class _Profile:
         shown = _functions_called(functions, profile)
         if shown is not None:
             profile = replace(profile, shown=shown)
-        report = SavedProfile(profile).display(None, columns).report
-        self._profile = replace(profile, columns=report.columns)
+        shows = SavedProfile(profile)
+        report = shows.display(None, columns).report
+        self._of_each_device = shows.report_of_each_device(None, columns)
+        self._profile = replace(profile, columns=self._of_each_device.columns)
         self._report = replace(report, notes=(*report.notes, *run_notes(profile)))
 
     def report(self) -> Report:
@@ -156,6 +161,10 @@ class _Profile:
     def recorded(self) -> RecordedProfile:
         """The profile."""
         return self._profile
+
+    def for_page(self) -> tuple[RecordedProfile, Report]:
+        """The profile, and its tables for each device."""
+        return self._profile, self._of_each_device
 
 
 def _functions_called(

@@ -315,6 +315,22 @@ class LineProfiler:
 
         save(self.recorded(), path, force=force)
 
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write everything recorded so far to a page, which a browser shows without a network.
+
+        The page has the lines with the memory that each kept, what held the memory at the peak,
+        and, with ``history=True``, the memory over time. A page that is there is overwritten.
+
+        Args:
+            path: of the file, such as ``report.html``. ``{rank}`` and ``{pid}`` are filled in.
+
+        Raises:
+            UsageError: it cannot be written; an older page is as it was.
+        """
+        from .saved_profile import write_page
+
+        write_page(self.recorded(), self.records().display().report, path)
+
     @staticmethod
     def load(path: str | PathLike[str]) -> SavedProfile:
         """Read a file that ``save`` or ``pytorch-memlab run -o`` wrote. Nothing in it is executed.

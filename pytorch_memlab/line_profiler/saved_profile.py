@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from ..history.holders import PeakHolders
     from ..history.model import AllocationHistory
     from ..profiles.recorded import RecordedProfile
+    from ..records import Report
 
 _PICKLE = b"\x80"
 _ZIP = b"P"
@@ -137,6 +138,35 @@ class SavedProfile:
         """
         save(self._recorded, path, force=force)
 
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write a page that shows the profile in a browser; see ``LineProfiler.to_html``.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            UsageError: it cannot be written.
+        """
+        write_page(self._recorded, self.report_of_each_device(None, None), path)
+
+    def report_of_each_device(
+        self, func: object = None, columns: str | Iterable[str] | None = None
+    ) -> Report:
+        """The tables, in a merged profile one for each function and device.
+
+        Args:
+            func: as ``display`` takes it.
+            columns: as ``display`` takes them.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not in the file.
+        """
+        found = self._of_each_device(func, columns).report
+        if self._recorded.sections:
+            found = replace(found, sections=(*found.sections, *self._recorded.sections))
+        return found
+
     def __repr__(self) -> str:
         """Which program it is of."""
         programs = dict.fromkeys(run.program or "a notebook" for run in self._recorded.runs)
@@ -144,9 +174,7 @@ class SavedProfile:
         return f"<{type(self).__name__} of {', '.join(programs)}: {count} functions>"
 
     def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
-        found = self._of_each_device(func, columns).report
-        if self._recorded.sections:
-            found = replace(found, sections=(*found.sections, *self._recorded.sections))
+        found = self.report_of_each_device(func, columns)
         return RecordsDisplay(found if len(self._recorded.runs) < 2 else over_devices(found))
 
     def _of_each_device(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
@@ -177,6 +205,24 @@ def save(recorded: RecordedProfile, path: str | PathLike[str], *, force: bool) -
     if not force:
         check_free(name)
     write_file(name, saved_profile.render(recorded))
+
+
+def write_page(recorded: RecordedProfile, report: Report, path: str | PathLike[str]) -> None:
+    """Write a profile to a file as a page.
+
+    Args:
+        recorded: the profile.
+        report: the tables to show, one for each function and device.
+        path: of the file. ``{rank}`` and ``{pid}`` are filled in.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    from ..render import report_page
+
+    name = path_of_rank(os.fspath(path))
+    check_writable(name)
+    write_file(name, report_page.render(recorded, report))
 
 
 def is_taken(path: str | PathLike[str]) -> bool:

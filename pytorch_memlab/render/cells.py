@@ -33,10 +33,19 @@ def cell(column: str, value: float | None) -> str:
     """
     if value is None:
         return ""
-    # A merged profile has "peak max" and "peak min".
-    if column.partition(" ")[0] in _BYTES or "bytes" in column.partition(".")[0]:
+    if is_of_bytes(column):
         return readable_size(value)
     return f"{value * 1000:.3f}ms" if column == "time" else str(value)
+
+
+def is_of_bytes(column: str) -> bool:
+    """Whether the values of a column are bytes.
+
+    >>> is_of_bytes("reserved_bytes.all.peak"), is_of_bytes("hits")
+    (True, False)
+    """
+    # A merged profile has "peak max" and "peak min".
+    return column.partition(" ")[0] in _BYTES or "bytes" in column.partition(".")[0]
 
 
 def source_lines(table: FunctionTable) -> dict[int, str]:

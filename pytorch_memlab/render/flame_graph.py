@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 _MOST_CALLS: Final = 2500
 
 
-def fragment(stacks: Sequence[tuple[Stack, int]], device: int = 0) -> Fragment:
+def fragment(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment:
     """A flame graph as a part of a page.
 
     Args:
         stacks: each with its bytes, innermost frame first.
-        device: index of the GPU.
+        place: on the page: two graphs of one page have different ones.
     """
     calls = call_tree(stacks)
     drawn = _largest(calls)
@@ -33,7 +33,7 @@ def fragment(stacks: Sequence[tuple[Stack, int]], device: int = 0) -> Fragment:
     return Fragment(
         fill(
             "flame_graph.html",
-            device=device,
+            device=place,
             total=calls[0].size,
             depth=max(call.depth for call in drawn) + 1,
             calls=[_box(call, total) for call in drawn],

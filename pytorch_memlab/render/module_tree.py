@@ -17,17 +17,17 @@ _OPEN_SHARE: Final = 0.05
 _OPEN_DEPTH: Final = 3
 
 
-def fragment(root: ModuleNode, device: int = 0) -> Fragment:
+def fragment(root: ModuleNode, place: int = 0) -> Fragment:
     """A tree of modules as a part of a page.
 
     Args:
         root: of the tree.
-        device: index of the GPU.
+        place: on the page: two trees of one page have different ones.
     """
     return Fragment(
         fill(
             "module_tree.html",
-            device=device,
+            device=place,
             rows=_rows(root),
             has_modules=bool(root.children),
             left_out=max(_count(root) - _MOST_MODULES, 0),

@@ -25,28 +25,37 @@ class Fragment:
         html: its elements.
         style: name of its style sheet, which the page has once for all fragments.
         script: name of its script, likewise; empty for none.
+        parts: fragments that its elements have in them; their scripts run first.
     """
 
     html: str
     style: str
     script: str = ""
+    parts: tuple[Fragment, ...] = ()
+
+    def with_parts(self) -> list[Fragment]:
+        """All fragments whose style and script it needs, itself last."""
+        return [*(one for part in self.parts for one in part.with_parts()), self]
 
 
-def page(title: str, fragments: Sequence[Fragment]) -> str:
+def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
     """A page of its own, light or dark as the reader's system is.
 
     Args:
         title: of the page.
         fragments: in order.
+        heading: above the fragments; empty for the title.
 
     Returns:
         An HTML document.
     """
-    styles = dict.fromkeys(["page.css", *(one.style for one in fragments)])
-    scripts = dict.fromkeys(one.script for one in fragments if one.script)
+    parts = [part for one in fragments for part in one.with_parts()]
+    styles = dict.fromkeys(["page.css", *(one.style for one in parts)])
+    scripts = dict.fromkeys(one.script for one in parts if one.script)
     return fill(
         "page.html",
         title=printable(title),
+        heading=printable(heading or title),
         styles=[asset(name) for name in styles],
         scripts=[asset(name) for name in scripts],
         fragments=[one.html for one in fragments],

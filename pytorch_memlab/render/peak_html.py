@@ -35,25 +35,27 @@ def render(
     return page(title, [part for holders in peaks for part in fragments(holders)])
 
 
-def fragments(holders: PeakHolders) -> list[Fragment]:
+def fragments(holders: PeakHolders, place: int | None = None) -> list[Fragment]:
     """The peak of one GPU as parts of a page: tables, the tree of modules, and the flame graph.
 
     Args:
         holders: of the peak.
+        place: on the page, if there may be two of one index: each has another; None for the index.
     """
-    device = holders.peak.device
+    number = holders.peak.device if place is None else place
     return [
-        table(holders),
-        module_tree.fragment(holders.module_tree(), device),
-        flame_graph.fragment(holders.by_stack(), device),
+        table(holders, number),
+        module_tree.fragment(holders.module_tree(), number),
+        flame_graph.fragment(holders.by_stack(), number),
     ]
 
 
-def table(holders: PeakHolders) -> Fragment:
+def table(holders: PeakHolders, place: int) -> Fragment:
     """The categories and the lines of a peak as a part of a page.
 
     Args:
         holders: of the peak.
+        place: on the page.
     """
     total = max(holders.peak.active, 1)
     details = holders.line_details()
@@ -61,7 +63,7 @@ def table(holders: PeakHolders) -> Fragment:
     return Fragment(
         fill(
             "peak.html",
-            device=holders.peak.device,
+            device=place,
             head=head(holders.peak),
             categories=[_share(share, total) for share in holders.by_category()],
             lines=[_line(one, total) for one in details[:_MOST_LINES]],

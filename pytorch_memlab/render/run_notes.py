@@ -51,7 +51,16 @@ def _run_note(run: Run) -> str:
     when = f" on {run.started}" if run.started else ""
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     dry = ", shapes only" if run.is_dry_run else ""
-    ending = f"; ended with {printable(run.exception)}" if run.exception else ""
-    if not ending and run.exit_status:
-        ending = f"; exit status {run.exit_status}"
-    return f"{label}recorded of {command(run)}{when} ({run.seconds:.1f} s{dry}; {versions}){ending}"
+    end = f"; {ending(run)}" if ending(run) else ""
+    return f"{label}recorded of {command(run)}{when} ({run.seconds:.1f} s{dry}; {versions}){end}"
+
+
+def ending(run: Run) -> str:
+    """How a run failed; empty if it did not.
+
+    Args:
+        run: of the program.
+    """
+    if run.exception:
+        return f"ended with {printable(run.exception)}"
+    return f"exit status {run.exit_status}" if run.exit_status else ""

@@ -42,11 +42,12 @@ def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -
     return page(title, [fragment(timeline) for timeline in timelines])
 
 
-def fragment(timeline: Timeline) -> Fragment:
+def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
     """A timeline as a part of a page.
 
     Args:
         timeline: of one GPU.
+        place: on the page, if there may be two of one index: each has another; None for the index.
     """
     shown = Scene(timeline)
     points = [point + 1 for point in timeline.points]
@@ -54,7 +55,7 @@ def fragment(timeline: Timeline) -> Fragment:
     return Fragment(
         fill(
             "timeline.html",
-            device=timeline.device,
+            device=timeline.device if place is None else place,
             heading=heading(timeline),
             peak_place=peak_place(timeline),
             capacity=capacity_text(timeline),

@@ -175,7 +175,9 @@ def test_a_page_text_and_a_profile_of_a_profile(
     main(["show", "-f", "Net", "-c", "hits", "p.json"])
     text = capsys.readouterr().out
     assert (tmp_path / "a.txt").read_text() == text
-    assert "recorded of script.py" in (tmp_path / "a.html").read_text()
+    page = (tmp_path / "a.html").read_text()
+    assert "<h1>script.py</h1>" in page
+    assert page.count('<section class="function"') == page.count('data-name="Net.forward"') == 1
     main(["show", "a.json"])
     assert capsys.readouterr().out == text
     assert load("a.json").recorded().entries == load("p.json").recorded().entries

@@ -6,6 +6,9 @@ import json
 import re
 from html.parser import HTMLParser
 
+ENDS = {"td": ("td", "th"), "th": ("td", "th"), "tr": ("td", "th", "tr")}
+"""What a tag of a part of a table ends."""
+
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
 
@@ -41,6 +44,8 @@ class _Reader(HTMLParser):
         self.open = [Element("", {})]
 
     def handle_starttag(self, tag, attributes):
+        if tag in ENDS:
+            self.end_implied(ENDS[tag])
         element = Element(tag, dict(attributes))
         self.open[-1].children.append(element)
         if tag not in VOID:
@@ -49,7 +54,16 @@ class _Reader(HTMLParser):
     def handle_startendtag(self, tag, attributes):
         self.open[-1].children.append(Element(tag, dict(attributes)))
 
+    def end_implied(self, tags):
+        """End the parts of a table whose end tags HTML does not need."""
+        while self.open[-1].tag in tags:
+            self.open.pop()
+
     def handle_endtag(self, tag):
+        if tag in ("tbody", "thead", "table"):
+            self.end_implied(("td", "th", "tr"))
+        elif tag == "tr":
+            self.end_implied(("td", "th"))
         assert self.open.pop().tag == tag
 
     def handle_data(self, data):
@@ -77,7 +91,8 @@ def check_self_contained(page):
     root = read(page)
     assert not re.search(r"\b(?:https?|ftp|wss?):|//[a-z]|@import|url\(|\bfetch\(|XMLHttp", page)
     for element in root.all():
-        assert not {"src", "href", "srcset", "action"} & element.attributes.keys()
+        assert not {"src", "srcset", "action"} & element.attributes.keys()
+        assert element.attributes.get("href", "#").startswith("#")
         assert not [name for name in element.attributes if name.startswith("on")]
     policies = [
         meta.attributes["content"]
@@ -93,5 +108,6 @@ def check_self_contained(page):
         for attribute in ("aria-labelledby", "aria-describedby", "aria-controls")
         for name in element.attributes.get(attribute, "").split()
     }
+    named |= {e.attributes["href"][1:] for e in root.all() if "href" in e.attributes}
     assert named <= set(ids)
     return root

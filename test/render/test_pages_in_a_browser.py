@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import subprocess
-from html import unescape
 
 import pytest
+from browser import CHROMIUM, NODE, title_of
 from peaks import SMALL as PEAK
 from timelines import SMALL as TIMELINE
 
 from pytorch_memlab.render.flame_graph import fragment as flame_graph
 from pytorch_memlab.render.page import asset, page
 from pytorch_memlab.render.timeline import fragment as timeline
-
-CHROMIUM = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
-NODE = shutil.which("node")
 
 CHECK = """<script>
 const found = {};
@@ -66,25 +59,7 @@ document.title = JSON.stringify(found);
 @pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 def test_what_keys_and_buttons_do(tmp_path):
     drawn = page("both", [timeline(TIMELINE), flame_graph(PEAK.by_stack())])
-    (tmp_path / "page.html").write_text(drawn.replace("</body>", CHECK), encoding="utf-8")
-    dumped = subprocess.run(
-        [
-            CHROMIUM,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--disable-background-networking",
-            "--window-size=1200,900",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            "--dump-dom",
-            (tmp_path / "page.html").as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    ).stdout
-    found = json.loads(unescape(dumped.partition("<title>")[2].partition("</title>")[0]))
+    found = title_of(drawn.replace("</body>", CHECK), tmp_path)
     static = timeline(TIMELINE).html
     for path in found["drawn"]:
         assert path.replace("H1000V400H0Z", "") in static.replace(".0H", "H").replace(".0V", "V")
@@ -110,7 +85,9 @@ def test_what_keys_and_buttons_do(tmp_path):
 
 
 @pytest.mark.skipif(NODE is None, reason="needs Node.js")
-@pytest.mark.parametrize("name", ["timeline.js", "flame_graph.js"])
+@pytest.mark.parametrize(
+    "name", ["timeline.js", "flame_graph.js", "source_view.js", "report_page.js"]
+)
 def test_scripts_are_valid(name, tmp_path):
     (tmp_path / name).write_text(asset(name), encoding="utf-8")
     subprocess.run([NODE, "--check", tmp_path / name], check=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 
 import pytest
+from contrast import colours_of, contrast
 from read_page import check_self_contained, data_of, read
 from timelines import HOSTILE, MIB, SMALL, hostile
 
@@ -141,64 +141,40 @@ def test_no_more_than_100_steps_are_marked():
     assert path.attributes["d"].count("M") == 84
 
 
-def _luminance(colour):
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def _contrast(one, other):
-    low, high = sorted([_luminance(one), _luminance(other)])
-    return (high + 0.05) / (low + 0.05)
-
-
-def _colours(style, theme):
-    """The variables of a style sheet in one theme."""
-    light, _, dark = style.partition("prefers-color-scheme: dark")
-    found = re.findall(r"--([\w-]+): (#\w+);", light if theme == "light" else dark)
-    return {name: colour if len(colour) > 4 else _doubled(colour) for name, colour in found}
-
-
-def _doubled(colour):
-    return "#" + "".join(2 * digit for digit in colour[1:])
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_text_and_bands_stand_out_in_both_themes(theme):
-    page, bands = (_colours(asset(name), theme) for name in ("page.css", "timeline.css"))
+    page, bands = (colours_of(asset(name), theme) for name in ("page.css", "timeline.css"))
     for ink in ("ink", "quiet", "accent", "alarm"):
         for ground in ("ground", "raised"):
-            assert _contrast(page[ink], page[ground]) >= 4.5, (ink, ground)
-    assert _contrast(page["edge"], page["ground"]) >= 3
+            assert contrast(page[ink], page[ground]) >= 4.5, (ink, ground)
+    assert contrast(page["edge"], page["ground"]) >= 3
     assert len(bands) == 9
     for name, colour in bands.items():
-        assert _contrast(colour, page["ground"]) >= 3, name
+        assert contrast(colour, page["ground"]) >= 3, name
     assert theme == "dark" or tuple(bands.values()) == COLOURS
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_words_of_the_flame_graph_stand_out_in_both_themes(theme):
     colours = {
-        **_colours(asset("page.css"), theme),
-        **_colours(asset("flame_graph.css"), theme),
+        **colours_of(asset("page.css"), theme),
+        **colours_of(asset("flame_graph.css"), theme),
     }
     for shade in ("shade-0", "shade-1", "shade-2"):
-        assert _contrast(colours["on-shade"], colours[shade]) >= 4.5
-    assert _contrast(colours["on-library"], colours["library"]) >= 4.5
-    assert _contrast(colours["ink"], colours["found"]) >= 4.5
+        assert contrast(colours["on-shade"], colours[shade]) >= 4.5
+    assert contrast(colours["on-library"], colours["library"]) >= 4.5
+    assert contrast(colours["ink"], colours["found"]) >= 4.5
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_words_stand_out_on_bars(theme):
-    colours = _colours(asset("page.css"), theme)
+    colours = colours_of(asset("page.css"), theme)
     bar = colours["bar"]
     share = int(bar[7:], 16) / 255
     pairs = [(int(bar[n : n + 2], 16), int(colours["ground"][n : n + 2], 16)) for n in (1, 3, 5)]
     over = "#" + "".join(f"{round(share * one + (1 - share) * other):02x}" for one, other in pairs)
     for ink in ("ink", "quiet"):
-        assert _contrast(colours[ink], over) >= 4.5
+        assert contrast(colours[ink], over) >= 4.5
 
 
 _DEFICIENCIES = {
@@ -242,7 +218,7 @@ def _oklab(colour, deficiency):
 @pytest.mark.parametrize("deficiency", _DEFICIENCIES)
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_bands_differ_for_the_colour_blind(theme, deficiency):
-    bands = _colours(asset("timeline.css"), theme)
+    bands = colours_of(asset("timeline.css"), theme)
     seen = {name: _oklab(colour, deficiency) for name, colour in bands.items()}
     for name, one in seen.items():
         for other_name, other in seen.items():

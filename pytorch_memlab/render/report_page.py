@@ -1,0 +1,309 @@
+"""A profile as one page: where the memory went, line by line, and what held it at the peak.
+
+Everything stands in order without a script; the script makes tabs of it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable, visible
+from ..history.timeline import timeline_of
+from ..profiles.ranking import kept_by_line, lines_with_peaks
+from . import peak_html, source_view, timeline
+from .cells import no_data
+from .page import Fragment, fill, page
+from .run_notes import command, ending
+from .sections import section_lines
+from .source_view import MeasuredTable
+
+if TYPE_CHECKING:
+    from ..history.holders import PeakHolders
+    from ..history.timeline import Timeline
+    from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
+    from ..records import FunctionTable, Report
+
+_NO_TIMELINE: Final = (
+    "The memory over time was not recorded. On simulated GPUs, run -o FILE.html records it. On a"
+    " real GPU, run --history -o FILE.json keeps it, and show -o FILE.html draws it."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _PeakLine:
+    """The line of the program at a peak.
+
+    Args:
+        file: that has it.
+        number: of the line.
+        function: that it is in.
+    """
+
+    file: str
+    number: int
+    function: str
+
+    @property
+    def place(self) -> str:
+        """Such as ``train.py:12 in step``."""
+        return printable(f"{os.path.basename(self.file)}:{self.number} in {self.function}")
+
+
+@dataclass(frozen=True, slots=True)
+class _DeviceView:
+    """What a page shows of a device.
+
+    Args:
+        measured: the device and its peaks.
+        tables: of the functions that used it.
+        timeline: if its history is known.
+        holders: of the peak, if they are known.
+        peak: the line at the peak, if it is known.
+    """
+
+    measured: MeasuredDevice
+    tables: tuple[MeasuredTable, ...]
+    timeline: Timeline | None
+    holders: PeakHolders | None
+    peak: _PeakLine | None
+
+
+def render(profile: RecordedProfile, report: Report) -> str:
+    """A profile as a page of its own, which loads nothing from elsewhere.
+
+    Args:
+        profile: what was recorded.
+        report: the tables to show, one for each function and device, and what is said of them.
+
+    Returns:
+        An HTML document.
+    """
+    views = _views(profile, report)
+    runs = list(dict.fromkeys(command(run) for run in profile.runs))
+    heading = ", ".join(runs) or "GPU memory"
+    highest = max(views, key=lambda one: one.measured.peak_active, default=None)
+    peak = f": peak {prose_size(highest.measured.peak_active)}" if highest else ""
+    body = _body(profile, report, views, highest)
+    return page(heading + peak, [body], heading)
+
+
+def _body(
+    profile: RecordedProfile,
+    report: Report,
+    views: Sequence[_DeviceView],
+    highest: _DeviceView | None,
+) -> Fragment:
+    devices = [(view, _parts(number, view, report)) for number, view in enumerate(views)]
+    html = fill(
+        "report_page.html",
+        headline=highest and _headline(views.index(highest), highest, several=len(views) > 1),
+        failed=_failure(report),
+        facts=_facts(profile, report, views),
+        devices=[
+            {
+                "name": printable(view.measured.device.name),
+                "headline": _headline(number, view, several=True),
+                "parts": [(name, part.html) for name, part in parts if name != _TIMELINE],
+                "timeline": next((part.html for name, part in parts if name == _TIMELINE), ""),
+            }
+            for number, (view, parts) in enumerate(devices)
+        ],
+        no_timeline=_NO_TIMELINE,
+        reasons=() if report.tables else [visible(reason) for reason in no_data(report)],
+        sections=[
+            (printable(section.title), visible("\n".join(section_lines(section)[2:]), "\n"))
+            for section in report.sections
+        ],
+        notes=[visible(note) for note in report.notes] if report.tables else (),
+    )
+    inner = tuple(part for _, parts in devices for _, part in parts)
+    return Fragment(html, "report_page.css", "report_page.js", inner)
+
+
+_TIMELINE: Final = "Timeline"
+
+
+def _parts(number: int, view: _DeviceView, report: Report) -> list[tuple[str, Fragment]]:
+    """The parts of a device with their names."""
+    parts = []
+    if view.timeline is not None:
+        parts.append((_TIMELINE, timeline.fragment(view.timeline, number)))
+    if view.tables:
+        peak = None if view.peak is None else (view.peak.file, view.peak.number)
+        source = source_view.fragment(number, view.tables, report.columns, peak)
+        parts.append(("Source", source))
+    if view.holders is not None:
+        names = ("At the peak", "Modules", "Flame graph")
+        parts += zip(names, peak_html.fragments(view.holders, number), strict=True)
+    return parts
+
+
+def _views(profile: RecordedProfile, report: Report) -> list[_DeviceView]:
+    """The devices that a table or a peak is of, in their order."""
+    used = {table.device.name for table in report.tables} | profile.peaks.keys()
+    chosen = [one for one in profile.devices if one.device.name in used]
+    tables = _measured_tables(profile, report.tables)
+    timelines = _timelines(profile)
+    return [
+        _view(profile, one, tables.get(one.device.name, []), timelines.get(one.device.name))
+        for one in chosen
+    ]
+
+
+def _view(
+    profile: RecordedProfile,
+    measured: MeasuredDevice,
+    tables: Sequence[MeasuredTable],
+    drawn: Timeline | None,
+) -> _DeviceView:
+    name = measured.device.name
+    holders = profile.peaks.get(name)
+    return _DeviceView(
+        measured, tuple(tables), drawn, holders, _peak_line(profile, measured, drawn)
+    )
+
+
+def _measured_tables(
+    profile: RecordedProfile, tables: Sequence[FunctionTable]
+) -> dict[str, list[MeasuredTable]]:
+    """The tables by the names of their devices, with what their lines did."""
+    indexes = {function: place for place, function in enumerate(profile.functions)}
+    kept = kept_by_line(profile)
+    entries = {(one.code_id, one.line, one.device.name): one for one in profile.entries}
+    found: dict[str, list[MeasuredTable]] = {}
+    for table in tables:
+        index, name = indexes.get(table.function, -1), table.device.name
+        lines = {
+            line: entries[index, line, name]
+            for line in table.rows
+            if (index, line, name) in entries
+        }
+        own = {line: kept[index, line, name] for line in lines}
+        found.setdefault(name, []).append(MeasuredTable(table, lines, own))
+    return found
+
+
+def _timelines(profile: RecordedProfile) -> dict[str, Timeline]:
+    """The timelines of the devices whose history is there, by their names."""
+    history = profile.history
+    if history is None:
+        return {}
+    capacities = {one.device.name: one.capacity or None for one in profile.devices}
+    return {
+        f"cuda:{one.device}": timeline_of(history, one.device, capacities.get(f"cuda:{one.device}"))
+        for one in history.devices
+        if one.events or one.segments
+    }
+
+
+def _peak_line(
+    profile: RecordedProfile, measured: MeasuredDevice, drawn: Timeline | None
+) -> _PeakLine | None:
+    """The line at the peak: as the history has it, or the profiled line with a peak as high."""
+    if drawn is not None:
+        frame = drawn.frames[drawn.peak]
+        if frame is not None and frame.filename:
+            return _PeakLine(frame.filename, frame.line, frame.name)
+    name = measured.device.name
+    own = [entry for entry in profile.entries if entry.device.name == name]
+    ranked = lines_with_peaks(replace(profile, entries=tuple(own)))
+    if not ranked or ranked[0].peak < measured.peak_active:
+        return None
+    first = ranked[0]
+    return _PeakLine(first.function.filename, first.line, first.function.qual_name)
+
+
+def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str]:
+    """The peak in a sentence: what comes before its place, the place, its address, the rest."""
+    measured = view.measured
+    parts = [f"Peak {prose_size(measured.peak_active)}"]
+    if measured.capacity:
+        share = f"{measured.peak_active / measured.capacity:.1%}"
+        parts.append(f"of {prose_size(measured.capacity)} ({share})")
+    if several:
+        parts.append(f"on {printable(measured.device.name)}")
+    parts.append("outside the profiled lines" if view.peak is None else "at ")
+    rest = ""
+    if view.holders is not None and view.holders.peak.active:
+        most = view.holders.by_category()[0]
+        rest = f", {most.size / view.holders.peak.active:.0%} of it {most.name}"
+    return {
+        "before": " ".join(parts),
+        "place": "" if view.peak is None else view.peak.place,
+        "anchor": ""
+        if view.peak is None
+        else source_view.anchor_of(number, view.tables, (view.peak.file, view.peak.number)),
+        "rest": f"{rest}.",
+    }
+
+
+def _failure(report: Report) -> str:
+    """Where a GPU ran out of memory; empty if none did."""
+    places = dict.fromkeys(
+        printable(f"{os.path.basename(table.function.filename)}:{line}")
+        for table in report.tables
+        for line in sorted(table.failed)
+    )
+    return f"Out of memory at {', '.join(places)}." if places else ""
+
+
+def _facts(
+    profile: RecordedProfile, report: Report, views: Sequence[_DeviceView]
+) -> list[tuple[str, list[str]]]:
+    """What is known of the runs and of the devices, name by name."""
+    facts = [
+        ("GPU", [_device(one.measured) for one in views]),
+        (
+            "Reserved at most",
+            _on_each(views, [prose_size(one.measured.peak_reserved) for one in views]),
+        ),
+        (
+            "Balance of the lines",
+            _on_each(
+                views,
+                [source_view.balance(sum(table.adds for table in one.tables)) for one in views],
+            ),
+        ),
+        ("Recorded", list(dict.fromkeys(map(_when, profile.runs)))),
+        ("Versions", list(dict.fromkeys(map(_versions, profile.runs)))),
+        ("Ended", list(dict.fromkeys(filter(None, map(ending, profile.runs))))),
+        ("Profiled", [_count(report)]),
+    ]
+    return [(name, values) for name, values in facts if any(values)]
+
+
+def _device(measured: MeasuredDevice) -> str:
+    device = measured.device
+    kind = f"{device.description}, simulated" if device.simulated else device.description
+    return printable(f"{device.name}: {kind}")
+
+
+def _on_each(views: Sequence[_DeviceView], texts: Sequence[str]) -> list[str]:
+    """Texts, each with its device if there are several."""
+    if len(views) < 2:
+        return list(texts)
+    names = [printable(one.measured.device.name) for one in views]
+    return [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
+
+
+def _when(run: Run) -> str:
+    shapes = ", shapes only" if run.is_dry_run else ""
+    started = run.started.replace("T", " ").replace("+00:00", " UTC")
+    return printable(f"{started or 'not dated'}, {run.seconds:.1f} s{shapes}")
+
+
+def _versions(run: Run) -> str:
+    return printable(", ".join(f"{name} {version}" for name, version in run.versions.items()))
+
+
+def _count(report: Report) -> str:
+    functions = len({(one.function.filename, one.function.first_line) for one in report.tables})
+    lines = len({(one.function.filename, line) for one in report.tables for line in one.rows})
+    return (
+        f"{functions:,} function{'s' * (functions != 1)}, {lines:,} measured"
+        f" line{'s' * (lines != 1)}"
+    )

@@ -1,0 +1,251 @@
+"""The lines of profiled functions on a page: numbers, a heat gutter, and code."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable, visible
+from ..profiles.ranking import PEAK, peak_of
+from .cells import cell, failure_note, is_of_bytes, source_lines
+from .gaps import line_mark, line_notes
+from .highlight import highlighted
+from .page import Fragment, fill
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
+
+    from ..records import FunctionTable, LineEntry
+
+_IN_EVERY_TABLE: Final = frozenset({PEAK, "peak", "hits"})
+_DEFAULT_COLUMNS: Final = (PEAK, "reserved_bytes.all.peak")
+"""Asked for by those who ask for none: the head of the page has the reserved bytes."""
+
+_ALLOCATED: Final = "active_bytes.all.allocated"
+_MOST_ROWS: Final = 400
+"""Rows of a table; a longer function has several, and a browser draws those in sight."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredTable:
+    """The table of a function, with what its lines did.
+
+    Args:
+        table: as it was asked for.
+        entries: its lines, by number.
+        kept: bytes that each line kept itself.
+    """
+
+    table: FunctionTable
+    entries: Mapping[int, LineEntry]
+    kept: Mapping[int, int]
+
+    @property
+    def adds(self) -> int:
+        """Bytes that the function kept itself."""
+        return sum(self.kept.values())
+
+    @property
+    def peak(self) -> int:
+        """Most active bytes while one of its lines ran."""
+        return max(map(peak_of, self.entries.values()), default=0)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no line of it allocated or freed anything, and nothing is said of any."""
+        return not (
+            self.table.gaps
+            or self.table.failed
+            or any(self.kept.values())
+            or any(entry.stats.get(_ALLOCATED) for entry in self.entries.values())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of code.
+
+    Args:
+        number: in the file.
+        mark: behind the number.
+        said: what the mark means here.
+        cells: texts of the columns; None where the line was not measured.
+        kept: text of the gutter.
+        bar: style of the gutter's bar; empty for none.
+        code: with its elements.
+        failure: what stands behind the code; empty for nothing.
+        is_peak: whether the device held the most here.
+    """
+
+    number: int
+    mark: str
+    said: str
+    cells: list[str] | None
+    kept: str
+    bar: str
+    code: Markup
+    failure: str
+    is_peak: bool
+
+
+def anchor_of(number: int, tables: Sequence[MeasuredTable], line: tuple[str, int]) -> str:
+    """The id of a line on the page; empty if it is in none of the tables.
+
+    Args:
+        number: of the device on the page.
+        tables: of the functions.
+        line: its file and number.
+    """
+    file, at = line
+    for place, one in enumerate(tables):
+        if one.table.function.filename == file and at in one.entries:
+            return f"{_anchor(number, place)}-{at}"
+    return ""
+
+
+def _anchor(number: int, place: int) -> str:
+    return f"d{number}-{place}"
+
+
+def fragment(
+    number: int,
+    tables: Sequence[MeasuredTable],
+    columns: Sequence[str],
+    peak: tuple[str, int] | None,
+) -> Fragment:
+    """The functions of one device as a part of a page.
+
+    Args:
+        number: of the device on the page.
+        tables: of the functions.
+        columns: of the tables.
+        peak: file and line at which the device held the most; None if that is not known.
+    """
+    asked = () if tuple(columns) == _DEFAULT_COLUMNS else columns
+    places = [place for place, name in enumerate(columns) if name in asked]
+    places = [place for place in places if columns[place] not in _IN_EVERY_TABLE]
+    most = max((abs(size) for one in tables for size in one.kept.values()), default=0)
+    ordered = sorted(tables, key=lambda one: (one.is_idle, -one.adds, -one.peak))
+    order = {id(one): place for place, one in enumerate(tables)}
+    functions = [
+        _function(one, _anchor(number, order[id(one)]), places, columns, most, peak)
+        for one in ordered
+    ]
+    return Fragment(
+        fill(
+            "source_view.html",
+            number=number,
+            functions=functions,
+            columns=[(columns[place], columns[place].replace(".", " ")) for place in places],
+        ),
+        "source_view.css",
+        "source_view.js",
+    )
+
+
+def _function(
+    one: MeasuredTable,
+    anchor: str,
+    places: Sequence[int],
+    columns: Sequence[str],
+    most: int,
+    peak: tuple[str, int] | None,
+) -> dict[str, object]:
+    function = one.table.function
+    at = peak[1] if peak is not None and peak[0] == function.filename else None
+    rows = list(_rows(one, places, columns, most, at))
+    return {
+        "id": anchor,
+        "name": printable(function.qual_name),
+        "place": printable(f"{os.path.basename(function.filename)}:{function.first_line}"),
+        "file": printable(function.filename),
+        "adds": one.adds,
+        "balance": balance(one.adds),
+        "peak": one.peak,
+        "peak_text": prose_size(one.peak),
+        "hits": sum(entry.hits for entry in one.entries.values()),
+        "has_peak": any(row.is_peak for row in rows),
+        "is_idle": one.is_idle,
+        "tables": [rows[first : first + _MOST_ROWS] for first in range(0, len(rows), _MOST_ROWS)],
+        "count": len(rows),
+        "notes": [
+            (line, visible(note))
+            for line in sorted(one.table.gaps)
+            for note in line_notes(one.table.gaps[line])
+        ],
+    }
+
+
+def _rows(
+    one: MeasuredTable,
+    places: Sequence[int],
+    columns: Sequence[str],
+    most: int,
+    peak: int | None,
+) -> Iterator[_Row]:
+    table = one.table
+    lines = _without_gaps(source_lines(table), one.entries)
+    for (line, _), code in zip(lines.items(), highlighted(list(lines.values())), strict=True):
+        entry = one.entries.get(line)
+        kept = one.kept.get(line, 0)
+        cells = None
+        if entry is not None:
+            row = table.rows.get(line, ())
+            cells = [_value(PEAK, peak_of(entry))]
+            cells += [_value(columns[place], row[place]) if row else "" for place in places]
+            cells.append(str(entry.hits))
+        failure = failure_note(table, line)
+        said = [failure.removeprefix("# ")] if failure else []
+        yield _Row(
+            line,
+            line_mark(table, line),
+            visible("; ".join([*said, *line_notes(table.gaps.get(line, ()))])),
+            cells,
+            _signed(kept) if kept else "",
+            _bar(kept, most),
+            code,
+            failure,
+            line == peak and entry is not None,
+        )
+
+
+def balance(kept: int) -> str:
+    """Bytes that were kept or, where more were freed, those.
+
+    >>> balance(2**20), balance(-512)
+    ('1.0 MiB kept', '512 B freed')
+    """
+    return f"{prose_size(-kept)} freed" if kept < 0 else f"{prose_size(kept)} kept"
+
+
+def _without_gaps(lines: Mapping[int, str], measured: Collection[int]) -> dict[int, str]:
+    """The lines, of each group of empty ones the first, and none where code is folded."""
+    shown: dict[int, str] = {}
+    before = 0
+    for line, text in lines.items():
+        follows_code = bool(shown) and before == line - 1 and bool(lines[before])
+        if text or line in measured or follows_code:
+            shown[line] = text
+        before = line
+    return shown
+
+
+def _value(column: str, value: float | None) -> str:
+    """A cell of a column that was asked for; empty for zero."""
+    if not value:
+        return ""
+    return _signed(int(value)) if is_of_bytes(column) else cell(column, value)
+
+
+def _signed(size: int) -> str:
+    """Bytes that were kept or, with a minus sign, freed."""
+    return f"\u2212{prose_size(-size)}" if size < 0 else prose_size(size)
+
+
+def _bar(kept: int, most: int) -> str:
+    """How long the bar of a line is, in percent of the longest one."""
+    share = f"{100 * abs(kept) / max(most, 1):.0f}"
+    return "" if not kept else f"--{'k' if kept > 0 else 'f'}:{share}"

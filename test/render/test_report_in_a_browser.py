@@ -1,0 +1,200 @@
+"""The page of a profile, as Chromium shows it: tabs, sorting, filter, links, names, contrast."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from browser import CHROMIUM, title_of
+from reports import MAIN, PROFILE, STEP, UNUSED, page_of, two_devices, with_history
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+
+WAITS = "--virtual-time-budget=5000"
+
+WATCH = """<head><script>
+const wrong = [];
+addEventListener("error", (event) => wrong.push(event.message));
+addEventListener("securitypolicyviolation", (event) => wrong.push(event.violatedDirective));
+console.error = console.warn = (...said) => wrong.push(said.join(" "));
+</script>"""
+
+USE = """<script>
+const found = {};
+const press = (element, key) =>
+  element.dispatchEvent(new KeyboardEvent("keydown", {key, bubbles: true, cancelable: true}));
+const seen = (selector, root = document) =>
+  [...root.querySelectorAll(selector)].filter((one) => one.checkVisibility());
+const texts = (selector) => seen(selector).map((one) => one.textContent.trim());
+const tabs = () => seen("[role=tab]").map((one) =>
+  `${one.textContent}${one.getAttribute("aria-selected") === "true" ? "*" : ""}${one.tabIndex}`);
+found.tabs = tabs();
+found.panels = seen("[role=tabpanel]").map((one) => one.getAttribute("aria-labelledby"));
+press(seen("[role=tab]")[2], "ArrowRight");
+found.next = tabs();
+found.focus = document.activeElement.textContent;
+found.shown = texts("h2");
+press(document.activeElement, "End");
+found.flame = seen(".memlab-flame .call").filter((one) => one.classList.contains("narrow")).length;
+press(document.activeElement, "ArrowRight");
+found.round = tabs();
+seen("[role=tab]")[1].click();
+found.device = [tabs()[1], ...texts("h2").slice(0, 2)];
+press(seen("[role=tab]")[1], "Home");
+
+const sort = seen("select")[0];
+const order = () => texts(".functions h3 code");
+const sortBy = (value) => {
+  sort.value = value;
+  sort.dispatchEvent(new Event("change"));
+  return [order(), texts("nav li code").join() === order().join()];
+};
+found.orders = ["name", "peak", "place", "adds"].map(sortBy);
+const filter = seen("input")[0];
+const search = (text) => {
+  filter.value = text;
+  filter.dispatchEvent(new Event("input"));
+};
+search("NET.");
+found.filtered = [order(), texts("nav li code"), texts(".matches")];
+search("other.py");
+found.byFile = order();
+
+// A line that the filter hides, in a device that is not open.
+seen("[role=tab]")[1].click();
+location.hash = document.querySelector("tr.peak").id;
+setTimeout(() => {
+  const target = document.querySelector(":target");
+  found.revealed = [target.checkVisibility(), target.querySelector("th").textContent, tabs()[0]];
+  location.hash = "%E0%A4%A";
+  const box = (one) => one.getBoundingClientRect();
+  found.columns = [1, 2, 3, 4].map((place) =>
+    new Set(seen(`.memlab-source thead th:nth-child(${place})`).map((one) => box(one).x)).size);
+  found.tables = seen(".memlab-source table").length;
+  found.unnamed = seen("button, input, select, [role=region], [role=slider], a, [tabindex='0']")
+    .filter((one) => !(one.getAttribute("aria-label") || one.labels?.length
+      || one.getAttribute("aria-labelledby") || one.textContent.trim()))
+    .map((one) => one.outerHTML.slice(0, 90));
+  found.jumps = seen("[tabindex]").filter((one) => one.tabIndex > 0).length;
+  found.headings = seen("h1, h2, h3").map((one) => Number(one.tagName[1]))
+    .filter((level, place, all) => place && level > all[place - 1] + 1);
+  found.wider = document.documentElement.scrollWidth > innerWidth;
+  found.requests = performance.getEntriesByType("resource").map((one) => one.name);
+  found.wrong = wrong;
+  document.title = JSON.stringify(found);
+}, 50);
+</script></body>"""
+
+CONTRAST = """<script>
+const channel = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+const parse = (colour) => {
+  const [red, green, blue, alpha = 1] = colour.match(/[0-9.]+/g).map(Number);
+  return { rgb: [red, green, blue].map((one) => one / 255), alpha };
+};
+const luminance = (rgb) => {
+  const [red, green, blue] = rgb.map(channel);
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+};
+const ground = (element) => {
+  const over = [];
+  for (let one = element; one; one = one.parentElement) {
+    const colour = parse(getComputedStyle(one).backgroundColor);
+    over.push(colour);
+    if (colour.alpha === 1) break;
+  }
+  return over.reverse().reduce((below, { rgb, alpha }) =>
+    below.map((one, place) => alpha * rgb[place] + (1 - alpha) * one), [1, 1, 1]);
+};
+const low = new Set();
+let count = 0;
+const open = (one) => { one.open = true; };
+document.querySelectorAll("details").forEach(open);
+const check = () => {
+  for (const element of document.querySelectorAll("body *")) {
+    const hasText = [...element.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
+    if (!hasText || !element.checkVisibility() || element.tagName === "SCRIPT") continue;
+    if (element.closest("svg, .hidden")) continue;
+    count += 1;
+    const [dark, light] = [ground(element), parse(getComputedStyle(element).color).rgb]
+      .map(luminance).sort((one, other) => one - other);
+    if ((light + 0.05) / (dark + 0.05) < 4.5) low.add(`${element.className} ${element.tagName}`);
+  }
+};
+check();
+for (const tab of document.querySelectorAll("[role=tab]")) {
+  tab.click();
+  check();
+}
+document.title = JSON.stringify({
+  low: [...low], count, dark: matchMedia("(prefers-color-scheme: dark)").matches,
+});
+</script></body>"""
+
+
+def test_tabs_sorting_filter_and_links(tmp_path):
+    page = page_of(with_history(two_devices()))
+    found = title_of(page.replace("<head>", WATCH).replace("</body>", USE), tmp_path, WAITS)
+    views = ["Source*0", "At the peak-1", "Modules-1", "Flame graph-1"]
+    assert found["tabs"] == ["cuda:0*0", "cuda:1-1", *views]
+    assert found["panels"] == ["memlab-device-0-tab", "memlab-view-0-0-tab"]
+    assert found["next"][2:] == ["Source-1", "At the peak*0", "Modules-1", "Flame graph-1"]
+    assert found["focus"] == "At the peak"
+    assert found["shown"][2].startswith("cuda:0: peak of 16.0 MiB")
+    assert "Lines of the program" not in found["shown"]
+    assert found["flame"] < 4  # the picture has its width, so that calls have room for their names
+    assert found["round"][2:] == views
+    assert found["device"] == ["cuda:1*0", "cuda:1", "Lines of the program"]
+    assert found["orders"] == [
+        [["main", "Net.step", "unused"], True],
+        [["main", "Net.step", "unused"], True],
+        [["main", "Net.step", "unused"], True],
+        [["Net.step", "main", "unused"], True],
+    ]
+    assert found["filtered"] == [["Net.step"], ["Net.step"], ["1 of 3 functions"]]
+    assert found["byFile"] == ["unused"]
+    assert found["revealed"] == [True, "10?", "cuda:0*0"]
+    assert found["columns"] == [1, 1, 1, 1]
+    assert found["tables"] >= 2
+    assert not found["wider"]
+    assert found["unnamed"] == []
+    assert (found["jumps"], found["headings"]) == (0, [])
+    assert (found["wrong"], found["requests"]) == ([], [])
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_all_text_stands_out(theme, tmp_path):
+    options = ["--blink-settings=preferredColorScheme=0"] if theme == "dark" else []
+    page = page_of(with_history(two_devices())).replace("</body>", CONTRAST)
+    found = title_of(page, tmp_path, *options)
+    assert found["dark"] is (theme == "dark")
+    assert found["count"] > 200
+    assert found["low"] == []
+
+
+PHONE = """<script>
+const lines = [...document.querySelectorAll(".memlab-source .lines")]
+  .find((one) => one.scrollWidth > one.clientWidth);
+lines.scrollLeft = 200;
+const number = lines.querySelector("tbody th").getBoundingClientRect();
+document.title = JSON.stringify({
+  wider: document.documentElement.scrollWidth - innerWidth,
+  sticks: Math.abs(number.left - lines.getBoundingClientRect().left) < 1,
+  scrolled: lines.scrollLeft > 0,
+  width: innerWidth,
+});
+parent.postMessage(document.title, "*");
+</script></body>"""
+
+
+def test_line_numbers_stay_on_a_phone(tmp_path):
+    """Chromium has no window of 390 pixels, but a frame can be as wide."""
+    wide = replace(STEP, source=(*STEP.source[:2], f"    return {'y' * 80}"))
+    page = page_of(with_history(replace(PROFILE, functions=(MAIN, wide, UNUSED))))
+    (tmp_path / "inner.html").write_text(page.replace("</body>", PHONE), encoding="utf-8")
+    frame = (
+        "<!DOCTYPE html><title>{}</title><script>"
+        'addEventListener("message", ({data}) => { document.title = data; });</script>'
+        '<iframe src="inner.html" width="390" height="800" style="border:0"></iframe>'
+    )
+    found = title_of(frame, tmp_path, WAITS)
+    assert found == {"wider": 0, "sticks": True, "scrolled": True, "width": 390}
