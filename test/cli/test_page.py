@@ -1,0 +1,120 @@
+"""The page of a run: from ``run``, from ``show``, from Python."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from pytorch_memlab import LineProfiler, load, simulate
+from pytorch_memlab.cli.main import main
+from pytorch_memlab.errors import UsageError
+
+SCRIPT = """\
+import torch
+
+def work():
+    kept = torch.ones(1 << 20, device="cuda")
+    freed = torch.ones(1 << 22, device="cuda")
+    del freed
+    return kept
+
+kept = work()
+"""
+
+
+def figure(page):
+    """The timeline of a page; empty if it has none."""
+    found = re.search("<figure.*?</figure>", page, re.DOTALL)
+    return found[0] if found else ""
+
+
+def headline(page):
+    (found,) = re.findall('<p class="headline">(.*?)</p>', page, re.DOTALL)
+    return re.sub("<[^>]*>", "", found).strip()
+
+
+def test_a_simulated_run_draws_its_memory_over_time(write, capsys):
+    main(["run", "--gpu", "24GiB", "-o", "report.html", "-o", "p.json", write(SCRIPT)])
+
+    page = Path("report.html").read_text()
+    assert headline(page) == (
+        "Peak 20.0 MiB of 24.00 GiB (0.1%) at script.py:5 in work, 80% of it temporaries."
+    )
+    assert "cuda:0: 20.0 MiB in use at the peak, 22.0 MiB reserved" in figure(page)
+    assert "Capacity 24.00 GiB" in figure(page)
+    assert load("p.json").recorded().history is None  # which --history asks for
+    capsys.readouterr()
+    main(["show", "-o", "shown.html", "p.json"])
+    shown = Path("shown.html").read_text()
+    assert headline(shown) == headline(page)
+    assert figure(shown) == ""
+    assert "run --history -o FILE.json keeps it" in shown
+
+
+def test_a_saved_history_draws_the_same_page(write):
+    main(["run", "--history", "-o", "report.html", "-o", "p.json", write(SCRIPT)])
+    main(["show", "-o", "shown.html", "p.json"])
+
+    page = Path("report.html").read_text()
+    assert figure(page)
+    assert figure(Path("shown.html").read_text()) == figure(page)
+
+
+def test_a_merged_profile_has_a_tab_for_each_rank(write, monkeypatch):
+    name = write("import os, torch\nkept = torch.ones(1 << 20 + int(os.environ['RANK'])).cuda()\n")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        main(["run", "-o", f"p{rank}.json", name])
+    main(["merge", "-o", "all.json", "p0.json", "p1.json"])
+    main(["show", "-o", "all.html", "all.json"])
+
+    page = Path("all.html").read_text()
+    assert re.findall('data-tab="(rank.*?)"', page) == ["rank0 cuda:0", "rank1 cuda:0"]
+    assert headline(page).startswith("Peak 8.0 MiB of ")
+    assert " on rank1 cuda:0 at script.py:2 in &lt;module&gt;" in headline(page)
+
+
+def test_a_profiler_writes_the_page_of_its_saved_profile(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def work():
+        return torch.ones(1 << 20, device="cuda")
+
+    with simulate("24GiB"):
+        profiler = LineProfiler(work, history=True)
+        with profiler:
+            kept = work()
+        profiler.to_html("page.html")
+        profiler.save("p.json")
+    del kept
+    load("p.json").to_html("loaded.html")
+
+    page = Path("page.html").read_text()
+    assert page == Path("loaded.html").read_text()
+    assert headline(page).startswith("Peak 4.0 MiB of 24.00 GiB (0.0%) at test_page.py:")
+    assert figure(page)
+    with pytest.raises(UsageError, match="^cannot write no/page.html: no such folder"):
+        profiler.to_html("no/page.html")
+
+
+def test_a_program_that_fails_has_its_page_too(write):
+    with pytest.raises(torch.OutOfMemoryError):
+        main(
+            [
+                "run",
+                "--gpu",
+                "1GiB",
+                "-o",
+                "report.html",
+                write("import torch\ntorch.ones(1 << 29, device='cuda')\n"),
+            ]
+        )
+
+    page = Path("report.html").read_text()
+    assert "Out of memory at script.py:2." in page
+    assert "# out of memory: asked for 2.00G" in page
+    assert "ended with torch.OutOfMemoryError: CUDA out of memory" in page
