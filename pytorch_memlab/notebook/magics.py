@@ -20,6 +20,7 @@ from IPython.core.magic import (
     no_var_expand,
 )
 from IPython.core.magic_arguments import argument, magic_arguments
+from IPython.display import FileLink
 from IPython.display import display as show
 from IPython.utils.text import DollarFormatter
 
@@ -30,8 +31,9 @@ from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 from ..line_profiler.line_records import RecordsDisplay
-from ..render import saved_profile, text
+from ..render import report_page, saved_profile, text
 from ..render.to_file import file_writer
+from ..simulation import active
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, split_statement, words_of
 from .simulate_magic import end_simulation, simulate_by_words
@@ -195,7 +197,9 @@ class MemlabMagics(Magics):
         if is_switched_off():
             args.quiet, args.output, args.simulate = True, None, None
         path = args.output
-        write = _write_nothing if path is None else _telling_failure(_writer_to(path))
+        write: Callable[[LineProfiler, Report], None] = _write_nothing
+        if path is not None:
+            write = _telling_failure(_writer_to(path, is_quiet=args.quiet))
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
         assert self.shell is not None
@@ -204,7 +208,9 @@ class MemlabMagics(Magics):
                 from ..simulation.simulator import simulate
 
                 simulation.enter_context(simulate(args.simulate, args.num_gpus))
-            run = CellRun(self.shell, args.function, _checked_device(args.gpu))
+            draws = path is not None and _is_page(path) and active.machine is not None
+            device = _checked_device(args.gpu)
+            run = CellRun(self.shell, args.function, device, keeps_history=draws)
             try:
                 run.run(source, local_ns)
             except BaseException as error:
@@ -269,8 +275,14 @@ def _columns(args: Namespace) -> tuple[str, ...]:
     return checked_columns((*defaults, *asked))
 
 
-def _writer_to(path: str) -> Callable[[LineProfiler, Report], None]:
+def _is_page(path: str) -> bool:
+    return PurePath(path).suffix.lower() == ".html"
+
+
+def _writer_to(path: str, *, is_quiet: bool) -> Callable[[LineProfiler, Report], None]:
     """What writes the tables or the whole profile; a cell that runs again overwrites the file."""
+    if _is_page(path):
+        return _page_writer_to(path, is_quiet=is_quiet)
     if PurePath(path).suffix.lower() != ".json":
         write_report = file_writer(path, text.render)
         return lambda _, report: write_report(report)
@@ -280,6 +292,19 @@ def _writer_to(path: str) -> Callable[[LineProfiler, Report], None]:
     def write(profiler: LineProfiler, report: Report) -> None:
         recorded = replace(profiler.recorded(), columns=report.columns)
         write_file(file, saved_profile.render(recorded), called=path)
+
+    return write
+
+
+def _page_writer_to(path: str, *, is_quiet: bool) -> Callable[[LineProfiler, Report], None]:
+    """What writes a page, and shows a link to it below the cell."""
+    check_writable(path)
+    file = Path(path).absolute()
+
+    def write(profiler: LineProfiler, report: Report) -> None:
+        write_file(file, report_page.render(profiler.recorded(), report), called=path)
+        if not is_quiet:
+            show(FileLink(path))
 
     return write
 

@@ -113,19 +113,25 @@ class CellRun:
         names: of the functions to profile: of the source itself, or of the namespace; none for
             every function that the source defines, or its top level if it defines none.
         target_gpu: the only device to measure, None for every one in use.
+        keeps_history: whether every allocation is kept, for a picture of the memory over time.
 
     Raises:
         UnknownDeviceError: there is no such device.
     """
 
     def __init__(
-        self, shell: InteractiveShell, names: Iterable[str], target_gpu: str | None
+        self,
+        shell: InteractiveShell,
+        names: Iterable[str],
+        target_gpu: str | None,
+        *,
+        keeps_history: bool = False,
     ) -> None:
         self._shell = shell
         self._asked = list(dict.fromkeys(names))
         self._found: set[str] = set()
         self._own: list[str] = []
-        self.profiler = LineProfiler(target_gpu=target_gpu)
+        self.profiler = LineProfiler(target_gpu=target_gpu, history=keeps_history)
 
     def run(self, source: str, local_ns: dict[str, Any] | None) -> None:
         """Run it.

@@ -151,11 +151,28 @@ def test_quiet_return_and_dump(run, magics, tmp_path):
     assert "## f" in (tmp_path / "p.txt").read_text()
     for name in ("profile.log", "profile"):
         assert (tmp_path / name).read_text() == (tmp_path / "p.txt").read_text()
-    assert "<h3" in (tmp_path / "p.html").read_text()
+    page = (tmp_path / "p.html").read_text()
+    assert "<h1>a notebook</h1>" in page
+    assert "<figure" in page
     assert json.loads((tmp_path / "p.json").read_text())["columns"] == ["hits"]
     profiler = run("%mlrun -r -f f f()").result
     assert isinstance(profiler, LineProfiler)
     assert profiler.display(columns=["hits"]).report.tables[0].rows
+
+
+def test_a_page_has_a_link_below_the_cell(run, magics, tmp_path, monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr("pytorch_memlab.notebook.magics.show", shown.append)
+    run("%simulate 24GiB")
+    run("def f():\n    return torch.ones(256).cuda()")
+    monkeypatch.chdir(tmp_path)
+    run("%mlrun -f f -T f.html f()")
+    (link,) = shown
+    assert "<a href='f.html'" in link._repr_html_()
+    assert "<section" in (tmp_path / "f.html").read_text()
+    run("%mlrun -f f -T f.txt f()")
+    run("%mlrun -q -f f -T f.html f()")
+    assert len(shown) == 1
 
 
 def test_one_device_can_be_measured_alone(run, magics):
