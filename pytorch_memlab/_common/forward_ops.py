@@ -25,7 +25,7 @@ _next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 
 
-class _Notes(threading.local, Generic[T]):
+class _Notes(Generic[T]):
     """What one thread remembers of the nodes that it made.
 
     Attributes:
@@ -34,11 +34,20 @@ class _Notes(threading.local, Generic[T]):
         of_nodes: op and note of each node, by its number.
     """
 
-    def __init__(self, threads: list[dict[int, tuple[Any, T]]]) -> None:
+    __slots__ = ("last", "makes_node", "of_nodes")
+
+    def __init__(self) -> None:
         self.last = _next_number()
         self.makes_node = False
         self.of_nodes: dict[int, tuple[Any, T]] = {}
-        threads.append(self.of_nodes)
+
+
+class _Thread(threading.local, Generic[T]):
+    """The notes of each thread, which an op looks up once."""
+
+    def __init__(self, threads: list[dict[int, tuple[Any, T]]]) -> None:
+        self.notes: _Notes[T] = _Notes()
+        threads.append(self.notes.of_nodes)
         if len(threads) > _MOST_THREADS:
             del threads[0]
 
@@ -56,7 +65,7 @@ class ForwardOps(Generic[T]):
     def __init__(self, note: Callable[[], T]) -> None:
         self._note = note
         self._threads: list[dict[int, tuple[Any, T]]] = []
-        self._notes: _Notes[T] = _Notes(self._threads)
+        self._thread: _Thread[T] = _Thread(self._threads)
 
     def op_runs(self, op: Any) -> None:
         """An op runs in this thread.
@@ -64,7 +73,7 @@ class ForwardOps(Generic[T]):
         Args:
             op: as the dispatcher names it.
         """
-        notes = self._notes
+        notes = self._thread.notes
         number = _next_number()
         last = notes.last
         if number == last:
@@ -82,7 +91,7 @@ class ForwardOps(Generic[T]):
 
     def makes_node(self) -> bool:
         """Whether the op that runs in this thread made a node of autograd."""
-        return self._notes.makes_node
+        return self._thread.notes.makes_node
 
     def of_current_node(self) -> T | None:
         """The note of the op whose backward runs now in this thread; None if there is none.
@@ -96,7 +105,7 @@ class ForwardOps(Generic[T]):
         number = node._sequence_nr()
         if number == _LEAF:
             return None
-        own = self._notes.of_nodes.get(number)
+        own = self._thread.notes.of_nodes.get(number)
         found = [notes[number] for notes in self._threads.copy() if number in notes]
         if len(found) > 1:
             wanted = _plain(_VERSION.sub("", node.name().rpartition("::")[2]))

@@ -85,11 +85,35 @@ class EventLog(Sequence[Event]):
         self.stacks.append(stack)
         self.forwards.append(forward)
         self._categories.append(_CATEGORY_NUMBERS[category])
+        self._modules.append(self._module_number(module))
+
+    def extend(self, events: Sequence[tuple[str, int, int, int, int, str]]) -> None:
+        """Add events whose stacks and categories are not known yet.
+
+        Args:
+            events: of each its action, address, size, stream, time and module, as ``Event`` has
+                them.
+        """
+        if not events:
+            return
+        actions, addresses, sizes, streams, times, modules = zip(*events, strict=True)
+        count = len(events)
+        self.actions.extend(map(self.number_of, actions))
+        self.addresses.extend(addresses)
+        self.sizes.extend(sizes)
+        self.streams.extend(streams)
+        self.times.extend(times)
+        self.stacks.extend(array("i", [0]) * count)
+        self.forwards.extend(array("i", [0]) * count)
+        self._categories.extend(array("B", [_CATEGORY_NUMBERS[Category.UNKNOWN]]) * count)
+        self._modules.extend(map(self._module_number, modules))
+
+    def _module_number(self, module: str) -> int:
         number = self._module_numbers.get(module)
         if number is None:
             number = self._module_numbers[module] = len(self._module_names)
             self._module_names.append(module)
-        self._modules.append(number)
+        return number
 
     @property
     def categories(self) -> Sequence[int]:

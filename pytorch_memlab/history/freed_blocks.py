@@ -38,8 +38,7 @@ def category_of_freed(block: LiveBlock, stacks: CallStacks) -> Category:
         return Category.UNKNOWN
     if block.call:
         return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
-    made = stacks.places(block.stack)
-    (ended,) = map(stacks.places_of, stacks.numbers_of([block.end]))
+    made, ended = stacks.places(block.stack), stacks.places(block.end)
     if _ended_in_its_line(_of_program(made), _of_program(ended)):
         return Category.TEMPORARIES
     if block.made_in == BACKWARD or _is_made_by_torch(made):

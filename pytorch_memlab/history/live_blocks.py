@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .._common.call_stacks import capture
+from .._common.call_stacks import TakenStack, capture
 from .category import Category
 
 if TYPE_CHECKING:
-    from .._common.call_stacks import CallStacks, TakenStack
+    from .._common.call_stacks import CallStacks
     from .._common.forward_ops import ForwardOps
     from .live_log import LiveLog
     from .module_paths import ModulePaths
@@ -45,7 +45,7 @@ class LiveBlock:
         made_in: the pass.
         data: what tells its storage from all others; None for memory that a kernel took.
         call: number of the outermost call of a module in which it was made; 0 outside of all.
-        end: the stack of its free, as ``capture`` took it, where the category depends on it.
+        end: the stack of its free, where the category depends on it.
         number: of its event in the log.
     """
 
@@ -57,7 +57,7 @@ class LiveBlock:
     made_in = NOT_SEEN
     data: object = None
     call = 0
-    end: Any = None
+    end: TakenStack | None = None
     number = -1
 
     def __init__(self, address: int, size: int, requested: int) -> None:
@@ -135,6 +135,7 @@ class LiveBlocks:
         events: so far, with those of segments.
         peaks: what notes the highest active bytes.
         log: what notes all events, if somebody wants them.
+        adopted: the numbers of stacks in the program's table, by those in ``stacks``.
     """
 
     def __init__(
@@ -154,6 +155,7 @@ class LiveBlocks:
         self.events = 0
         self.peaks: tuple[PeakBlocks, ...] = ()
         self.log: LiveLog | None = None
+        self.adopted: dict[int, int] = {}
 
     def begin_peak(self, peak: PeakBlocks) -> None:
         """Let a peak count what happens from now on, beginning with what is in use."""
@@ -175,11 +177,10 @@ class LiveBlocks:
         if state.is_on:
             if self._stack_at is None:
                 block.stack = self.stacks.take()
-            thread = state.modules.thread
-            running = thread.running
-            if running:
-                block.module = running[-1][1]
-                block.call = thread.call
+            thread = state.modules.thread.calls
+            if thread.running:
+                block.module = thread.running[-1][1]
+                block.call = thread.number
             if _current_node() is not None:
                 self._describe_backward(block, state)
             elif not _is_grad_enabled():
@@ -207,7 +208,7 @@ class LiveBlocks:
             stack = block.stack = self._stack_at(address)
             if stack is not None:
                 stack.is_kept = True
-        if block.category is _UNKNOWN and self._is_wanted(block):
+        if block.category is _UNKNOWN and block.data is not None and self._is_wanted(block):
             self._see_end(block, self.state)
 
     def free_completed(self, address: int, stream: int) -> None:
@@ -264,17 +265,17 @@ class LiveBlocks:
 
     def _see_end(self, block: LiveBlock, state: ProgramState) -> None:
         """What the moment of its free tells of a block. See Note [Categories of freed blocks]."""
-        if block.data is None or not state.is_on:
+        if not state.is_on:
             return
         if _current_node() is not None and not _is_grad_enabled():
             if block.made_in in (FORWARD, FORWARD_WITH_NODE):
                 block.category = Category.SAVED
             elif block.made_in == BACKWARD:
                 block.category = Category.TEMPORARIES
-        elif block.call and block.call == state.modules.thread.call:
+        elif block.call and block.call == state.modules.thread.calls.number:
             block.category = Category.TEMPORARIES
         else:
-            block.end = capture()
+            block.end = TakenStack(capture())
 
 
 # Note [Categories of freed blocks]

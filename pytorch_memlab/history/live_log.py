@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from time import time_ns
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from .category import Category
 from .event_log import EventLog
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from .._common.call_stacks import CallStacks
     from .live_blocks import LiveBlock
 
+T = TypeVar("T")
+
 _MOST_OPEN: Final = 4096
-"""Allocations whose stacks, and freed blocks whose categories, wait to be read together."""
+"""Events that wait to be written, with the stacks and categories of their blocks."""
 
 
 class LiveLog:
@@ -23,6 +25,7 @@ class LiveLog:
 
     Args:
         number_of: gives the number, in the history, of the stack of a block's allocation.
+        stacks: where the stacks of allocations and frees are taken.
         forwards: where the stacks of forward ops are taken, whose numbers are the history's.
         initial: segments at the beginning, with their blocks.
         category_of: tells the category of a block that was freed.
@@ -32,6 +35,7 @@ class LiveLog:
     def __init__(
         self,
         number_of: Callable[[LiveBlock], int],
+        stacks: CallStacks,
         forwards: CallStacks,
         initial: Sequence[Segment],
         category_of: Callable[[LiveBlock], Category],
@@ -41,28 +45,36 @@ class LiveLog:
         self.initial = tuple(initial)
         self.earlier = earlier
         self._number_of = number_of
+        self._stacks = stacks
         self._forwards = forwards
         self._category_of = category_of
+        self._count = 0
+        self._open: list[tuple[str, int, int, int, int, str]] = []
         self._unread: list[LiveBlock] = []
         self._ended: list[LiveBlock] = []
 
     def allocated(self, block: LiveBlock, stream: int) -> None:
         """A block was allocated."""
-        block.number = len(self.events)
-        self._append("alloc", block.address, block.requested, stream, block.module)
+        now = time_ns() // 1000
+        self._open.append(("alloc", block.address, block.requested, stream, now, block.module))
         self._unread.append(block)
+        block.number = self._count
+        self._count += 1
 
     def freed(self, block: LiveBlock, stream: int) -> None:
         """A block is free again."""
-        self._append("free_completed", block.address, block.requested, stream)
+        now = time_ns() // 1000
+        self._open.append(("free_completed", block.address, block.requested, stream, now, ""))
+        self._count += 1
         if block.number >= 0:
             self._ended.append(block)
-            if len(self._unread) + len(self._ended) > _MOST_OPEN:
-                self._read()
+        if len(self._open) > _MOST_OPEN:
+            self._read()
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         """Another event: of a segment, or out of memory."""
-        self._append(action, address, size, stream)
+        self._open.append((action, address, size, stream, time_ns() // 1000, ""))
+        self._count += 1
 
     def settle(self, living: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
         """The events so far, with all that is known of them by now.
@@ -76,16 +88,21 @@ class LiveLog:
                 self.events.set_category(block.number, category)
         return self.events
 
-    def _append(self, action: str, address: int, size: int, stream: int, module: str = "") -> None:
-        now = time.time_ns() // 1000
-        self.events.append(action, address, size, stream, now, 0, module=module)
-
     def _read(self) -> None:
-        unread, self._unread = self._unread, []
-        ended, self._ended = self._ended, []
+        # Another thread may add events now: their blocks are read next time.
+        ended, unread = _taken(self._ended), _taken(self._unread)
+        self.events.extend(_taken(self._open))
         for block in unread:
             self.events.stacks[block.number] = self._number_of(block)
             if block.forward is not None:
                 self.events.forwards[block.number] = self._forwards.number_of(block.forward)
+        self._stacks.read(block.end for block in ended if block.end is not None)
         for block in ended:
             self.events.set_category(block.number, self._category_of(block))
+
+
+def _taken(waiting: list[T]) -> list[T]:
+    """What a list has, which is no more in it."""
+    found = waiting[:]
+    del waiting[: len(found)]
+    return found

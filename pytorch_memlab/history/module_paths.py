@@ -15,17 +15,26 @@ import torch
 Call = Callable[..., Any]
 
 
-class _Thread(threading.local):
+class _Calls:
     """What one thread runs.
 
     Attributes:
         running: the modules that run and their paths, the outermost first.
-        call: number of the outermost call; 0 where no module runs.
+        number: of the outermost call; 0 where no module runs.
     """
+
+    __slots__ = ("number", "running")
 
     def __init__(self) -> None:
         self.running: list[tuple[torch.nn.Module, str]] = []
-        self.call = 0
+        self.number = 0
+
+
+class _Thread(threading.local):
+    """The calls of each thread, which an event looks up once."""
+
+    def __init__(self) -> None:
+        self.calls = _Calls()
 
 
 class ModulePaths:
@@ -46,11 +55,6 @@ class ModulePaths:
         self._replacement: Call | None = None
         self._original: Call | None = None
 
-    def current(self) -> str:
-        """Path of the module that runs in this thread; empty if none does."""
-        running = self.thread.running
-        return running[-1][1] if running else ""
-
     def begin(self) -> None:
         """Follow calls from now on."""
         original: Any = torch.nn.Module.__call__
@@ -61,17 +65,18 @@ class ModulePaths:
         def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
             if paths._replacement is not call:
                 return original(self, *args, **kwargs)
-            running = thread.running
+            calls = thread.calls
+            running = calls.running
             depth = len(running)
             try:
                 running.append((self, path_of(self, running)))
                 if not depth:
-                    thread.call = next(numbers)
+                    calls.number = next(numbers)
                 return original(self, *args, **kwargs)
             finally:
                 del running[depth:]
                 if not depth:
-                    thread.call = 0
+                    calls.number = 0
 
         self._original, self._replacement = original, call
         _set_call(call)

@@ -37,8 +37,11 @@ class Program:
         stacks = CallStacks()
         modules = ModulePaths(self._module_is_called)
 
+        take, thread = stacks.take, modules.thread
+
         def note() -> tuple[TakenStack, str]:
-            return stacks.take(), modules.current()
+            running = thread.calls.running
+            return take(), running[-1][1] if running else ""
 
         self.state = ProgramState(stacks, ForwardOps(note), modules)
         self.notes: tuple[Note, ...] = ()

@@ -141,13 +141,13 @@ class SimulatedBlocks:
             program.state, lambda: allocator.reserved_bytes, first, log.stacks, stack_at
         )
         self.live[gpu.index] = live
-        block_size = allocator.block_size
+        in_use = allocator.in_use
         allocated, free_requested = live.allocated, live.free_requested
         free_completed, happened = live.free_completed, live.happened
 
         def observe(action: str, address: int, size: int, stream: int) -> None:
             if action == "alloc":
-                allocated(address, block_size(address), size, stream)
+                allocated(address, in_use[address].size, size, stream)
             elif action == "free_requested":
                 free_requested(address)
             elif action == "free_completed":
@@ -308,6 +308,7 @@ class FollowedSource:
             stacks = live.stacks
             live.log = LiveLog(
                 lambda block: number_in_program(live, block),
+                stacks,
                 program.state.stacks,
                 self.source.segments(device),
                 lambda block: category_of_freed(block, stacks),
@@ -326,7 +327,12 @@ def number_in_program(live: LiveBlocks, block: LiveBlock) -> int:
     if taken is None:
         return 0
     number, stacks = live.stacks.number_of(taken), program.state.stacks
-    return number if live.stacks is stacks else stacks.adopt(live.stacks.places_of(number))
+    if live.stacks is stacks:
+        return number
+    adopted = live.adopted.get(number)
+    if adopted is None:
+        adopted = live.adopted[number] = stacks.adopt(live.stacks.places_of(number))
+    return adopted
 
 
 def _without(all_: tuple[Any, ...], one: Callable[..., Any]) -> tuple[Any, ...]:

@@ -24,6 +24,7 @@ from .out_of_memory import TOO_LARGE, OutOfMemory
 from .stream_events import StreamEvents
 
 if TYPE_CHECKING:
+    from .blocks import Block
     from .stream_work import Work
 
 __all__ = ["AllocatorSettings", "CachingAllocator", "Driver", "OutOfMemory"]
@@ -208,6 +209,11 @@ class CachingAllocator:
     def reserved_bytes(self) -> int:
         """Bytes that the allocator holds."""
         return self._stats.total.reserved_bytes.current
+
+    @property
+    def in_use(self) -> Mapping[int, Block]:
+        """The blocks of live allocations by their addresses, now and from now on."""
+        return self._store.allocated
 
     def block_size(self, address: int) -> int:
         """Bytes of the block of a live allocation.
