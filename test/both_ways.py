@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,10 +36,14 @@ def allocator_events():
             events.append(("free", address))
         return free(self, address)
 
-    with pytest.MonkeyPatch.context() as patches:
-        patches.setattr(CachingAllocator, "malloc", spied_malloc)
-        patches.setattr(CachingAllocator, "free", spied_free)
-        yield events
+    gc.disable()  # cycles of the program are freed whenever it runs
+    try:
+        with pytest.MonkeyPatch.context() as patches:
+            patches.setattr(CachingAllocator, "malloc", spied_malloc)
+            patches.setattr(CachingAllocator, "free", spied_free)
+            yield events
+    finally:
+        gc.enable()
 
 
 def events_of(program, compute):
