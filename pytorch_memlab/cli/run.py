@@ -108,7 +108,9 @@ class RunCommand:
         write = writer_to(files, force=options.force)
         history = WholeRunHistory(keeps_events=len(files) < len(outputs))
         traces = [TraceFile(path, history) for path in outputs if is_trace(path)]
-        pictures = [TimelinePicture(path) for path in outputs if is_picture(path)]
+        pictures = [
+            TimelinePicture(path, _command(options)) for path in outputs if is_picture(path)
+        ]
         others = [
             *([CategoryReport()] if options.report else ()),
             *([StepLeaks()] if options.leaks else ()),
@@ -151,6 +153,11 @@ def _check_endings(paths: Sequence[str]) -> None:
         if not path.lower().endswith(_ENDINGS):
             endings = ", ".join(_ENDINGS)
             raise UsageError(f"cannot tell the format of {path}: end it in {endings}")
+
+
+def _command(options: argparse.Namespace) -> str:
+    """The program, without its folder, and its arguments."""
+    return " ".join([os.path.basename(options.script), *options.arguments])
 
 
 def _draws_simulation(outputs: Sequence[str]) -> bool:

@@ -99,7 +99,7 @@ def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
 
     Args:
         path: as the user gave it.
-        title: of a page.
+        title: of a page, and above a picture.
 
     Raises:
         UsageError: the ending is of no format, no file can be written there, or matplotlib is
@@ -111,8 +111,8 @@ def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
         path,
         {
             ".html": partial(timeline.render, title=title),
-            ".svg": timeline_picture.svg,
-            ".png": timeline_picture.png,
+            ".svg": partial(timeline_picture.svg, title=title),
+            ".png": partial(timeline_picture.png, title=title),
         },
     )
     if file.ending != ".html":

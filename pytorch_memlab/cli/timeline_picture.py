@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.ranks import path_of_rank, prints
-from pytorch_memlab.cli.timeline import timeline_file
+from pytorch_memlab.simulation import active
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.profiling import Profile
     from pytorch_memlab.history.model import AllocationHistory
+    from pytorch_memlab.history.timeline import Timeline
     from pytorch_memlab.history.whole_run import WholeRunHistory
+
+    _Drawing = tuple[Sequence[Timeline], str]
 
 _ENDINGS = (".svg", ".png")
 
@@ -27,13 +32,24 @@ class TimelinePicture:
 
     Args:
         path: as the user gave it. Each process that ``torchrun`` started writes a file of its own.
+        command: the program and its arguments, which stand above the picture.
 
     Raises:
         UsageError: no file can be written there, or matplotlib is missing.
     """
 
-    def __init__(self, path: str) -> None:
-        self._file = timeline_file(path_of_rank(path), "")
+    def __init__(self, path: str, command: str) -> None:
+        from pytorch_memlab.render import timeline_picture
+
+        self._file: OutputFile[_Drawing] = OutputFile(
+            path_of_rank(path),
+            {
+                ".svg": lambda drawing: timeline_picture.svg(*drawing),
+                ".png": lambda drawing: timeline_picture.png(*drawing),
+            },
+        )
+        timeline_picture.check_installed()
+        self._command = command
         self._process = os.getpid()
 
     def finish(self, profile: Profile, whole_run: WholeRunHistory) -> None:
@@ -54,11 +70,16 @@ class TimelinePicture:
         if not used:
             print("no timeline is drawn: the program used no GPU", file=sys.stderr)
             return
+        gpus = [torch.cuda.get_device_properties(device) for device in used]
         timelines = [
-            timeline_of(history, device, torch.cuda.get_device_properties(device).total_memory)
-            for device in used
+            timeline_of(history, device, gpu.total_memory)
+            for device, gpu in zip(used, gpus, strict=True)
         ]
-        self._file.write(timelines, "timeline", says_where=prints())
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+        kind = ", simulated" if active.machine is not None else ""
+        self._file.write(
+            (timelines, f"{self._command} · {names}{kind}"), "timeline", says_where=prints()
+        )
 
 
 def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
@@ -67,7 +88,6 @@ def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
 
     from pytorch_memlab.history.model import AllocationHistory
     from pytorch_memlab.history.snapshot import history_of
-    from pytorch_memlab.simulation import active
 
     if active.machine is not None:
         return profile.history()

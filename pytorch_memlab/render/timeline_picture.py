@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..errors import UsageError
+from .peak import device_name
 from .scale import byte_marks, event_marks
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
 
@@ -35,10 +36,12 @@ COLOURS: Final = (
 _ALARM: Final = "#b3151b"
 _INK: Final = "#1b1f24"
 _QUIET: Final = "#57606a"
-_WIDTH: Final = 11.0
-_HEIGHT: Final = 5.0
-_DOTS_PER_INCH: Final = 150
+_WIDTH: Final = 12.0
+_HEIGHT: Final = 6.3
+_DOTS_PER_INCH: Final = 100
+"""The picture of one GPU has 1200 x 630 dots, as pages that show a link expect of a picture."""
 _LONGEST: Final = 48
+_LONGEST_TITLE: Final = 90
 
 _SETTINGS: Final[dict[Any, Any]] = {
     "font.family": "sans-serif",
@@ -64,31 +67,35 @@ def check_installed() -> None:
         ) from None
 
 
-def svg(timelines: Sequence[Timeline]) -> bytes:
+def svg(timelines: Sequence[Timeline], title: str = "") -> bytes:
     """Timelines as an SVG picture, one below the other.
 
     Args:
         timelines: of the GPUs.
+        title: above them, such as the program and its GPU.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    return _picture(timelines, "svg", {"Date": None})
+    return _picture(timelines, title, "svg", {"Date": None})
 
 
-def png(timelines: Sequence[Timeline]) -> bytes:
+def png(timelines: Sequence[Timeline], title: str = "") -> bytes:
     """Timelines as a PNG picture, one below the other.
 
     Args:
         timelines: of the GPUs.
+        title: above them, such as the program and its GPU.
 
     Raises:
         UsageError: matplotlib is not installed.
     """
-    return _picture(timelines, "png", {})
+    return _picture(timelines, title, "png", {})
 
 
-def _picture(timelines: Sequence[Timeline], kind: str, metadata: dict[str, Any]) -> bytes:
+def _picture(
+    timelines: Sequence[Timeline], title: str, kind: str, metadata: dict[str, Any]
+) -> bytes:
     check_installed()
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -100,6 +107,10 @@ def _picture(timelines: Sequence[Timeline], kind: str, metadata: dict[str, Any])
         # Letters that no font of the machine has are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure = Figure(figsize=(_WIDTH, _HEIGHT * len(timelines)), layout="constrained")
+        if title:
+            figure.suptitle(
+                _cut(title, _LONGEST_TITLE), x=0.01, ha="left", color=_INK, weight="bold", size=16
+            )
         _draw(figure, timelines)
         figure.savefig(output, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
     return output.getvalue()
@@ -154,10 +165,24 @@ def _held(sizes: Sequence[int]) -> list[int]:
     return [*sizes, sizes[-1]]
 
 
-def _cut(text: str) -> str:
+def _cut(text: str, longest: int = _LONGEST) -> str:
     """A text that leaves room for the picture."""
     shown = printable(text)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
+
+
+def _head(timeline: Timeline) -> str:
+    """The peak, its share of the GPU and its line."""
+    if timeline.capacity is None:
+        return heading(timeline)
+    active = timeline.active[timeline.peak]
+    place = _cut(peak_place(timeline)[0])
+    return (
+        f"{device_name(timeline.device)}: peak {prose_size(active)} of "
+        f"{prose_size(timeline.capacity)} ({active / timeline.capacity:.1%})"
+        + (f" at {place}" if place else "")
+        + f", {prose_size(timeline.reserved[timeline.peak])} reserved"
+    )
 
 
 def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
@@ -178,7 +203,7 @@ def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
 
 def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -> None:
     """The title, the axes and the legend."""
-    axes.set_title(heading(timeline), loc="left", fontsize=11, fontweight="bold", color=_INK)
+    axes.set_title(_head(timeline), loc="left", fontsize=11, fontweight="bold", color=_INK)
     axes.set_xlim(0, shown.last)
     axes.set_ylim(0, shown.top)
     sizes, events = byte_marks(shown.top), event_marks(0, shown.last)

@@ -54,8 +54,8 @@ def test_a_timeline_is_written_in_every_format(tmp_path, capsys):
     found = timelines(30 * MIB)
     title = "GPU memory over time: snapshot.pickle"
     assert (tmp_path / "a.html").read_text() == render(found, title)
-    assert (tmp_path / "a.svg").read_bytes() == timeline_picture.svg(found)
-    assert (tmp_path / "A.PNG").read_bytes() == timeline_picture.png(found)
+    assert (tmp_path / "a.svg").read_bytes() == timeline_picture.svg(found, title)
+    assert (tmp_path / "A.PNG").read_bytes() == timeline_picture.png(found, title)
     assert capsys.readouterr().err == (
         "timeline written to a.html\ntimeline written to a.svg\ntimeline written to A.PNG\n"
     )

@@ -43,6 +43,7 @@ def test_the_picture_has_the_capacity_the_peak_and_the_steps(write, capsys):
     ]
     assert "## <module>" in printed
     found = texts("step.svg")
+    assert "script.py · Simulated GPU (100.00 MiB), simulated" in found
     assert "capacity 100.0 MiB" in found
     assert "parameters, 1.0 MiB" in found
     assert "2 optimizer steps" in found
@@ -55,9 +56,9 @@ def test_the_picture_of_one_gpu_of_two(write):
     script = write('import torch\nx = [torch.ones(1 << 18, device=f"cuda:{n}") for n in (0, 1)]\n')
     main(["run", "--gpu", "1GiB", "--num-gpus", "2", "--device", "cuda:1", "-o", "a.svg", script])
     heads = [text for text in texts("a.svg") if text.startswith("cuda:")]
-    assert [head.partition(" reserved")[0] for head in heads] == [
-        "cuda:1: 1.0 MiB in use at the peak, 2.0 MiB"
-    ]
+    (head,) = heads
+    assert head.startswith("cuda:1: peak 1.0 MiB of 1.00 GiB (0.1%) at script.py:2 <")
+    assert head.endswith(">, 2.0 MiB reserved")
 
 
 def test_a_program_that_runs_out_of_memory_has_its_picture(write):
@@ -85,12 +86,12 @@ def test_on_a_real_gpu_the_events_are_those_of_pytorch(tmp_path, monkeypatch, ca
         del kept
     whole_run = SimpleNamespace(snapshot=lambda: snapshot)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(
-        torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=50 << 20)
-    )
-    TimelinePicture("a.svg").finish(None, whole_run)
+    gpu = SimpleNamespace(total_memory=50 << 20, name="H9")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
+    TimelinePicture("a.svg", "train.py").finish(None, whole_run)
     assert capsys.readouterr().err == "timeline written to a.svg\n"
     found = texts("a.svg")
+    assert "train.py · H9" in found
     assert "capacity 50.0 MiB" in found
     assert any(text.startswith("test_run_picture.py:") and "3.0 MiB" in text for text in found)
 

@@ -26,7 +26,7 @@ def texts(picture):
 def test_the_svg_has_its_words_as_text():
     found = texts(svg([SMALL]))
     for text in (
-        "cuda:0: 6.0 MiB in use at the peak, 20.0 MiB reserved (event 5 of 10)",
+        "cuda:0: peak 6.0 MiB of 40.0 MiB (15.0%) at train.py:9 step, 20.0 MiB reserved",
         "parameters, 1.0 MiB",
         "activations saved for backward, 5.0 MiB",
         "reserved",
@@ -38,6 +38,8 @@ def test_the_svg_has_its_words_as_text():
         "32.0 MiB",
     ):
         assert text in found
+    without = texts(svg([dataclasses.replace(SMALL, capacity=None)]))
+    assert "cuda:0: 6.0 MiB in use at the peak, 20.0 MiB reserved (event 5 of 10)" in without
     far = texts(svg([dataclasses.replace(SMALL, capacity=81 * MIB)]))
     assert "capacity 81.0 MiB, above the picture" in far
 
@@ -51,6 +53,12 @@ def test_the_svg_draws_each_band_in_its_colour_and_is_the_same_each_time():
     assert COLOURS[1] not in text
 
 
+def test_a_title_stands_above_and_is_cut_where_there_is_no_room():
+    found = texts(svg([SMALL], "train.py · NVIDIA L4, simulated"))
+    assert found.count("train.py · NVIDIA L4, simulated") == 1
+    assert f"{'x' * 89}…" in texts(svg([SMALL], "x" * 200))
+
+
 def test_two_gpus_stand_one_below_the_other():
     both = svg([SMALL, dataclasses.replace(SMALL, device=1)])
     heads = [text for text in texts(both) if text.startswith("cuda:")]
@@ -60,7 +68,7 @@ def test_two_gpus_stand_one_below_the_other():
 def test_the_png_is_an_image_of_its_size():
     picture = png([SMALL])
     assert picture[:8] == b"\x89PNG\r\n\x1a\n"
-    assert struct.unpack(">II", picture[16:24]) == (1650, 750)
+    assert struct.unpack(">II", picture[16:24]) == (1200, 630)
 
 
 def test_names_from_a_snapshot_are_drawn_as_they_are():
