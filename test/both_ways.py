@@ -9,11 +9,15 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.simulation.caching_allocator import CachingAllocator
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
+
+# torch loads its compiler for the first step of a process, and its frames keep the tensors.
+torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
 
 
 @contextmanager
