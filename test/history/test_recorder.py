@@ -311,7 +311,7 @@ def test_an_error_and_ctrl_c_give_everything_back(machine):
         with pytest.raises(type(error)), LineProfiler(take):
             Fails()(error)
         assert nn.Module.__call__ is original
-        assert program.state.modules.current() == ""
+        assert program.state.modules.thread.calls.running == []
         assert machine.op_observers == machine.gradient_observers == ()
         assert not active.observers
         assert not program.state.is_on
