@@ -106,6 +106,8 @@ class ForwardOps(Generic[T]):
         if number == _LEAF:
             return None
         own = self._thread.notes.of_nodes.get(number)
+        if own is not None and len(self._threads) == 1:
+            return own[1]
         found = [notes[number] for notes in self._threads.copy() if number in notes]
         if len(found) > 1:
             wanted = _plain(_VERSION.sub("", node.name().rpartition("::")[2]))

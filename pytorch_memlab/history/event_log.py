@@ -115,6 +115,15 @@ class EventLog(Sequence[Event]):
             self._module_names.append(module)
         return number
 
+    def changes(self) -> Iterator[tuple[str, int, int]]:
+        """Action, address and size of each event, for those who need no more of so many."""
+        return zip(
+            map(self.action_names.__getitem__, self.actions),
+            self.addresses,
+            self.sizes,
+            strict=True,
+        )
+
     @property
     def categories(self) -> Sequence[int]:
         """Of each event, the place of its category in ``Category``."""

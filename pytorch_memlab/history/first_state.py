@@ -30,6 +30,13 @@ def first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segm
         device: what the allocator of the GPU did.
         settings: of the allocator.
     """
+    known = device.first_segments.get(settings)
+    if known is None:
+        known = device.first_segments[settings] = _first_state(device, settings)
+    return known.copy()
+
+
+def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segment]:
     if device.initial is not None:
         return sorted(device.initial, key=lambda segment: segment.address)
     log = log_of(device.events)

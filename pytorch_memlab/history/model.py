@@ -120,6 +120,10 @@ class DeviceHistory:
     segments: Sequence[Segment]
     initial: Sequence[Segment] | None = None
     is_rounded: bool = True
+    first_segments: dict[object, list[Segment]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """What ``first_state`` found, by the settings of the allocator."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,18 +63,24 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     one = history.of_device(device)
     settings = settings_of(history.settings)
     state = AllocatorState(one, settings)
-    blocks = dict(state.blocks)
+    log = log_of(one.events)
     highest, reserved, moment = state.active, state.reserved, -1
     sizes = array("Q")
-    for index, event in enumerate(one.events):
-        sizes.append(state.follow(event))
+    follow = state.follow
+    for index, change in enumerate(log.changes()):
+        sizes.append(follow(*change))
         if state.active > highest:
             highest, reserved, moment = state.active, state.reserved, index
-    for event, size in zip(islice(one.events, moment + 1), sizes, strict=False):
-        if event.action == "alloc":
-            blocks[event.address] = Block(event.address, size, event.size, *event[5:])
-        elif event.action == "free_completed":
-            blocks.pop(event.address, None)
+    allocated: dict[int, int] = {}
+    blocks = dict(state.blocks)
+    for index, (action, address, _) in enumerate(islice(log.changes(), moment + 1)):
+        if action == "alloc":
+            allocated[address] = index
+        elif action == "free_completed" and allocated.pop(address, None) is None:
+            blocks.pop(address, None)
+    for index in allocated.values():
+        event = log[index]
+        blocks[event.address] = Block(event.address, sizes[index], event.size, *event[5:])
     in_use = tuple(blocks[address] for address in sorted(blocks))
     failures = tuple(_failures(one.events))
     return Peak(device, highest, reserved, moment, len(one.events), in_use, failures)
@@ -117,37 +123,38 @@ class AllocatorState:
         for block in self.blocks.values():
             self._add(block.address, block.size)
 
-    def follow(self, event: Event) -> int:
-        """Do what the allocator did.
+    def follow(self, action: str, address: int, size: int) -> int:
+        """Do what the allocator did in the next event.
 
         Args:
-            event: the next one.
+            action: as ``Event`` has it, and so the others.
+            address: of the block or the segment.
+            size: in bytes.
 
         Returns:
             Bytes of the block that it allocated; 0 for any other event.
         """
-        action = event.action
         if action == "alloc":
-            size = self._size_of(event)
-            self._add(event.address, size)
+            size = self._size_of(address, size)
+            self._add(address, size)
             return size
         if action == "free_completed":
-            self._remove(event.address)
+            self._remove(address)
         elif action in GROWTH:
-            self._add_range(event.address, event.address + event.size)
+            self._add_range(address, address + size)
         elif action in RELEASES:
-            self._remove_range(event.address, event.address + event.size)
+            self._remove_range(address, address + size)
         return 0
 
-    def _size_of(self, event: Event) -> int:
+    def _size_of(self, address: int, requested: int) -> int:
         if not self._is_rounded:
-            return event.size
-        rounded = self._settings.round_size(event.size)
-        start, end = self._range_of(event.address)
-        after = bisect_right(self._addresses, event.address)
+            return requested
+        rounded = self._settings.round_size(requested)
+        start, end = self._range_of(address)
+        after = bisect_right(self._addresses, address)
         if after < len(self._addresses):
             end = min(end, self._addresses[after])
-        rest = end - event.address - rounded
+        rest = end - address - rounded
         is_small = end - start <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE
         if self._expandable or is_small:
             splits = rest >= MIN_BLOCK_SIZE

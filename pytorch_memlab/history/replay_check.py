@@ -84,8 +84,9 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
     peak_active, peak_reserved = state.active, state.reserved
     unused = peak_reserved - peak_active
     failures = []
-    for index, event in enumerate(one.events):
-        state.follow(event)
+    log = log_of(one.events)
+    for index, (action, address, size) in enumerate(log.changes()):
+        state.follow(action, address, size)
         active, reserved = state.active, state.reserved
         if active > peak_active:
             peak_active = active
@@ -93,12 +94,9 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
             peak_reserved, unused = reserved, reserved - active
         elif reserved == peak_reserved and reserved - active < unused:
             unused = reserved - active
-        if event.action == "oom":
-            free = event.address
-            failures.append(
-                FailedRequest(index, event.size, event.stack, True, active, reserved, free, "")
-            )
-    log = log_of(one.events)
+        if action == "oom":
+            stack = log.stacks[index]
+            failures.append(FailedRequest(index, size, stack, True, active, reserved, address, ""))
     return Figures(
         peak_active=peak_active,
         peak_reserved=peak_reserved,

@@ -156,15 +156,15 @@ def _follow(log: EventLog, state: AllocatorState) -> tuple[_Integers, _Integers,
     active, reserved = array("q", [state.active]), array("q", [state.reserved])
     blocks = array("q")
     in_use = {address: len(log) + place for place, address in enumerate(state.blocks)}
-    for index, event in enumerate(log):
-        state.follow(event)
+    for index, (action, address, size) in enumerate(log.changes()):
+        state.follow(action, address, size)
         active.append(state.active)
         reserved.append(state.reserved)
-        if event.action == "alloc":
-            in_use[event.address] = index
+        if action == "alloc":
+            in_use[address] = index
             blocks.append(index)
-        elif event.action == "free_completed":
-            blocks.append(in_use.pop(event.address, index))
+        elif action == "free_completed":
+            blocks.append(in_use.pop(address, index))
         else:
             blocks.append(index)
     return _integers(active), _integers(reserved), _integers(blocks)
