@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from browser import CHROMIUM, title_of
-from reports import MAIN, PROFILE, STEP, UNUSED, page_of, two_devices, with_history
+from reports import MAIN, PROFILE, STEP, UNUSED, line, page_of, two_devices, with_history
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -132,7 +132,10 @@ document.title = JSON.stringify({
 
 
 def test_tabs_sorting_filter_and_links(tmp_path):
-    page = page_of(with_history(two_devices()))
+    profile = two_devices()
+    # The longest texts that sizes have, in one of the functions.
+    longest = line(0, 2, 1023, -1023, hits=999_999)
+    page = page_of(with_history(replace(profile, entries=(longest, *profile.entries[2:]))))
     found = title_of(page.replace("<head>", WATCH).replace("</body>", USE), tmp_path, WAITS)
     views = ["Source*0", "At the peak-1", "Modules-1", "Flame graph-1"]
     assert found["tabs"] == ["cuda:0*0", "cuda:1-1", *views]
