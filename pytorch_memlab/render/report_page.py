@@ -107,12 +107,12 @@ def _body(
             {
                 "name": printable(view.measured.device.name),
                 "headline": _headline(number, view, several=True),
+                "no_timeline": _NO_TIMELINE if view.measured.peak_active else "",
                 "parts": [(name, part.html) for name, part in parts if name != _TIMELINE],
                 "timeline": next((part.html for name, part in parts if name == _TIMELINE), ""),
             }
             for number, (view, parts) in enumerate(devices)
         ],
-        no_timeline=_NO_TIMELINE,
         reasons=() if report.tables else [visible(reason) for reason in no_data(report)],
         sections=[
             (printable(section.title), visible("\n".join(section_lines(section)[2:]), "\n"))
@@ -220,6 +220,9 @@ def _peak_line(
 def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str]:
     """The peak in a sentence: what comes before its place, the place, its address, the rest."""
     measured = view.measured
+    if not measured.peak_active:
+        name = printable(measured.device.name)
+        return {"before": f"No memory of {name} was in use.", "place": "", "anchor": "", "rest": ""}
     parts = [f"Peak {prose_size(measured.peak_active)}"]
     if measured.capacity:
         share = f"{measured.peak_active / measured.capacity:.1%}"

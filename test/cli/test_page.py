@@ -55,6 +55,14 @@ def test_a_simulated_run_draws_its_memory_over_time(write, capsys):
     assert "run --history -o FILE.json keeps it" in shown
 
 
+def test_a_run_without_memory_says_so(write):
+    main(["run", "--gpu", "24GiB", "-o", "report.html", write("print(1)\n")])
+
+    page = Path("report.html").read_text()
+    assert headline(page) == "No memory of cuda:0 was in use."
+    assert "The memory over time was not recorded" not in page
+
+
 def test_a_saved_history_draws_the_same_page(write):
     main(["run", "--history", "-o", "report.html", "-o", "p.json", write(SCRIPT)])
     main(["show", "-o", "shown.html", "p.json"])
