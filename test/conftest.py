@@ -16,6 +16,7 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytorch_memlab.devices import simulated_machine
+from pytorch_memlab.out_of_memory import uncaught
 
 _M_MMAP_THRESHOLD = -3
 """Of ``mallopt``: the size from which a block goes back to the system when it is freed. glibc
@@ -73,6 +74,7 @@ def everything_is_given_back() -> Iterator[None]:
     tracers = (sys.gettrace(), threading.gettrace(), _monitoring_tools())
     names = _names()
     default_device = torch.empty(0).device
+    watching = uncaught._watching
     yield
     from pytorch_memlab.line_profiler.profile import global_line_profiler
 
@@ -82,6 +84,7 @@ def everything_is_given_back() -> Iterator[None]:
         global_line_profiler.disable()
     global_line_profiler._is_off = False
     assert simulated_machine() is None
+    assert uncaught._watching == watching
     assert (sys.gettrace(), threading.gettrace(), _monitoring_tools()) == tracers
     assert _get_current_dispatch_mode_stack() == []
     assert _get_current_function_mode_stack() == []

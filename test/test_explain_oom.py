@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import linecache
+import re
 import subprocess
 import sys
 import textwrap
@@ -42,7 +43,7 @@ class Ended:
         gc.collect()
         self.stdout, stderr = capsys.readouterr()
         # A process group that another test made leaves torch's own hook, which names the rank.
-        self.stderr = stderr.replace("[rank0]: ", "")
+        self.stderr = re.sub(r"\[rank\d+\]: ", "", stderr)
 
 
 @pytest.fixture

@@ -207,6 +207,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         if shapes is not None:
             shapes.reads.strict = bool(self._options["strict"])
         with ExitStack() as exits:
+            uncaught.watch()
+            exits.callback(uncaught.unwatch)
             exits.callback(raise_kept)
             exits.callback(setattr, active, "machine", active.machine)
             active.machine = machine
@@ -216,7 +218,6 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.enter_context(child_processes.simulated(self._model, self._options))
             self._exits = exits.pop_all()
         active.simulations[id(self)] = self
-        uncaught.watch()
         return machine
 
     def __exit__(self, *exc: Any) -> None:
@@ -228,7 +229,6 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits, self._exits = self._exits, None
             if exits is not None:
                 exits.close()
-                uncaught.unwatch()
 
     def __del__(self) -> None:
         if not self._is_used and not sys.is_finalizing():

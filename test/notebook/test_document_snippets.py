@@ -78,7 +78,6 @@ def test_every_block_runs(path, run, tmp_path, monkeypatch):
                 assert isinstance(run(cell).error_in_exec, expected)
         for name in re.findall(r"^def (test_\w+)", "".join(cells), re.MULTILINE):
             run(f"{name}()").raise_error()
-        run("%reset -f")
     if simulates and "%simulate" in "".join(cells):
         run("%simulate off").raise_error()
 
