@@ -134,7 +134,9 @@ class LineEntry:
         hits: how often the line was begun.
         time: seconds spent in the line, calls included.
         delta: bytes allocated when the line ended less those when it began, summed over hits.
-        stats: ``group.pool.metric`` -> the maximum over the hits, in bytes or counts.
+        stats: ``group.pool.metric`` -> the maximum over the hits, in bytes or counts; and
+            ``temporary``: how many bytes the active ones were above those of the start and the end
+            of a hit, the maximum too.
         gaps: what a simulation did in the line without knowing all of it, calls included.
     """
 

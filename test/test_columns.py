@@ -42,7 +42,7 @@ def test_none_stands_for_the_default_columns(capsys: pytest.CaptureFixture[str])
 
 
 def test_every_field_and_extra_is_known() -> None:
-    assert len(KNOWN_COLUMNS) == 9 * 3 * 4 + 2 * 4 + 7 + 3 + 3
+    assert len(KNOWN_COLUMNS) == 9 * 3 * 4 + 2 * 4 + 7 + 5 + 3
     asked = ("requested_bytes.large_pool.freed", "segment.small_pool.current", "time", "delta")
     assert checked_columns(asked) == asked
 
@@ -70,7 +70,8 @@ def test_column_near_to_nothing_names_the_kinds() -> None:
         checked_columns("zzz")
     assert str(caught.value) == (
         "unknown column 'zzz': a column is a field of torch.cuda.memory_stats() such as "
-        "active_bytes.all.peak, or one of peak, reserved, current, hits, delta, time"
+        "active_bytes.all.peak, or one of peak, reserved, current, hits, delta, kept, "
+        "temporary, time"
     )
 
 

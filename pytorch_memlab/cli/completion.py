@@ -37,7 +37,7 @@ complete -c pytorch-memlab -a '(__pytorch_memlab)'
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _CANDIDATES = "candidates"
 
-COLUMNS = ("peak", "reserved", "current", "delta", "hits", "time")
+COLUMNS = ("peak", "reserved", "current", "kept", "temporary", "delta", "hits", "time")
 """Columns with short names; the fields of the statistics are completed besides them."""
 
 

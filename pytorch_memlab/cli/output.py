@@ -14,6 +14,7 @@ from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
+    from pytorch_memlab.profiles.overview import Overview
     from pytorch_memlab.profiles.recorded import RecordedProfile
     from pytorch_memlab.records import Report
 
@@ -23,6 +24,9 @@ class Results(Protocol):
 
     def report(self) -> Report:
         """The tables asked for."""
+
+    def overview(self) -> Overview | None:
+        """What text shows in place of the tables; None for the tables themselves."""
 
     def recorded(self) -> RecordedProfile:
         """All that was recorded."""
@@ -35,9 +39,9 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
     """What writes results, checked before there are any.
 
     Args:
-        paths: files ending in ``.txt`` for the tables, in ``.html`` for a page, in ``.json`` for
-            the whole profile; none for tables on standard output. Each process that ``torchrun``
-            started writes files of its own, and one of them prints.
+        paths: files ending in ``.txt`` for the report, in ``.html`` for a page, in ``.json`` for
+            the whole profile; none for standard output. Each process that ``torchrun`` started
+            writes files of its own, and one of them prints.
         force: overwrite older profiles.
 
     Returns:
@@ -118,7 +122,11 @@ def _text_for(name: str) -> Callable[[Results], str]:
     if is_profile(name):
         return lambda results: saved_profile.render(results.recorded())
     render = renderer_for(name)
-    return _page if is_page(name) else lambda results: render(results.report())
+    if is_page(name):
+        return _page
+    if PurePath(name).suffix.lower() == ".txt":
+        return _as_text
+    return lambda results: render(results.report())
 
 
 def _page(results: Results) -> str:
@@ -128,11 +136,22 @@ def _page(results: Results) -> str:
     return html.render(results.report()) if found is None else report_page.render(*found)
 
 
+def _as_text(results: Results) -> str:
+    from pytorch_memlab.render import report, text
+
+    overview = results.overview()
+    return text.render(results.report()) if overview is None else report.render(overview)
+
+
 def _to_nowhere(results: Results) -> None:
     """Another process prints its report."""
 
 
 def _to_terminal(results: Results) -> None:
-    from pytorch_memlab.render import terminal
+    from pytorch_memlab.render import report, terminal
 
-    write_to_stdout(partial(terminal.write, results.report()))
+    overview = results.overview()
+    if overview is None:
+        write_to_stdout(partial(terminal.write, results.report()))
+    else:
+        write_to_stdout(partial(report.write, overview))

@@ -31,6 +31,8 @@ from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
 from pytorch_memlab.line_profiler.recorded import combined
+from pytorch_memlab.profiles.choice import COLUMNS, Choice
+from pytorch_memlab.profiles.overview import Overview, overview
 from pytorch_memlab.profiles.recorded import RecordedProfile
 from pytorch_memlab.records import Report, Section
 
@@ -70,6 +72,7 @@ class Profile:
         device: the only one that is measured, None for every one in use.
         steps: the optimizer steps that are measured.
         others: what says more than the tables.
+        choice: what the report shows; None for tables in its place.
         keeps_history: whether every allocation on simulated GPUs is kept.
         saves_history: whether the saved profile has it too.
 
@@ -86,9 +89,11 @@ class Profile:
         steps: Steps,
         others: Sequence[HasSections] = (),
         *,
+        choice: Choice | None = None,
         keeps_history: bool = False,
         saves_history: bool = False,
     ) -> None:
+        self._choice = choice
         self._saves_history = saves_history
         self._others = others
         self._sections: tuple[Section, ...] = ()
@@ -197,8 +202,19 @@ class Profile:
 
     def report(self) -> Report:
         """The tables of the functions asked for: those named or decorated, or else all."""
+        return self._tables(self._shown_columns)
+
+    def overview(self) -> Overview | None:
+        """The report of the functions asked for; None where tables show them."""
+        asks_for_columns = self._columns is None and self._shown_columns != DEFAULT_COLUMNS
+        if self._choice is None or (asks_for_columns and self._choice == Choice()):
+            return None
+        columns = self._shown_columns if asks_for_columns else self._columns or COLUMNS
+        report = self._tables(columns)
+        return overview(self.recorded(), report, self._choice) if report.tables else None
+
+    def _tables(self, columns: tuple[str, ...]) -> Report:
         decorated = [function for function, _ in self._decorated]
-        columns = self._shown_columns
         reports = []
         if self._are_named or not decorated:
             report = self._profiler.records().display(self._own_names() or None, columns).report

@@ -18,6 +18,7 @@ from pytorch_memlab.cli.leaks import StepLeaks
 from pytorch_memlab.cli.output import is_page, is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program import Program
+from pytorch_memlab.cli.report_options import report_choice
 from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
 from pytorch_memlab.cli.steps import Steps, StepsDone
 from pytorch_memlab.cli.timeline_picture import TimelinePicture, is_picture
@@ -50,7 +51,7 @@ class RunCommand:
     The program runs unmodified. The report follows its end, also after an error or Ctrl-C. A ?
     after a line number says that the numbers of this line are a lower bound: the simulation did
     not count all of its memory, or assumed a value that the program read. A ~ says that they
-    include an estimate. The notes below the tables say what.
+    include an estimate. The notes at the end say what.
 
     for example:
       pytorch-memlab run train.py --epochs 1
@@ -100,6 +101,7 @@ class RunCommand:
         add_configured(options, parser, _folder(options))
         steps = Steps(options.warmup, options.steps)
         columns = options.columns and checked_columns(options.columns)
+        choice = report_choice(options)
         outputs = options.outputs or ()
         _check_endings(outputs)
         if options.history and not any(map(is_profile, outputs)):
@@ -129,6 +131,7 @@ class RunCommand:
                 steps,
                 others,
                 keeps_history=bool(pictures) or options.history or _draws_simulation(outputs),
+                choice=choice,
                 saves_history=options.history,
             )
         process.enter_context(profile_in_builtins())

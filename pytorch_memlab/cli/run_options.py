@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.report_options import add_report_options
 
 DEFAULT_GPU = "h100"
 
@@ -70,9 +71,12 @@ def _add_profiled(add: Add) -> None:
         action="extend",
         type=lambda names: names.split(","),
         metavar="LIST",
-        help="show these columns instead of the default ones: peak, reserved, current, delta (what"
-        " a line kept), hits, time, and any field of torch.cuda.memory_stats(), such as"
-        " allocated_bytes.all.peak; separated by commas, repeatable (default: peak,reserved)",
+        help="show tables of these columns, with every line, instead of the report; with --top,"
+        " --sort or --all the report has them. They are peak, kept or delta (what a line kept),"
+        " temporary (how far above the larger of its start and its end a line went), reserved,"
+        " current, hits, time, and any field of torch.cuda.memory_stats(), such as"
+        " allocated_bytes.all.peak; separated by commas, repeatable"
+        " (default: peak,kept,temporary)",
     )
 
 
@@ -98,6 +102,7 @@ def _add_steps(add: Add) -> None:
 
 
 def _add_output(add: Add) -> None:
+    add_report_options(add)
     add(
         "-o",
         "--output",

@@ -11,21 +11,25 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab.cli.output import is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.report_options import add_report_options, report_choice
 from pytorch_memlab.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
+    from pytorch_memlab.profiles.choice import Choice
+    from pytorch_memlab.profiles.overview import Overview
     from pytorch_memlab.profiles.recorded import RecordedProfile
     from pytorch_memlab.records import Report
 
 
 class ShowCommand:
-    """Show the tables of a saved profile.
+    """Show a saved profile: the report of the run, or tables of chosen columns.
 
     The file is one that run -o FILE.json or LineProfiler.save() wrote; a file of tables alone, as
-    older releases wrote it, is shown too. Nothing in it is executed.
+    older releases wrote it, is shown too. So is a merged one, as tables. Nothing in it is executed.
 
     for example:
       pytorch-memlab show train.memlab.json
+      pytorch-memlab show --sort peak --top 3 train.memlab.json
       pytorch-memlab show -c peak,delta,hits -f Net.forward train.memlab.json
       pytorch-memlab show -o train.html train.memlab.json
     """
@@ -50,8 +54,9 @@ class ShowCommand:
             action="extend",
             type=lambda names: names.split(","),
             metavar="LIST",
-            help="show these columns, as run takes them (default: those that the run showed)",
+            help="show tables of these columns, as run takes them (default: what the run showed)",
         )
+        add_report_options(add)
         add = parser.add_argument_group("output").add_argument
         add(
             "-o",
@@ -84,6 +89,7 @@ class ShowCommand:
 
         del process
         outputs = options.outputs or ()
+        choice = report_choice(options)
         write = writer_to(outputs, force=options.force)
         text = read_text(options.file)
         results: _Tables | _Profile
@@ -92,11 +98,16 @@ class ShowCommand:
                 raise UsageError(
                     f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
                 )
+            if _limits(choice):
+                raise UsageError(f"{options.file} has the tables alone (format 1): {_LIMITS}")
             report = _loaded(json.load, text, options.file)
             results = _Tables(_part(report, options.functions, options.columns))
         else:
             results = _Profile(
-                saved_profile.load(text, options.file), options.functions, options.columns
+                saved_profile.load(text, options.file),
+                options.functions,
+                options.columns,
+                choice,
             )
         return partial(write, results)
 
@@ -108,6 +119,16 @@ def _loaded(load: Callable[[str], Report], text: str, file: str) -> Report:
         raise ProfileError(f"{file}: {error}") from None
 
 
+_LIMITS = "--top, --sort and --all are for the report of one run"
+
+
+def _limits(choice: Choice | None) -> bool:
+    """Whether an option asks for a part of the report."""
+    from pytorch_memlab.profiles.choice import Choice
+
+    return choice not in (None, Choice())
+
+
 class _Tables:
     """The tables of a file of format 1."""
 
@@ -116,6 +137,9 @@ class _Tables:
 
     def report(self) -> Report:
         return self._report
+
+    def overview(self) -> Overview | None:
+        return None
 
     def recorded(self) -> RecordedProfile:
         raise AssertionError("a file of format 1 has no more than its tables")
@@ -131,9 +155,10 @@ class _Profile:
         profile: what was recorded.
         functions: names; None for those that the run showed.
         columns: names; None for those that the run showed.
+        choice: what the report shows; None for tables in its place.
 
     Raises:
-        UsageError: there is no such function or column.
+        UsageError: there is no such function or column, or no report of several runs.
     """
 
     def __init__(
@@ -141,22 +166,39 @@ class _Profile:
         profile: RecordedProfile,
         functions: Sequence[str] | None,
         columns: Sequence[str] | None,
+        choice: Choice | None,
     ) -> None:
+        from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
         from pytorch_memlab.line_profiler.saved_profile import SavedProfile
-        from pytorch_memlab.render.run_notes import run_notes
+        from pytorch_memlab.profiles.choice import COLUMNS
+        from pytorch_memlab.profiles.overview import overview
+        from pytorch_memlab.render.run_notes import run_note, run_notes
 
-        shown = _functions_called(functions, profile)
-        if shown is not None:
-            profile = replace(profile, shown=shown)
-        shows = SavedProfile(profile)
-        report = shows.display(None, columns).report
-        self._of_each_device = shows.report_of_each_device(None, columns)
+        if _limits(choice) and len(profile.runs) > 1:
+            raise UsageError(f"the profile is of several runs: {_LIMITS}")
+        chosen = _functions_called(functions, profile)
+        if chosen is not None:
+            profile = replace(profile, shown=chosen)
+        saved = SavedProfile(profile)
+        report = saved.display(None, columns).report
+        self._of_each_device = saved.report_of_each_device(None, columns)
         self._profile = replace(profile, columns=self._of_each_device.columns)
         self._report = replace(report, notes=(*report.notes, *run_notes(profile)))
+        self._overview = None
+        shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
+        if choice is not None and len(profile.runs) == 1 and (shows_usual or _limits(choice)):
+            shown = saved.display(None, columns or (COLUMNS if shows_usual else None)).report
+            notes = (*shown.notes, *map(run_note, profile.runs))
+            if shown.tables:
+                self._overview = overview(profile, replace(shown, notes=notes), choice)
 
     def report(self) -> Report:
         """The tables."""
         return self._report
+
+    def overview(self) -> Overview | None:
+        """The report of the run."""
+        return self._overview
 
     def recorded(self) -> RecordedProfile:
         """The profile."""

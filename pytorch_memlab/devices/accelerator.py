@@ -67,6 +67,12 @@ class AcceleratorDevice:
         """Bytes that it has."""
         return int(torch.accelerator.get_memory_info(self._index)[1])
 
+    def taken(self) -> int:
+        """Bytes that this process's allocator does not have, as they are now."""
+        free, total = torch.accelerator.get_memory_info(self._index)
+        reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
+        return max(int(total) - int(free) - int(reserved), 0)
+
     def notes(self) -> tuple[str, ...]:
         """Nothing is to be said."""
         return ()

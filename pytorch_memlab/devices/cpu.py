@@ -86,6 +86,10 @@ class CpuDevice:
         """Bytes of the host's memory."""
         return int(psutil.virtual_memory().total)
 
+    def taken(self) -> int:
+        """Nothing is set aside."""
+        return 0
+
     def notes(self) -> tuple[str, ...]:
         """Nothing is to be said."""
         return ()

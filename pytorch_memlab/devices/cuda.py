@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..records import DeviceInfo
+from .driver_memory import driver_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -67,6 +68,12 @@ class CudaDevice:
     def capacity(self) -> int:
         """Bytes on the card."""
         return int(torch.cuda.get_device_properties(self._index).total_memory)
+
+    def taken(self) -> int:
+        """Bytes of the context and of other processes, as they are now."""
+        free, total = driver_memory(self._index)
+        reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
+        return max(total - free - int(reserved), 0)
 
     def notes(self) -> tuple[str, ...]:
         """Nothing is to be said."""

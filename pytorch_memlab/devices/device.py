@@ -53,6 +53,9 @@ class Device(Protocol):
     def capacity(self) -> int:
         """Bytes that it has."""
 
+    def taken(self) -> int:
+        """Bytes of it that this process's allocator cannot have: of the context and of others."""
+
     @property
     def gaps(self) -> Callable[[], Gaps] | None:
         """Tells what it did so far without knowing all of it; None on hardware, which measures.

@@ -56,6 +56,10 @@ class SimulatedDevice:
         """Bytes on the card that it stands for."""
         return self._gpu.model.total_memory
 
+    def taken(self) -> int:
+        """Bytes of the context and of other processes."""
+        return self._gpu.driver.context + self._gpu.driver.other_processes
+
     def notes(self) -> tuple[str, ...]:
         """Which files a dry run did not write."""
         note = "" if self._kept_files is None else self._kept_files.note()

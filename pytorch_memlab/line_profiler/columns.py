@@ -11,7 +11,7 @@ from pytorch_memlab.memory_fields import FIELDS
 from pytorch_memlab.records import LineEntry
 
 DEFAULT_COLUMNS = ("active_bytes.all.peak", "reserved_bytes.all.peak")
-EXTRA_COLUMNS = ("hits", "delta", "time")
+EXTRA_COLUMNS = ("hits", "delta", "kept", "temporary", "time")
 SHORT_NAMES = {
     "peak": "active_bytes.all.peak",
     "reserved": "reserved_bytes.all.peak",
@@ -30,7 +30,8 @@ def checked_columns(
     Args:
         columns: one name or several: fields of ``torch.cuda.memory_stats()`` such as
             ``allocated_bytes.all.peak`` or ``num_ooms``, their short names ``peak``, ``reserved``
-            and ``current``, or ``hits``, ``delta``, ``time``. None stands for the default ones.
+            and ``current``, or ``hits``, ``delta`` or ``kept``, ``temporary``, ``time``. None
+            stands for the default ones.
         entries: recorded lines, whose own fields are known as well.
 
     Returns:

@@ -196,7 +196,8 @@ class LineProfiler:
             func: a function, its qualified name, or several; None for all.
             columns: fields of ``torch.cuda.memory_stats()`` such as ``allocated_bytes.all.peak``,
                 its short names ``peak`` (active bytes), ``reserved`` (its peak) and ``current``
-                (active bytes), or ``hits``, ``delta`` (bytes kept), ``time`` (seconds). A
+                (active bytes), or ``hits``, ``delta`` or ``kept`` (bytes kept), ``temporary``
+                (bytes in use beyond those of the start and the end), ``time`` (seconds). A
                 statistic over several hits is the maximum; of what is allocated, freed and counted
                 (``num_ooms``), that of a single hit.
 

@@ -67,7 +67,7 @@ class LineRecords:
                 or a list of those.
             columns: fields of ``torch.cuda.memory_stats()`` such as ``active_bytes.all.peak``,
                 its short names ``peak``, ``reserved`` and ``current``, or ``hits``, ``delta``
-                (bytes), ``time`` (seconds).
+                or ``kept``, ``temporary`` (bytes), ``time`` (seconds).
 
         Returns:
             An object that shows itself as HTML in a notebook and as text elsewhere.
@@ -202,7 +202,7 @@ def _value(entry: LineEntry, column: str) -> int | float | None:
     match column:
         case "hits":
             return entry.hits
-        case "delta":
+        case "delta" | "kept":
             return entry.delta
         case "time":
             return entry.time

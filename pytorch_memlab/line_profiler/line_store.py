@@ -83,6 +83,7 @@ class Line:
             key = (code_id, number, device, self.hits, self.time)
             if one is not None:
                 stats = dict(zip(FIELDS, one.highest.row().tolist(), strict=True))
+                stats["temporary"] = one.highest.temporary()
                 yield LineEntry(*key, one.delta, stats, joined((*before, *one.gaps.all())))
             elif self.on_every_device:
                 yield LineEntry(*key, 0, {}, before)

@@ -90,7 +90,9 @@ def recorded_profile(
     )
     return RecordedProfile(
         (run,),
-        measured_devices(entries, {one.info.name: one.capacity() for one in devices}),
+        measured_devices(
+            entries, {one.info.name: (one.capacity(), one.taken()) for one in devices}
+        ),
         tuple(infos.values()),
         entries,
         tuple(_calls(store, codes, index)),
@@ -99,20 +101,21 @@ def recorded_profile(
 
 
 def measured_devices(
-    entries: Iterable[LineEntry], capacities: Mapping[str, int]
+    entries: Iterable[LineEntry], capacities: Mapping[str, tuple[int, int | None]]
 ) -> tuple[MeasuredDevice, ...]:
     """The devices of lines, with the most that each held.
 
     Args:
         entries: the lines.
-        capacities: bytes of each device by its name.
+        capacities: bytes of each device by its name, and those of them that are taken.
     """
     found: dict[str, MeasuredDevice] = {}
     for entry in entries:
         device = entry.device
         known = found.get(device.name)
         if known is None:
-            known = MeasuredDevice(device, capacities.get(device.name, 0), 0, 0, 0)
+            capacity, taken = capacities.get(device.name, (0, None))
+            known = MeasuredDevice(device, capacity, 0, 0, 0, taken)
         found[device.name] = replace(
             known,
             peak_active=max(known.peak_active, _peak(entry, "active")),
@@ -177,7 +180,9 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         chosen = range(len(part.functions)) if part.shown is None else part.shown
         shown.update(dict.fromkeys(place[number] for number in chosen))
     telling = [part for part in parts if part.shown is None or part.shown]
-    capacities = {one.device.name: one.capacity for part in parts for one in part.devices}
+    capacities = {
+        one.device.name: (one.capacity, one.taken) for part in parts for one in part.devices
+    }
     return RecordedProfile(
         parts[0].runs,
         with_peaks(measured_devices(entries, capacities), _highest(parts)),

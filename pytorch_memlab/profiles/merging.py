@@ -14,7 +14,7 @@ from ..history.holders import PeakHolders
 from ..records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report, joined
 from .recorded import Call, MeasuredDevice, RecordedProfile, Run
 
-_SUMS: Final = frozenset({"hits", "delta", "time"})
+_SUMS: Final = frozenset({"hits", "delta", "kept", "time"})
 """Columns that add up; the others are maxima over the hits of a line."""
 
 

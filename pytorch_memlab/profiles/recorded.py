@@ -51,6 +51,8 @@ class MeasuredDevice:
         peak_active: bytes of blocks in use.
         peak_allocated: bytes that the program held.
         peak_reserved: bytes taken from the device.
+        taken: bytes of the capacity that the program could not have, such as those of the CUDA
+            context; None if that is not known.
     """
 
     device: DeviceInfo
@@ -58,6 +60,7 @@ class MeasuredDevice:
     peak_active: int
     peak_allocated: int
     peak_reserved: int
+    taken: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
 from pytorch_memlab.utils import readable_size
 
-_BYTES = frozenset({"peak", "reserved", "current", "delta"})
+_BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
 """Columns of bytes whose names do not tell."""
 
 

@@ -36,6 +36,10 @@ class Checked:
             raise DamagedError(f"it has no {quoted(name)}")
         return self._data[name]
 
+    def has(self, name: str) -> bool:
+        """Whether there is such a field, and it is not null: older files lack some."""
+        return self._data.get(name) is not None
+
     def text(self, name: str) -> str:
         """A string."""
         value = self.value(name)

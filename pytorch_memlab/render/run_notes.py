@@ -18,7 +18,7 @@ def run_notes(profile: RecordedProfile) -> list[str]:
     Args:
         profile: what was recorded.
     """
-    return [*map(_run_note, profile.runs), *map(device_note, profile.devices)]
+    return [*map(run_note, profile.runs), *map(device_note, profile.devices)]
 
 
 def command(run: Run) -> str:
@@ -46,7 +46,12 @@ def device_note(measured: MeasuredDevice) -> str:
     )
 
 
-def _run_note(run: Run) -> str:
+def run_note(run: Run) -> str:
+    """What ran, when, and how it ended.
+
+    Args:
+        run: of the program.
+    """
     label = f"{run.label}: " if run.label else ""
     when = f" on {run.started}" if run.started else ""
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())

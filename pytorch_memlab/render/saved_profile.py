@@ -211,6 +211,7 @@ def _device(data: Checked) -> MeasuredDevice:
         data.count("peak_active"),
         data.count("peak_allocated"),
         data.count("peak_reserved"),
+        data.count("taken") if data.has("taken") else None,
     )
 
 

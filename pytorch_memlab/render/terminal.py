@@ -107,7 +107,7 @@ def _pieces(
         if line in table.failed
     }
     room = width - len(lines[0]) - 2 - _LEAST_CODE_WIDTH
-    for places in _fitting([len(column[0]) + 1 for column in values], room):
+    for places in fitting([len(column[0]) + 1 for column in values], room):
         styled = [(values[place], _styles(table, place, maxima[place])) for place in places]
         rows = [_row(number, styled, lines, marks, code) for number in range(len(lines))]
         for number, note in notes.items():
@@ -117,10 +117,10 @@ def _pieces(
         yield [rows[0], *(row for row in rows[1:_HEAD_ROWS] if row.plain), *rows[_HEAD_ROWS:]]
 
 
-def _fitting(widths: Sequence[int], room: int) -> list[list[int]]:
+def fitting(widths: Sequence[int], room: int) -> list[list[int]]:
     """Places of the columns, grouped so that each group fits, one column at least in each.
 
-    >>> _fitting([15, 15, 15], 32)
+    >>> fitting([15, 15, 15], 32)
     [[0, 1], [2]]
     """
     groups: list[list[int]] = [[]]

@@ -20,6 +20,9 @@ _ACCUMULATED = np.array(
 _LEAST = np.array([-(name == "max_split_size") for name in FIELDS], dtype=np.int64)
 """The least value of each field: -1 is no limit."""
 
+_ACTIVE = FIELDS.index("active_bytes.all.current")
+_ACTIVE_PEAK = FIELDS.index("active_bytes.all.peak")
+
 
 class HighestRow:
     """The entrywise maximum of all rows added; it holds a few of them at the most.
@@ -50,6 +53,8 @@ class HighestRow:
 class HighestInterval:
     """The entrywise maximum of intervals; what was allocated and freed counts from their start.
 
+    The last entry is how far the active bytes went above the larger of their start and end.
+
     Any thread adds, and any thread reads, without waiting: the maximum is at every moment that of
     the merged row and of the intervals that are not merged yet. One thread at a time merges.
     """
@@ -57,7 +62,7 @@ class HighestInterval:
     __slots__ = ("_is_merging", "_lock", "_pending", "_row")
 
     def __init__(self) -> None:
-        self._row: Row = _LEAST
+        self._row: Row = np.append(_LEAST, 0)
         self._pending: list[tuple[Row, Row]] = []
         self._lock = threading.RLock()
         self._is_merging = False
@@ -75,7 +80,14 @@ class HighestInterval:
             self._merge()
 
     def row(self) -> Row:
-        """The maximum so far, 0 without any interval."""
+        """The maximum of each field so far, 0 without any interval."""
+        return self._now()[:-1]
+
+    def temporary(self) -> int:
+        """The most bytes that an interval had in use beyond those of its start and its end."""
+        return int(self._now()[-1])
+
+    def _now(self) -> Row:
         # In this order: what a merge takes out of the list is in the row by then.
         pending = self._pending.copy()
         return _with_intervals(self._row, pending)
@@ -98,8 +110,10 @@ def _with_intervals(row: Row, intervals: list[tuple[Row, Row]]) -> Row:
         return row
     starts = np.concatenate([start for start, _ in intervals]).reshape(len(intervals), -1)
     ends = np.concatenate([end for _, end in intervals]).reshape(len(intervals), -1)
-    highest: Row = np.maximum(row, (ends - starts * _ACCUMULATED).max(axis=0))
-    return highest
+    steady = np.maximum(starts[:, _ACTIVE], ends[:, _ACTIVE])
+    temporary = (ends[:, _ACTIVE_PEAK] - steady).max()
+    highest: Row = np.append((ends - starts * _ACCUMULATED).max(axis=0), temporary)
+    return np.maximum(row, highest)
 
 
 def _highest(rows: list[Row]) -> Row:

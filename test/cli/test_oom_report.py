@@ -72,9 +72,9 @@ def test_the_report_follows_the_traceback_and_is_the_last_thing_on_the_screen(pr
     assert report == REPORT
     assert (program / "report.txt").read_text() == REPORT
     # The table marks the row of each function that failed, and shows what was asked for.
-    marked = [line for line in done.stdout.splitlines() if "out of memory" in line]
-    assert [line.split("! ")[1].split("  # ") for line in marked] == [
-        ["    attention(q, k, v).sum().backward()", "out of memory: asked for 512.00M"],
+    marked = [line for line in done.stdout.splitlines() if "!" in line]
+    assert [line.split("! ")[1].replace("  <-", "  # <-").split("  # ") for line in marked] == [
+        ["    attention(q, k, v).sum().backward()", "out of memory: asked for 512.00M", "<- peak"],
         ["main()", "out of memory: asked for 512.00M"],
     ]
 
@@ -114,7 +114,8 @@ def test_a_handled_error_has_no_report_no_file_and_no_mark(program, capsys):
 
     shown = capsys.readouterr()
     assert "Out of memory" not in shown.err
-    assert "out of memory" not in shown.out
+    assert "\n  ran out of memory, which the program handled\n" in shown.out
+    assert "# out of memory" not in shown.out
     assert not (program / "report.txt").exists()
 
 

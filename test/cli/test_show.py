@@ -64,7 +64,7 @@ def notes(text: str) -> list[str]:
     """What is said of the run, without what differs from run to run."""
     text = re.sub(r"on \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00 \(\d+\.\d s", "on DAY (0.0 s", text)
     text = re.sub(r"pytorch_memlab [^)]*\)", "VERSIONS)", text)
-    return text.splitlines()[-2:]
+    return text.splitlines()
 
 
 def test_show_prints_what_the_run_printed_and_of_what_run_it_is(
@@ -79,10 +79,8 @@ def test_show_prints_what_the_run_printed_and_of_what_run_it_is(
 
     shown = capsys.readouterr().out
     assert shown.startswith(printed)
-    assert len(shown.splitlines()) == len(printed.splitlines()) + 2
-    assert notes(shown) == [
-        "recorded of script.py --lr 1 on DAY (0.0 s; VERSIONS)",
-        f"cuda:0 (simulated Simulated GPU (24.00 GiB), 24.00G): peak {PEAKS}",
+    assert notes(shown.removeprefix(printed)) == [
+        "recorded of script.py --lr 1 on DAY (0.0 s; VERSIONS)"
     ]
 
 
@@ -161,7 +159,7 @@ def test_how_the_program_ended(
     (run,) = load("p.json").recorded().runs
     assert (run.exit_status, run.exception) == (status, exception)
     main(["show", "p.json"])
-    assert notes(capsys.readouterr().out)[0].endswith(said)
+    assert notes(capsys.readouterr().out)[-1].endswith(said)
 
 
 def test_a_page_text_and_a_profile_of_a_profile(
@@ -275,7 +273,7 @@ def test_a_profile_that_cannot_be_written_leaves_its_tables_and_no_rest(
     monkeypatch.setattr("os.fsync", full)
     main(["run", "--gpu", "24GiB", "-o", "p.json", script()])
     out, err = capsys.readouterr()
-    assert out.startswith("## Net.forward\n")
+    assert "\n\n## Net.forward  script.py:9\n" in out
     assert err.endswith("cannot write p.json: No space left on device\n")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["script.py"]
 

@@ -1,0 +1,58 @@
+"""Options of the report that ``run`` and ``show`` print: how much of it, and in which order."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.profiles.choice import SORTS, Choice
+
+
+def add_report_options(add: Callable[..., Any]) -> None:
+    """Declare the options.
+
+    Args:
+        add: the ``add_argument`` of a group.
+    """
+    add(
+        "--top",
+        type=int,
+        metavar="N",
+        help="report the N functions that add most memory, and N lines of each (default: 10)",
+    )
+    add(
+        "--sort",
+        choices=SORTS,
+        metavar="KEY",
+        help=f"order of the functions: {', '.join(SORTS)} (default: what they add, which is the"
+        " memory that they keep and the temporary memory, without the functions that they call)",
+    )
+    add(
+        "--all",
+        dest="everything",
+        action="store_true",
+        help="report every function and line in the order of the source, also those that added"
+        " nothing",
+    )
+
+
+def report_choice(options: argparse.Namespace) -> Choice | None:
+    """What the report shows.
+
+    Args:
+        options: what was given.
+
+    Returns:
+        None if columns alone were asked for: tables show them.
+
+    Raises:
+        UsageError: options that contradict each other, or no rows.
+    """
+    if options.top is not None and options.everything:
+        raise UsageError("--all shows everything, --top a part: give one of them")
+    if options.top is not None and options.top < 1:
+        raise UsageError(f"--top is a number from 1 on, not {options.top}")
+    choice = Choice(options.top, options.sort, options.everything)
+    return None if options.columns and choice == Choice() else choice

@@ -1,0 +1,341 @@
+"""What a report of a run says first: its peaks, whether it fit, and the functions that add most."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from ..records import FunctionInfo, FunctionTable, GapKind, LineEntry, Report, Section
+from .choice import Choice
+from .ranking import calling_lines, kept_by_line, peak_of
+
+if TYPE_CHECKING:
+    from ..history.holders import Share
+    from .recorded import MeasuredDevice, RecordedProfile
+
+_LINES: Final = 10
+_FUNCTIONS: Final = 10
+
+_OUT_OF_MEMORY: Final = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of a function.
+
+    Args:
+        function: that it is in.
+        line: its number.
+    """
+
+    function: FunctionInfo
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The peak of a device.
+
+    Args:
+        measured: the device and its peaks.
+        place: the profiled line with the highest peak; None where no line had memory in use.
+        place_peak: active bytes of that peak: less than those of the device if its peak was outside
+            of the profiled lines.
+        categories: the bytes of the device's peak by category, the largest first; none if that was
+            not recorded.
+        ran_out: how often the device ran out of memory; the program may have handled that.
+        is_lower_bound: whether a simulation did not count all memory, so that the peak may be
+            higher.
+    """
+
+    measured: MeasuredDevice
+    place: Place | None
+    place_peak: int
+    categories: tuple[Share, ...]
+    ran_out: int
+    is_lower_bound: bool
+
+    @property
+    def is_in_line(self) -> bool:
+        """Whether the device's peak was in the line."""
+        return self.place is not None and self.place_peak == self.measured.peak_active
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A request that ended the program because a GPU had not enough memory.
+
+    Args:
+        place: the innermost profiled line that it went through; None if it went through none.
+        asked: bytes that the program asked for; None if that is not known.
+    """
+
+    place: Place | None
+    asked: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownFunction:
+    """A function on a device, with the lines that are shown.
+
+    Args:
+        table: of all its lines.
+        lines: numbers of the lines to show, in order; None for all of the source.
+        peak_line: the line at which the device had its highest peak; None if it is elsewhere.
+    """
+
+    table: FunctionTable
+    lines: tuple[int, ...] | None
+    peak_line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What a report of a run says.
+
+    Args:
+        columns: of the lines.
+        headlines: one for each device that had memory in use; for the first one if none had.
+        failure: what ended the program, if it ran out of memory.
+        ended_early: whether any other exception ended it.
+        functions: in the order in which they are shown.
+        more_functions: functions that added something and are not shown.
+        more_lines: lines of shown functions that added something and are not shown.
+        idle_functions: functions that ran and added nothing, not shown.
+        idle_lines: lines of shown functions that ran and added nothing, not shown.
+        sections: said below the functions.
+        notes: said last.
+    """
+
+    columns: tuple[str, ...]
+    headlines: tuple[Headline, ...]
+    failure: Failure | None
+    ended_early: bool
+    functions: tuple[ShownFunction, ...]
+    more_functions: int
+    more_lines: int
+    idle_functions: int
+    idle_lines: int
+    sections: tuple[Section, ...]
+    notes: tuple[str, ...]
+
+
+def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:
+    """Choose what a report shows.
+
+    Args:
+        profile: one run.
+        report: its tables, with the columns to show.
+        choice: what to show.
+
+    Returns:
+        The headlines, and the functions in the order asked for. The lines of a function stay in
+        the order of the source.
+    """
+    sizes = _Sizes(profile)
+    headlines = tuple(_headlines(profile, sizes))
+    failure = _failure(profile)
+    peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
+    functions = [_Function(table, sizes, peaks) for table in report.tables]
+    ordered = _ordered(functions, choice)
+    if choice.everything:
+        top, listed = len(ordered), ordered
+    else:
+        top = _FUNCTIONS if choice.top is None else choice.top
+        listed = [one for one in ordered if one.lines]
+    lines = _LINES if choice.top is None else choice.top
+    shown = [one.shown(None if choice.everything else lines, choice.sort) for one in listed[:top]]
+    names = {one.table.function for one in listed[:top]}
+    hidden = {one.table.function for one in listed[top:]} - names
+    idle = {one.table.function for one in functions} - names - hidden
+    everything = choice.everything
+    return Overview(
+        report.columns,
+        headlines,
+        failure,
+        failure is None and any(run.exception for run in profile.runs),
+        tuple(shown),
+        len(hidden),
+        0 if everything else sum(max(len(one.lines) - lines, 0) for one in listed[:top]),
+        len(idle),
+        0 if everything else sum(len(one.table.rows) - len(one.lines) for one in listed[:top]),
+        report.sections,
+        report.notes,
+    )
+
+
+@dataclass(slots=True)
+class _LineSizes:
+    """Bytes of a line on a device."""
+
+    peak: int = 0
+    kept: int = 0
+    temporary: int = 0
+    own_kept: int = 0
+    own_temporary: int = 0
+
+
+_Key = tuple[FunctionInfo, int, str]
+
+
+@dataclass(slots=True)
+class _Sizes:
+    """Bytes of all lines, and whether a line calls the one that has its peak."""
+
+    profile: RecordedProfile
+    lines: dict[_Key, _LineSizes] = field(default_factory=dict)
+    callers: set[_Key] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        own = kept_by_line(self.profile)
+        callers = calling_lines(self.profile)
+        for entry in self.profile.entries:
+            key = self._key(entry)
+            place = (entry.code_id, entry.line, entry.device.name)
+            line = self.lines.setdefault(key, _LineSizes())
+            temporary = entry.stats.get("temporary", 0)
+            line.peak = max(line.peak, peak_of(entry))
+            line.kept += entry.delta
+            line.temporary = max(line.temporary, temporary)
+            line.own_kept += own[place]
+            if place in callers:
+                self.callers.add(key)
+            else:
+                line.own_temporary = max(line.own_temporary, temporary)
+
+    def of(self, table: FunctionTable, line: int) -> _LineSizes:
+        return self.lines.get((table.function, line, table.device.name), _LineSizes())
+
+    def highest(self, device: str) -> tuple[Place | None, int]:
+        """The line with the highest peak of a device; of several, one that adds to it itself."""
+        found = [
+            (
+                -sizes.peak,
+                not (sizes.kept > 0 or sizes.temporary),
+                function.filename,
+                line,
+                function,
+            )
+            for (function, line, name), sizes in self.lines.items()
+            if name == device and sizes.peak and (function, line, name) not in self.callers
+        ]
+        if not found:
+            return None, 0
+        first = min(found, key=lambda one: one[:4])
+        return Place(first[4], first[3]), -first[0]
+
+    def _key(self, entry: LineEntry) -> _Key:
+        return self.profile.functions[entry.code_id], entry.line, entry.device.name
+
+
+class _Function:
+    """A function on a device, with the sizes that order it.
+
+    Args:
+        table: its lines.
+        sizes: of all lines.
+        peaks: lines and devices of the headlines, which are shown in any case.
+    """
+
+    def __init__(
+        self, table: FunctionTable, sizes: _Sizes, peaks: set[tuple[Place | None, str]]
+    ) -> None:
+        self.table = table
+        self.sizes = {line: sizes.of(table, line) for line in table.rows}
+        places = {line: (Place(table.function, line), table.device.name) for line in table.rows}
+        self.peak_line = next((line for line, place in places.items() if place in peaks), None)
+        self.lines = [line for line in table.rows if self._tells(line)]
+        found = list(self.sizes.values())
+        self.peak = max((one.peak for one in found), default=0)
+        self.kept = sum(one.own_kept for one in found)
+        self.temporary = max((one.own_temporary for one in found), default=0)
+
+    def shown(self, most: int | None, sort: str | None) -> ShownFunction:
+        """What is shown of it.
+
+        Args:
+            most: how many lines; None for all.
+            sort: by what they are chosen, as ``Choice`` has it.
+        """
+        if most is None:
+            return ShownFunction(self.table, None, self.peak_line)
+        chosen = sorted(self.lines, key=lambda line: self._rank(line, sort))[:most]
+        return ShownFunction(self.table, tuple(sorted(chosen)), self.peak_line)
+
+    def _tells(self, line: int) -> bool:
+        """Whether a line added or freed memory, or says why its numbers may be too low."""
+        sizes = self.sizes[line]
+        gaps = self.table.gaps.get(line, ())
+        return bool(
+            sizes.kept
+            or sizes.temporary
+            or self._is_marked(line)
+            or any(gap.kind is not GapKind.ESTIMATED for gap in gaps)
+        )
+
+    def _is_marked(self, line: int) -> bool:
+        return line == self.peak_line or line in self.table.failed
+
+    def _rank(self, line: int, sort: str | None) -> tuple[bool, int]:
+        sizes = self.sizes[line]
+        by = {"peak": sizes.peak, "kept": abs(sizes.kept), "temporary": sizes.temporary}
+        return not self._is_marked(line), -by.get(sort or "", abs(sizes.kept) + sizes.temporary)
+
+
+def _ordered(functions: Sequence[_Function], choice: Choice) -> list[_Function]:
+    match choice.sort:
+        case "peak":
+            return sorted(functions, key=lambda one: -one.peak)
+        case "kept":
+            return sorted(functions, key=lambda one: -one.kept)
+        case "temporary":
+            return sorted(functions, key=lambda one: -one.temporary)
+        case "name":
+            return sorted(functions, key=lambda one: one.table.function.qual_name)
+        case "line":
+            return sorted(
+                functions,
+                key=lambda one: (one.table.function.filename, one.table.function.first_line),
+            )
+    if choice.everything:
+        return list(functions)
+    return sorted(functions, key=lambda one: -(one.kept + one.temporary))
+
+
+def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
+    in_use = [one for one in profile.devices if one.peak_active]
+    ran_out = _ran_out(profile.entries)
+    uncounted = {
+        entry.device.name
+        for entry in profile.entries
+        if any(gap.kind in (GapKind.UNMODELLED, GapKind.UNCOUNTED) for gap in entry.gaps)
+    }
+    for measured in in_use or profile.devices[:1]:
+        name = measured.device.name
+        place, peak = sizes.highest(name)
+        held = profile.peaks.get(name)
+        is_whole = held is not None and held.peak.active == measured.peak_active
+        categories = tuple(held.by_category()) if held is not None and is_whole else ()
+        yield Headline(measured, place, peak, categories, ran_out.get(name, 0), name in uncounted)
+
+
+def _ran_out(entries: Iterable[LineEntry]) -> Mapping[str, int]:
+    """Device name -> the most requests that failed in one hit of a line."""
+    found: defaultdict[str, int] = defaultdict(int)
+    for entry in entries:
+        failed = entry.stats.get("num_ooms", 0)
+        found[entry.device.name] = max(found[entry.device.name], failed)
+    return found
+
+
+def _failure(profile: RecordedProfile) -> Failure | None:
+    ended = any(run.exit_status != 0 for run in profile.runs)
+    if profile.failures and ended:
+        # In the order of the traceback, the innermost line last.
+        (function, line), asked = list(profile.failures.items())[-1]
+        return Failure(Place(profile.functions[function], line), asked)
+    if any(run.exception.startswith(_OUT_OF_MEMORY) for run in profile.runs):
+        return Failure(None, None)
+    return None

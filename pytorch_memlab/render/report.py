@@ -1,0 +1,369 @@
+"""The report of a run: its peaks, whether it fit, then the functions that add most."""
+
+from __future__ import annotations
+
+import os
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from typing import TYPE_CHECKING, Final, TextIO
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
+from .cells import cell, column_parts, failure_note, source_lines
+from .gaps import line_mark
+from .rows import code_of, cut, place_of
+from .sections import section_lines
+from .terminal import fitting, is_colourful
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from ..profiles.overview import Failure, Headline, Overview, Place, ShownFunction
+    from ..records import FunctionTable
+
+Segment = tuple[str, str]
+"""A piece of a row, and its style: one of rich, empty for plain text, or ``code``."""
+
+Row = list[Segment]
+
+_WIDTH: Final = 80
+_LEAST_CODE_WIDTH: Final = 24
+_CATEGORIES: Final = 3
+_PEAK: Final = "<- peak"
+_UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%)")
+_CODE: Final = "code"
+
+
+def render(overview: Overview) -> str:
+    """The report as plain text.
+
+    Args:
+        overview: what it says.
+
+    Returns:
+        Text that ends in one newline. Code and notes are not cut.
+    """
+    return "".join(_plain(row) + "\n" for row in _rows(overview, None))
+
+
+def write(overview: Overview, stream: TextIO) -> None:
+    """Write the report to a stream in the form that suits it.
+
+    Args:
+        overview: what it says.
+        stream: coloured, and cut to its width, where it is a terminal; plain text otherwise.
+    """
+    if not is_colourful(stream):
+        stream.write(render(overview))
+        return
+    from rich.console import Console
+
+    _print(overview, Console(file=stream))
+
+
+def coloured(overview: Overview, width: int = 80) -> str:
+    """The report as a terminal shows it, with escape codes for the colours.
+
+    Args:
+        overview: what it says.
+        width: columns of the terminal.
+    """
+    from rich.console import Console
+
+    output = StringIO()
+    console = Console(file=output, width=width, force_terminal=True, color_system="standard")
+    _print(overview, console)
+    return output.getvalue()
+
+
+def _plain(row: Row) -> str:
+    text = "".join(piece for piece, _ in row)
+    return text.rstrip() if any(style == _CODE for _, style in row) else text
+
+
+def _print(overview: Overview, console: Console) -> None:
+    notes = len(overview.notes)
+    rows = list(_rows(overview, console.width))
+    for number, row in enumerate(rows):
+        text = _styled(row, console.width)
+        if number >= len(rows) - notes:
+            console.print(text)  # wrapped
+        else:
+            console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
+
+
+def _styled(row: Row, width: int) -> Text:
+    """A row in colour; what follows the code stays, and the code is cut for it."""
+    from rich.text import Text
+
+    text = Text()
+    for place, (piece, style) in enumerate(row):
+        if style != _CODE:
+            text.append(piece, style)
+            continue
+        room = width - len(text) - sum(len(after) for after, _ in row[place + 1 :])
+        code = _highlighted(piece)
+        if len(row) > place + 1:
+            code.truncate(max(room, 0), overflow="ellipsis")
+        text.append(code)
+    text.rstrip()
+    return text
+
+
+def _highlighted(code: str) -> Text:
+    from rich.syntax import Syntax
+
+    text = Syntax("", "python", theme="ansi_dark").highlight(code)
+    text.rstrip()
+    return text
+
+
+def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
+    """The rows of the report.
+
+    Args:
+        overview: what it says.
+        width: columns of a terminal; None where columns of a table are not split.
+    """
+    for headline in overview.headlines:
+        yield from _headline(headline)
+        if overview.failure is None:
+            fit = _fit(headline, ended_early=overview.ended_early)
+            yield from ([(line, "")] for line in _wrapped(fit))
+    if overview.failure is not None:
+        yield [(cut(_failed(overview.failure)), "bold red")]
+    several = len({one.table.device.name for one in overview.functions}) > 1
+    widths = _widths(overview)
+    for function in overview.functions:
+        yield []
+        yield _head(function.table, several)
+        yield from _table(function, overview.columns, widths, width)
+    folded = _folded(overview)
+    if folded:
+        yield []
+        yield from ([(line, "dim")] for line in folded)
+    for section in overview.sections:
+        heading, *lines = section_lines(section)
+        yield []
+        yield [(heading, "bold")]
+        yield from ([(line, "")] for line in lines)
+    if overview.notes:
+        yield []
+        yield from ([(note, "")] for note in overview.notes)
+
+
+# The headlines
+
+
+def _headline(headline: Headline) -> Iterator[Row]:
+    measured = headline.measured
+    name = measured.device.name
+    kind = _kind(headline)
+    if not measured.peak_active:
+        yield [(cut(f"no memory was in use on {name}{kind}"), "bold")]
+        return
+    bound = "at least " * headline.is_lower_bound
+    share = (
+        f", {_percent(measured.peak_active, measured.capacity)} of " if _is_gpu(headline) else ""
+    )
+    size = prose_size(measured.capacity) if share else ""
+    peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{size}{kind}"
+    yield from ([(line, "bold")] for line in _wrapped(peak, indent=""))
+    yield from ([(line, "")] for line in _where(headline))
+    if headline.categories:
+        yield from ([(line, "")] for line in _held(headline))
+
+
+def _is_gpu(headline: Headline) -> bool:
+    """Whether the capacity is that of a device, not of the host, which has swap space too."""
+    return bool(headline.measured.capacity) and headline.measured.device.name != "cpu"
+
+
+def _kind(headline: Headline) -> str:
+    device = headline.measured.device
+    if not device.simulated:
+        return printable(f" ({device.description})" if device.description else "")
+    # The name of a simulated GPU that has none but its size says no more.
+    name = "" if device.description.startswith("Simulated GPU") else f" {device.description}"
+    return printable(f" (simulated{name})")
+
+
+def _where(headline: Headline) -> list[str]:
+    place = headline.place
+    if place is None:
+        return ["  outside of the profiled lines"]
+    if headline.is_in_line:
+        code = code_of(place.function, place.line)
+        return [cut(f"  at {_at(place)}{': ' * bool(code)}{code}")]
+    return [
+        "  outside of the profiled lines, of which the highest is",
+        cut(f"  {prose_size(headline.place_peak)} at {_at(place)}"),
+    ]
+
+
+def _at(place: Place) -> str:
+    file, _, name = place_of(place.function, place.line).partition("  ")
+    return f"{file} in {name}"
+
+
+def _held(headline: Headline) -> list[str]:
+    shares = headline.categories
+    named = [f"{prose_size(one.size)} {one.name}" for one in shares[:_CATEGORIES]]
+    rest = sum(one.size for one in shares[_CATEGORIES:])
+    return _wrapped(
+        f"held by {', '.join([*named, *([f'{prose_size(rest)} more'] if rest else [])])}"
+    )
+
+
+def _fit(headline: Headline, *, ended_early: bool) -> str:
+    """Whether the program had enough memory; empty where that is not known."""
+    measured = headline.measured
+    if headline.ran_out:
+        return "ran out of memory, which the program handled"
+    if not _is_gpu(headline) or measured.taken is None or not measured.peak_active:
+        return ""
+    if ended_early:
+        verdict = "fitted until the program ended early"
+    elif headline.is_lower_bound:
+        verdict = "fits as far as memory is counted"
+    else:
+        verdict = "fits"
+    free = max(measured.capacity - measured.taken - measured.peak_reserved, 0)
+    reserved = f"{prose_size(measured.peak_reserved)} reserved"
+    taken = f", {prose_size(measured.taken)} CUDA context and other programs"
+    return f"{verdict}, {prose_size(free)} free ({reserved}{taken * bool(measured.taken)})"
+
+
+def _wrapped(text: str, indent: str = "  ") -> list[str]:
+    """Lines of at most 80 columns that keep a number and its unit together."""
+    joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
+    further = f"{indent}  "
+    lines = textwrap.wrap(
+        joined, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _failed(failure: Failure) -> str:
+    asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
+    place = "outside of the profiled lines" if failure.place is None else _at(failure.place)
+    where = place if failure.place is None else f"at {place}"
+    return f"out of memory {where}{asked}"
+
+
+def _percent(part: int, whole: int) -> str:
+    share = part / whole * 100
+    if share < 0.1:
+        return "less than 0.1 %"
+    return f"{share:.1f} %" if share < 10 else f"{share:.0f} %"
+
+
+# The functions
+
+
+def _head(table: FunctionTable, several: bool) -> Row:
+    function = table.function
+    file = f"{os.path.basename(function.filename)}:{function.first_line}"
+    device = f"  on {table.device.name}" if several else ""
+    return [
+        (f"## {printable(function.qual_name)}", "bold"),
+        (f"  {printable(file)}{device}", "dim"),
+    ]
+
+
+def _widths(overview: Overview) -> list[int]:
+    """Of each column over all functions, then of the line numbers."""
+    widths = [max(map(len, column_parts(column))) for column in overview.columns]
+    lines = len("line")
+    for function in overview.functions:
+        for line in _lines(function):
+            lines = max(lines, len(str(line)))
+            for place, value in enumerate(function.table.rows.get(line, ())):
+                text = _cell(overview.columns[place], value)
+                widths[place] = max(widths[place], len(text))
+    return [*widths, lines]
+
+
+def _table(
+    function: ShownFunction, columns: Sequence[str], widths: Sequence[int], width: int | None
+) -> Iterator[Row]:
+    """The lines, split by columns into pieces that leave room for the code in a terminal."""
+    room = 10**9 if width is None else width - widths[-1] - 2 - _LEAST_CODE_WIDTH
+    for number, places in enumerate(fitting([one + 1 for one in widths[:-1]], room)):
+        if number:
+            yield []
+        yield from _heads(
+            [*(columns[place] for place in places), "line"],
+            [*(widths[place] for place in places), widths[-1]],
+        )
+        code = source_lines(function.table)
+        blank = (None,) * len(columns)
+        for line in _lines(function):
+            values = function.table.rows.get(line, blank)
+            row: Row = []
+            for place in places:
+                text = _cell(columns[place], values[place]).rjust(widths[place])
+                row.append((f"{text} ", "" if values[place] else "dim"))
+            yield [*row, *_line(function, line, code.get(line, ""), widths[-1])]
+
+
+def _lines(function: ShownFunction) -> Sequence[int]:
+    return [*source_lines(function.table)] if function.lines is None else function.lines
+
+
+def _heads(columns: Sequence[str], widths: Sequence[int]) -> Iterator[Row]:
+    parts = [column_parts(column) for column in columns]
+    for number in range(3):
+        names = [part[number] for part in parts]
+        if number and not any(names):
+            continue
+        heads = " ".join(name.rjust(one) for name, one in zip(names, widths, strict=True))
+        yield [(heads if number else f"{heads}  code", "dim")]
+
+
+def _line(function: ShownFunction, line: int, code: str, width: int) -> Row:
+    """Number, mark, code, and what stands behind it."""
+    row: Row = [
+        (str(line).rjust(width), "cyan"),
+        (line_mark(function.table, line) or " ", "bold yellow"),
+        (" ", ""),
+        (code, _CODE),
+    ]
+    note = failure_note(function.table, line)
+    if note:
+        row.append((f"  {note}", "bold red"))
+    if line == function.peak_line:
+        row.append((f"  {_PEAK}", "bold magenta"))
+    return row
+
+
+def _cell(column: str, value: float | None) -> str:
+    """A value as tables have it, but for zero: what is left stands out."""
+    return "0" if value == 0 else cell(column, value)
+
+
+# What is left out
+
+
+def _folded(overview: Overview) -> list[str]:
+    lines = []
+    more = _counted(overview.more_functions, overview.more_lines)
+    if more:
+        lines.append(f"{more} more: a larger --top shows them")
+    idle = _counted(overview.idle_functions, overview.idle_lines)
+    if idle:
+        lines.append(f"{idle} added nothing: --all shows them")
+    return lines
+
+
+def _counted(functions: int, lines: int) -> str:
+    """Functions and lines, of which there are any.
+
+    >>> _counted(12, 1), _counted(1, 0), _counted(0, 0)
+    ('12 functions and 1 line', '1 function', '')
+    """
+    counts = [(functions, "function"), (lines, "line")]
+    return " and ".join(f"{count:,} {name}{'s' * (count != 1)}" for count, name in counts if count)
