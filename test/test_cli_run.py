@@ -48,7 +48,7 @@ print("done", sys.argv[1:])
 """
 
 FORWARD = """\
-peak 33.0 MiB on cuda:0, less than 0.1 % of 79.11 GiB (simulated NVIDIA H100
+peak 33.0 MiB on cuda:0, less than 0.1 % of 79.19 GiB (simulated NVIDIA H100
   80GB HBM3)
   at script.py:13 in Net.forward: return F.linear(x, self.weight)
   held by 32.0 MiB workspaces, 1.0 MiB parameters, 6.0 KiB more
@@ -334,7 +334,9 @@ def test_a_named_function_that_did_not_run_is_said(script, capsys):
     main(["run", "--all", "-f", "first,second", script("def first(): 0\ndef second(): 0\nfirst()")])
 
     out = capsys.readouterr().out
-    assert [line for line in out.splitlines() if line.startswith("## ")] == ["## first  script.py:1"]
+    assert [line for line in out.splitlines() if line.startswith("## ")] == [
+        "## first  script.py:1"
+    ]
     assert "second did not run while profiled\n" in out
 
 

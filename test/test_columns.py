@@ -156,3 +156,33 @@ def test_short_names_are_the_heads_of_their_columns() -> None:
     for name in short.columns:
         assert f">{name} <br>" in html.render(short)
     assert json.load(format_1.render(short)) == short
+
+
+def test_temporary_is_the_most_that_a_hit_had_beyond_its_start_and_its_end() -> None:
+    def work(sizes: list[int]) -> list[torch.Tensor]:
+        kept = []
+        for size in sizes:
+            kept.append(torch.ones(size * 256, device="cuda").clone())  # noqa: PERF401
+        return kept
+
+    with simulate("24GiB"), LineProfiler(work) as recorded:
+        kept = work([2, 8, 4] * 20)  # more hits than are merged at once
+        del kept
+        work([])
+    first = work.__code__.co_firstlineno
+    rows = recorded.display(columns=["hits", "kept", "delta", "temporary"]).report.tables[0].rows
+    assert rows[first + 3] == (60, 280 << 10, 280 << 10, 8 << 10)
+    assert [rows[first + line][3] for line in (0, 1, 2, 4)] == [0, 0, 0, 0]
+    frame = recorded.records().to_dataframe()
+    assert frame["temporary"].max() == 8 << 10
+
+
+def test_memory_that_was_in_use_before_and_is_freed_is_not_temporary() -> None:
+    def work(held: list[torch.Tensor]) -> None:
+        held.clear()
+
+    with simulate("24GiB"), LineProfiler(work) as recorded:
+        work([torch.ones(1024, device="cuda")])
+    first = work.__code__.co_firstlineno
+    [table] = recorded.display(columns=["peak", "kept", "temporary"]).report.tables
+    assert table.rows[first + 1] == (4096, -4096, 0)

@@ -147,10 +147,16 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         listed = [one for one in ordered if one.lines]
     lines = _LINES if choice.top is None else choice.top
     shown = [one.shown(None if choice.everything else lines, choice.sort) for one in listed[:top]]
+    told = {place for one in listed[:top] for place in one.places(one.lines)}
+    ran = {place for one in listed[:top] for place in one.places(one.table.rows)}
+    seen = {
+        place
+        for one, part in zip(listed, shown, strict=False)
+        for place in one.places(one.table.rows if part.lines is None else part.lines)
+    }
     names = {one.table.function for one in listed[:top]}
     hidden = {one.table.function for one in listed[top:]} - names
     idle = {one.table.function for one in functions} - names - hidden
-    everything = choice.everything
     return Overview(
         report.columns,
         headlines,
@@ -158,9 +164,9 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         failure is None and any(run.exception for run in profile.runs),
         tuple(shown),
         len(hidden),
-        0 if everything else sum(max(len(one.lines) - lines, 0) for one in listed[:top]),
+        len(told - seen),
         len(idle),
-        0 if everything else sum(len(one.table.rows) - len(one.lines) for one in listed[:top]),
+        len(ran - told - seen),
         report.sections,
         report.notes,
     )
@@ -251,6 +257,10 @@ class _Function:
         self.peak = max((one.peak for one in found), default=0)
         self.kept = sum(one.own_kept for one in found)
         self.temporary = max((one.own_temporary for one in found), default=0)
+
+    def places(self, lines: Iterable[int]) -> Iterable[Place]:
+        """Lines of it, on whichever device."""
+        return (Place(self.table.function, line) for line in lines)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
         """What is shown of it.

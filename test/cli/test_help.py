@@ -22,7 +22,7 @@ The program runs unmodified. The report follows its end, also after an error
 or Ctrl-C. A ? after a line number says that the numbers of this line are a
 lower bound: the simulation did not count all of its memory, or assumed a
 value that the program read. A ~ says that they include an estimate. The notes
-below the tables say what.
+at the end say what.
 """
 
 CODES_AND_PROGRAM = """\
@@ -51,11 +51,15 @@ what to profile:
                         the script runs, 'package.*:*.forward' waits until the
                         script imports those that match. Separated by commas,
                         repeatable
-  -c, --columns LIST    show these columns instead of the default ones: peak,
-                        reserved, current, delta (what a line kept), hits,
-                        time, and any field of torch.cuda.memory_stats(), such
-                        as allocated_bytes.all.peak; separated by commas,
-                        repeatable (default: peak,reserved)
+  -c, --columns LIST    show tables of these columns, with every line, instead
+                        of the report; with --top, --sort or --all the report
+                        has them. They are peak, kept or delta (what a line
+                        kept), temporary (how far above the larger of its
+                        start and its end a line went), reserved, current,
+                        hits, time, and any field of
+                        torch.cuda.memory_stats(), such as
+                        allocated_bytes.all.peak; separated by commas,
+                        repeatable (default: peak,kept,temporary)
   --device DEVICE       measure this device only, such as cuda:1 (default:
                         every device in use)
   --warmup N            leave the first N optimizer steps out of the numbers
@@ -63,6 +67,18 @@ what to profile:
   --steps N             end the program after N optimizer steps (not counting
                         the warm-up), with exit code 0, as if it had finished
                         (default: let it finish)
+"""
+
+REPORT = """\
+output:
+  --top N               report the N functions that add most memory, and N
+                        lines of each (default: 10)
+  --sort KEY            order of the functions: peak, kept, temporary, name,
+                        line (default: what they add, which is the memory that
+                        they keep and the temporary memory, without the
+                        functions that they call)
+  --all                 report every function and line in the order of the
+                        source, also those that added nothing
 """
 
 SIMULATION = """\
@@ -129,7 +145,7 @@ def eighty_columns(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("part", [HEAD, CODES_AND_PROGRAM, PROFILED, SIMULATION])
+@pytest.mark.parametrize("part", [HEAD, CODES_AND_PROGRAM, PROFILED, REPORT, SIMULATION])
 def test_of_run(part):
     assert f"\n{part}" in "\n" + command_parser("run").format_help()
 

@@ -306,3 +306,43 @@ def test_each_of_several_ranks_writes_its_own_profile(
     for rank in (0, 1):
         (run,) = load(tmp_path / f"p.memlab.rank{rank}.json").recorded().runs
         assert (run.rank, run.world_size) == (rank, 2)
+
+
+def test_a_file_from_before_there_was_a_report_has_one_without_what_it_lacks(
+    script: Write, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["run", "--gpu", "24GiB", "-o", "p.json", script()])
+    data = json.loads((tmp_path / "p.json").read_text())
+    del data["devices"][0]["taken"]
+    varying = [name for name in data["fields"] if name not in data["zero_fields"]]
+    if "temporary" in varying:
+        for row in data["rows"]:
+            del row[varying.index("temporary")]
+    for fields in ("fields", "zero_fields"):
+        data[fields] = [name for name in data[fields] if name != "temporary"]
+    (tmp_path / "old.json").write_text(json.dumps(data))
+    capsys.readouterr()
+
+    assert main(["show", "old.json"]) == 0
+
+    text = capsys.readouterr().out
+    assert "  fits" not in text
+    assert "12.00K 8.00K             10          return torch.cat([x, x])  <- peak\n" in text
+
+
+def test_several_runs_have_tables_and_no_report(
+    script: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        main(["run", "--gpu", "24GiB", "-o", f"p{rank}.json", script()])
+    main(["merge", "-o", "both.json", "p0.json", "p1.json"])
+    capsys.readouterr()
+
+    assert main(["show", "--top", "3", "both.json"]) == 2
+
+    assert capsys.readouterr().err == (
+        "pytorch-memlab show: error: the profile is of several runs: --top, --sort and --all are "
+        "for the report of one run\n"
+    )

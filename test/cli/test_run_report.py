@@ -1,0 +1,346 @@
+"""The report of ``run`` and ``show``: whole ones, word for word, and its options."""
+
+from __future__ import annotations
+
+from io import StringIO
+from pathlib import Path
+
+import pytest
+import torch
+from rich.text import Text
+
+from pytorch_memlab.cli import output
+from pytorch_memlab.cli.main import main
+
+LAYERS = """\
+import torch
+
+
+class Layer(torch.nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(size, size))
+
+    def forward(self, x):
+        scaled = x * 2
+        return scaled * self.weight
+"""
+
+TRAIN = """\
+import torch
+
+from layers import Layer
+
+layer = Layer(512).cuda()
+for step in range(2):
+    x = torch.ones(512, 512, device="cuda")
+    loss = (layer(x) + 1).exp().sum()
+    loss.backward()
+    layer.zero_grad()
+"""
+
+LOOP_REPORT = """\
+peak 5.0 MiB on cuda:0, less than 0.1 % of 24.00 GiB (simulated)
+  at train.py:9 in <module>: loss.backward()
+  held by 2.0 MiB temporaries, 2.0 MiB activations saved for backward, 1.0 MiB
+    parameters
+  fits, 23.99 GiB free (6.0 MiB reserved)
+
+## <module>  train.py:1
+ peak   kept temporary line  code
+1.00M  1.00M         0    5  layer = Layer(512).cuda()
+3.00M  1.00M     1.00M    7      x = torch.ones(512, 512, device="cuda")
+5.00M  4.00M     1.00M    8      loss = (layer(x) + 1).exp().sum()
+5.00M -2.00M     1.00M    9      loss.backward()  <- peak
+3.00M -2.00M         0   10      layer.zero_grad()
+
+3 lines added nothing: --all shows them
+
+simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
+"""
+
+FILL = """\
+import torch
+
+
+def fill(count):
+    kept = []
+    for _ in range(count):
+        kept.append(torch.empty(4 << 20, dtype=torch.uint8, device="cuda"))
+    return kept
+
+
+fill(2)
+kept = fill(20)
+"""
+
+OUT_OF_MEMORY_REPORT = """\
+peak 60.0 MiB on cuda:0, 94 % of 64.0 MiB (simulated)
+  at script.py:7 in fill: kept.append(torch.empty(4 << 20, dtype=torch.uint8, d…
+  held by 60.0 MiB inputs and other tensors
+out of memory at script.py:7 in fill, asked for 4.0 MiB
+
+## fill  script.py:4
+  peak   kept temporary line  code
+60.00M 68.00M         0    7!         kept.append(torch.empty(4 << 20, dtype=torch.uint8, \
+device="cuda"))  # out of memory: asked for 4.00M  <- peak
+
+## <module>  script.py:1
+  peak   kept temporary line  code
+ 8.00M      0     8.00M   11  fill(2)
+60.00M 60.00M         0   12! kept = fill(20)  # out of memory: asked for 4.00M
+
+6 lines added nothing: --all shows them
+
+simulated GPU: Simulated GPU (64.00 MiB) (cuda:0)
+"""
+
+TWO_GPUS = """\
+import torch
+
+
+def put(size, device):
+    return torch.ones(size, device=device) * 2
+
+
+small = put(4 << 18, "cuda:1")
+large = put(6 << 18, "cuda:0")
+"""
+
+TWO_GPUS_REPORT = """\
+peak 12.0 MiB on cuda:0, less than 0.1 % of 24.00 GiB (simulated)
+  at script.py:5 in put: return torch.ones(size, device=device) * 2
+  held by 6.0 MiB inputs and other tensors, 6.0 MiB temporaries
+  fits, 23.98 GiB free (20.0 MiB reserved)
+peak 8.0 MiB on cuda:1, less than 0.1 % of 24.00 GiB (simulated)
+  at script.py:5 in put: return torch.ones(size, device=device) * 2
+  held by 4.0 MiB inputs and other tensors, 4.0 MiB temporaries
+  fits, 23.98 GiB free (20.0 MiB reserved)
+
+## put  script.py:4  on cuda:0
+  peak  kept temporary line  code
+12.00M 6.00M     6.00M    5      return torch.ones(size, device=device) * 2  <- peak
+
+## put  script.py:4  on cuda:1
+  peak  kept temporary line  code
+ 8.00M 4.00M     4.00M    5      return torch.ones(size, device=device) * 2  <- peak
+
+## <module>  script.py:1  on cuda:0
+  peak  kept temporary line  code
+12.00M 6.00M     6.00M    9  large = put(6 << 18, "cuda:0")
+
+## <module>  script.py:1  on cuda:1
+  peak  kept temporary line  code
+ 8.00M 4.00M     4.00M    8  small = put(4 << 18, "cuda:1")
+
+3 lines added nothing: --all shows them
+
+simulated GPU: Simulated GPU (24.00 GiB) (cuda:0, cuda:1)
+"""
+
+ON_THE_CPU = "import torch\n\n\ndef work():\n    return torch.ones(3)\n\n\nwork()\n"
+
+ON_THE_CPU_REPORT = """\
+no memory was in use on cuda:0 (simulated)
+
+2 functions added nothing: --all shows them
+
+simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
+"""
+
+SORTED = """\
+import torch
+
+
+def keeps(size):
+    return torch.ones(size << 18, device="cuda")
+
+
+def borrows():
+    torch.ones(6 << 18, device="cuda") * 2
+
+
+def nothing():
+    return 0
+
+
+all_kept = [keeps(1)]
+all_kept.append(keeps(2))
+borrows()
+nothing()
+"""
+
+
+def printed(capsys, *arguments):
+    """What a run prints."""
+    main(["run", "--gpu", "24GiB", *arguments])
+    return capsys.readouterr().out
+
+
+def heads(text):
+    return [line for line in text.splitlines() if line.startswith("## ")]
+
+
+def test_a_training_loop_at_the_top_level_and_a_class_in_a_module(write, capsys):
+    write(LAYERS, "layers.py")
+
+    assert printed(capsys, write(TRAIN, "train.py")) == LOOP_REPORT
+
+
+def test_what_a_function_keeps_is_not_charged_to_its_caller_again(write, capsys):
+    write(LAYERS, "layers.py")
+    options = ["-f", "layers:Layer,<module>"]
+    text = printed(capsys, *options, write(TRAIN, "train.py"))
+
+    assert heads(text) == ["## Layer.forward  layers.py:9", "## <module>  train.py:1"]
+    assert "1 function and 4 lines added nothing: --all shows them\n" in text
+
+
+def test_out_of_memory(write, capsys):
+    with pytest.raises(torch.OutOfMemoryError):
+        main(["run", "--gpu", "64MiB", write(FILL)])
+
+    assert capsys.readouterr().out == OUT_OF_MEMORY_REPORT
+
+
+def test_two_gpus(write, capsys):
+    assert printed(capsys, "--num-gpus", "2", write(TWO_GPUS)) == TWO_GPUS_REPORT
+
+
+def test_a_program_on_the_cpu(write, capsys):
+    assert printed(capsys, write(ON_THE_CPU)) == ON_THE_CPU_REPORT
+
+
+def test_another_error_ends_the_verdict_where_it_ended_the_program(write, capsys):
+    with pytest.raises(ZeroDivisionError):
+        main(["run", write("import torch\nkept = torch.ones(256).cuda()\n1 / 0\n")])
+
+    assert "\n  fitted until the program ended early, 78." in capsys.readouterr().out
+
+
+def test_the_file_and_a_saved_profile_have_the_same_report(write, capsys):
+    write(LAYERS, "layers.py")
+    printed(capsys, "-o", "out.txt", "-o", "p.json", write(TRAIN, "train.py"))
+    main(["show", "p.json"])
+
+    assert Path("out.txt").read_text() == LOOP_REPORT
+    assert capsys.readouterr().out.startswith(f"{LOOP_REPORT}recorded of train.py on ")
+
+
+@pytest.mark.parametrize(
+    ("options", "order"),
+    [
+        ([], ["borrows", "keeps", "<module>"]),
+        (["--sort", "kept"], ["keeps", "borrows", "<module>"]),
+        (["--sort", "temporary"], ["borrows", "keeps", "<module>"]),
+        (["--sort", "peak"], ["borrows", "<module>", "keeps"]),
+        (["--sort", "name"], ["<module>", "borrows", "keeps"]),
+        (["--sort", "line"], ["<module>", "keeps", "borrows"]),
+        (["--top", "1"], ["borrows"]),
+        (["--all"], ["keeps", "borrows", "nothing", "<module>"]),
+        (["--all", "--sort", "name"], ["<module>", "borrows", "keeps", "nothing"]),
+    ],
+)
+def test_order_and_number_of_functions(options, order, write, capsys):
+    text = printed(capsys, *options, write(SORTED))
+
+    assert [head.split()[1] for head in heads(text)] == order
+
+
+def test_top_limits_functions_and_lines_and_says_how_many_are_left(write, capsys):
+    name = write(SORTED)
+    assert (
+        "\n\n2 functions more: a larger --top shows them\n1 function and 1 line added"
+        in printed(capsys, "--top", "1", name)
+    )
+
+    text = printed(capsys, "--top", "1", "--sort", "line", name)
+    assert (
+        "## <module>  script.py:1\n"
+        "  peak kept temporary line  code\n"
+        "15.00M    0    12.00M   18  borrows()\n"
+        "\n"
+        "2 functions and 2 lines more: a larger --top shows them\n"
+    ) in text
+
+
+def test_all_shows_every_line_of_the_source(write, capsys):
+    text = printed(capsys, "--all", "-f", "nothing", write(SORTED))
+
+    assert (
+        "\n  outside of the profiled lines, of which the highest is\n"
+        "  3.0 MiB at script.py:12 in nothing\n"
+    ) in text
+    assert text.endswith(
+        "## nothing  script.py:12\n"
+        " peak kept temporary line  code\n"
+        "3.00M    0         0   12  def nothing():\n"
+        "3.00M    0         0   13      return 0\n"
+        "\n"
+        "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)\n"
+    )
+
+
+def test_columns_alone_are_tables_and_with_another_option_those_of_the_report(write, capsys):
+    name = write(SORTED)
+    options = ["-f", "keeps", "-c", "kept,temporary,hits"]
+
+    assert printed(capsys, *options, name) == (
+        "## keeps\n"
+        "\n"
+        " kept temporary hits line  code\n"
+        "0.00B     0.00B    2    4  def keeps(size):\n"
+        '3.00M     0.00B    2    5      return torch.ones(size << 18, device="cuda")\n'
+        "\n"
+        "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)\n"
+    )
+    assert (
+        "## keeps  script.py:4\n"
+        " kept temporary hits line  code\n"
+        '3.00M         0    2    5      return torch.ones(size << 18, device="cuda")\n'
+    ) in printed(capsys, *options, "--sort", "name", name)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--top", "0"], "--top is a number from 1 on, not 0"),
+        (["--top", "3", "--all"], "--all shows everything, --top a part: give one of them"),
+        (["--sort", "size"], "argument --sort: invalid choice: 'size'"),
+    ],
+)
+def test_what_the_options_do_not_take(options, said, write, capsys):
+    try:
+        code = main(["run", *options, write("print('runs')\n")])
+    except SystemExit as ending:
+        code = ending.code
+
+    out, err = capsys.readouterr()
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+class Terminal(StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("width", [80, 50])
+def test_a_terminal_has_no_line_wider_than_it_is(width, write, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    terminal = Terminal()
+    monkeypatch.setattr(output, "write_to_stdout", lambda write_report: write_report(terminal))
+    with pytest.raises(torch.OutOfMemoryError):
+        main(["run", "--gpu", "64MiB", write(FILL)])
+
+    lines = [Text.from_ansi(line).plain for line in terminal.getvalue().splitlines()]
+    assert max(map(len, lines)) <= width
+    assert any(
+        line.startswith(("60.00M 68.00M         0    7!", "        0    7!")) for line in lines
+    )
+    if width == 80:
+        (failed,) = [line for line in lines if line.endswith("<- peak")]
+        assert failed.endswith("  # out of memory: asked for 4.00M  <- peak")
+    assert "\x1b[1;35m  <- peak" in terminal.getvalue() or width == 50
