@@ -51,8 +51,9 @@ FORWARD = """\
 peak 33.0 MiB on cuda:0, less than 0.1 % of 79.19 GiB (simulated NVIDIA H100
   80GB HBM3)
   at script.py:13 in Net.forward: return F.linear(x, self.weight)
-  held by 32.0 MiB workspaces, 1.0 MiB parameters, 6.0 KiB more
-  fits, 78.49 GiB free (34.0 MiB reserved, 601.0 MiB CUDA context and other
+  held by 32.0 MiB workspaces, 1.0 MiB parameters, 6.0 KiB inputs and other
+    tensors
+  fits, 78.57 GiB free (34.0 MiB reserved, 601.0 MiB CUDA context and other
     programs)
 
 ## Net.forward  script.py:12
