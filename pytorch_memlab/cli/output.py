@@ -121,12 +121,8 @@ def _text_for(name: str) -> Callable[[Results], str]:
 
     if is_profile(name):
         return lambda results: saved_profile.render(results.recorded())
-    render = renderer_for(name)
-    if is_page(name):
-        return _page
-    if PurePath(name).suffix.lower() == ".txt":
-        return _as_text
-    return lambda results: render(results.report())
+    renderer_for(name)  # refuses other endings
+    return _page if is_page(name) else _as_text
 
 
 def _page(results: Results) -> str:
