@@ -159,7 +159,9 @@ def script(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_whole_tables(options, script, capsys):
-    main(["run", "--gpu", "24GiB", "-f", "inner", "-f", "work", *options, script])
+    columns = "active_bytes.all.peak,reserved_bytes.all.peak"
+    names = ["-f", "inner", "-f", "work"]
+    main(["run", "--gpu", "24GiB", *names, "-c", columns, *options, script])
     assert capsys.readouterr().out == TABLES
 
 

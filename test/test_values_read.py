@@ -84,7 +84,9 @@ def gaps_of(profiler, function):
 def test_whole_tables_of_a_dry_run(tmp_path, capsys):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    main(["run", "--dry-run", "--gpu", "8TiB", "-f", "loss_of", "-f", "work", str(script)])
+    columns = "active_bytes.all.peak,reserved_bytes.all.peak"
+    options = ["--gpu", "8TiB", "-f", "loss_of", "-f", "work", "-c", columns]
+    main(["run", "--dry-run", *options, str(script)])
     assert capsys.readouterr().out == TABLES.replace("{script}", str(script))
 
 
