@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from pytorch_memlab.cli.ranks import path_of_rank, prints
+from pytorch_memlab._common.ranks import path_of_rank, prints
 
 
 def tell(text: str) -> None:

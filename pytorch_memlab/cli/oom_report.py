@@ -9,7 +9,7 @@ from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.atomic_write import check_writable, write_file
-from pytorch_memlab.cli.ranks import path_of_rank
+from pytorch_memlab._common.ranks import path_of_rank
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.out_of_memory import uncaught
 

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Protocol
 
+from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab._common.standard_output import write_to_stdout
-from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:

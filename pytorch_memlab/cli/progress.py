@@ -15,7 +15,7 @@ from itertools import chain, repeat
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab.cli.ranks import prints
+from pytorch_memlab._common.ranks import prints
 
 if TYPE_CHECKING:
     from pytorch_memlab.simulation.machine import Machine

@@ -85,9 +85,9 @@ class RunCommand:
             UsageError: an option cannot be carried out; the script did not begin to run.
         """
         from pytorch_memlab._common.atomic_write import check_writable
+        from pytorch_memlab._common.ranks import path_of_rank
         from pytorch_memlab.cli.oom_report import OutOfMemoryReport
         from pytorch_memlab.cli.profiling import Profile, profile_in_builtins
-        from pytorch_memlab.cli.ranks import path_of_rank
         from pytorch_memlab.line_profiler.columns import checked_columns
 
         if is_switched_off():

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab.cli.output_file import OutputFile
-from pytorch_memlab.cli.ranks import path_of_rank, prints
 from pytorch_memlab.simulation import active
 
 if TYPE_CHECKING:

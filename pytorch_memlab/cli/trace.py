@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from pytorch_memlab._common.atomic_write import check_writable, write_whole
-from pytorch_memlab.cli.ranks import path_of_rank, prints
+from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.whole_run import WholeRunHistory
 
