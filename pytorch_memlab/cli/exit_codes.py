@@ -2,3 +2,6 @@
 
 USAGE_ERROR = 2
 """The command line cannot be carried out."""
+
+DOES_NOT_FIT = 3
+"""The program needs more memory than it may have."""
