@@ -12,9 +12,9 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytorch_memlab._common.main_program import Program
 from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
-from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.progress import progress_shown
 from pytorch_memlab.cli.steps import Steps
 from pytorch_memlab.cli.targets import (

@@ -10,14 +10,15 @@ from functools import partial
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pytorch_memlab._common import main_program as program
+from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
-from pytorch_memlab.cli import notices, program
+from pytorch_memlab.cli import notices
 from pytorch_memlab.cli.categories import CategoryReport
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.leaks import StepLeaks
 from pytorch_memlab.cli.output import is_page, is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.program import Program
 from pytorch_memlab.cli.report_options import report_choice
 from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
 from pytorch_memlab.cli.steps import Steps, StepsDone

@@ -7,8 +7,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FrameType
 
+from pytorch_memlab._common.optimizer_steps import is_within_another
 from pytorch_memlab.cli.notices import tell
 from pytorch_memlab.errors import UsageError
 
@@ -54,7 +54,7 @@ class Steps:
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         def step(*_: object) -> None:
-            if os.getpid() == self._process and not _is_within_another(sys._getframe(1)):
+            if os.getpid() == self._process and not is_within_another(sys._getframe(1)):
                 self._count(begin, end)
 
         if not self.warmup:
@@ -87,13 +87,3 @@ class Steps:
 
 def _steps(count: int) -> str:
     return f"{count} optimizer step{'s' * (count != 1)}"
-
-
-def _is_within_another(frame: FrameType) -> bool:
-    """Whether an optimizer steps as a part of another one, as ZeroRedundancyOptimizer has it."""
-    code, outer = frame.f_code, frame.f_back
-    while outer is not None:
-        if outer.f_code is code:
-            return True
-        outer = outer.f_back
-    return False

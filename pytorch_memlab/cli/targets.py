@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from importlib.util import resolve_name
 from types import CodeType
 
+from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.quoted import shortened
 from pytorch_memlab.cli.module_globs import ModuleGlob, functions_of_module, plain
-from pytorch_memlab.cli.program import Program
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.definitions import Definition, definitions, lines_of
 

@@ -1,0 +1,19 @@
+"""Which calls of ``optimizer.step()`` are steps of the program."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+
+def is_within_another(frame: FrameType) -> bool:
+    """Whether an optimizer steps as a part of another one, as ZeroRedundancyOptimizer has it.
+
+    Args:
+        frame: of the code that torch wraps around ``step``.
+    """
+    code, outer = frame.f_code, frame.f_back
+    while outer is not None:
+        if outer.f_code is code:
+            return True
+        outer = outer.f_back
+    return False

@@ -1,0 +1,45 @@
+"""What a trial changes about a program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+
+class Change:
+    """One change of a program that is otherwise run as it is; this one changes nothing.
+
+    Changes are pickled where processes cannot be forked, so they hold plain data.
+    """
+
+    name: str = "unchanged"
+    """What a table calls it."""
+
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """The arguments of the program.
+
+        Args:
+            argv: those that it would have without this change, without its own name.
+        """
+        return tuple(argv)
+
+    def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The keyword arguments of a function that is run in place of a program.
+
+        Args:
+            keywords: those that it would have without this change.
+        """
+        return keywords
+
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables to set before anything runs."""
+        return {}
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Make the change in the process of the trial, while the program runs.
+
+        GPUs are simulated when this is entered, and no line of the program has run.
+        """
+        yield

@@ -1,0 +1,272 @@
+"""Running a function in processes of its own: forks of this one, or else new Pythons.
+
+Note [Forks for trials]
+A fork has torch imported already, which takes a new Python a second or more. It ends without the
+exit handlers of this process, but with those that the program registers. Its standard input is
+empty, and what it prints goes to a file. torch runs on one thread there: the threads that it had
+here do not exist in the fork, and work given to them would wait forever.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from typing import Any, Final, Generic, NoReturn, TextIO, TypeVar
+
+from ..errors import UsageError
+
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+
+_PAUSE: Final = 0.005
+"""Seconds between two looks at the processes."""
+
+
+def can_fork() -> bool:
+    """Whether processes are forked. On macOS, system libraries may fail in a fork."""
+    return sys.platform == "linux"
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[Request, Result]):
+    """Something to do in a process of its own.
+
+    Args:
+        function: of a module.
+        request: its argument.
+        lost: makes the result of a process that ended without one, from its exit status; negative
+            for a signal.
+        output: file for what it prints; empty for none.
+    """
+
+    function: Callable[[Request], Result]
+    request: Request
+    lost: Callable[[int], Result]
+    output: str = ""
+
+
+def run_in_child(work: Work[Request, Result]) -> Result:
+    """Do something in a process of its own.
+
+    Args:
+        work: what is done.
+
+    Returns:
+        What the function returned there.
+
+    Raises:
+        UsageError: it cannot be sent to another process.
+    """
+    return next(run_in_children([work], 1))[1]
+
+
+def run_in_children(
+    works: Sequence[Work[Request, Result]], processes: int
+) -> Iterator[tuple[int, Result]]:
+    """Do several things in processes of their own, some at a time.
+
+    Processes that still run when this is closed or fails are ended.
+
+    Args:
+        works: what is done.
+        processes: how many may run at once.
+
+    Yields:
+        The index of each and what it returned, in the order in which they end.
+
+    Raises:
+        UsageError: one cannot be sent to another process.
+    """
+    start = _Fork if can_fork() else _NewPython
+    with ExitStack() as exits:
+        folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="pytorch-memlab-"))
+        running: dict[int, _Child] = {}
+        exits.callback(_end, running)
+        waiting = list(enumerate(works))
+        while waiting or running:
+            while waiting and len(running) < processes:
+                index, work = waiting.pop(0)
+                running[index] = start(work, os.path.join(folder, str(index)))
+            ended = [index for index, child in running.items() if child.has_ended()]
+            for index in ended:
+                yield index, running.pop(index).result(works[index])
+            if not ended:
+                time.sleep(_PAUSE)
+
+
+def _end(running: dict[int, _Child]) -> None:
+    for child in running.values():
+        child.kill()
+
+
+class _Child:
+    """A process that writes a result.
+
+    Args:
+        result: path of the file for it.
+    """
+
+    def __init__(self, result: str) -> None:
+        self._path = result
+        self._status: int | None = None
+        """Its exit status; negative for a signal."""
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        raise NotImplementedError
+
+    def kill(self) -> None:
+        """End the process."""
+        raise NotImplementedError
+
+    def result(self, work: Work[Any, Any]) -> Any:
+        """What it returned."""
+        try:
+            with open(self._path, "rb") as file:
+                return pickle.load(file)  # noqa: S301 - a process of ours wrote it
+        except (OSError, EOFError, pickle.UnpicklingError):
+            return work.lost(self._status or 0)
+
+
+class _Fork(_Child):
+    """A fork of this process."""
+
+    def __init__(self, work: Work[Any, Any], result: str) -> None:
+        super().__init__(result)
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, from 3.12 on
+            self._pid = os.fork()
+        if not self._pid:
+            _be_fork(work, result)
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        if pid:
+            self._status = os.waitstatus_to_exitcode(status)
+        return bool(pid)
+
+    def kill(self) -> None:
+        """End the process."""
+        with suppress(OSError):
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+
+
+class _NewPython(_Child):
+    """A new Python, where processes cannot be forked."""
+
+    def __init__(self, work: Work[Any, Any], result: str) -> None:
+        super().__init__(result)
+        request = f"{result}.request"
+        try:
+            content = pickle.dumps(sys.path) + pickle.dumps((work.function, work.request))
+        except Exception as error:
+            raise UsageError(
+                f"this system cannot fork, and {error}: put the function into a module"
+            ) from None
+        with open(request, "wb") as file:
+            file.write(content)
+        with open(work.output or os.devnull, "wb") as output:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _NEW_PYTHON, request, result],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        self._status = self._process.poll()
+        return self._status is not None
+
+    def kill(self) -> None:
+        """End the process."""
+        self._process.kill()
+        self._process.wait()
+
+
+_NEW_PYTHON: Final = """\
+import pickle, sys
+with open(sys.argv[1], "rb") as file:
+    sys.path[:] = pickle.load(file)
+    function, request = pickle.load(file)
+from pytorch_memlab.fitting.child import write
+write(function(request), sys.argv[2])
+"""
+
+
+def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
+    """What a fork does: never return to what this process was doing."""
+    status = 1
+    try:
+        _forget_exit_handlers()
+        _redirect(work.output)
+        write(work.function(work.request), result)
+        status = 0
+        atexit._run_exitfuncs()
+        _end_own_children()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):
+                stream.flush()
+        os._exit(status)
+
+
+def write(found: Any, path: str) -> None:
+    """Write a result; a file of the name is complete."""
+    partial = f"{path}.partial"
+    with open(partial, "wb") as file:
+        pickle.dump(found, file, pickle.HIGHEST_PROTOCOL)
+    os.replace(partial, path)
+
+
+def _forget_exit_handlers() -> None:
+    """Leave those of the process that was forked to it."""
+    atexit._clear()
+    finalizers: Any = getattr(weakref.finalize, "_registry", {})
+    for one in list(finalizers):
+        one.atexit = False
+    weakref.finalize._registered_with_atexit = False  # type: ignore[attr-defined]
+
+
+def _redirect(output: str) -> None:
+    """Read nothing, and print to a file."""
+    reading = os.open(os.devnull, os.O_RDONLY)
+    writing = os.open(output or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    for source, target in ((reading, 0), (writing, 1), (writing, 2)):
+        os.dup2(source, target)
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the rest of the process
+    sys.stdout = _printing(1, "replace")
+    sys.stderr = _printing(2, "backslashreplace")
+
+
+def _printing(number: int, errors: str) -> TextIO:
+    return open(number, "w", buffering=1, errors=errors, closefd=False)
+
+
+def _end_own_children() -> None:
+    """End the processes that the program has left, such as workers of its data loaders."""
+    multiprocessing: Any = sys.modules.get("multiprocessing")
+    if multiprocessing is None:
+        return
+    for child in multiprocessing.active_children():
+        if child.daemon and child._parent_pid == os.getpid():
+            child.terminate()

@@ -1,0 +1,141 @@
+"""What is run: a script, a module, or a Python function."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Protocol
+
+from .._common import main_program
+from ..errors import UsageError
+from .change import Change
+
+
+class Target(Protocol):
+    """Something that a trial can run."""
+
+    @property
+    def name(self) -> str:
+        """What a table calls it."""
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether a trial may call it again until its peak repeats."""
+
+    def check(self) -> None:
+        """Find what is run.
+
+        Raises:
+            UsageError: it cannot be run.
+        """
+
+    def started(self, changes: Sequence[Change]) -> Any:
+        """Prepare to run it: a context manager around the run, with what runs it.
+
+        Args:
+            changes: of its arguments; the rest of them is made elsewhere.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramTarget:
+    """A script or a module, run as ``python`` would run it.
+
+    Args:
+        script: path of the file, or name of the module.
+        arguments: of the program, without its name.
+        is_module: whether ``script`` is the name of a module.
+    """
+
+    script: str
+    arguments: tuple[str, ...] = ()
+    is_module: bool = False
+
+    is_repeated = False
+
+    @property
+    def name(self) -> str:
+        """The program, without its folder, and its arguments."""
+        return " ".join([os.path.basename(self.script), *self.arguments])
+
+    def check(self) -> None:
+        """Find and compile the program.
+
+        Raises:
+            UsageError: there is no such file or module.
+        """
+        with main_program.first_on_path(self._folder()):
+            self._find(self.arguments)
+
+    @contextmanager
+    def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
+        """Make the program ``__main__``, with its own ``sys.argv``.
+
+        Args:
+            changes: of its arguments.
+
+        Yields:
+            What runs it.
+        """
+        arguments = self.arguments
+        for change in changes:
+            arguments = change.arguments(arguments)
+        with ExitStack() as exits:
+            exits.enter_context(main_program.first_on_path(self._folder()))
+            found = self._find(arguments)
+            main = exits.enter_context(found.as_main())
+            yield partial(exec, found.code, vars(main))
+
+    def _folder(self) -> str:
+        return os.getcwd() if self.is_module else os.path.dirname(os.path.realpath(self.script))
+
+    def _find(self, arguments: Sequence[str]) -> main_program.Program:
+        find = main_program.module if self.is_module else main_program.script
+        return find(self.script, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTarget:
+    """A Python function.
+
+    Args:
+        function: called with the keyword arguments alone.
+        keywords: its keyword arguments.
+    """
+
+    function: Callable[..., object]
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    is_repeated = True
+
+    @property
+    def name(self) -> str:
+        """The name of the function."""
+        return str(getattr(self.function, "__qualname__", None) or repr(self.function))
+
+    def check(self) -> None:
+        """Check that it can be called.
+
+        Raises:
+            UsageError: it is no function.
+        """
+        if not callable(self.function):
+            raise UsageError(f"fit takes a function to call, not {self.function!r}")
+
+    @contextmanager
+    def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
+        """Prepare the call.
+
+        Args:
+            changes: of its keyword arguments.
+
+        Yields:
+            What calls it.
+        """
+        keywords: Mapping[str, Any] = dict(self.keywords)
+        for change in changes:
+            keywords = change.keywords(keywords)
+        yield partial(self.function, **keywords)

@@ -1,0 +1,273 @@
+"""One run of a program without values, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from ..records import Gap
+from .change import Change
+from .child import Work, run_in_child, run_in_children
+from .settled import StepPeak, StepPeaks, TrialDone, stopping
+
+if TYPE_CHECKING:
+    from ..history.model import AllocationHistory
+    from ..simulation.hardware.gpu import GPU
+    from ..simulation.machine import Machine
+    from .target import Target
+
+UNLIMITED: Final = 2**47
+"""Bytes of the GPU that a trial runs on: the most that a simulated GPU can have."""
+
+
+class Ending(Enum):
+    """How the program of a trial ended.
+
+    ``SETTLED``: it was ended as its peak repeated. ``STEPS``: it was ended after the steps that
+    were asked for. ``UNSETTLED``: it was ended after many steps, and the peak did not repeat.
+    ``FINISHED``: it ended by itself. ``OUT_OF_MEMORY``: with an out-of-memory error, on a GPU of
+    its own memory. ``ERROR``: with another error.
+    """
+
+    SETTLED = "settled"
+    STEPS = "steps"
+    UNSETTLED = "unsettled"
+    FINISHED = "finished"
+    OUT_OF_MEMORY = "out of memory"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """What a program did with the memory of its GPUs.
+
+    Args:
+        gpu: that it ran on.
+        ending: how it ended.
+        error: the traceback of the program's error; empty without one.
+        history: every allocation, with its stack; None if no GPU was used or the run failed
+            before the first line.
+        step_peaks: peaks of each step.
+        gaps: what was not counted (``?``), estimated (``~``) or assumed.
+        gpu_reads: properties of the GPU that decided what ran, as attributes of ``GPU``.
+        capacity: bytes of the GPU that the run had; ``UNLIMITED`` for a run without limit.
+        seconds: of processor time.
+    """
+
+    gpu: GPU
+    ending: Ending
+    error: str = ""
+    history: AllocationHistory | None = None
+    step_peaks: tuple[StepPeak, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    gpu_reads: frozenset[str] = frozenset()
+    capacity: int = UNLIMITED
+    seconds: float = 0.0
+
+    @property
+    def asked_for_memory(self) -> bool:
+        """Whether the program asked how much memory the GPU has."""
+        return "total_memory" in self.gpu_reads
+
+    @property
+    def failed(self) -> bool:
+        """Whether the program ended with an error other than out of memory."""
+        return self.ending is Ending.ERROR
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """A trial to run; plain data, but for the function of a target.
+
+    Args:
+        target: what is run.
+        gpu: whose kernels run.
+        changes: of the target.
+        steps: optimizer steps after which it ends; None for when its peak has settled.
+        num_gpus: how many GPUs there are.
+        is_limited: whether the GPU has its own memory; otherwise it never runs out.
+        others: bytes that other processes hold, on a GPU of its own memory.
+        context: bytes of the CUDA context; None for the estimate that goes with the GPU.
+        output: file for what the program prints; empty for none.
+    """
+
+    target: Target
+    gpu: GPU
+    changes: tuple[Change, ...] = ()
+    steps: int | None = None
+    num_gpus: int = 1
+    is_limited: bool = False
+    context: int | None = None
+    others: int = 0
+    output: str = ""
+
+
+def run_trial(
+    target: Target,
+    gpu: GPU,
+    changes: Sequence[Change] = (),
+    steps: int | None = None,
+    *,
+    num_gpus: int = 1,
+    is_limited: bool = False,
+) -> Trial:
+    """Run a program once without values, in a process of its own.
+
+    Args:
+        target: what is run.
+        gpu: whose kernels run.
+        changes: of the target.
+        steps: optimizer steps after which it ends; None for when its peak has settled.
+        num_gpus: how many GPUs there are.
+        is_limited: whether the GPU has its own memory; otherwise it never runs out.
+
+    Raises:
+        UsageError: the program cannot be started.
+    """
+    return run(TrialRequest(target, gpu, tuple(changes), steps, num_gpus, is_limited))
+
+
+def run(request: TrialRequest) -> Trial:
+    """Run one trial.
+
+    Args:
+        request: the trial.
+    """
+    return run_in_child(_work(request))
+
+
+def run_all(
+    requests: Sequence[TrialRequest], processes: int | None = None
+) -> Iterator[tuple[int, Trial]]:
+    """Run several trials, some at a time.
+
+    Args:
+        requests: the trials.
+        processes: how many may run at once; None for as many as there are processors.
+
+    Yields:
+        The index of each and the trial, in the order in which they end.
+    """
+    yield from run_in_children([_work(one) for one in requests], processes or processors())
+
+
+def processors() -> int:
+    """How many processors this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _work(request: TrialRequest) -> Work[TrialRequest, Trial]:
+    def lost(status: int) -> Trial:
+        how = f"signal {-status}" if status < 0 else f"exit status {status}"
+        text = f"the process of the program ended with {how}"
+        return Trial(gpu=request.gpu, ending=Ending.ERROR, error=text)
+
+    return Work(_trial, request, lost, request.output)
+
+
+def _trial(request: TrialRequest) -> Trial:
+    """Run a trial in this process, which is its own."""
+    import torch
+
+    from ..history.recorder import Recording
+    from ..simulation import simulate
+    from ..simulation.patches import Patches
+    from .watched_gpu import GPUReads
+
+    torch.set_num_threads(1)
+    began = time.process_time()
+    reads = GPUReads()
+    memory: dict[str, Any] = {"context": request.context, "others": request.others}
+    if not request.is_limited:
+        memory = {"context": 0, "others": 0}
+    found: list[Trial] = []
+    with ExitStack() as exits:
+        for change in request.changes:
+            os.environ.update(change.environment())
+        gpu = reads.watched(request.gpu, None if request.is_limited else UNLIMITED)
+        machine = exits.enter_context(simulate(gpu, request.num_gpus, compute=False, **memory))
+        patches = Patches()
+        exits.callback(patches.undo)
+        reads.watch(machine, patches)
+        recording = Recording(history=True)
+        recording.begin()
+        peaks = StepPeaks(machine)
+
+        def result(ending: Ending, error: str = "") -> None:
+            if not found:
+                found.append(
+                    Trial(
+                        gpu=request.gpu,
+                        ending=ending,
+                        error=error,
+                        history=_history(recording),
+                        step_peaks=tuple(peaks.all),
+                        gaps=_gaps(machine),
+                        gpu_reads=reads.names(),
+                        capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
+                        seconds=time.process_time() - began,
+                    )
+                )
+
+        def done(has_settled: bool) -> None:
+            if request.steps is not None:
+                result(Ending.STEPS)
+            else:
+                result(Ending.SETTLED if has_settled else Ending.UNSETTLED)
+
+        try:
+            with _changed(request.changes), request.target.started(request.changes) as call:
+                with stopping(peaks, request.steps, done):
+                    call()
+                result(Ending.FINISHED)
+        except TrialDone:
+            pass
+        except SystemExit as exit_:
+            code = exit_.code
+            if code in (None, 0):
+                result(Ending.FINISHED)
+            else:
+                result(Ending.ERROR, f"SystemExit: {code}")
+        except torch.OutOfMemoryError:
+            result(Ending.OUT_OF_MEMORY, traceback.format_exc())
+        except BaseException:
+            result(Ending.ERROR, traceback.format_exc())
+            traceback.print_exc()
+        recording.end()
+    return found[0]
+
+
+@contextmanager
+def _changed(changes: Sequence[Change]) -> Iterator[None]:
+    with ExitStack() as exits:
+        for change in changes:
+            exits.enter_context(change.applied())
+        yield
+
+
+def _history(recording: Any) -> AllocationHistory | None:
+    from ..errors import HistoryError
+
+    with suppress(HistoryError):
+        history: AllocationHistory = recording.history()
+        return history
+    return None
+
+
+def _gaps(machine: Machine) -> tuple[Gap, ...]:
+    from ..devices.simulated_gaps import SimulatedGaps
+
+    reads = None if machine.shapes is None else machine.shapes.reads
+    found: dict[Any, Gap] = {}
+    for gaps in machine.gaps:
+        for gap in SimulatedGaps(gaps, reads).now().values():
+            found.setdefault(gap.subject, gap)
+    return tuple(found.values())

@@ -1,0 +1,133 @@
+"""Whether a program fits on a GPU: its recorded allocations on a GPU of that memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from ..history.model import Stack
+from ..history.replay import ReplayResult, replay
+from ..simulation.taken_memory import TakenMemory
+from .trial import Ending, Trial
+
+if TYPE_CHECKING:
+    from ..simulation.hardware.gpu import GPU
+
+
+@dataclass(frozen=True, slots=True)
+class FailedAllocation:
+    """The first request that a GPU has no room for.
+
+    Args:
+        size: bytes that were asked for.
+        stack: that asked, innermost first.
+        message: text of the error.
+    """
+
+    size: int
+    stack: Stack
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a program fits on a GPU.
+
+    Args:
+        name: of the GPU, as the user wrote it.
+        gpu: the GPU.
+        trial: that the verdict is of.
+        fits: None if the program failed, so that it is not known.
+        device: index of the GPU of the program that has least memory left.
+        reserved_peak: highest bytes that the allocator takes from that GPU; where the program does
+            not fit, those that it takes from a GPU without limit.
+        active_peak: highest bytes of all blocks in use, as ``reserved_peak``.
+        taken: bytes that the allocator does not get: the CUDA context, other processes.
+        failure: the request that fails; None if the program fits.
+        retries: how often cached memory goes back to the GPU to make room.
+    """
+
+    name: str
+    gpu: GPU
+    trial: Trial
+    fits: bool | None
+    device: int
+    reserved_peak: int
+    active_peak: int
+    taken: int
+    failure: FailedAllocation | None = None
+    retries: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of the GPU."""
+        return self.gpu.total_memory
+
+    @property
+    def headroom(self) -> int:
+        """Bytes that are left at the peak; negative for those that lack."""
+        return self.capacity - self.taken - self.reserved_peak
+
+
+def verdict(
+    trial: Trial, gpu: GPU, name: str = "", context: int | None = None, others: int = 0
+) -> Verdict:
+    """The verdict of a trial on a GPU that runs the program as the trial did.
+
+    Args:
+        trial: of the program.
+        gpu: the GPU.
+        name: as the user wrote it; the GPU's own if there is none.
+        context: bytes of the CUDA context; None for the estimate that goes with the GPU.
+        others: bytes that other processes hold.
+
+    Raises:
+        UsageError: context and other processes leave nothing of the GPU.
+    """
+    memory = TakenMemory.of(gpu, context, others)
+    taken = memory.context + memory.others
+    history = trial.history
+    devices = () if history is None else [one.device for one in history.devices]
+    found = [_on_device(trial, gpu, device, taken) for device in devices]
+    worst = min(found, key=_room, default=(None, None, 0))
+    limited, unlimited, device = worst
+    fits: bool | None = True
+    failure = None
+    if trial.ending is Ending.ERROR:
+        fits = None
+    failed = None if limited is None else limited.out_of_memory
+    if failed is not None and history is not None:
+        fits = False
+        failure = FailedAllocation(failed.size, history.stacks[failed.stack], failed.message)
+    shown = unlimited if fits is False else limited
+    return Verdict(
+        name=name or gpu.name,
+        gpu=gpu,
+        trial=trial,
+        fits=fits,
+        device=device,
+        reserved_peak=0 if shown is None else shown.peak_reserved,
+        active_peak=0 if shown is None else shown.peak_active,
+        taken=taken,
+        failure=failure,
+        retries=(0 if limited is None else limited.retries or 0),
+    )
+
+
+_Replays = tuple[ReplayResult | None, ReplayResult | None, int]
+
+
+def _on_device(trial: Trial, gpu: GPU, device: int, taken: int) -> _Replays:
+    """The allocations of one GPU of the program: with its memory, and without limit."""
+    assert trial.history is not None
+    limited = replay(trial.history, device, capacity=gpu.total_memory, taken=taken)
+    if limited.out_of_memory is None:
+        return limited, limited, device
+    return limited, replay(trial.history, device), device
+
+
+def _room(found: _Replays) -> tuple[bool, int]:
+    limited, unlimited, _ = found
+    assert limited is not None
+    assert unlimited is not None
+    return limited.out_of_memory is None, -unlimited.peak_reserved

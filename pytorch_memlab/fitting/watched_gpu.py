@@ -1,0 +1,131 @@
+"""Which properties of a GPU decide what a program does on it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ..simulation.hardware.gpu import GPU
+from ..simulation.torch_api.device_properties import DeviceProperties
+
+if TYPE_CHECKING:
+    from ..simulation.driver import SimulatedDriver
+    from ..simulation.machine import Machine
+    from ..simulation.patches import Patches
+    from ..simulation.simulated_gpu import SimulatedGPU
+
+_FIELDS: Final = frozenset(field.name for field in fields(GPU))
+
+_BEHIND: Final = {
+    **{name: (name,) for name in _FIELDS},
+    "L2_cache_size": ("l2_cache_size",),
+    "shared_memory_per_block_optin": ("shared_memory_per_multiprocessor", "major"),
+    "uuid": ("name",),
+}
+"""By a name of ``torch.cuda.get_device_properties``, the properties of ``GPU`` behind it."""
+
+_OF_MEMORY: Final = frozenset({"total", "free_memory", "process_memory"})
+
+
+class _WatchedGPU(GPU):
+    """A GPU that notes which of its properties are read.
+
+    It equals no other GPU: what caches keep for an equal one would not be read here.
+    """
+
+    __slots__ = ("_read",)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _FIELDS:
+            super().__getattribute__("_read").add(name)
+        return super().__getattribute__(name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+class _WatchedProperties(DeviceProperties):
+    """What the program reads of ``torch.cuda.get_device_properties``, one by one."""
+
+    def __getattribute__(self, name: str) -> Any:
+        read = super().__getattribute__("__dict__").get("_read")
+        if read is not None:
+            read.update(_BEHIND.get(name, ()))
+        return super().__getattribute__(name)
+
+
+class _WatchedDriver:
+    """The driver of a GPU for everything but its allocator."""
+
+    def __init__(self, driver: SimulatedDriver, read: set[str]) -> None:
+        self._driver = driver
+        self._read = read
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _OF_MEMORY:
+            self._read.add("total_memory")
+        return getattr(self._driver, name)
+
+
+class GPUReads:
+    """The properties of a GPU that were read since the program began."""
+
+    def __init__(self) -> None:
+        self._read: set[str] = set()
+        self._gpus: list[SimulatedGPU] = []
+        self._fixed: list[int | None] = []
+
+    def watched(self, gpu: GPU, memory: int | None) -> GPU:
+        """An equal GPU whose reads are noted.
+
+        Args:
+            gpu: to be like.
+            memory: its bytes; None for those of ``gpu``.
+        """
+        one: Any = object.__new__(_WatchedGPU)
+        object.__setattr__(one, "_read", self._read)
+        for name in _FIELDS:
+            object.__setattr__(one, name, getattr(gpu, name))
+        if memory is not None:
+            object.__setattr__(one, "total_memory", memory)
+        watched: GPU = one
+        return watched
+
+    def watch(self, machine: Machine, patches: Patches) -> None:
+        """Note reads from now on.
+
+        Args:
+            machine: that has begun.
+            patches: undone when the simulation ends.
+        """
+        self._gpus = machine.gpus.copy()
+        for gpu in self._gpus:
+            driver: Any = _WatchedDriver(gpu.driver, self._read)
+            gpu.driver = driver
+        cuda: Any = torch.cuda
+        properties_of = cuda._get_device_properties
+
+        def watched_properties(device: int) -> DeviceProperties:
+            before = self._read.copy()
+            found = properties_of(device)
+            self._read.intersection_update(before)
+            one: Any = object.__new__(_WatchedProperties)
+            vars(one).update(vars(found), _read=self._read)
+            properties: DeviceProperties = one
+            return properties
+
+        patches.set(cuda, "_get_device_properties", watched_properties)
+        self._fixed = [gpu.allocator.allowed_bytes for gpu in self._gpus]
+        self._read.clear()
+
+    def names(self) -> frozenset[str]:
+        """Those read so far."""
+        found = set(self._read)
+        if [gpu.allocator.allowed_bytes for gpu in self._gpus] != self._fixed:
+            found.add("total_memory")  # set_per_process_memory_fraction
+        return frozenset(found)
