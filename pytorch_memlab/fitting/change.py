@@ -43,3 +43,10 @@ class Change:
         GPUs are simulated when this is entered, and no line of the program has run.
         """
         yield
+
+    def finding(self) -> Any:
+        """What the change found in the program, as plain data.
+
+        This is called in the process of the trial, when the program has ended.
+        """
+        return None

@@ -58,6 +58,7 @@ class Trial:
         gpu_reads: properties of the GPU that decided what ran, as attributes of ``GPU``.
         capacity: bytes of the GPU that the run had; ``UNLIMITED`` for a run without limit.
         seconds: of processor time.
+        findings: what each change found, in their order.
     """
 
     gpu: GPU
@@ -69,6 +70,7 @@ class Trial:
     gpu_reads: frozenset[str] = frozenset()
     capacity: int = UNLIMITED
     seconds: float = 0.0
+    findings: tuple[Any, ...] = ()
 
     @property
     def asked_for_memory(self) -> bool:
@@ -214,6 +216,7 @@ def _trial(request: TrialRequest) -> Trial:
                         gpu_reads=reads.names(),
                         capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
                         seconds=time.process_time() - began,
+                        findings=tuple(change.finding() for change in request.changes),
                     )
                 )
 
