@@ -10,6 +10,7 @@ from typing import Protocol
 
 from pytorch_memlab.cli.completion import CompletionCommand
 from pytorch_memlab.cli.diff import DiffCommand
+from pytorch_memlab.cli.fit import FitCommand
 from pytorch_memlab.cli.merge import MergeCommand
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.peak import PeakCommand
@@ -46,7 +47,7 @@ class Command(Protocol):
 
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
-    "profile a program": {"run": RunCommand()},
+    "profile a program": {"run": RunCommand(), "fit": FitCommand()},
     "look at what was recorded": {
         "show": ShowCommand(),
         "top": TopCommand(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -239,13 +240,25 @@ def _trial(request: TrialRequest) -> Trial:
                 result(Ending.FINISHED)
             else:
                 result(Ending.ERROR, f"SystemExit: {code}")
-        except torch.OutOfMemoryError:
-            result(Ending.OUT_OF_MEMORY, traceback.format_exc())
-        except BaseException:
-            result(Ending.ERROR, traceback.format_exc())
-            traceback.print_exc()
+        except BaseException as error:
+            text = traceback.format_exc()
+            result(Ending.OUT_OF_MEMORY if _is_out_of_memory(error) else Ending.ERROR, text)
+            sys.stderr.write(text)
         recording.end()
     return found[0]
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an exception is, or comes from, an out-of-memory error of a GPU."""
+    import torch
+
+    seen: list[BaseException] = []
+    while error is not None and error not in seen:
+        if isinstance(error, torch.OutOfMemoryError):
+            return True
+        seen.append(error)
+        error = error.__cause__ or error.__context__
+    return False
 
 
 @contextmanager

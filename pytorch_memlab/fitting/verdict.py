@@ -88,46 +88,54 @@ def verdict(
     taken = memory.context + memory.others
     history = trial.history
     devices = () if history is None else [one.device for one in history.devices]
-    found = [_on_device(trial, gpu, device, taken) for device in devices]
-    worst = min(found, key=_room, default=(None, None, 0))
-    limited, unlimited, device = worst
-    fits: bool | None = True
-    failure = None
-    if trial.ending is Ending.ERROR:
-        fits = None
-    failed = None if limited is None else limited.out_of_memory
-    if failed is not None and history is not None:
-        fits = False
-        failure = FailedAllocation(failed.size, history.stacks[failed.stack], failed.message)
-    shown = unlimited if fits is False else limited
+    replays = [_on_device(trial, gpu, device, taken) for device in devices]
+    worst = min(replays, key=_room, default=None)
+    failed = None if worst is None else _failed(trial, worst)
+    fits = None if trial.ending is Ending.ERROR else failed is None
+    shown = None if worst is None else worst.unlimited if fits is False else worst.limited
     return Verdict(
         name=name or gpu.name,
         gpu=gpu,
         trial=trial,
         fits=fits,
-        device=device,
+        device=0 if worst is None else worst.device,
         reserved_peak=0 if shown is None else shown.peak_reserved,
         active_peak=0 if shown is None else shown.peak_active,
         taken=taken,
-        failure=failure,
-        retries=(0 if limited is None else limited.retries or 0),
+        failure=failed,
+        retries=0 if worst is None else worst.limited.retries or 0,
     )
 
 
-_Replays = tuple[ReplayResult | None, ReplayResult | None, int]
+@dataclass(frozen=True, slots=True)
+class _Replays:
+    """The allocations of one GPU of the program: with the memory of the GPU, and without limit."""
+
+    device: int
+    limited: ReplayResult
+    unlimited: ReplayResult
 
 
 def _on_device(trial: Trial, gpu: GPU, device: int, taken: int) -> _Replays:
-    """The allocations of one GPU of the program: with its memory, and without limit."""
     assert trial.history is not None
     limited = replay(trial.history, device, capacity=gpu.total_memory, taken=taken)
     if limited.out_of_memory is None:
-        return limited, limited, device
-    return limited, replay(trial.history, device), device
+        return _Replays(device, limited, limited)
+    return _Replays(device, limited, replay(trial.history, device))
 
 
-def _room(found: _Replays) -> tuple[bool, int]:
-    limited, unlimited, _ = found
-    assert limited is not None
-    assert unlimited is not None
-    return limited.out_of_memory is None, -unlimited.peak_reserved
+def _failed(trial: Trial, replays: _Replays) -> FailedAllocation | None:
+    """The request that ends the program; None if the program fits."""
+    assert trial.history is not None
+    failures = replays.limited.failures
+    if trial.ending is not Ending.OUT_OF_MEMORY:
+        # A failure that the run on this very memory had too is one that the program went on after.
+        failures = tuple(one for one in failures if not one.was_recorded)
+    if not failures:
+        return None
+    last = failures[-1]
+    return FailedAllocation(last.size, trial.history.stacks[last.stack], last.message)
+
+
+def _room(replays: _Replays) -> tuple[bool, int]:
+    return replays.limited.out_of_memory is None, -replays.unlimited.peak_reserved

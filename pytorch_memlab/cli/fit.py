@@ -1,0 +1,186 @@
+"""``pytorch-memlab fit``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab._common.standard_output import print_to_stdout
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
+from pytorch_memlab.cli.fit_options import add_fit_options
+from pytorch_memlab.cli.notices import tell
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.errors import UsageError
+
+if TYPE_CHECKING:
+    from pytorch_memlab.fitting.comparison import Settings
+    from pytorch_memlab.fitting.report import FitReport
+    from pytorch_memlab.fitting.target import ProgramTarget
+    from pytorch_memlab.fitting.verdict import Verdict
+    from pytorch_memlab.simulation.hardware.gpu import GPU
+
+_FAILED = 1
+_INTERRUPTED = 130
+"""What shells give for a command that Ctrl-C ended."""
+
+
+class FitCommand:
+    """Show on which GPUs a program fits, without any of them.
+
+    The program runs unmodified and without values, as run --dry-run does it, and ends once the
+    peak of its training steps repeats. GPUs on which the same happens share a run; its allocations
+    are replayed with the memory of each. What the program prints goes to files, which are named
+    below the table.
+
+    A ? after a peak says that not all memory is counted, or that the program read values that
+    decide shapes; a ~ that an estimate is included. The notes at the end say what.
+
+    for example:
+      pytorch-memlab fit train.py --batch-size 8
+      pytorch-memlab fit --gpu rtx4090,a100,h100 train.py -- --batch-size 8
+      pytorch-memlab fit --gpu 24GiB --steps 5 -m package.train
+
+    exit codes:
+      0  the program fits on one of the GPUs at least
+      1  the program failed
+      2  the command line cannot be carried out, and nothing ran
+      3  the program fits on none of the GPUs
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+        add_fit_options(parser)
+
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
+        """Find the program and the GPUs.
+
+        Args:
+            options: what was given.
+            process: not needed.
+
+        Returns:
+            What runs the program, and returns the exit code.
+
+        Raises:
+            UsageError: an option cannot be carried out, or there is no such program.
+        """
+        del process
+        if options.steps is not None and options.steps < 1:
+            raise UsageError(
+                f"--steps is a number of optimizer steps from 1 on, not {options.steps}"
+            )
+        gpus = find_gpus(options.gpu)
+        settings = _settings(options)
+        _check_memory(gpus, settings)
+        target = _target(options)
+        target.check()
+        return partial(_fit, target, gpus, settings)
+
+
+def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
+    """The GPUs of ``--gpu``, each once.
+
+    Args:
+        names: as they were typed; None for all presets.
+
+    Raises:
+        UnknownGPUError: there is no such GPU.
+    """
+    from pytorch_memlab.simulation.hardware.presets import PRESETS, find_gpu
+
+    if names is None:
+        return list(PRESETS.items())
+    stripped = dict.fromkeys(name.strip() for name in names)
+    return [(name, find_gpu(name)) for name in stripped]
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    from pytorch_memlab.fitting.comparison import Settings
+    from pytorch_memlab.simulation.sizes import read_size
+
+    if not 1 <= options.num_gpus <= 128:
+        raise UsageError(f"--num-gpus is a number from 1 to 128, not {options.num_gpus}")
+    context = options.cuda_context
+    return Settings(
+        steps=options.steps,
+        num_gpus=options.num_gpus,
+        context=None if context is None else read_size("--cuda-context", context),
+        others=read_size("--reserve", options.reserve or 0),
+    )
+
+
+def _check_memory(gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
+    from pytorch_memlab.simulation.taken_memory import TakenMemory
+
+    for _, gpu in gpus:
+        TakenMemory.of(gpu, settings.context, settings.others)
+
+
+def _target(options: argparse.Namespace) -> ProgramTarget:
+    from pytorch_memlab.fitting.target import ProgramTarget
+
+    if options.script == "-":
+        raise UsageError("fit runs a program several times: give the file of a script, not -")
+    arguments = options.arguments
+    if arguments[:1] == ["--"]:
+        arguments = arguments[1:]
+    return ProgramTarget(options.script, tuple(arguments), options.is_module)
+
+
+def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> int:
+    from dataclasses import replace
+
+    from pytorch_memlab.fitting.comparison import compare_gpus
+    from pytorch_memlab.fitting.report import fit_report
+    from pytorch_memlab.render import fit
+
+    folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
+    known: list[tuple[int, Verdict]] = []
+    is_interrupted = False
+    try:
+        with closing(compare_gpus(target, gpus, replace(settings, output=folder))) as found:
+            for one in found:
+                known.append(one)
+                _tell_progress(len(known), len(gpus))
+    except KeyboardInterrupt:
+        is_interrupted = True
+    names = [name for name, _ in gpus]
+    report = fit_report(target.name, names, known, settings.num_gpus, settings.steps)
+    print_to_stdout(fit.text(report))
+    _tell_output(folder)
+    if report.error:
+        print(f"\n{report.error}", file=sys.stderr, end="")
+    if is_interrupted:
+        tell(f"interrupted: {len(known)} of {len(gpus)} GPUs are known")
+        return _INTERRUPTED
+    return _exit_code(report)
+
+
+def _exit_code(report: FitReport) -> int:
+    if report.fitting:
+        return 0
+    return DOES_NOT_FIT if any(one.fits is False for one in report.verdicts) else _FAILED
+
+
+def _tell_progress(known: int, total: int) -> None:
+    """How many GPUs are known, in a terminal; the last message says nothing new."""
+    if known < total and sys.stderr is not None and sys.stderr.isatty():
+        tell(f"{known} of {total} GPUs")
+
+
+def _tell_output(folder: str) -> None:
+    """Where the output of the program is; files without any are removed."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if not os.path.getsize(path):
+            os.remove(path)
+    if os.listdir(folder):
+        tell(f"what the program printed is in {folder}")
+    else:
+        os.rmdir(folder)

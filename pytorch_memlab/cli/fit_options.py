@@ -1,0 +1,66 @@
+"""The options of ``pytorch-memlab fit``, in the groups that its help shows."""
+
+from __future__ import annotations
+
+import argparse
+
+from pytorch_memlab.cli.parser import CommandParser
+
+
+def add_fit_options(parser: CommandParser) -> None:
+    """Declare the options.
+
+    Args:
+        parser: of the command.
+    """
+    parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [--] [ARGS ...]"
+    parser.hint_on_unknown = "; options of the script go after it: fit SCRIPT ARGS"
+    add = parser.add_argument_group("what to run").add_argument
+    add(
+        "-m",
+        "--module",
+        dest="is_module",
+        action="store_true",
+        help="run a module, as python -m does",
+    )
+    add("script", metavar="SCRIPT", help="the file, or with -m the module, to run")
+    # Not required: Python before 3.13 names it among the missing arguments otherwise.
+    add(
+        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program"
+    ).required = False
+    add = parser.add_argument_group("how long").add_argument
+    add(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="end the program after N optimizer steps (default: when the peak of a step repeats;"
+        " a program without an optimizer runs to its end)",
+    )
+    add = parser.add_argument_group("GPUs").add_argument
+    add(
+        "--gpu",
+        action="extend",
+        type=lambda names: names.split(","),
+        metavar="LIST",
+        help="try these GPUs: names (t4, rtx4090, a100, h100), sizes (24GiB), or TOML files with"
+        " name, memory, compute_capability and multiprocessors. Separated by commas, repeatable"
+        " (default: all GPUs that have a name)",
+    )
+    add(
+        "--num-gpus",
+        type=int,
+        default=1,
+        metavar="N",
+        help="number of GPUs that the program has, all alike (default: 1)",
+    )
+    add(
+        "--cuda-context",
+        metavar="SIZE",
+        help="memory that the CUDA context takes of each GPU, such as 450MiB (default: a built-in"
+        " estimate for a GPU with a name, 0 for a size)",
+    )
+    add(
+        "--reserve",
+        metavar="SIZE",
+        help="memory that other processes use on each GPU (default: 0)",
+    )

@@ -1,0 +1,200 @@
+"""A program on several GPUs: as few runs as tell how it fits on each.
+
+Note [Runs for several GPUs]
+A run without a memory limit stands for every GPU on which the same happens; each of them gets a
+verdict by a replay. Two kinds of program need more runs. One that asks how much memory there is
+runs on each GPU with the memory of that GPU. One that catches out-of-memory errors and goes on,
+with a smaller batch perhaps, runs on each GPU that its first way does not fit: one such run on the
+largest of them shows whether it does so.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from ..simulation.taken_memory import TakenMemory
+from .change import Change
+from .gpu_classes import runs_alike
+from .trial import Ending, Trial, TrialRequest, run, run_all
+from .verdict import Verdict, verdict
+
+if TYPE_CHECKING:
+    from ..simulation.hardware.gpu import GPU
+    from .target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a program is run.
+
+    Args:
+        changes: of the program.
+        steps: optimizer steps after which it ends; None for when its peak has settled.
+        num_gpus: how many GPUs there are.
+        context: bytes of the CUDA context; None for the estimate that goes with each GPU.
+        others: bytes that other processes hold.
+        processes: how many runs there may be at once; None for as many as there are processors.
+        output: folder for what the program prints, with a file for each run; empty for none.
+    """
+
+    changes: tuple[Change, ...] = ()
+    steps: int | None = None
+    num_gpus: int = 1
+    context: int | None = None
+    others: int = 0
+    processes: int | None = None
+    output: str = ""
+
+
+def compare_gpus(
+    target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
+) -> Generator[tuple[int, Verdict], None, None]:
+    """Whether a program fits on each of several GPUs.
+
+    Args:
+        target: the program.
+        gpus: names and GPUs.
+        settings: how it is run.
+
+    Yields:
+        The index of each GPU, and its verdict, as soon as it is known.
+
+    Raises:
+        UsageError: the program cannot be started.
+    """
+    yield from _Comparison(target, gpus, settings).verdicts()
+
+
+class _Comparison:
+    def __init__(self, target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
+        self._target = target
+        self._gpus = gpus
+        self._settings = settings
+        self._pending = list(range(len(gpus)))
+        self._too_large: list[tuple[int, Verdict]] = []
+
+    def verdicts(self) -> Iterator[tuple[int, Verdict]]:
+        first = self._run(self._pending[0])
+        if first.failed and len(self._pending) > 1:
+            yield from self._after_error(first)
+            return
+        yield from self._shared(first, self._pending[0])
+        while self._pending:
+            yield from self._run_classes(first)
+        yield from self._with_own_memory()
+
+    def _after_error(self, first: Trial) -> Iterator[tuple[int, Verdict]]:
+        """The program failed on one GPU: it may be too old for it, or fail on all of them."""
+        others = [index for index in self._pending if not self._alike(first, 0, index)]
+        newest = max(others, key=lambda index: self._age(index), default=None)
+        second = None if newest is None else self._run(newest)
+        if newest is None or second is None or second.failed:
+            for index in self._pending:
+                yield index, self._verdict(first, index)
+            return
+        yield from self._shared(first, 0)
+        yield from self._shared(second, newest)
+        while self._pending:
+            yield from self._run_classes(second)
+        yield from self._with_own_memory()
+
+    def _age(self, index: int) -> tuple[int, int]:
+        gpu = self._gpus[index][1]
+        return gpu.major, gpu.minor
+
+    def _run_classes(self, known: Trial) -> Iterator[tuple[int, Verdict]]:
+        """Run the program once for each class of GPUs that may differ."""
+        if known.asked_for_memory:
+            yield from self._run_limited(self._pending)
+            self._pending = []
+            return
+        chosen: list[int] = []
+        for index in self._pending:
+            if not any(self._alike(known, one, index) for one in chosen):
+                chosen.append(index)
+        requests = [self._request(index) for index in chosen]
+        for number, trial in run_all(requests, self._settings.processes):
+            index = chosen[number]
+            if trial.failed:  # another run at the same time may be the reason
+                trial = run(requests[number])
+            yield from self._shared(trial, index)
+
+    def _shared(self, trial: Trial, index: int) -> Iterator[tuple[int, Verdict]]:
+        """The verdicts that follow from a run on one GPU."""
+        if trial.asked_for_memory and not trial.failed:
+            return
+        for other in [one for one in self._pending if self._alike(trial, index, one)]:
+            self._pending.remove(other)
+            found = self._verdict(trial, other)
+            if found.fits is False:
+                self._too_large.append((other, found))
+            else:
+                yield other, found
+
+    def _with_own_memory(self) -> Iterator[tuple[int, Verdict]]:
+        """Where the program does not fit, see whether it goes on after the error."""
+        if not self._too_large:
+            return
+        found = dict(self._too_large)
+        largest = max(found, key=lambda index: self._room(index))
+        trial = run(self._request(largest, is_limited=True))
+        if trial.failed or trial.ending is Ending.OUT_OF_MEMORY:
+            yield from found.items()
+            return
+        yield largest, self._verdict(trial, largest)
+        yield from self._run_limited([index for index in found if index != largest])
+
+    def _run_limited(self, indexes: Sequence[int]) -> Iterator[tuple[int, Verdict]]:
+        """Run the program on GPUs with their own memory."""
+        indexes = list(indexes)
+        requests = [self._request(index, is_limited=True) for index in indexes]
+        for number, trial in run_all(requests, self._settings.processes):
+            if trial.failed:
+                trial = run(requests[number])
+            yield indexes[number], self._verdict(trial, indexes[number])
+
+    def _alike(self, trial: Trial, one: int, other: int) -> bool:
+        return runs_alike(self._gpus[one][1], self._gpus[other][1], trial.gpu_reads)
+
+    def _room(self, index: int) -> int:
+        gpu = self._gpus[index][1]
+        taken = TakenMemory.of(gpu, self._settings.context, self._settings.others)
+        return gpu.total_memory - taken.context - taken.others
+
+    def _run(self, index: int) -> Trial:
+        return run(self._request(index))
+
+    def _verdict(self, trial: Trial, index: int) -> Verdict:
+        name, gpu = self._gpus[index]
+        return verdict(trial, gpu, name, self._settings.context, self._settings.others)
+
+    def _request(self, index: int, *, is_limited: bool = False) -> TrialRequest:
+        settings = self._settings
+        name, gpu = self._gpus[index]
+        request = TrialRequest(
+            self._target,
+            gpu,
+            settings.changes,
+            settings.steps,
+            settings.num_gpus,
+            is_limited,
+            settings.context,
+            settings.others,
+        )
+        if not settings.output:
+            return request
+        kind = "-limited" if is_limited else ""
+        file = f"{_file_name(name)}{kind}.txt"
+        return replace(request, output=os.path.join(settings.output, file))
+
+
+def _file_name(name: str) -> str:
+    """A GPU as a part of a file name.
+
+    >>> _file_name("gpus/mine.toml")
+    'gpus_mine.toml'
+    """
+    return "".join(one if one.isalnum() or one in "-_." else "_" for one in name)

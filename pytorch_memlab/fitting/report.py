@@ -1,0 +1,97 @@
+"""What ``fit`` found: finished data for the renderers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ..records import Gap, GapKind
+from .trial import Ending, Trial
+from .verdict import Verdict
+
+_HARMLESS = ("0", "equal")
+"""What a value is assumed to be where that decides no shape by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """Whether a program fits on some GPUs.
+
+    Args:
+        program: its name and arguments, or the name of a function.
+        verdicts: those that are known, by the memory of the GPU.
+        unknown: names of GPUs that were not reached.
+        num_gpus: how many GPUs the program had.
+        steps: optimizer steps that were asked for; None for until the peak repeats.
+    """
+
+    program: str
+    verdicts: tuple[Verdict, ...]
+    unknown: tuple[str, ...] = ()
+    num_gpus: int = 1
+    steps: int | None = None
+
+    @property
+    def fitting(self) -> tuple[Verdict, ...]:
+        """Those of the GPUs that the program fits on."""
+        return tuple(one for one in self.verdicts if one.fits)
+
+    @property
+    def error(self) -> str:
+        """The traceback of the program's error on a GPU; empty if it ran on all of them."""
+        return next((one.trial.error for one in self.verdicts if one.fits is None), "")
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The runs that the verdicts are of."""
+        return tuple({id(one.trial): one.trial for one in self.verdicts}.values())
+
+    @property
+    def gaps(self) -> tuple[Gap, ...]:
+        """What was not counted, estimated or assumed in any run, each once."""
+        found = {gap.subject: gap for trial in self.trials for gap in trial.gaps}
+        return tuple(found.values())
+
+    @property
+    def unsettled(self) -> tuple[Verdict, ...]:
+        """Those of runs whose peak did not repeat."""
+        return tuple(one for one in self.verdicts if one.trial.ending is Ending.UNSETTLED)
+
+
+def fit_report(
+    program: str,
+    names: Sequence[str],
+    known: Iterable[tuple[int, Verdict]],
+    num_gpus: int = 1,
+    steps: int | None = None,
+) -> FitReport:
+    """Put verdicts in the order of the GPUs' memory.
+
+    Args:
+        program: its name and arguments.
+        names: of all GPUs that were asked for.
+        known: indexes and verdicts of those that were reached.
+        num_gpus: how many GPUs the program had.
+        steps: optimizer steps that were asked for.
+    """
+    found = dict(known)
+    ordered = sorted(found, key=lambda index: (found[index].capacity, index))
+    unknown = tuple(name for index, name in enumerate(names) if index not in found)
+    verdicts = tuple(found[index] for index in ordered)
+    return FitReport(program, verdicts, unknown, num_gpus, steps)
+
+
+def mark(trial: Trial) -> str:
+    """``?`` for a peak that is a lower bound or rests on assumed shapes, ``~`` for an estimate.
+
+    Args:
+        trial: of the program.
+    """
+    kinds = {
+        gap.kind
+        for gap in trial.gaps
+        if gap.kind is not GapKind.ASSUMED or gap.assumption not in _HARMLESS
+    }
+    if kinds & {GapKind.UNMODELLED, GapKind.UNCOUNTED, GapKind.ASSUMED}:
+        return "?"
+    return "~" if kinds else ""

@@ -1,0 +1,194 @@
+"""Whether a program fits on some GPUs, as text."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
+from .._common.user_code import is_of_user
+from .gaps import summary
+from .source_line import source_line
+
+if TYPE_CHECKING:
+    from ..fitting.report import FitReport
+    from ..fitting.verdict import FailedAllocation, Verdict
+
+_WIDTH: Final = 80
+_NAME: Final = 20
+_HEADS: Final = ("memory", "context", "peak", "left")
+
+
+def text(report: FitReport) -> str:
+    """The verdicts of all GPUs.
+
+    Args:
+        report: what was found.
+
+    Returns:
+        Lines of at most 80 columns: what ran, a table, why the program does not fit, and notes.
+    """
+    lines = [*_heading(report)]
+    if report.verdicts:
+        lines += ["", *_table(report)]
+    failures = list(_failures(report.verdicts))
+    if failures:
+        lines += ["", *failures]
+    notes = list(_notes(report))
+    if notes:
+        lines += [""]
+    for note in notes:
+        lines += _wrapped(note)
+    return "\n".join(lines) + "\n"
+
+
+def _heading(report: FitReport) -> Iterator[str]:
+    yield _cut(f"{printable(report.program)}: {_ran(report)}")
+    known, fitting = report.verdicts, report.fitting
+    count = f"{len(known)} GPU{'s' * (len(known) != 1)}"
+    if not known:
+        yield "nothing is known yet of any GPU"
+    elif fitting:
+        smallest = f"{fitting[0].name} ({prose_size(fitting[0].capacity)})"
+        more = f"; the smallest is {smallest}" if len(known) > 1 else f": {smallest}"
+        yield from _wrapped(f"fits on {len(fitting)} of {count}{more}")
+    elif all(one.fits is None for one in known):
+        yield f"the program failed on {'all ' * (len(known) > 1)}{count}"
+    else:
+        yield f"fits on none of {count}"
+
+
+def _ran(report: FitReport) -> str:
+    steps = max((len(one.step_peaks) for one in report.trials), default=0)
+    each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
+    if not steps:
+        return f"run without values{each}"
+    return f"{steps} step{'s' * (steps != 1)} without values{each}"
+
+
+def _table(report: FitReport) -> Iterator[str]:
+    yield f"{'GPU':{_NAME}}" + "".join(f"{head:>12}" for head in _HEADS) + "  fits"
+    for one in report.verdicts:
+        yield _row(one)
+    for name in report.unknown:
+        yield f"{_name(name)}{'not reached':>12}"
+
+
+def _row(verdict: Verdict) -> str:
+    from ..fitting.report import mark
+
+    if verdict.fits is None:
+        sizes = [prose_size(verdict.capacity), prose_size(verdict.taken), "", ""]
+    else:
+        sizes = [
+            prose_size(verdict.capacity),
+            prose_size(verdict.taken),
+            prose_size(verdict.reserved_peak) + mark(verdict.trial),
+            _signed(verdict.headroom),
+        ]
+    cells = "".join(f"{size:>12}" for size in sizes)
+    return f"{_name(verdict.name)}{cells}  {_answer(verdict)}"
+
+
+def _name(name: str) -> str:
+    shown = printable(name)
+    return f"{shown if len(shown) < _NAME else shown[: _NAME - 2] + '…':{_NAME}}"
+
+
+def _signed(size: int) -> str:
+    return f"-{prose_size(-size)}" if size < 0 else prose_size(size)
+
+
+def _answer(verdict: Verdict) -> str:
+    if verdict.fits is None:
+        return "failed"
+    if not verdict.fits:
+        return "no"
+    from ..fitting.trial import Ending
+
+    return "so far" if verdict.trial.ending is Ending.UNSETTLED else "yes"
+
+
+# Where it does not fit
+
+
+def _failures(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """Where the memory runs out, with the GPUs of each place."""
+    names: dict[tuple[str, str, int], list[str]] = {}
+    for one in verdicts:
+        if one.failure is not None:
+            names.setdefault((*_place(one.failure), one.failure.size), []).append(one.name)
+    for (place, code, size), found in names.items():
+        yield _cut(f"out of memory at {place}" + (f": {code}" if code else ""))
+        yield from _wrapped(f"asks for {prose_size(size)} on {', '.join(found)}", indent="  ")
+
+
+def _place(failure: FailedAllocation) -> tuple[str, str]:
+    """The innermost line of the program, and its source."""
+    of_user = [frame for frame in failure.stack if is_of_user(frame.filename)]
+    frames = of_user or list(failure.stack)
+    if not frames:
+        return "an unknown line", ""
+    frame = frames[0]
+    place = f"{os.path.basename(frame.filename)}:{frame.line} in {frame.name}"
+    return printable(place), printable(source_line(frame.filename, frame.line))
+
+
+# Notes
+
+
+def _notes(report: FitReport) -> Iterator[str]:
+    if any(one.fits is not None for one in report.verdicts):
+        yield (
+            "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left:"
+            " what is free beside it and the CUDA context, whose size is an estimate"
+        )
+    yield from _about_steps(report)
+    if report.fitting and not any(one.reserved_peak for one in report.verdicts):
+        yield (
+            'the program created no CUDA tensor: move the model and its inputs to the device "cuda"'
+        )
+    retries = [one for one in report.verdicts if one.fits and one.retries]
+    if retries:
+        named = ", ".join(one.name for one in retries)
+        yield f"close to full, PyTorch gives cached memory back and asks again: {named}"
+    yield from summary(report.gaps)
+
+
+def _about_steps(report: FitReport) -> Iterator[str]:
+    from ..fitting.trial import Ending
+
+    endings = {one.ending for one in report.trials}
+    if Ending.SETTLED in endings:
+        yield (
+            "the peak repeated, so the runs ended there: what follows in the program, such as an"
+            " evaluation, did not run (--steps N runs N optimizer steps)"
+        )
+    if Ending.STEPS in endings:
+        yield f"the runs ended after --steps {report.steps}"
+    if Ending.UNSETTLED in endings:
+        trial = next(one for one in report.trials if one.ending is Ending.UNSETTLED)
+        peaks = [max(one.requested) for one in trial.step_peaks[1:]]
+        yield (
+            f"the peak did not repeat within {len(trial.step_peaks)} steps: their requests are"
+            f" {prose_size(min(peaks))} to {prose_size(max(peaks))}, and a later step may need"
+            " more (--steps N runs N steps)"
+        )
+
+
+def _wrapped(line: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(
+        line,
+        _WIDTH,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
