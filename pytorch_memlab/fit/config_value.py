@@ -1,0 +1,191 @@
+"""One value of a configuration file or a script, replaced in the text of the file.
+
+Comments, anchors and the layout stay: a program may read its file in any way. JSON has nothing
+but values and is written anew.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from .._common.quoted import shortened
+from ..errors import UsageError
+
+if TYPE_CHECKING:
+    from yaml.nodes import Node
+
+Value = int | str
+"""A number, or a word such as ``bf16``."""
+
+_TOML_TOKEN: Final = re.compile(r"[^\s,\[\]{}#=]+")
+
+
+class _NoSuchKeyError(Exception):
+    """A part of a key that a file does not have; ``known`` are those that it has there."""
+
+    def __init__(self, part: str, known: Iterable[object]) -> None:
+        super().__init__(part)
+        self.part = part
+        self.known = [str(one) for one in known]
+
+
+def changed_text(path: str, text: str, key: str, value: Value) -> str:
+    """The text of a file with another value.
+
+    Args:
+        path: of the file; its ending says what it holds.
+        text: of the file.
+        key: where the value stands: names with dots between them, and numbers in lists.
+        value: the other value.
+
+    Raises:
+        UsageError: the file does not hold what its ending says, or has no such key.
+    """
+    change = FORMATS[os.path.splitext(path)[1].lower().removeprefix(".")]
+    try:
+        return change(text, key.split("."), value)
+    except _NoSuchKeyError as error:
+        near = get_close_matches(error.part, error.known, n=1)
+        known = ", ".join(error.known)
+        hint = f"did you mean {near[0]}?" if near else f"there is {shortened(known or 'nothing')}"
+        where = "" if error.part == key else f" of {key}"
+        raise UsageError(f"{path} has no {error.part}{where}: {hint}") from None
+    except (ValueError, SyntaxError) as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(f"cannot read {path}: {shortened(problem)}") from None
+
+
+def _json(text: str, parts: Sequence[str], value: Value) -> str:
+    return json.dumps(_with_value(json.loads(text), parts, value), indent=2)
+
+
+def _toml(text: str, parts: Sequence[str], value: Value) -> str:
+    """The first of all edits of one token after which the file says what it should."""
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+
+    expected = _with_value(tomllib.loads(text), parts, value)
+    written = str(value) if isinstance(value, int) else json.dumps(value)
+    for token in _TOML_TOKEN.finditer(text):
+        changed = text[: token.start()] + written + text[token.end() :]
+        try:
+            if tomllib.loads(changed) == expected:
+                return changed
+        except tomllib.TOMLDecodeError:
+            continue
+    raise ValueError(f"{'.'.join(parts)} is no plain value")
+
+
+def _yaml(text: str, parts: Sequence[str], value: Value) -> str:
+    try:
+        import yaml
+    except ImportError:
+        raise UsageError("YAML files need PyYAML: pip install pyyaml") from None
+
+    try:
+        documents = list(yaml.compose_all(text, yaml.SafeLoader))
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    node: Node | None = documents[0] if documents else None
+    for part in parts:
+        node = _yaml_part(node, part)
+    if not isinstance(node, yaml.ScalarNode):
+        raise ValueError(f"{'.'.join(parts)} is no plain value")
+    return text[: node.start_mark.index] + str(value) + text[node.end_mark.index :]
+
+
+def _yaml_part(node: Node | None, part: str) -> Node:
+    import yaml
+
+    if isinstance(node, yaml.SequenceNode):
+        items: dict[str, Node] = {str(n): one for n, one in enumerate(node.value)}
+    elif isinstance(node, yaml.MappingNode):
+        items = {str(name.value): one for name, one in node.value}
+    else:
+        items = {}
+    if part not in items:
+        raise _NoSuchKeyError(part, items)
+    return items[part]
+
+
+def _python(text: str, parts: Sequence[str], value: Value) -> str:
+    node: ast.AST = ast.parse(text)
+    for part in parts:
+        found = dict(_assigned(node))
+        if part not in found:
+            raise _NoSuchKeyError(part, found)
+        node = found[part]
+    if not isinstance(node, ast.expr):
+        raise ValueError(f"{'.'.join(parts)} is no plain value")
+    starts = [0]
+    for line in text.encode().splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    begin = starts[node.lineno - 1] + node.col_offset
+    end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
+    content = text.encode()
+    return (content[:begin] + repr(value).encode() + content[end:]).decode()
+
+
+def _assigned(node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+    """Names in a module, a class, a dictionary or a call, and what each is set to."""
+    if isinstance(node, ast.Dict):
+        for key, one in zip(node.keys, node.values, strict=True):
+            if isinstance(key, ast.Constant):
+                yield str(key.value), one
+    elif isinstance(node, ast.Call):
+        for keyword in node.keywords:
+            if keyword.arg is not None:
+                yield keyword.arg, keyword.value
+    elif isinstance(node, (ast.Module, ast.ClassDef, ast.If, ast.Try, ast.With)):
+        for statement in node.body:
+            if isinstance(statement, ast.ClassDef):
+                yield statement.name, statement
+            elif isinstance(statement, (ast.If, ast.Try, ast.With)):
+                yield from _assigned(statement)
+            elif isinstance(statement, ast.AnnAssign):
+                if isinstance(statement.target, ast.Name) and statement.value is not None:
+                    yield statement.target.id, statement.value
+            elif isinstance(statement, ast.Assign):
+                for target in statement.targets:
+                    if isinstance(target, ast.Name):
+                        yield target.id, statement.value
+
+
+def _with_value(content: Any, parts: Sequence[str], value: Value) -> Any:
+    changed = deepcopy(content)
+    place = changed
+    for part in parts[:-1]:
+        place = place[_checked(place, part)]
+    place[_checked(place, parts[-1])] = value
+    return changed
+
+
+def _checked(place: object, part: str) -> Any:
+    """The key or index in a dictionary or list."""
+    if isinstance(place, list):
+        if part.isdecimal() and int(part) < len(place):
+            return int(part)
+        raise _NoSuchKeyError(part, range(len(place)))
+    if not isinstance(place, dict) or part not in place:
+        raise _NoSuchKeyError(part, place if isinstance(place, dict) else ())
+    return part
+
+
+FORMATS: Final[Mapping[str, Callable[[str, Sequence[str], Value], str]]] = {
+    "yaml": _yaml,
+    "yml": _yaml,
+    "json": _json,
+    "toml": _toml,
+    "py": _python,
+}
+"""By the ending of a file, what replaces a value in it."""

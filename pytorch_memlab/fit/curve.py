@@ -1,0 +1,85 @@
+"""The peak as a line over a variable: a base, and bytes for each one more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Point:
+    """The peak at one value.
+
+    Args:
+        value: of the variable.
+        peak: bytes.
+    """
+
+    value: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The line through the last points of a curve, where it decides what fits.
+
+    Args:
+        base: bytes at the value 0.
+        per_item: bytes for each one more.
+        points: that the line is for, by value.
+        error: bytes by which the point farthest from the line is off.
+    """
+
+    base: float
+    per_item: float
+    points: tuple[Point, ...]
+    error: float
+
+    def at(self, value: int) -> float:
+        """Bytes at a value.
+
+        Args:
+            value: any.
+        """
+        return self.base + self.per_item * value
+
+
+def line_through(first: Point, second: Point) -> tuple[float, float]:
+    """Base and bytes per item of the line through two points of different values.
+
+    Args:
+        first: one point.
+        second: the other one.
+
+    >>> line_through(Point(1, 12), Point(3, 16))
+    (10.0, 2.0)
+    """
+    slope = (second.peak - first.peak) / (second.value - first.value)
+    return first.peak - slope * first.value, slope
+
+
+def fitted_line(points: Iterable[Point]) -> Line | None:
+    """The line of least squares.
+
+    Args:
+        points: of a curve.
+
+    Returns:
+        The line; None for less than two values.
+
+    >>> line = fitted_line([Point(1, 12), Point(3, 16), Point(5, 20)])
+    >>> line.base, line.per_item, line.error
+    (10.0, 2.0, 0.0)
+    """
+    ordered = tuple(sorted(set(points)))
+    if len({point.value for point in ordered}) < 2:
+        return None
+    count = len(ordered)
+    middle = sum(point.value for point in ordered) / count
+    height = sum(point.peak for point in ordered) / count
+    spread = sum((point.value - middle) ** 2 for point in ordered)
+    shared = sum((point.value - middle) * (point.peak - height) for point in ordered)
+    slope = shared / spread
+    base = height - slope * middle
+    error = max(abs(base + slope * point.value - point.peak) for point in ordered)
+    return Line(base, slope, ordered, error)

@@ -1,0 +1,322 @@
+"""What ``--vary`` names: a variable of a program, its values, and the change that sets one.
+
+Note [Where a variable is]
+A name that begins with a dash is an option of the program. A name that stands as NAME=VALUE among
+the arguments of the program, or has dots, is such an argument, as Hydra has them. FILE:KEY is a
+value of a configuration file or of a script. Any other name is an environment variable.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from .._common.quoted import quoted, shortened
+from ..errors import UsageError
+from .config_value import FORMATS, Value, changed_text
+from .replaced_file import replaced_file
+
+_EXAMPLES: Final = (
+    "an option of the program (--batch-size=1:512), an environment variable (BATCH=1:512) or a"
+    " value of a file (config.yaml:train.batch_size=1:512)"
+)
+_OPTION: Final = re.compile(r"(?P<name>-[^\s=]+)(?P<between>=|\s+)(?P<values>\S.*)")
+_OTHER: Final = re.compile(r"(?P<name>[^-=\s][^=]*)=(?P<values>.+)")
+_IN_FILE: Final = re.compile(rf"(?P<file>.+\.(?:{'|'.join(FORMATS)})):(?P<key>[^:]+)", re.I)
+_RANGE: Final = re.compile(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*(?::\s*(-?\d+)\s*)?")
+_NUMBER: Final = re.compile(r"-?\d+")
+
+
+class Setting(Protocol):
+    """A variable set to a value: the ``Change`` of a trial."""
+
+    @property
+    def name(self) -> str:
+        """The variable and its value, as reports show them."""
+
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """The arguments of the program, from those that it has."""
+
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables that are set."""
+
+    def applied(self) -> AbstractContextManager[None]:
+        """What is in force around the program, in its own process."""
+
+
+class Place(Protocol):
+    """Where a program has a variable."""
+
+    @property
+    def name(self) -> str:
+        """As the user wrote it."""
+
+    def set_to(self, value: Value) -> Setting:
+        """The change that gives the variable a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """A variable of a program, and the values that it may get.
+
+    Args:
+        place: where the program has it.
+        values: numbers in ascending order, or words.
+        is_range: whether the values are all between two numbers.
+    """
+
+    place: Place
+    values: Sequence[Value]
+    is_range: bool
+
+    @property
+    def name(self) -> str:
+        """As reports show it."""
+        return self.place.name
+
+    @property
+    def numbers(self) -> Sequence[int] | None:
+        """The values, if all are numbers; only numbers can be searched for the largest."""
+        numbers = [value for value in self.values if isinstance(value, int)]
+        if len(numbers) < len(self.values):
+            return None
+        return self.values if isinstance(self.values, range) else numbers
+
+
+def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
+    """The variable that a text such as ``--batch-size=1:512`` names.
+
+    Args:
+        text: a name and its values: ``1:512``, ``8:512:8`` with a step, or ``bf16,fp32``.
+        arguments: of the program.
+
+    Raises:
+        UsageError: it is no name and values, or a file cannot be changed so.
+    """
+    match = _OPTION.fullmatch(text.strip()) or _OTHER.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(text)}")
+    name, (values, is_range) = match["name"].strip(), read_values(match["values"], text)
+    in_file = _IN_FILE.fullmatch(name)
+    place: Place
+    if name.startswith("-"):
+        is_short = len(name) == 2
+        place = Option(name, "" if is_short or match["between"] != "=" else "=")
+    elif in_file is not None:
+        place = FileValue.of(in_file["file"], in_file["key"])
+        place.check(values[0])
+    elif "." in name or any(one.startswith(f"{name}=") for one in arguments):
+        place = Option(name, "=")
+    elif name.isidentifier():
+        place = EnvironmentVariable(name)
+    else:
+        raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(text)}")
+    return Variable(place, values, is_range)
+
+
+def read_values(text: str, whole: str) -> tuple[Sequence[Value], bool]:
+    """Values, and whether they are a range.
+
+    Args:
+        text: of the values.
+        whole: what the user wrote, for the message.
+
+    Raises:
+        UsageError: they are none.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is not None:
+        first, last = int(match[1]), int(match[2])
+        step = 1 if match[3] is None else int(match[3])
+        return number_range(first, last, step, whole), True
+    words = [word.strip() for word in text.split(",")]
+    if not all(words) or (len(words) == 1 and ":" in text):
+        raise UsageError(
+            f"--vary {shortened(whole)}: values are a range such as 1:512, with a step 8:512:8, or"
+            " a list such as 1,2,4,8"
+        )
+    if all(_NUMBER.fullmatch(word) for word in words):
+        return tuple(sorted({int(word) for word in words})), False
+    return tuple(dict.fromkeys(words)), False
+
+
+def number_range(first: int, last: int, step: int, whole: object) -> range:
+    """All numbers from the first to the last one, which is included.
+
+    Args:
+        first: the smallest.
+        last: the largest that may be.
+        step: between two of them.
+        whole: what the user wrote, for the message.
+
+    Raises:
+        UsageError: there are none.
+    """
+    if step < 1:
+        raise UsageError(f"--vary {shortened(str(whole))}: a step is 1 or more, not {step}")
+    if last < first:
+        raise UsageError(
+            f"--vary {shortened(str(whole))}: the range ends before it begins, write {last}:{first}"
+        )
+    return range(first, last + 1, step)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of the program.
+
+    Args:
+        name: with its dashes.
+        between: what stands between the name and the value: ``=``, or nothing if they are two
+            arguments.
+    """
+
+    name: str
+    between: str
+
+    def set_to(self, value: Value) -> Setting:
+        """The change that gives the option a value."""
+        return _OptionSetting(self, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _OptionSetting:
+    option: Option
+    value: Value
+
+    @property
+    def name(self) -> str:
+        return f"{self.option.name}{self.option.between or ' '}{self.value}"
+
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """With the option in place of the last one of its name, or after all others."""
+        words, name = list(argv), self.option.name
+        between = self.option.between
+        own = [f"{name}{between}{self.value}"] if between else [name, str(self.value)]
+        end = words.index("--") if "--" in words else len(words)
+        for place in reversed(range(end)):
+            if words[place].startswith(f"{name}="):
+                return (*words[:place], f"{name}={self.value}", *words[place + 1 :])
+            if words[place] == name:
+                has_value = place + 1 < end and not _is_option(words[place + 1])
+                return (*words[:place], *own, *words[place + 1 + has_value :])
+        return (*words[:end], *own, *words[end:])
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def applied(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+def _is_option(word: str) -> bool:
+    """Whether a word is the name of an option, and no value such as -1."""
+    return word.startswith("-") and not _NUMBER.fullmatch(word)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentVariable:
+    """A variable of the environment of the program.
+
+    Args:
+        name: of the variable.
+    """
+
+    name: str
+
+    def set_to(self, value: Value) -> Setting:
+        """The change that gives the variable a value."""
+        return _EnvironmentSetting(self.name, value)
+
+
+@dataclass(frozen=True, slots=True)
+class _EnvironmentSetting:
+    variable: str
+    value: Value
+
+    @property
+    def name(self) -> str:
+        return f"{self.variable}={self.value}"
+
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        return tuple(argv)
+
+    def environment(self) -> Mapping[str, str]:
+        return {self.variable: str(self.value)}
+
+    def applied(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@dataclass(frozen=True, slots=True)
+class FileValue:
+    """A value of a configuration file or of a script. The file itself is not changed.
+
+    Args:
+        file: its path, as the user wrote it.
+        key: names with dots between them.
+        text: what the file holds.
+    """
+
+    file: str
+    key: str
+    text: str
+
+    @classmethod
+    def of(cls, file: str, key: str) -> FileValue:
+        """Read the file.
+
+        Raises:
+            UsageError: it cannot be read.
+        """
+        try:
+            with open(file, encoding="utf-8") as opened:
+                return cls(file, key, opened.read())
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise UsageError(f"--vary cannot read {file}: {reason}") from None
+
+    @property
+    def name(self) -> str:
+        """As the user wrote it."""
+        return f"{self.file}:{self.key}"
+
+    def check(self, value: Value) -> None:
+        """Find out beforehand whether the file can be changed.
+
+        Raises:
+            UsageError: it holds no such value.
+        """
+        changed_text(self.file, self.text, self.key, value)
+
+    def set_to(self, value: Value) -> Setting:
+        """The change that lets the program read another value."""
+        return _FileSetting(self, os.path.abspath(self.file), value)
+
+
+@dataclass(frozen=True, slots=True)
+class _FileSetting:
+    place: FileValue
+    path: str
+    value: Value
+
+    @property
+    def name(self) -> str:
+        return f"{self.place.name}={self.value}"
+
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        return tuple(argv)
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        place = self.place
+        changed = changed_text(place.file, place.text, place.key, self.value)
+        with replaced_file(self.path, changed.encode()):
+            yield
