@@ -28,7 +28,7 @@ from .curve import Point, line_through
 LOOK_AHEAD: Final = 4
 """Values after the first one that does not fit which are tried too."""
 
-_FIRST_ACCEPTED: Final = (2, 3, 4, 6, 8, 12, 16, 32, 64)
+_FIRST_ACCEPTED: Final = (8, 12, 60, 64, 480)
 """Where the smallest value is refused: multiples of these are tried, until the program runs."""
 
 
@@ -103,42 +103,57 @@ def largest(
         available: bytes that PyTorch can have on the GPU.
         hints: reserved bytes of values on other GPUs, for the first guess.
     """
-    return _Search(values, attempt, available, sorted(hints)).run()
+    search = Search(values, available, hints)
+    while wanted := search.wanted():
+        search.tell(attempt(wanted[0]))
+    return search.found()
 
 
-class _Search:
-    """One search.
+class Search:
+    """A search that says what it wants tried, and is told what came of it.
 
     Args:
         values: that may be tried, in ascending order.
-        attempt: runs a trial.
         available: bytes that PyTorch can have on the GPU.
-        hints: for the first guess, by value.
+        hints: reserved bytes of values on other GPUs, for the first guess.
     """
 
-    def __init__(
-        self,
-        values: Sequence[int],
-        attempt: Callable[[int], Tried],
-        available: int,
-        hints: Sequence[Point],
-    ) -> None:
+    def __init__(self, values: Sequence[int], available: int, hints: Iterable[Point] = ()) -> None:
         self._values = values
-        self._attempt = attempt
         self._available = available
-        self._hints = hints
+        self._hints = sorted(hints)
         self._tried: dict[int, Tried] = {}
         self._step = 1
-        self._paces = 0
+        self._from_end: int | None = None
+        self._times_from_end = 0
         self._last_fits: bool | None = None
         self._repeats = 0
 
-    def run(self) -> Largest:
-        """Try values until the answer is proven."""
-        if self._begin():
-            self._approach()
-            while self._look_ahead():
-                self._approach()
+    def wanted(self) -> tuple[int, ...]:
+        """Values to try: the first is needed, a second one is likely to be. Empty at the end."""
+        if not self._ran():
+            return self._first()
+        candidates = self._open()
+        if candidates:
+            value = self._next(candidates)
+            following = candidates.index(value) + 1
+            return (value, *candidates[following : following + 1])
+        return self._beyond()
+
+    def tell(self, found: Tried) -> None:
+        """What a trial gave.
+
+        Args:
+            found: with a value that was wanted.
+        """
+        self._tried[found.value] = found
+        self._step = self._multiples() or self._step
+        self._times_from_end += found.value == self._from_end
+        self._repeats = self._repeats + 1 if found.fits == self._last_fits else 0
+        self._last_fits = found.fits
+
+    def found(self) -> Largest:
+        """The answer, after the end."""
         best = self._best()
         return Largest(
             best,
@@ -147,20 +162,7 @@ class _Search:
             best is not None and not any(value > best for value in self._values),
         )
 
-    def _approach(self) -> None:
-        """Try values until no value lies between one that fits and one that does not."""
-        while (value := self._next()) is not None:
-            self._try(value)
-
     # State
-
-    def _try(self, value: int) -> Tried:
-        found = self._attempt(value)
-        self._tried[value] = found
-        self._step = self._multiples() or self._step
-        self._repeats = self._repeats + 1 if found.fits == self._last_fits else 0
-        self._last_fits = found.fits
-        return found
 
     def _ran(self) -> list[Tried]:
         return sorted(
@@ -215,23 +217,19 @@ class _Search:
 
     # Which value is next
 
-    def _begin(self) -> bool:
-        """Find one value with which the program runs: the guess, or the smallest one."""
+    def _first(self) -> tuple[int, ...]:
+        """Values with which the program may run, where it has not run yet."""
+        if any(one.is_final for one in self._tried.values()):
+            return ()
         lowest = self._values[0]
-        guess = self._guessed([*self._hints], self._values) if len(self._hints) > 1 else lowest
-        first = self._try(guess if guess is not None else lowest)
-        if first.problem is None:
-            return True
-        for value in (lowest, *self._accepted()):
-            if value not in self._tried:
-                found = self._try(value)
-                if found.problem is None:
-                    return True
-                if found.is_final:
-                    return False
-            elif self._tried[value].is_final:
-                return False
-        return False
+        if self._tried:
+            order = (lowest, *self._accepted())
+            return next(((value,) for value in order if value not in self._tried), ())
+        guess = self._guessed(self._hints, self._values) if len(self._hints) > 1 else None
+        if guess is None:
+            return (lowest,) if self._hints else (lowest, *self._far_from(lowest, self._values))
+        following = self._values.index(guess) + 1
+        return (guess, *self._values[following : following + 1])
 
     def _accepted(self) -> Iterator[int]:
         """Values that a program may take which refuses others."""
@@ -240,45 +238,43 @@ class _Search:
             if value is not None:
                 yield value
 
-    def _next(self) -> int | None:
-        candidates = self._open()
-        if not candidates:
-            return None
+    def _next(self, candidates: Sequence[int]) -> int:
+        """The candidate that tells most."""
         ran = self._ran()
         if len(ran) == 1 and len(self._hints) < 2:
-            return self._second(ran[0], candidates)
+            far = self._far_from(ran[0].value, candidates) if ran[0].fits else ()
+            return far[0] if far else candidates[0]
         best = self._best()
         limit = self._limit(best)
         guess = self._guess(candidates)
         if guess is None:  # below all candidates
             if best is not None and self._tried[best].reserved > self._available:
                 return self._within_active(candidates)
-            return self._paced(candidates, from_below=True)
+            return self._near_end(candidates)
         if guess == candidates[-1] and limit is not None:
             if self._tried[limit].problem is not None:
                 return candidates[len(candidates) // 2]
-            return self._paced(candidates, from_below=False)
+            return self._near_end(candidates[::-1])
         return guess
 
-    def _second(self, only: Tried, candidates: Sequence[int]) -> int:
-        """A value far enough from the only one for a line through both."""
-        if not only.fits:
-            return candidates[0]
-        middle = math.isqrt(max(only.value, 1) * candidates[-1])
-        return max((one for one in candidates if one <= middle), default=candidates[0])
+    def _far_from(self, value: int, candidates: Sequence[int]) -> tuple[int, ...]:
+        """A candidate far enough from a value for a line through both; empty without any."""
+        middle = math.isqrt(max(value, 1) * candidates[-1])
+        others = [one for one in candidates if one > value]
+        return tuple(([one for one in others if one <= middle] or others[:1])[-1:])
 
-    def _paced(self, candidates: Sequence[int], *, from_below: bool) -> int:
-        """The candidate at an end; if that happens again and again, one farther inside."""
-        reach = min(2**self._paces, (len(candidates) + 1) // 2)
-        self._paces += 1
-        return candidates[reach - 1] if from_below else candidates[-reach]
+    def _near_end(self, candidates: Sequence[int]) -> int:
+        """The first candidate; one farther inside each time that this did not end the search."""
+        place = min(2**self._times_from_end, (len(candidates) + 1) // 2) - 1
+        self._from_end = candidates[place]
+        return candidates[place]
 
     def _within_active(self, candidates: Sequence[int]) -> int:
         """In the middle of what fits if the allocator gives back what it does not use."""
         points = [Point(one.value, one.active) for one in self._ran()]
         highest = self._guessed(points, candidates)
         if highest is None:
-            return self._paced(candidates, from_below=True)
+            return self._near_end(candidates)
         return candidates[candidates.index(highest) // 2]
 
     def _guess(self, candidates: Sequence[int]) -> int | None:
@@ -296,11 +292,14 @@ class _Search:
 
     def _guessed(self, points: Sequence[Point], candidates: Sequence[int]) -> int | None:
         fits = [one for one in points if one.peak <= self._available]
-        fails = [one for one in points if one.peak > self._available]
-        if fits and fails and fits[-1].value < fails[0].value:
+        fails = [one for one in points if not fits or one.value > fits[-1].value]
+        if fits and fails:
             ends = self._nearer(fits[-1], fails[0])
+        elif fits:
+            falls = points[-1].peak <= points[-2].peak
+            ends = (points[0] if falls else points[-2], points[-1])
         else:
-            ends = (points[-2], points[-1]) if fits else (points[0], points[1])
+            ends = (points[0], points[1])
         base, slope = line_through(*ends)
         return max(
             (one for one in candidates if base + slope * one <= self._available), default=None
@@ -321,21 +320,21 @@ class _Search:
 
     # Beyond the first value that does not fit
 
-    def _look_ahead(self) -> bool:
-        """Try values that are larger than one that does not fit and may fit all the same.
+    def _beyond(self) -> tuple[int, ...]:
+        """Values larger than one that does not fit which may fit all the same.
 
-        Returns:
-            Whether one of them fits.
+        See Note [Peaks that are not monotonic].
         """
         best = self._best()
         limit = self._limit(best)
         if best is None or limit is None:
-            return False
-        beyond = [value for value in self._values if value > limit and value % self._step == 0]
-        for value in beyond[:LOOK_AHEAD]:
-            if value not in self._tried and self._may_fit(value) and self._try(value).fits:
-                return True
-        return False
+            return ()
+        larger = [value for value in self._values if value > limit and value % self._step == 0]
+        return tuple(
+            value
+            for value in larger[:LOOK_AHEAD]
+            if value not in self._tried and self._may_fit(value)
+        )
 
     def _may_fit(self, value: int) -> bool:
         """Whether the bytes in use alone may be few enough; more items are not less."""

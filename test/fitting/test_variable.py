@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fit.config_value import changed_text
-from pytorch_memlab.fit.replaced_file import replaced_file
-from pytorch_memlab.fit.variable import read_variable
+from pytorch_memlab.fitting.config_value import changed_text
+from pytorch_memlab.fitting.replaced_file import replaced_file
+from pytorch_memlab.fitting.variable import read_variable
 
 _EXAMPLES = (
     "an option of the program (--batch-size=1:512), an environment variable (BATCH=1:512) or a"

@@ -11,12 +11,13 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from .._common.quoted import quoted, shortened
 from ..errors import UsageError
+from .change import Change
 from .config_value import FORMATS, Value, changed_text
 from .replaced_file import replaced_file
 
@@ -31,23 +32,6 @@ _RANGE: Final = re.compile(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*(?::\s*(-?\d+)\s*)?")
 _NUMBER: Final = re.compile(r"-?\d+")
 
 
-class Setting(Protocol):
-    """A variable set to a value: the ``Change`` of a trial."""
-
-    @property
-    def name(self) -> str:
-        """The variable and its value, as reports show them."""
-
-    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The arguments of the program, from those that it has."""
-
-    def environment(self) -> Mapping[str, str]:
-        """Environment variables that are set."""
-
-    def applied(self) -> AbstractContextManager[None]:
-        """What is in force around the program, in its own process."""
-
-
 class Place(Protocol):
     """Where a program has a variable."""
 
@@ -55,7 +39,7 @@ class Place(Protocol):
     def name(self) -> str:
         """As the user wrote it."""
 
-    def set_to(self, value: Value) -> Setting:
+    def set_to(self, value: Value) -> Change:
         """The change that gives the variable a value."""
 
 
@@ -100,7 +84,7 @@ def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
     match = _OPTION.fullmatch(text.strip()) or _OTHER.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(text)}")
-    name, (values, is_range) = match["name"].strip(), read_values(match["values"], text)
+    name, (values, is_range) = match["name"].strip(), read_values(match["values"], f"--vary {text}")
     in_file = _IN_FILE.fullmatch(name)
     place: Place
     if name.startswith("-"):
@@ -136,7 +120,7 @@ def read_values(text: str, whole: str) -> tuple[Sequence[Value], bool]:
     words = [word.strip() for word in text.split(",")]
     if not all(words) or (len(words) == 1 and ":" in text):
         raise UsageError(
-            f"--vary {shortened(whole)}: values are a range such as 1:512, with a step 8:512:8, or"
+            f"{shortened(whole)}: values are a range such as 1:512, with a step 8:512:8, or"
             " a list such as 1,2,4,8"
         )
     if all(_NUMBER.fullmatch(word) for word in words):
@@ -157,12 +141,47 @@ def number_range(first: int, last: int, step: int, whole: object) -> range:
         UsageError: there are none.
     """
     if step < 1:
-        raise UsageError(f"--vary {shortened(str(whole))}: a step is 1 or more, not {step}")
+        raise UsageError(f"{shortened(str(whole))}: a step is 1 or more, not {step}")
     if last < first:
         raise UsageError(
-            f"--vary {shortened(str(whole))}: the range ends before it begins, write {last}:{first}"
+            f"{shortened(str(whole))}: the range ends before it begins, write {last}:{first}"
         )
     return range(first, last + 1, step)
+
+
+def variables_of(vary: Mapping[str, object]) -> list[Variable]:
+    """The keyword arguments of a function that ``fit(step, vary=...)`` names.
+
+    Args:
+        vary: by their names, values: two numbers as a tuple, the first and the last of a range; or
+            a ``range``, or a list of numbers or words.
+
+    Raises:
+        UsageError: these are no values.
+    """
+    return [_keyword(name, values) for name, values in vary.items()]
+
+
+def _keyword(name: str, values: object) -> Variable:
+    whole = f"vary={{{name!r}: {values!r}}}"
+    if isinstance(values, tuple) and len(values) == 2 and all(map(_is_number, values)):
+        first, last = values
+        return Variable(Keyword(name), number_range(first, last, 1, whole), is_range=True)
+    if isinstance(values, range) and values and values.step > 0:
+        return Variable(Keyword(name), values, is_range=True)
+    if isinstance(values, (list, tuple)) and values:
+        if all(map(_is_number, values)):
+            return Variable(Keyword(name), tuple(sorted(set(values))), is_range=False)
+        if all(isinstance(value, (str, int)) for value in values):
+            return Variable(Keyword(name), tuple(dict.fromkeys(values)), is_range=False)
+    raise UsageError(
+        f"{shortened(whole)}: values are the two ends of a range such as (1, 512), or a list such"
+        " as [1, 2, 4, 8]"
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +197,16 @@ class Option:
     name: str
     between: str
 
-    def set_to(self, value: Value) -> Setting:
+    def set_to(self, value: Value) -> Change:
         """The change that gives the option a value."""
-        return _OptionSetting(self, value)
+        return _OptionValue(f"{self.name}{self.between or ' '}{value}", self, value)
 
 
-@dataclass(frozen=True, slots=True)
-class _OptionSetting:
+@dataclass
+class _OptionValue(Change):
+    name: str
     option: Option
     value: Value
-
-    @property
-    def name(self) -> str:
-        return f"{self.option.name}{self.option.between or ' '}{self.value}"
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
         """With the option in place of the last one of its name, or after all others."""
@@ -205,12 +221,6 @@ class _OptionSetting:
                 has_value = place + 1 < end and not _is_option(words[place + 1])
                 return (*words[:place], *own, *words[place + 1 + has_value :])
         return (*words[:end], *own, *words[end:])
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
-
-    def applied(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 def _is_option(word: str) -> bool:
@@ -228,28 +238,44 @@ class EnvironmentVariable:
 
     name: str
 
-    def set_to(self, value: Value) -> Setting:
+    def set_to(self, value: Value) -> Change:
         """The change that gives the variable a value."""
-        return _EnvironmentSetting(self.name, value)
+        return _EnvironmentValue(f"{self.name}={value}", self.name, value)
 
 
-@dataclass(frozen=True, slots=True)
-class _EnvironmentSetting:
+@dataclass
+class _EnvironmentValue(Change):
+    name: str
     variable: str
     value: Value
-
-    @property
-    def name(self) -> str:
-        return f"{self.variable}={self.value}"
-
-    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
-        return tuple(argv)
 
     def environment(self) -> Mapping[str, str]:
         return {self.variable: str(self.value)}
 
-    def applied(self) -> AbstractContextManager[None]:
-        return nullcontext()
+
+@dataclass(frozen=True, slots=True)
+class Keyword:
+    """A keyword argument of a function that is run in place of a program.
+
+    Args:
+        name: of the argument.
+    """
+
+    name: str
+
+    def set_to(self, value: Value) -> Change:
+        """The change that gives the argument a value."""
+        return _KeywordValue(f"{self.name}={value}", self.name, value)
+
+
+@dataclass
+class _KeywordValue(Change):
+    name: str
+    keyword: str
+    value: Value
+
+    def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**keywords, self.keyword: self.value}
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,26 +319,17 @@ class FileValue:
         """
         changed_text(self.file, self.text, self.key, value)
 
-    def set_to(self, value: Value) -> Setting:
+    def set_to(self, value: Value) -> Change:
         """The change that lets the program read another value."""
-        return _FileSetting(self, os.path.abspath(self.file), value)
+        return _FileContent(f"{self.name}={value}", self, os.path.abspath(self.file), value)
 
 
-@dataclass(frozen=True, slots=True)
-class _FileSetting:
+@dataclass
+class _FileContent(Change):
+    name: str
     place: FileValue
     path: str
     value: Value
-
-    @property
-    def name(self) -> str:
-        return f"{self.place.name}={self.value}"
-
-    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
-        return tuple(argv)
-
-    def environment(self) -> Mapping[str, str]:
-        return {}
 
     @contextmanager
     def applied(self) -> Iterator[None]:
