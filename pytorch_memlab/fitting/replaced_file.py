@@ -29,7 +29,9 @@ class _Content(io.BytesIO):
 
 
 @contextmanager
-def replaced_file(path: str, content: bytes) -> Iterator[None]:
+def replaced_file(
+    path: str, content: bytes, was_read: Callable[[], object] = lambda: None
+) -> Iterator[None]:
     """Let this process read something else where it reads a file, or imports it.
 
     Who opens the file to write it, or opens it without Python's ``open``, gets the file itself.
@@ -37,6 +39,7 @@ def replaced_file(path: str, content: bytes) -> Iterator[None]:
     Args:
         path: of the file.
         content: what is read.
+        was_read: called each time that it is read.
     """
     real = os.path.realpath(path)
     base = os.path.basename(real)
@@ -46,18 +49,24 @@ def replaced_file(path: str, content: bytes) -> Iterator[None]:
             name = os.fsdecode(file)
         except TypeError:  # a number that the system gave to an open file
             return False
-        return os.path.realpath(name) == real if base in name or os.path.islink(name) else False
+        return (base in name or os.path.islink(name)) and os.path.realpath(name) == real
+
+    def contents() -> bytes:
+        was_read()
+        return content
 
     patches = Patches()
     try:
-        _replace_open(patches, is_meant, content)
-        _replace_import(patches, is_meant, content)
+        _replace_open(patches, is_meant, contents)
+        _replace_import(patches, is_meant, contents)
         yield
     finally:
         patches.undo()
 
 
-def _replace_open(patches: Patches, is_meant: Callable[[Any], bool], content: bytes) -> None:
+def _replace_open(
+    patches: Patches, is_meant: Callable[[Any], bool], contents: Callable[[], bytes]
+) -> None:
     former, former_code = io.open, io.open_code
 
     def open(
@@ -71,14 +80,14 @@ def _replace_open(patches: Patches, is_meant: Callable[[Any], bool], content: by
         opener: Any = None,
     ) -> IO[Any]:
         if set("wax+").isdisjoint(mode) and is_meant(file):
-            raw = _Content(content, file)
+            raw = _Content(contents(), file)
             if "b" in mode:
                 return raw
             return io.TextIOWrapper(raw, encoding, errors, newline)
         return former(file, mode, buffering, encoding, errors, newline, closefd, opener)
 
     def open_code(path: str) -> IO[bytes]:
-        return _Content(content, path) if is_meant(path) else former_code(path)
+        return _Content(contents(), path) if is_meant(path) else former_code(path)
 
     patches.set(builtins, "open", open)
     patches.set(io, "open", open)
@@ -88,12 +97,14 @@ def _replace_open(patches: Patches, is_meant: Callable[[Any], bool], content: by
         patches.set(accessor, "open", staticmethod(open))
 
 
-def _replace_import(patches: Patches, is_meant: Callable[[Any], bool], content: bytes) -> None:
+def _replace_import(
+    patches: Patches, is_meant: Callable[[Any], bool], contents: Callable[[], bytes]
+) -> None:
     former = SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
         if is_meant(self.path):
-            return self.source_to_code(content, self.path)
+            return self.source_to_code(contents(), self.path)
         return former(self, fullname)
 
     patches.set(SourceFileLoader, "get_code", get_code)

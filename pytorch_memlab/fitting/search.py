@@ -265,7 +265,7 @@ class Search:
 
     def _near_end(self, candidates: Sequence[int]) -> int:
         """The first candidate; one farther inside each time that this did not end the search."""
-        place = min(2**self._times_from_end, (len(candidates) + 1) // 2) - 1
+        place: int = min(2**self._times_from_end, (len(candidates) + 1) // 2) - 1
         self._from_end = candidates[place]
         return candidates[place]
 

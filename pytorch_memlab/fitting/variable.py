@@ -199,10 +199,12 @@ class Option:
 
     def set_to(self, value: Value) -> Change:
         """The change that gives the option a value."""
-        return _OptionValue(f"{self.name}{self.between or ' '}{value}", self, value)
+        return _OptionValue(
+            name=f"{self.name}{self.between or ' '}{value}", option=self, value=value
+        )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _OptionValue(Change):
     name: str
     option: Option
@@ -240,10 +242,10 @@ class EnvironmentVariable:
 
     def set_to(self, value: Value) -> Change:
         """The change that gives the variable a value."""
-        return _EnvironmentValue(f"{self.name}={value}", self.name, value)
+        return _EnvironmentValue(name=f"{self.name}={value}", variable=self.name, value=value)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _EnvironmentValue(Change):
     name: str
     variable: str
@@ -265,10 +267,10 @@ class Keyword:
 
     def set_to(self, value: Value) -> Change:
         """The change that gives the argument a value."""
-        return _KeywordValue(f"{self.name}={value}", self.name, value)
+        return _KeywordValue(name=f"{self.name}={value}", keyword=self.name, value=value)
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _KeywordValue(Change):
     name: str
     keyword: str
@@ -321,19 +323,31 @@ class FileValue:
 
     def set_to(self, value: Value) -> Change:
         """The change that lets the program read another value."""
-        return _FileContent(f"{self.name}={value}", self, os.path.abspath(self.file), value)
+        return _FileContent(
+            name=f"{self.name}={value}", place=self, path=os.path.abspath(self.file), value=value
+        )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class _FileContent(Change):
     name: str
     place: FileValue
     path: str
     value: Value
+    unread: str | None = None
 
     @contextmanager
     def applied(self) -> Iterator[None]:
         place = self.place
         changed = changed_text(place.file, place.text, place.key, self.value)
-        with replaced_file(self.path, changed.encode()):
+        self.unread = f"the program does not read {place.file}"
+
+        def was_read() -> None:
+            self.unread = None
+
+        with replaced_file(self.path, changed.encode(), was_read):
             yield
+
+    def finding(self) -> str | None:
+        """Why the value changes nothing; None if it was read."""
+        return self.unread

@@ -14,7 +14,7 @@ import pytest
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting.config_value import changed_text
 from pytorch_memlab.fitting.replaced_file import replaced_file
-from pytorch_memlab.fitting.variable import read_variable
+from pytorch_memlab.fitting.variable import read_variable, variables_of
 
 _EXAMPLES = (
     "an option of the program (--batch-size=1:512), an environment variable (BATCH=1:512) or a"
@@ -176,11 +176,13 @@ def test_the_program_reads_the_value_and_the_file_stays(
     del sys.modules[path.stem]
 
     with setting.applied():
+        assert setting.finding() == "the program does not read settings_of_test.py"
         with open(path) as as_text, open(str(path), "rb") as as_bytes:
             assert (as_text.read(), as_bytes.read()) == ("batch = 9\n", b"batch = 9\n")
         with io.open_code(str(path)) as as_code:
             assert as_code.read() == b"batch = 9\n"
         assert path.read_text() == "batch = 9\n"
+        assert setting.finding() is None
         assert importlib.import_module(path.stem).batch == 9
         with open(path, "r+") as itself:
             assert itself.read() == "batch = 4\n"
@@ -201,3 +203,27 @@ def test_other_files_and_links(tmp_path: Path) -> None:
         assert [one.read_text() for one in (path, link, other)] == ["one", "one", "2"]
         with open(os.open(path, os.O_RDONLY)) as by_number:
             assert by_number.read() == "1"
+
+
+def test_values_of_keyword_arguments() -> None:
+    def values(given: object) -> object:
+        (variable,) = variables_of({"batch_size": given})
+        assert variable.name == "batch_size"
+        return variable.values
+
+    assert values((1, 512)) == range(1, 513)
+    assert values(range(8, 65, 8)) == range(8, 65, 8)
+    assert values([4, 1, 4]) == (1, 4)
+    assert values(("bf16", "fp32")) == ("bf16", "fp32")
+    change = variables_of({"batch_size": (1, 512)})[0].place.set_to(9)
+    assert change.name == "batch_size=9"
+    assert change.keywords({"length": 3}) == {"length": 3, "batch_size": 9}
+    for wrong in (512, [], (1.5, 2), "1:512", {1: 2}):
+        with pytest.raises(UsageError) as error:
+            values(wrong)
+        assert str(error.value) == (
+            f"vary={{'batch_size': {wrong!r}}}: values are the two ends of a range such as"
+            " (1, 512), or a list such as [1, 2, 4, 8]"
+        )
+    with pytest.raises(UsageError, match="the range ends before it begins, write 1:512"):
+        values((512, 1))
