@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from pytorch_memlab import simulate
+from pytorch_memlab.simulation import active
 
 tensors = pytest.importorskip("torch.distributed.tensor")
 
@@ -93,3 +94,17 @@ def test_a_dtensor_goes_where_its_program_says(mesh):
         (part.new_zeros(4, 4, device="cpu"), cpu),
     ):
         assert made.to_local().device == device
+
+
+def test_collectives_of_dtensors_take_their_results_alone(mesh):
+    machine = active.machine
+    assert machine is not None
+    shard = tensors.distribute_tensor(
+        torch.ones(1024, 1024, device="cuda"), mesh, [tensors.Shard(0)]
+    )
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    whole = shard.redistribute(mesh, [tensors.Replicate()])
+    assert torch.cuda.max_memory_allocated() - before == whole.to_local().nbytes
+    assert torch.cuda.memory_allocated() - before == whole.to_local().nbytes
+    assert machine.unmodelled == {}

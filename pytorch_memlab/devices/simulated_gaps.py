@@ -77,8 +77,11 @@ class SimulatedGaps:
 def _name(op: str) -> str:
     """An op without its overload, and without the namespace of torch's own.
 
-    >>> _name("aten.linalg_qr.default"), _name("torchvision.nms.default")
-    ('linalg_qr', 'torchvision::nms')
+    Ops that take functions have neither.
+
+    >>> _name("aten.linalg_qr.default"), _name("torchvision.nms.default"), _name("flex_attention")
+    ('linalg_qr', 'torchvision::nms', 'flex_attention')
     """
-    namespace, name, _ = op.split(".", 2)
-    return name if namespace == "aten" else f"{namespace}::{name}"
+    namespace, dot, rest = op.partition(".")
+    name = rest.partition(".")[0]
+    return name if namespace == "aten" else f"{namespace}::{name}" if dot else op

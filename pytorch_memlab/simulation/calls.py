@@ -31,6 +31,7 @@ class CallMode(TorchFunctionMode):
         self, machine: Machine, replacements: Mapping[Callable[..., Any], Callable[..., Any]]
     ) -> None:
         super().__init__()
+        self._machine = machine
         self._thread = machine.thread
         self._replacements: dict[Any, Any] = {**replacements, torch.device: make_device}
 
@@ -46,7 +47,7 @@ class CallMode(TorchFunctionMode):
         if type(kwargs.get("device")) is int and func is not torch.device:
             kwargs["device"] = make_device(kwargs["device"])
         if isinstance(func, HigherOrderOperator):
-            higher_order.check(func, args, kwargs)
+            args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
         if fake_tensors.are_on():
             fake_tensors.check(args, kwargs)
         thread = self._thread

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from . import fused_flex_attention
+
 if TYPE_CHECKING:
     from .patches import Patches
 
@@ -16,7 +18,8 @@ if TYPE_CHECKING:
 def install(patches: Patches) -> None:
     """Let what is compiled run eagerly, until undone; the first compilation warns of that.
 
-    ``torch.compile`` and ``Module.compile`` give back what they get. What was compiled before runs
+    ``torch.compile`` and ``Module.compile`` give back what they get, but for ``flex_attention``
+    (Note [Fused flex_attention]). What was compiled before runs
     eagerly too, from torch 2.6 on.
 
     Args:
@@ -54,6 +57,9 @@ class _EagerCompiler:
         """What ``torch.compile`` is called with, or a decorator that returns what it decorates."""
         if model is None:
             return functools.partial(self.compile, **options)
+        fused = fused_flex_attention.compiled(model)
+        if fused is not None:
+            return fused
         self.warn()
         return model
 

@@ -8,11 +8,15 @@ import torch
 from torch._C import DispatchKey
 from torch.utils._pytree import tree_leaves
 
+from . import fused_flex_attention
+from .torch_api import flex_attention
 from .uncovered import refuse
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
+
+    from .machine import Machine
 
 _NEVER = frozenset({"scan", "map_impl", "strict_mode"})
 """Those that refuse to run under a mode such as ours."""
@@ -21,16 +25,22 @@ _NOT_TRACED = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrappe
 """Those of which autograd knows nothing."""
 
 
-def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def prepare(
+    machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Refuse what would fail deep inside PyTorch, or end the process.
 
     For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in a
     build without CUDA knows nothing.
 
     Args:
+        machine: the simulated machine.
         op: a ``torch._ops.HigherOrderOperator``.
         args: its arguments.
         kwargs: its keyword arguments.
+
+    Returns:
+        the arguments and keyword arguments that it runs with.
 
     Raises:
         UnsupportedCUDACallError: it cannot be simulated, or not with gradients.
@@ -39,20 +49,30 @@ def check(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     if name in _NEVER:
         refuse(name)()
     if not torch.is_grad_enabled() or name in _NOT_TRACED:
-        return
+        return args, kwargs
+    if name == "flex_attention" and flex_attention.has_gradients(op):
+        return flex_attention.with_captured(machine, op, args, kwargs)
     leaves = tree_leaves((args, kwargs))
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
         refuse(f"{name} with gradients")()
+    return args, kwargs
 
 
 def run(
-    op: Any, mode: AbstractContextManager[Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    op: Any,
+    mode: AbstractContextManager[Any],
+    machine: Machine,
+    estimated: fused_flex_attention.Estimated,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> Any:
     """Run one on the host, as outside of ``torch.compile``.
 
     Args:
         op: a ``torch._ops.HigherOrderOperator``.
         mode: places what the ops inside make.
+        machine: the simulated machine.
+        estimated: notes that an op on a GPU took so many bytes, by an estimate.
         args: its arguments.
         kwargs: its keyword arguments.
 
@@ -60,6 +80,8 @@ def run(
         what it returns.
     """
     with mode:
+        if fused_flex_attention.is_fused(args):
+            return fused_flex_attention.run(machine, estimated, op, args)
         instead = _INSTEAD.get(op.name())
         if instead is not None:
             return instead(*args, **kwargs)

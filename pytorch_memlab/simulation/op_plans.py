@@ -20,6 +20,7 @@ _RUN_AS_THEY_ARE = frozenset(
         "aten::_sparse_coo_tensor_with_dims_and_tensors",
         "aten::_sparse_coo_tensor_unsafe",
         "aten::_fused_sdp_choice",
+        "_c10d_functional::wait_tensor",
     }
 )
 """Ops that touch no element, though their schemas do not say so."""

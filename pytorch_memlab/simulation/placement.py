@@ -85,7 +85,9 @@ class PlacementMode(TorchDispatchMode):
             return NotImplemented
         try:
             if isinstance(func, HigherOrderOperator):
-                return higher_order.run(func, self, args, kwargs or {})
+                return higher_order.run(
+                    func, self, self._machine, self._estimated, args, kwargs or {}
+                )
             with torch._C.DisableTorchFunction():
                 result = self._run(func, args, kwargs or {})
                 if self._machine.waits_are_seen:

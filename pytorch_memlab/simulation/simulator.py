@@ -55,6 +55,7 @@ from .torch_api import (
     backends_cuda,
     cuda_nccl,
     cuda_sparse,
+    flex_attention,
     foreach,
     memory_history,
     multiprocessing,
@@ -268,6 +269,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         wrapper_tensors.install(machine, patches)
         nn.install(machine, patches)
         foreach.install(machine, patches)
+        flex_attention.install(patches)
         multiprocessing.install(machine, patches)
         nn_parallel.install(machine, patches)
         cuda_nccl.install(machine, patches)

@@ -54,6 +54,9 @@ _TAKE_NOTHING: Final = frozenset(
 )  # fmt: skip
 """Ops beside the elementwise ones whose CUDA kernels take nothing but their results' memory."""
 
+_COLLECTIVES: Final = frozenset({"_c10d_functional", "_c10d_functional_autograd"})
+"""Namespaces of collectives, which take what NCCL keeps for all of them, counted for none."""
+
 
 def takes_nothing(op: Any) -> bool:
     """Whether an op's kernels are known to take nothing but their results' memory.
@@ -74,6 +77,7 @@ def takes_nothing(op: Any) -> bool:
         torch.Tag.pointwise in op.tags
         or name in _TAKE_NOTHING
         or name.startswith("_foreach_")
+        or op.namespace in _COLLECTIVES
         or not any(result.alias_info is None for result in op._schema.returns)
     )
 
