@@ -53,8 +53,7 @@ peak 33.0 MiB on cuda:0, less than 0.1 % of 79.19 GiB (simulated NVIDIA H100
   at script.py:13 in Net.forward: return F.linear(x, self.weight)
   held by 32.0 MiB workspaces, 1.0 MiB parameters, 6.0 KiB inputs and other
     tensors
-  fits, 78.57 GiB free (34.0 MiB reserved, 601.0 MiB CUDA context and other
-    programs)
+  peak 34.0 MiB reserved + 601.0 MiB context of 79.19 GiB: fits, 78.57 GiB free
 
 ## Net.forward  script.py:12
   peak   kept temporary line  code
@@ -232,6 +231,7 @@ def test_the_top_level_is_profiled_beside_the_functions(how, script, capsys):
         "   4 0.00B    9  for step in range(3):\n"
         '   3 1.00K   10      kept = net(torch.ones(256, device="cuda"))\n'
         "\n"
+        "peak 2.0 MiB reserved + 601.0 MiB context of 79.19 GiB: fits, 78.60 GiB free\n"
         "simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
     )
 
@@ -431,6 +431,7 @@ def test_strict_lets_the_script_fail_where_the_simulation_knows_too_little(scrip
         '   1    8      x = torch.ones(256, device="cuda")\n'
         "   1    9      return torch.ops.strict.mystery.default(x)\n"
         "\n"
+        "peak 2.0 MiB reserved of 24.00 GiB: fitted until the program ended early, 24.00 GiB free\n"
         "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)\n"
     )
     frames = [line.strip() for line in done.stderr.splitlines() if line.startswith("  File ")]

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from pytorch_memlab import __version__
 from pytorch_memlab._common.quoted import shortened
 from pytorch_memlab.cli.commands import COMMAND_GROUPS, COMMANDS, help_text
-from pytorch_memlab.cli.exit_codes import USAGE_ERROR
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from pytorch_memlab.cli.parser import CommandParser, did_you_mean
 
 _EXIT_CODES = f"""exit codes:
   0  done; run ends with the code of the program, 1 after an error
   1  a comparison found more growth than its --fail-over allows
-  {USAGE_ERROR}  the command line cannot be carried out"""
+  {USAGE_ERROR}  the command line cannot be carried out
+  {DOES_NOT_FIT}  a program needs more memory than it may have"""
 
 
 def command_parser(name: str) -> CommandParser:

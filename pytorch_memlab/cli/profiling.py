@@ -30,14 +30,20 @@ from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
-from pytorch_memlab.line_profiler.recorded import combined
+from pytorch_memlab.line_profiler.recorded import combined, with_run_peaks
 from pytorch_memlab.profiles.choice import COLUMNS, Choice
 from pytorch_memlab.profiles.overview import Overview, overview
 from pytorch_memlab.profiles.recorded import RecordedProfile
+from pytorch_memlab.profiles.verdict import verdicts
 from pytorch_memlab.records import Report, Section
+from pytorch_memlab.render.verdict import sentences
+from pytorch_memlab.scopes import RunPeaks
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pytorch_memlab.history.model import AllocationHistory
+    from pytorch_memlab.scopes import DevicePeaks
 
 
 class HasSections(Protocol):
@@ -102,6 +108,7 @@ class Profile:
         self._device = device
         self._steps = steps
         self._profiler = LineProfiler(target_gpu=device, history=keeps_history)
+        self._peaks = RunPeaks(device)
         self._process = os.getpid()
         self._argv = program.argv
         self._error: BaseException | None = None
@@ -165,11 +172,13 @@ class Profile:
             self._decorated = take_over_printing()
 
     def _begin(self) -> None:
+        self._peaks.begin()
         self._profiler.enable()
         global_line_profiler.release()
 
     def _end(self) -> None:
         self._profiler.disable()
+        self._peaks.end()
         global_line_profiler.disable()
 
     def note_failure(self, error: BaseException) -> None:
@@ -189,20 +198,30 @@ class Profile:
             is_asked_for: show tables also where the program itself has shown its own.
         """
         self._profiler.disable()
+        self._peaks.end()
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
         if os.getpid() == self._process and (is_asked_for or not program_did):
             self._error = sys.exc_info()[1]
             self._sections = tuple(each for other in self._others for each in other.sections())
             write(self)
-            report = self.report()
+            report = self._tables(self._shown_columns)
             failed = not isinstance(self._error, (SystemExit, type(None)))
             shows_memory = report.tables and not {"hits", "time"}.issuperset(report.columns)
             if shows_memory and not failed:
                 tell_unused_gpu()
 
     def report(self) -> Report:
-        """The tables of the functions asked for: those named or decorated, or else all."""
-        return self._tables(self._shown_columns)
+        """The tables of the functions asked for: those named or decorated, or else all.
+
+        The first of the notes tell whether the program had enough memory.
+        """
+        tables = self._tables(self._shown_columns)
+        notes = sentences(verdicts(self._recorded())) if tables.tables else ()
+        return replace(tables, notes=(*notes, *tables.notes))
+
+    def peaks(self) -> Mapping[str, DevicePeaks]:
+        """The peaks of the run so far by the names of the devices; none in a forked process."""
+        return self._peaks.highest if os.getpid() == self._process else {}
 
     def overview(self) -> Overview | None:
         """The report of the functions asked for; None where tables show them."""
@@ -235,7 +254,7 @@ class Profile:
 
     def for_page(self) -> tuple[RecordedProfile, Report]:
         """What a page draws: all that was recorded, and the tables asked for."""
-        return self._recorded(), self.report()
+        return self._recorded(), self._tables(self._shown_columns)
 
     def _recorded(self) -> RecordedProfile:
         decorated = [function for function, _ in self._decorated]
@@ -258,6 +277,7 @@ class Profile:
         return replace(
             found,
             runs=(run,),
+            devices=with_run_peaks(found.devices, self._peaks.highest),
             sections=self._sections,
         )
 

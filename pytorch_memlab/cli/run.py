@@ -16,7 +16,9 @@ from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices
 from pytorch_memlab.cli.categories import CategoryReport
 from pytorch_memlab.cli.configuration import add_configured
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
 from pytorch_memlab.cli.leaks import StepLeaks
+from pytorch_memlab.cli.max_peak import MaxPeak
 from pytorch_memlab.cli.output import is_page, is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.report_options import report_choice
@@ -62,6 +64,7 @@ class RunCommand:
     exit codes:
       that of the program, 1 after an error, 0 after --steps; and
       2  the command line cannot be carried out, and nothing ran
+      3  the program ended without an error, and reserved more than --max-peak
 
     Options can also stand in pyproject.toml, in the folder of the script or above it, under their
     long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line
@@ -72,7 +75,7 @@ class RunCommand:
         """Declare the options."""
         add_run_options(parser)
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
+    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int | None]:
         """Find the script and its functions, and simulate a GPU where one is asked for or needed.
 
         Args:
@@ -80,7 +83,7 @@ class RunCommand:
             process: keeps what the script finds in force until the process ends.
 
         Returns:
-            What runs the script and shows the tables.
+            What runs the script and shows the tables, and returns the exit code.
 
         Raises:
             UsageError: an option cannot be carried out; the script did not begin to run.
@@ -101,6 +104,7 @@ class RunCommand:
         add_run_options(parser)
         add_configured(options, parser, _folder(options))
         steps = Steps(options.warmup, options.steps)
+        limit = MaxPeak(options.max_peak)
         columns = options.columns and checked_columns(options.columns)
         choice = report_choice(options)
         outputs = options.outputs or ()
@@ -137,6 +141,7 @@ class RunCommand:
             )
         process.enter_context(profile_in_builtins())
         tables = ExitStack()
+        tables.callback(limit.tell)
         tables.callback(notices.tell_next_steps, outputs)
         tables.callback(profile.finish, write, is_asked_for=bool(columns or files or others))
         for picture in reversed(pictures):  # the stack ends with the first one
@@ -149,7 +154,7 @@ class RunCommand:
         needs_torch = traces or options.leaks or (pictures and active.machine is None)
         histories = [history] if needs_torch else []
         started: tuple[Recording, ...] = (explanation, *histories, *others, profile)
-        return partial(_run, found.code, vars(main), started, tables, process, tell, profile)
+        return partial(_run, found.code, vars(main), started, tables, process, tell, profile, limit)
 
 
 def _check_endings(paths: Sequence[str]) -> None:
@@ -177,7 +182,8 @@ def _run(
     process: ExitStack,
     tell: Callable[[], None],
     profile: Profile,
-) -> None:
+    limit: MaxPeak,
+) -> int:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
     tell()
     for recording in started:
@@ -189,9 +195,18 @@ def _run(
                 exec(code, namespace)  # noqa: S102 - what was asked for
         except StepsDone:
             pass  # the rest is as if the program had come to its end
-        except BaseException:
+        except BaseException as error:
+            is_passed = _ended_well(error) and limit.is_passed(profile.peaks)
             tables.close()
+            if is_passed:
+                return DOES_NOT_FIT
             raise
+        return DOES_NOT_FIT if limit.is_passed(profile.peaks) else 0
+
+
+def _ended_well(error: BaseException) -> bool:
+    """Whether an exception ends the program with exit code 0."""
+    return isinstance(error, SystemExit) and not error.code
 
 
 def _run_plainly(code: CodeType, namespace: dict[str, Any], process: ExitStack) -> None:

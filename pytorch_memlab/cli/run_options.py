@@ -135,6 +135,12 @@ def _add_output(add: Add) -> None:
     )
     add("--force", action="store_true", help="overwrite the .json file of an older run")
     add(
+        "--max-peak",
+        metavar="SIZE",
+        help="exit with 3 if PyTorch reserves more than this on a GPU, such as 20GiB. The CUDA"
+        " context comes on top of it",
+    )
+    add(
         "--oom-report",
         metavar="FILE",
         help="if the program runs out of GPU memory, write the explanation that follows its"

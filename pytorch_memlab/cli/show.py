@@ -172,7 +172,9 @@ class _Profile:
         from pytorch_memlab.line_profiler.saved_profile import SavedProfile
         from pytorch_memlab.profiles.choice import COLUMNS
         from pytorch_memlab.profiles.overview import overview
+        from pytorch_memlab.profiles.verdict import verdicts
         from pytorch_memlab.render.run_notes import run_note, run_notes
+        from pytorch_memlab.render.verdict import sentences
 
         if _limits(choice) and len(profile.runs) > 1:
             raise UsageError(f"the profile is of several runs: {_LIMITS}")
@@ -183,7 +185,8 @@ class _Profile:
         report = saved.display(None, columns).report
         self._of_each_device = saved.report_of_each_device(None, columns)
         self._profile = replace(profile, columns=self._of_each_device.columns)
-        self._report = replace(report, notes=(*report.notes, *run_notes(profile)))
+        verdict = sentences(verdicts(profile)) if report.tables else ()
+        self._report = replace(report, notes=(*verdict, *report.notes, *run_notes(profile)))
         self._overview = None
         shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
         if choice is not None and len(profile.runs) == 1 and (shows_usual or _limits(choice)):

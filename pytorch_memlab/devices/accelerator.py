@@ -73,6 +73,9 @@ class AcceleratorDevice:
         reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
         return max(int(total) - int(free) - int(reserved), 0)
 
+    def context(self) -> None:
+        """The driver counts all processes together."""
+
     def notes(self) -> tuple[str, ...]:
         """Nothing is to be said."""
         return ()

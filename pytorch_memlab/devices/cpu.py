@@ -90,6 +90,10 @@ class CpuDevice:
         """Nothing is set aside."""
         return 0
 
+    def context(self) -> int:
+        """There is none."""
+        return 0
+
     def notes(self) -> tuple[str, ...]:
         """Nothing is to be said."""
         return ()

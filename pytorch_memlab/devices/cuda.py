@@ -75,6 +75,9 @@ class CudaDevice:
         reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
         return max(total - free - int(reserved), 0)
 
+    def context(self) -> None:
+        """The driver counts all processes together."""
+
     def notes(self) -> tuple[str, ...]:
         """Nothing is to be said."""
         return ()

@@ -56,6 +56,9 @@ class Device(Protocol):
     def taken(self) -> int:
         """Bytes of it that this process's allocator cannot have: of the context and of others."""
 
+    def context(self) -> int | None:
+        """Those of them that the context takes; None where nothing tells them from the others."""
+
     @property
     def gaps(self) -> Callable[[], Gaps] | None:
         """Tells what it did so far without knowing all of it; None on hardware, which measures.

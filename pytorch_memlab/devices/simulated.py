@@ -60,6 +60,10 @@ class SimulatedDevice:
         """Bytes of the context and of other processes."""
         return self._gpu.driver.context + self._gpu.driver.other_processes
 
+    def context(self) -> int:
+        """Bytes of the context."""
+        return self._gpu.driver.context
+
     def notes(self) -> tuple[str, ...]:
         """Which files a dry run did not write."""
         note = "" if self._kept_files is None else self._kept_files.note()

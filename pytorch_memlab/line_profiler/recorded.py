@@ -24,7 +24,12 @@ if TYPE_CHECKING:
 
     from ..devices import Device
     from ..history.holders import PeakHolders
+    from ..scopes import DevicePeaks
     from .line_store import LineStore
+
+
+_Capacity = tuple[int, int | None, int | None]
+"""Bytes of a device, those that the program cannot have, and those of the context among them."""
 
 
 class RunTime:
@@ -91,7 +96,8 @@ def recorded_profile(
     return RecordedProfile(
         (run,),
         measured_devices(
-            entries, {one.info.name: (one.capacity(), one.taken()) for one in devices}
+            entries,
+            {one.info.name: (one.capacity(), one.taken(), one.context()) for one in devices},
         ),
         tuple(infos.values()),
         entries,
@@ -101,21 +107,21 @@ def recorded_profile(
 
 
 def measured_devices(
-    entries: Iterable[LineEntry], capacities: Mapping[str, tuple[int, int | None]]
+    entries: Iterable[LineEntry], capacities: Mapping[str, _Capacity]
 ) -> tuple[MeasuredDevice, ...]:
     """The devices of lines, with the most that each held.
 
     Args:
         entries: the lines.
-        capacities: bytes of each device by its name, and those of them that are taken.
+        capacities: of each device by its name.
     """
     found: dict[str, MeasuredDevice] = {}
     for entry in entries:
         device = entry.device
         known = found.get(device.name)
         if known is None:
-            capacity, taken = capacities.get(device.name, (0, None))
-            known = MeasuredDevice(device, capacity, 0, 0, 0, taken)
+            capacity, taken, context = capacities.get(device.name, (0, None, None))
+            known = MeasuredDevice(device, capacity, 0, 0, 0, taken, context)
         found[device.name] = replace(
             known,
             peak_active=max(known.peak_active, _peak(entry, "active")),
@@ -136,6 +142,28 @@ def with_peaks(
     """
     return tuple(
         replace(one, peak_active=max(one.peak_active, peaks[one.device.name].peak.active))
+        if one.device.name in peaks
+        else one
+        for one in devices
+    )
+
+
+def with_run_peaks(
+    devices: Iterable[MeasuredDevice], peaks: Mapping[str, DevicePeaks]
+) -> tuple[MeasuredDevice, ...]:
+    """Devices with the peaks of a whole run, where those are higher.
+
+    Args:
+        devices: with the peaks of the lines.
+        peaks: of the run by the names of the devices.
+    """
+    return tuple(
+        replace(
+            one,
+            peak_active=max(one.peak_active, peaks[one.device.name].active),
+            peak_allocated=max(one.peak_allocated, peaks[one.device.name].allocated),
+            peak_reserved=max(one.peak_reserved, peaks[one.device.name].reserved),
+        )
         if one.device.name in peaks
         else one
         for one in devices
@@ -181,7 +209,9 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
         shown.update(dict.fromkeys(place[number] for number in chosen))
     telling = [part for part in parts if part.shown is None or part.shown]
     capacities = {
-        one.device.name: (one.capacity, one.taken) for part in parts for one in part.devices
+        one.device.name: (one.capacity, one.taken, one.context)
+        for part in parts
+        for one in part.devices
     }
     return RecordedProfile(
         parts[0].runs,

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-    from ..line_profiler.line_profiler import LineProfiler
-    from ..records import Report
+    WriteCell = Callable[[CellRun, tuple[str, ...]], None]
+    """Writes what a cell has to show, with the columns that are named."""
 
 
 @magics_class
@@ -197,7 +197,7 @@ class MemlabMagics(Magics):
         if is_switched_off():
             args.quiet, args.output, args.simulate = True, None, None
         path = args.output
-        write: Callable[[LineProfiler, Report], None] = _write_nothing
+        write: WriteCell = _write_nothing
         if path is not None:
             write = _telling_failure(_writer_to(path, is_quiet=args.quiet))
         if is_line and not source:
@@ -214,12 +214,12 @@ class MemlabMagics(Magics):
             try:
                 run.run(source, local_ns)
             except BaseException as error:
-                _show_after_failure(run.profiler, columns, write, quiet=args.quiet)
+                _show_after_failure(run, columns, write, quiet=args.quiet)
                 if not isinstance(error, MemlabError):
                     _advise_without_gpu(error)
                 raise
-            display = run.profiler.display(columns=columns)
-            write(run.profiler, display.report)
+            display = run.display(columns)
+            write(run, columns)
         if args.return_profiler:
             return run.profiler
         return None if args.quiet else display
@@ -279,30 +279,30 @@ def _is_page(path: str) -> bool:
     return PurePath(path).suffix.lower() == ".html"
 
 
-def _writer_to(path: str, *, is_quiet: bool) -> Callable[[LineProfiler, Report], None]:
+def _writer_to(path: str, *, is_quiet: bool) -> WriteCell:
     """What writes the tables or the whole profile; a cell that runs again overwrites the file."""
     if _is_page(path):
         return _page_writer_to(path, is_quiet=is_quiet)
     if PurePath(path).suffix.lower() != ".json":
         write_report = file_writer(path, text.render)
-        return lambda _, report: write_report(report)
+        return lambda run, columns: write_report(run.display(columns).report)
     check_writable(path)
     file = Path(path).absolute()
 
-    def write(profiler: LineProfiler, report: Report) -> None:
-        recorded = replace(profiler.recorded(), columns=report.columns)
+    def write(run: CellRun, columns: tuple[str, ...]) -> None:
+        recorded = replace(run.recorded(), columns=columns)
         write_file(file, saved_profile.render(recorded), called=path)
 
     return write
 
 
-def _page_writer_to(path: str, *, is_quiet: bool) -> Callable[[LineProfiler, Report], None]:
+def _page_writer_to(path: str, *, is_quiet: bool) -> WriteCell:
     """What writes a page, and shows a link to it below the cell."""
     check_writable(path)
     file = Path(path).absolute()
 
-    def write(profiler: LineProfiler, report: Report) -> None:
-        write_file(file, report_page.render(profiler.recorded(), report), called=path)
+    def write(run: CellRun, columns: tuple[str, ...]) -> None:
+        write_file(file, report_page.render(run.recorded(), run.tables(columns)), called=path)
         if not is_quiet:
             show(FileLink(path))
 
@@ -310,35 +310,35 @@ def _page_writer_to(path: str, *, is_quiet: bool) -> Callable[[LineProfiler, Rep
 
 
 def _telling_failure(
-    write: Callable[[LineProfiler, Report], None],
-) -> Callable[[LineProfiler, Report], None]:
+    write: WriteCell,
+) -> WriteCell:
     """Write what is to be shown all the same if the file cannot be written."""
 
-    def write_or_tell(profiler: LineProfiler, report: Report) -> None:
+    def write_or_tell(run: CellRun, columns: tuple[str, ...]) -> None:
         try:
-            write(profiler, report)
+            write(run, columns)
         except UsageError as error:
             print(error, file=sys.stderr)
 
     return write_or_tell
 
 
-def _write_nothing(profiler: LineProfiler, report: Report) -> None:
+def _write_nothing(run: CellRun, columns: tuple[str, ...]) -> None:
     """No file was asked for."""
 
 
 def _show_after_failure(
-    profiler: LineProfiler,
+    run: CellRun,
     columns: tuple[str, ...],
-    write: Callable[[LineProfiler, Report], None],
+    write: WriteCell,
     *,
     quiet: bool,
 ) -> None:
     """What was measured until the code failed is shown all the same."""
-    measured = profiler.display(columns=columns)
+    measured = run.display(columns)
     if not measured.report.tables:
         return
-    write(profiler, measured.report)
+    write(run, columns)
     if not quiet:
         show(measured)
 

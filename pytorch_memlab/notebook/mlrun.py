@@ -7,11 +7,18 @@ import ast
 import difflib
 import inspect
 import re
+import traceback
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MemlabError, UsageError
 from ..line_profiler.definitions import definitions, lines_of
 from ..line_profiler.line_profiler import LineProfiler
+from ..line_profiler.line_records import RecordsDisplay
+from ..line_profiler.recorded import with_run_peaks
+from ..profiles.verdict import verdicts
+from ..render.verdict import sentences
+from ..scopes import RunPeaks
 
 if TYPE_CHECKING:
     import argparse
@@ -19,6 +26,9 @@ if TYPE_CHECKING:
     from types import CodeType
 
     from IPython.core.interactiveshell import InteractiveShell
+
+    from ..profiles.recorded import RecordedProfile
+    from ..records import Report
 
 _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
 _QUOTED = re.compile(r"""(["'])(.*?)\1""")
@@ -132,6 +142,8 @@ class CellRun:
         self._found: set[str] = set()
         self._own: list[str] = []
         self.profiler = LineProfiler(target_gpu=target_gpu, history=keeps_history)
+        self._peaks = RunPeaks(target_gpu)
+        self._exception = ""
 
     def run(self, source: str, local_ns: dict[str, Any] | None) -> None:
         """Run it.
@@ -159,12 +171,47 @@ class CellRun:
         self._register_named(namespace)
         # A name that means nothing yet may mean something after any statement.
         parts = [whole] if not self._missing() else self._statements(text, name)
-        with self.profiler:
-            for part in parts:
-                exec(part, shell.user_global_ns, namespace)  # noqa: S102 - what a magic is for
-                self._register_named(namespace)
+        self._peaks.begin()
+        try:
+            with self.profiler:
+                for part in parts:
+                    exec(part, shell.user_global_ns, namespace)  # noqa: S102 - what a magic is for
+                    self._register_named(namespace)
+        except BaseException as error:
+            self._exception = traceback.format_exception_only(error)[-1].splitlines()[0]
+            raise
+        finally:
+            self._peaks.end()
         if self._missing():
             raise UsageError(self._say_missing())
+
+    def recorded(self) -> RecordedProfile:
+        """Everything that was recorded."""
+        found = self.profiler.recorded()
+        return replace(
+            found,
+            runs=tuple(replace(run, exception=self._exception) for run in found.runs),
+            devices=with_run_peaks(found.devices, self._peaks.highest),
+        )
+
+    def tables(self, columns: tuple[str, ...]) -> Report:
+        """The tables of all functions.
+
+        Args:
+            columns: of the tables.
+        """
+        return self.profiler.records().display(None, columns).report
+
+    def display(self, columns: tuple[str, ...]) -> RecordsDisplay:
+        """The tables, and whether the memory of each simulated GPU was enough.
+
+        Args:
+            columns: of the tables.
+        """
+        tables = self.tables(columns)
+        found = verdicts(self.recorded()) if tables.tables else ()
+        simulated = [one for one in found if one.measured.device.simulated]
+        return RecordsDisplay(replace(tables, notes=(*sentences(simulated), *tables.notes)))
 
     def _statements(self, text: str, name: str) -> list[CodeType]:
         tree = ast.parse(text, name)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from ..records import FunctionInfo, FunctionTable, GapKind, LineEntry, Report, Section
 from .choice import Choice
 from .ranking import calling_lines, kept_by_line, peak_of
+from .verdict import OUT_OF_MEMORY, DeviceVerdict, not_counted, verdicts
 
 if TYPE_CHECKING:
     from ..history.holders import Share
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 _LINES: Final = 10
 _FUNCTIONS: Final = 10
-
-_OUT_OF_MEMORY: Final = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +43,7 @@ class Headline:
             of the profiled lines.
         categories: the bytes of the device's peak by category, the largest first; none if that was
             not recorded.
-        ran_out: how often the device ran out of memory; the program may have handled that.
+        verdict: whether the memory was enough; None if that is not known.
         is_lower_bound: whether a simulation did not count all memory, so that the peak may be
             higher.
     """
@@ -54,7 +52,7 @@ class Headline:
     place: Place | None
     place_peak: int
     categories: tuple[Share, ...]
-    ran_out: int
+    verdict: DeviceVerdict | None
     is_lower_bound: bool
 
     @property
@@ -99,7 +97,6 @@ class Overview:
         columns: of the lines.
         headlines: one for each device that had memory in use; for the first one if none had.
         failure: what ended the program, if it ran out of memory.
-        ended_early: whether any other exception ended it.
         functions: in the order in which they are shown.
         more_functions: functions that added something and are not shown.
         more_lines: lines of shown functions that added something and are not shown.
@@ -112,7 +109,6 @@ class Overview:
     columns: tuple[str, ...]
     headlines: tuple[Headline, ...]
     failure: Failure | None
-    ended_early: bool
     functions: tuple[ShownFunction, ...]
     more_functions: int
     more_lines: int
@@ -136,7 +132,6 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
     """
     sizes = _Sizes(profile)
     headlines = tuple(_headlines(profile, sizes))
-    failure = _failure(profile)
     peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
     functions = [_Function(table, sizes, peaks) for table in report.tables]
     ordered = _ordered(functions, choice)
@@ -160,8 +155,7 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
     return Overview(
         report.columns,
         headlines,
-        failure,
-        failure is None and any(run.exception for run in profile.runs),
+        _failure(profile),
         tuple(shown),
         len(hidden),
         len(told - seen),
@@ -316,28 +310,15 @@ def _ordered(functions: Sequence[_Function], choice: Choice) -> list[_Function]:
 
 def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
     in_use = [one for one in profile.devices if one.peak_active]
-    ran_out = _ran_out(profile.entries)
-    uncounted = {
-        entry.device.name
-        for entry in profile.entries
-        if any(gap.kind in (GapKind.UNMODELLED, GapKind.UNCOUNTED) for gap in entry.gaps)
-    }
+    found = {one.measured.device.name: one for one in verdicts(profile)}
+    uncounted = not_counted(profile.entries)
     for measured in in_use or profile.devices[:1]:
         name = measured.device.name
         place, peak = sizes.highest(name)
         held = profile.peaks.get(name)
         is_whole = held is not None and held.peak.active == measured.peak_active
         categories = tuple(held.by_category()) if held is not None and is_whole else ()
-        yield Headline(measured, place, peak, categories, ran_out.get(name, 0), name in uncounted)
-
-
-def _ran_out(entries: Iterable[LineEntry]) -> Mapping[str, int]:
-    """Device name -> the most requests that failed in one hit of a line."""
-    found: defaultdict[str, int] = defaultdict(int)
-    for entry in entries:
-        failed = entry.stats.get("num_ooms", 0)
-        found[entry.device.name] = max(found[entry.device.name], failed)
-    return found
+        yield Headline(measured, place, peak, categories, found.get(name), name in uncounted)
 
 
 def _failure(profile: RecordedProfile) -> Failure | None:
@@ -346,6 +327,6 @@ def _failure(profile: RecordedProfile) -> Failure | None:
         # In the order of the traceback, the innermost line last.
         (function, line), asked = list(profile.failures.items())[-1]
         return Failure(Place(profile.functions[function], line), asked)
-    if any(run.exception.startswith(_OUT_OF_MEMORY) for run in profile.runs):
+    if any(run.exception.startswith(OUT_OF_MEMORY) for run in profile.runs):
         return Failure(None, None)
     return None

@@ -53,6 +53,8 @@ class MeasuredDevice:
         peak_reserved: bytes taken from the device.
         taken: bytes of the capacity that the program could not have, such as those of the CUDA
             context; None if that is not known.
+        context: those of them that the CUDA context takes; None if they cannot be told from those
+            of other programs.
     """
 
     device: DeviceInfo
@@ -61,6 +63,7 @@ class MeasuredDevice:
     peak_allocated: int
     peak_reserved: int
     taken: int | None = None
+    context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

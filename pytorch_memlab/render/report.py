@@ -16,6 +16,7 @@ from .gaps import line_mark
 from .rows import code_of, cut, place_of
 from .sections import section_lines
 from .terminal import fitting, is_colourful
+from .verdict import sentence
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -130,9 +131,8 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
     """
     for headline in overview.headlines:
         yield from _headline(headline)
-        if overview.failure is None:
-            fit = _fit(headline, ended_early=overview.ended_early)
-            yield from ([(line, "")] for line in _wrapped(fit))
+        if headline.verdict is not None:
+            yield from ([(line, "")] for line in _wrapped(sentence(headline.verdict)))
     if overview.failure is not None:
         yield [(cut(_failed(overview.failure)), "bold red")]
     several = len({one.table.device.name for one in overview.functions}) > 1
@@ -216,25 +216,6 @@ def _held(headline: Headline) -> list[str]:
     return _wrapped(
         f"held by {', '.join([*named, *([f'{prose_size(rest)} more'] if rest else [])])}"
     )
-
-
-def _fit(headline: Headline, *, ended_early: bool) -> str:
-    """Whether the program had enough memory; empty where that is not known."""
-    measured = headline.measured
-    if headline.ran_out:
-        return "ran out of memory, which the program handled"
-    if not _is_gpu(headline) or measured.taken is None or not measured.peak_active:
-        return ""
-    if ended_early:
-        verdict = "fitted until the program ended early"
-    elif headline.is_lower_bound:
-        verdict = "fits as far as memory is counted"
-    else:
-        verdict = "fits"
-    free = max(measured.capacity - measured.taken - measured.peak_reserved, 0)
-    reserved = f"{prose_size(measured.peak_reserved)} reserved"
-    taken = f", {prose_size(measured.taken)} CUDA context and other programs"
-    return f"{verdict}, {prose_size(free)} free ({reserved}{taken * bool(measured.taken)})"
 
 
 def _wrapped(text: str, indent: str = "  ") -> list[str]:

@@ -14,12 +14,14 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..history.timeline import timeline_of
 from ..profiles.ranking import kept_by_line, lines_with_peaks
+from ..profiles.verdict import verdicts
 from . import peak_html, source_view, timeline
 from .cells import no_data
 from .page import Fragment, fill, page
 from .run_notes import command, ending
 from .sections import section_lines
 from .source_view import MeasuredTable
+from .verdict import sentences
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
@@ -260,10 +262,7 @@ def _facts(
     """What is known of the runs and of the devices, name by name."""
     facts = [
         ("GPU", [_device(one.measured) for one in views]),
-        (
-            "Reserved at most",
-            _on_each(views, [prose_size(one.measured.peak_reserved) for one in views]),
-        ),
+        *_fit(profile, views),
         (
             "Balance of the lines",
             _on_each(
@@ -277,6 +276,16 @@ def _facts(
         ("Profiled", [_count(report)]),
     ]
     return [(name, values) for name, values in facts if any(values)]
+
+
+def _fit(profile: RecordedProfile, views: Sequence[_DeviceView]) -> list[tuple[str, list[str]]]:
+    """Whether the memory was enough; where that is not known, how much was reserved."""
+    shown = {one.measured.device.name for one in views}
+    found = [one for one in verdicts(profile) if one.measured.device.name in shown]
+    if found:
+        return [("Fit", sentences(found))]
+    reserved = [prose_size(one.measured.peak_reserved) for one in views]
+    return [("Reserved at most", _on_each(views, reserved))]
 
 
 def _device(measured: MeasuredDevice) -> str:

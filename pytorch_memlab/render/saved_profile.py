@@ -212,6 +212,7 @@ def _device(data: Checked) -> MeasuredDevice:
         data.count("peak_allocated"),
         data.count("peak_reserved"),
         data.count("taken") if data.has("taken") else None,
+        data.count("context") if data.has("context") else None,
     )
 
 

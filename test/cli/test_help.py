@@ -29,6 +29,7 @@ CODES_AND_PROGRAM = """\
 exit codes:
   that of the program, 1 after an error, 0 after --steps; and
   2  the command line cannot be carried out, and nothing ran
+  3  the program ended without an error, and reserved more than --max-peak
 
 Options can also stand in pyproject.toml, in the folder of the script or above
 it, under their long names: in a table [tool.pytorch-memlab], gpu = "t4" and
@@ -137,6 +138,7 @@ exit codes:
   0  done; run ends with the code of the program, 1 after an error
   1  a comparison found more growth than its --fail-over allows
   2  the command line cannot be carried out
+  3  a program needs more memory than it may have
 """
 
 

@@ -122,6 +122,7 @@ def test_a_program_from_standard_input(write, capsys, monkeypatch, tmp_path):
         "0.00B    2  def f():\n"
         "1.00K    3      return torch.ones(256, device='cuda')\n"
         "\n"
+        "peak 2.0 MiB reserved + 601.0 MiB context of 79.19 GiB: fits, 78.60 GiB free\n"
         "simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
     )
 

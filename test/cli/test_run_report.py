@@ -44,7 +44,7 @@ peak 5.0 MiB on cuda:0, less than 0.1 % of 24.00 GiB (simulated)
   at train.py:9 in <module>: loss.backward()
   held by 2.0 MiB temporaries, 2.0 MiB activations saved for backward, 1.0 MiB
     parameters
-  fits, 23.99 GiB free (6.0 MiB reserved)
+  peak 6.0 MiB reserved of 24.00 GiB: fits, 23.99 GiB free
 
 ## <module>  train.py:1
  peak   kept temporary line  code
@@ -78,6 +78,7 @@ OUT_OF_MEMORY_REPORT = """\
 peak 60.0 MiB on cuda:0, 94 % of 64.0 MiB (simulated)
   at script.py:7 in fill: kept.append(torch.empty(4 << 20, dtype=torch.uint8, d…
   held by 60.0 MiB inputs and other tensors
+  peak 60.0 MiB reserved of 64.0 MiB: does not fit
 out of memory at script.py:7 in fill, asked for 4.0 MiB
 
 ## fill  script.py:4
@@ -111,11 +112,11 @@ TWO_GPUS_REPORT = """\
 peak 12.0 MiB on cuda:0, less than 0.1 % of 24.00 GiB (simulated)
   at script.py:5 in put: return torch.ones(size, device=device) * 2
   held by 6.0 MiB inputs and other tensors, 6.0 MiB temporaries
-  fits, 23.98 GiB free (20.0 MiB reserved)
+  peak 20.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free
 peak 8.0 MiB on cuda:1, less than 0.1 % of 24.00 GiB (simulated)
   at script.py:5 in put: return torch.ones(size, device=device) * 2
   held by 4.0 MiB inputs and other tensors, 4.0 MiB temporaries
-  fits, 23.98 GiB free (20.0 MiB reserved)
+  peak 20.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free
 
 ## put  script.py:4  on cuda:0
   peak  kept temporary line  code
@@ -215,7 +216,10 @@ def test_another_error_ends_the_verdict_where_it_ended_the_program(write, capsys
     with pytest.raises(ZeroDivisionError):
         main(["run", write("import torch\nkept = torch.ones(256).cuda()\n1 / 0\n")])
 
-    assert "\n  fitted until the program ended early, 78." in capsys.readouterr().out
+    assert (
+        "\n  peak 2.0 MiB reserved + 601.0 MiB context of 79.19 GiB: fitted until the\n"
+        "    program ended early, 78.60 GiB free\n"
+    ) in capsys.readouterr().out
 
 
 def test_the_file_and_a_saved_profile_have_the_same_report(write, capsys):
@@ -292,6 +296,7 @@ def test_columns_alone_are_tables_and_with_another_option_those_of_the_report(wr
         "0.00B     0.00B    2    4  def keeps(size):\n"
         '3.00M     0.00B    2    5      return torch.ones(size << 18, device="cuda")\n'
         "\n"
+        "peak 22.0 MiB reserved of 24.00 GiB: fits, 23.98 GiB free\n"
         "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)\n"
     )
     assert (

@@ -105,7 +105,8 @@ def test_other_functions_and_columns_than_the_run_showed(
     columns = "hits,delta,active_bytes.all.peak"
     for name in ("Net.forward", "Net"):
         assert main(["show", "-f", name, "-c", columns, "p.json"]) == 0
-        assert capsys.readouterr().out.startswith(TABLE + "\nsimulated GPU")
+        verdict = "peak 2.0 MiB reserved of 24.00 GiB: fits, 24.00 GiB free"
+        assert capsys.readouterr().out.startswith(f"{TABLE}\n{verdict}\nsimulated GPU")
 
 
 @pytest.mark.parametrize("options", [["-f", "Net.forward"], ["-f", "main", "-c", "hits"]])

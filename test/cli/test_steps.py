@@ -57,6 +57,7 @@ def test_only_the_steps_after_the_warmup_are_measured(write, capsys):
         "   2  0.00B    5      optimizer.step()\n"
         "   2  0.00B    6      done.append(number)\n"
         "\n"
+        "peak 2.0 MiB reserved + 601.0 MiB context of 79.19 GiB: fits, 78.60 GiB free\n"
         "simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
     )
     assert err == (

@@ -79,8 +79,8 @@ def test_a_real_gpu_without_a_record_of_what_holds_its_memory() -> None:
     assert render(found) == (
         "peak 40.00 GiB on cuda:0, 50 % of 80.00 GiB (NVIDIA A100-SXM4-80GB)\n"
         "  at model.py:11 in part1: step_1_1()\n"
-        "  fits, 39.00 GiB free (40.00 GiB reserved, 1.00 GiB CUDA context and other\n"
-        "    programs)\n"
+        "  peak 40.00 GiB reserved + 1.00 GiB context and other programs of 80.00 GiB:\n"
+        "    fits, 39.00 GiB free\n"
         "\n"
         "## part1  model.py:10\n"
         "  peak   kept temporary line  code\n"
@@ -98,7 +98,10 @@ def test_a_peak_that_does_not_count_everything_is_a_lower_bound_and_so_is_the_ve
     text = render(report_of([function(1)], [entry(0, 11, 8 * MIB, 8 * MIB), marked]))
 
     assert text.startswith("peak at least 8.0 MiB on cuda:0, less than 0.1 % of 80.00 GiB")
-    assert "\n  fits as far as memory is counted, 78.99 GiB free" in text
+    assert (
+        "\n  peak 8.0 MiB reserved + 1.00 GiB context and other programs of 80.00 GiB: fits\n"
+        "    as far as memory is counted, 78.99 GiB free\n"
+    ) in text
     assert "\n4.00M     0         0   12? step_1_2()\n" in text  # its true size is not known
     assert "added nothing" not in text
 
