@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .courtesy import Courtesy
+    from .fitting.frame import fit
     from .gpu_mem import (
         GPUMemory,
         b2mb,
@@ -87,6 +88,7 @@ _HOMES = {
     "clear_global_line_profiler": "line_profiler.profile",
     "display": "line_profiler.profile",
     "explain_oom": "out_of_memory",
+    "fit": "fitting.frame",
     "get_ref_free_exc_info": "notebook.traceback_cleaning",
     "gpu_mem_allocate_mbs": "gpu_mem",
     "gpu_mem_get": "gpu_mem",
@@ -132,6 +134,7 @@ __all__ = [
     "b2mb",
     "clear_global_line_profiler",
     "explain_oom",
+    "fit",
     "get_ref_free_exc_info",
     "gpu_mem_allocate_mbs",
     "gpu_mem_get",

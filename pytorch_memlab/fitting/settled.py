@@ -15,7 +15,8 @@ import gc
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -70,11 +71,6 @@ class StepPeaks:
             StepPeak(tuple(one for one, _ in ended), tuple(other for _, other in ended))
         )
 
-    @property
-    def has_steps(self) -> bool:
-        """Whether any step has ended."""
-        return bool(self.all)
-
 
 class _GPUPeak:
     """The peaks of one GPU since the last step."""
@@ -125,63 +121,83 @@ def cycle_of(peaks: list[StepPeak]) -> int:
     return 0
 
 
-@contextmanager
-def stopping(peaks: StepPeaks, steps: int | None, done: Callable[[bool], object]) -> Iterator[None]:
-    """End the program when its peak has settled, or after a number of optimizer steps.
+class Stop:
+    """Ends the program when its peak has settled, or after a number of steps.
 
     Args:
         peaks: told of each step.
         steps: after how many steps the program ends; None for when its peak has settled.
         done: called once before the program ends, with whether the peak has settled.
     """
-    from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    process = os.getpid()
-    stepped: dict[int, Any] = {}
-    ended = False
+    def __init__(self, peaks: StepPeaks, steps: int | None, done: Callable[[bool], object]) -> None:
+        self._peaks = peaks
+        self._steps = steps
+        self._done = done
+        self._process = os.getpid()
+        # Weakly: a trial keeps nothing that the program drops.
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._ended = False
 
-    def step(optimizer: Any, *_: object) -> None:
-        nonlocal ended
-        if os.getpid() != process or is_within_another(sys._getframe(1)):
-            return
-        if not ended:
-            stepped[id(optimizer)] = optimizer
-            peaks.end_step()
-            cycle = cycle_of(peaks.all)
-            has_settled = bool(cycle) and (cycle > 1 or not _others(stepped))
-            ended = (
-                has_settled or len(peaks.all) >= MOST_STEPS
-                if steps is None
-                else len(peaks.all) >= steps
-            )
-            if ended:
-                done(has_settled)
-        if ended:
+    @contextmanager
+    def at_optimizer_steps(self) -> Iterator[None]:
+        """Let a step end with each ``optimizer.step()``."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        def step(optimizer: Any, *_: object) -> None:
+            if os.getpid() == self._process and not is_within_another(sys._getframe(1)):
+                self._stepped.add(optimizer)
+                self.end_step()
+
+        hook = register_optimizer_step_post_hook(step)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def end_call(self, steps_before: int) -> None:
+        """A call has ended: a step, if no optimizer has stepped in it.
+
+        Args:
+            steps_before: steps that had ended before it.
+        """
+        if len(self._peaks.all) == steps_before:
+            self.end_step()
+
+    def end_step(self) -> None:
+        """A step has ended.
+
+        Raises:
+            SystemExit: it was the last one.
+        """
+        if not self._ended:
+            self._peaks.end_step()
+            count = len(self._peaks.all)
+            has_settled = self._has_settled()
+            limit = MOST_STEPS if self._steps is None else self._steps
+            self._ended = count >= limit or (has_settled and self._steps is None)
+            if self._ended:
+                self._done(has_settled)
+        if self._ended:
             if threading.current_thread() is threading.main_thread():
                 raise TrialDone(0)
             raise SystemExit(0)  # a thread ends without a word at this very class only
 
-    hook = register_optimizer_step_post_hook(step)
-    try:
-        yield
-    finally:
-        hook.remove()
+    def _has_settled(self) -> bool:
+        return bool(cycle_of(self._peaks.all)) and not _others(self._stepped)
 
 
-def _others(stepped: dict[int, Any]) -> bool:
+def _others(stepped: Collection[Any]) -> bool:
     """Whether there are parameters of optimizers that have not been stepped."""
     from torch.optim import Optimizer
 
-    known = _parameters(stepped.values())
-    others = [
-        one
-        for one in gc.get_objects()
-        if issubclass(type(one), Optimizer) and id(one) not in stepped
-    ]
-    return not _parameters(others) <= known
+    # Not isinstance: objects that stand for others may do anything when asked for their class.
+    optimizers = [one for one in gc.get_objects() if issubclass(type(one), Optimizer)]
+    others = [one for one in optimizers if one not in stepped]
+    return not _parameters(others) <= _parameters(stepped)
 
 
-def _parameters(optimizers: Any) -> set[int]:
+def _parameters(optimizers: Iterable[Any]) -> set[int]:
     return {
         id(parameter)
         for one in optimizers

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -14,17 +16,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ..records import Gap
 from .change import Change
-from .child import Work, run_in_child, run_in_children
-from .settled import StepPeak, StepPeaks, TrialDone, stopping
+from .child import Work, can_fork, run_in_child, run_in_children
+from .settled import StepPeak, StepPeaks, Stop, TrialDone
 
 if TYPE_CHECKING:
     from ..history.model import AllocationHistory
     from ..simulation.hardware.gpu import GPU
     from ..simulation.machine import Machine
     from .target import Target
+    from .watched_gpu import GPUReads
 
 UNLIMITED: Final = 2**47
 """Bytes of the GPU that a trial runs on: the most that a simulated GPU can have."""
+
+
+_NEEDED: Final = (
+    "torch._dynamo",
+    "pytorch_memlab.simulation.simulator",
+    "pytorch_memlab.history.recorder",
+    "pytorch_memlab.devices.simulated_gaps",
+    "pytorch_memlab.fitting.watched_gpu",
+)
+
+
+_OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Ending(Enum):
@@ -142,6 +157,7 @@ def run(request: TrialRequest) -> Trial:
     Args:
         request: the trial.
     """
+    _preload()
     return run_in_child(_work(request))
 
 
@@ -157,7 +173,16 @@ def run_all(
     Yields:
         The index of each and the trial, in the order in which they end.
     """
+    _preload()
     yield from run_in_children([_work(one) for one in requests], processes or processors())
+
+
+def _preload() -> None:
+    """Import what every trial needs, so that forks have it; a training step imports dynamo."""
+    if can_fork():
+        for name in _NEEDED:
+            with suppress(ImportError):
+                importlib.import_module(name)
 
 
 def processors() -> int:
@@ -180,72 +205,115 @@ def _trial(request: TrialRequest) -> Trial:
     """Run a trial in this process, which is its own."""
     import torch
 
-    from ..history.recorder import Recording
     from ..simulation import simulate
     from ..simulation.patches import Patches
     from .watched_gpu import GPUReads
 
     torch.set_num_threads(1)
-    began = time.process_time()
     reads = GPUReads()
-    memory: dict[str, Any] = {"context": request.context, "others": request.others}
-    if not request.is_limited:
-        memory = {"context": 0, "others": 0}
-    found: list[Trial] = []
+    context, others = (request.context, request.others) if request.is_limited else (0, 0)
     with ExitStack() as exits:
         for change in request.changes:
             os.environ.update(change.environment())
         gpu = reads.watched(request.gpu, None if request.is_limited else UNLIMITED)
-        machine = exits.enter_context(simulate(gpu, request.num_gpus, compute=False, **memory))
+        machine = exits.enter_context(
+            simulate(gpu, request.num_gpus, compute=False, context=context, others=others)
+        )
         patches = Patches()
         exits.callback(patches.undo)
         reads.watch(machine, patches)
-        recording = Recording(history=True)
-        recording.begin()
-        peaks = StepPeaks(machine)
+        return _Run(request, machine, reads).trial()
 
-        def result(ending: Ending, error: str = "") -> None:
-            if not found:
-                found.append(
-                    Trial(
-                        gpu=request.gpu,
-                        ending=ending,
-                        error=error,
-                        history=_history(recording),
-                        step_peaks=tuple(peaks.all),
-                        gaps=_gaps(machine),
-                        gpu_reads=reads.names(),
-                        capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
-                        seconds=time.process_time() - began,
-                        findings=tuple(change.finding() for change in request.changes),
-                    )
-                )
 
-        def done(has_settled: bool) -> None:
-            if request.steps is not None:
-                result(Ending.STEPS)
-            else:
-                result(Ending.SETTLED if has_settled else Ending.UNSETTLED)
+class _Run:
+    """The program of a trial on simulated GPUs.
 
+    Args:
+        request: the trial.
+        machine: the GPUs.
+        reads: their properties that were read.
+    """
+
+    def __init__(self, request: TrialRequest, machine: Machine, reads: GPUReads) -> None:
+        from ..history.recorder import Recording
+
+        self._request = request
+        self._machine = machine
+        self._reads = reads
+        self._recording = Recording(history=True)
+        self._peaks = StepPeaks(machine)
+        self._stop = Stop(self._peaks, request.steps, self._stopped)
+        self._began = time.process_time()
+        self._trial: Trial | None = None
+
+    def trial(self) -> Trial:
+        """Run the program, and say how it ended."""
+        request = self._request
+        self._recording.begin()
         try:
             with _changed(request.changes), request.target.started(request.changes) as call:
-                with stopping(peaks, request.steps, done):
-                    call()
-                result(Ending.FINISHED)
+                self._call(call)
+                self._ended(Ending.FINISHED)
         except TrialDone:
             pass
         except SystemExit as exit_:
-            code = exit_.code
-            if code in (None, 0):
-                result(Ending.FINISHED)
+            if exit_.code in (None, 0):
+                self._ended(Ending.FINISHED)
             else:
-                result(Ending.ERROR, f"SystemExit: {code}")
+                self._ended(Ending.ERROR, f"the program ended with exit status {exit_.code}\n")
         except BaseException as error:
-            text = traceback.format_exc()
-            result(Ending.OUT_OF_MEMORY if _is_out_of_memory(error) else Ending.ERROR, text)
+            text = _traceback(error)
+            self._ended(Ending.OUT_OF_MEMORY if _is_out_of_memory(error) else Ending.ERROR, text)
             sys.stderr.write(text)
-        recording.end()
-    return found[0]
+        finally:
+            self._recording.end()
+        assert self._trial is not None
+        return self._trial
+
+    def _call(self, call: Callable[[], object]) -> None:
+        threads = threading.enumerate()
+        with self._stop.at_optimizer_steps():
+            while True:
+                steps = len(self._peaks.all)
+                call()
+                if not self._request.target.is_repeated:
+                    break
+                self._stop.end_call(steps)
+            for thread in threading.enumerate():
+                if thread not in threads and not thread.daemon:
+                    thread.join()
+
+    def _stopped(self, has_settled: bool) -> None:
+        if self._request.steps is not None:
+            self._ended(Ending.STEPS)
+        else:
+            self._ended(Ending.SETTLED if has_settled else Ending.UNSETTLED)
+
+    def _ended(self, ending: Ending, error: str = "") -> None:
+        """Keep what is known now; what the program does after its last step does not count."""
+        if self._trial is not None:
+            return
+        request = self._request
+        self._trial = Trial(
+            gpu=request.gpu,
+            ending=ending,
+            error=error,
+            history=_history(self._recording),
+            step_peaks=tuple(self._peaks.all),
+            gaps=_gaps(self._machine),
+            gpu_reads=self._reads.names(),
+            capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
+            seconds=time.process_time() - self._began,
+            findings=tuple(change.finding() for change in request.changes),
+        )
+
+
+def _traceback(error: BaseException) -> str:
+    """The traceback of the program, without the frames that launched it."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename.startswith(_OWN_FOLDER):
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace or error.__traceback__))
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
 
 _WIDTH: Final = 80
 _NAME: Final = 20
-_HEADS: Final = ("memory", "context", "peak", "left")
+_UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|calls?)")
+HEADS: Final = ("memory", "context", "peak", "left")
 
 
 def text(report: FitReport) -> str:
@@ -31,18 +33,42 @@ def text(report: FitReport) -> str:
     Returns:
         Lines of at most 80 columns: what ran, a table, why the program does not fit, and notes.
     """
-    lines = [*_heading(report)]
+    lines = [*heading_lines(report)]
     if report.verdicts:
         lines += ["", *_table(report)]
-    failures = list(_failures(report.verdicts))
-    if failures:
-        lines += ["", *failures]
-    notes = list(_notes(report))
-    if notes:
-        lines += [""]
-    for note in notes:
-        lines += _wrapped(note)
+    for part in (failure_lines(report), note_lines(report)):
+        if part:
+            lines.append("")
+        for line in part:
+            lines += _wrapped(line)
     return "\n".join(lines) + "\n"
+
+
+def heading_lines(report: FitReport) -> list[str]:
+    """What ran, and on how many GPUs it fits.
+
+    Args:
+        report: what was found.
+    """
+    return list(_heading(report))
+
+
+def failure_lines(report: FitReport) -> list[str]:
+    """Where the memory runs out, with the GPUs of each place.
+
+    Args:
+        report: what was found.
+    """
+    return list(_failures(report.verdicts))
+
+
+def note_lines(report: FitReport) -> list[str]:
+    """What has to be known about the numbers.
+
+    Args:
+        report: what was found.
+    """
+    return list(_notes(report))
 
 
 def _heading(report: FitReport) -> Iterator[str]:
@@ -70,7 +96,7 @@ def _ran(report: FitReport) -> str:
 
 
 def _table(report: FitReport) -> Iterator[str]:
-    yield f"{'GPU':{_NAME}}" + "".join(f"{head:>12}" for head in _HEADS) + "  fits"
+    yield f"{'GPU':{_NAME}}" + "".join(f"{head:>12}" for head in HEADS) + "  fits"
     for one in report.verdicts:
         yield _row(one)
     for name in report.unknown:
@@ -78,19 +104,38 @@ def _table(report: FitReport) -> Iterator[str]:
 
 
 def _row(verdict: Verdict) -> str:
+    cells = "".join(f"{size:>12}" for size in sizes(verdict))
+    return f"{_name(verdict.name)}{cells}  {answer(verdict)}"
+
+
+def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
+    """The cells under ``HEADS``.
+
+    Args:
+        verdict: of one GPU.
+    """
     from ..fitting.report import mark
 
+    memory, context = prose_size(verdict.capacity), prose_size(verdict.taken)
     if verdict.fits is None:
-        sizes = [prose_size(verdict.capacity), prose_size(verdict.taken), "", ""]
-    else:
-        sizes = [
-            prose_size(verdict.capacity),
-            prose_size(verdict.taken),
-            prose_size(verdict.reserved_peak) + mark(verdict.trial),
-            _signed(verdict.headroom),
-        ]
-    cells = "".join(f"{size:>12}" for size in sizes)
-    return f"{_name(verdict.name)}{cells}  {_answer(verdict)}"
+        return memory, context, "", ""
+    peak = prose_size(verdict.reserved_peak) + mark(verdict.trial)
+    return memory, context, peak, _signed(verdict.headroom)
+
+
+def answer(verdict: Verdict) -> str:
+    """Whether the program fits, in a word or two.
+
+    Args:
+        verdict: of one GPU.
+    """
+    from ..fitting.trial import Ending
+
+    if verdict.fits is None:
+        return "failed"
+    if not verdict.fits:
+        return "no"
+    return "so far" if verdict.trial.ending is Ending.UNSETTLED else "yes"
 
 
 def _name(name: str) -> str:
@@ -102,28 +147,17 @@ def _signed(size: int) -> str:
     return f"-{prose_size(-size)}" if size < 0 else prose_size(size)
 
 
-def _answer(verdict: Verdict) -> str:
-    if verdict.fits is None:
-        return "failed"
-    if not verdict.fits:
-        return "no"
-    from ..fitting.trial import Ending
-
-    return "so far" if verdict.trial.ending is Ending.UNSETTLED else "yes"
-
-
 # Where it does not fit
 
 
 def _failures(verdicts: Sequence[Verdict]) -> Iterator[str]:
-    """Where the memory runs out, with the GPUs of each place."""
     names: dict[tuple[str, str, int], list[str]] = {}
     for one in verdicts:
         if one.failure is not None:
             names.setdefault((*_place(one.failure), one.failure.size), []).append(one.name)
     for (place, code, size), found in names.items():
         yield _cut(f"out of memory at {place}" + (f": {code}" if code else ""))
-        yield from _wrapped(f"asks for {prose_size(size)} on {', '.join(found)}", indent="  ")
+        yield f"  asks for {prose_size(size)} on {', '.join(found)}"
 
 
 def _place(failure: FailedAllocation) -> tuple[str, str]:
@@ -179,15 +213,17 @@ def _about_steps(report: FitReport) -> Iterator[str]:
         )
 
 
-def _wrapped(line: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        line,
+def _wrapped(line: str) -> list[str]:
+    """Lines of at most 80 columns that keep a number and its unit together."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    lines = textwrap.wrap(
+        _UNIT.sub("\N{NO-BREAK SPACE}", line),
         _WIDTH,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
+        subsequent_indent=indent,
         break_on_hyphens=False,
         break_long_words=False,
     )
+    return [one.replace("\N{NO-BREAK SPACE}", " ") for one in lines]
 
 
 def _cut(line: str) -> str:

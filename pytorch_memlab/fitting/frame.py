@@ -1,0 +1,172 @@
+"""``pytorch_memlab.fit``: whether a program fits on GPUs, as a DataFrame."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from .._common.quoted import quoted
+from .._common.user_code import is_of_user
+from ..errors import UsageError
+from ..simulation.hardware.gpu import GPU
+from ..simulation.hardware.presets import PRESETS, find_gpu
+from ..simulation.sizes import read_size
+from ..simulation.taken_memory import TakenMemory
+from .comparison import Settings, compare_gpus
+from .report import FitReport, fit_report
+from .target import FunctionTarget, ProgramTarget, Target
+
+if TYPE_CHECKING:
+    from .verdict import FailedAllocation, Verdict
+
+
+class FitFrame(pd.DataFrame):
+    """A row for each GPU, the smallest first; a notebook shows bars of the memory.
+
+    Sizes are in bytes. ``capacity``: of the GPU. ``context``: what the allocator does not get, the
+    CUDA context and other processes. ``peak``: the most that PyTorch's allocator takes, its cache
+    included. ``active_peak``: the most bytes in use. ``headroom``: what is left beside both,
+    negative where memory lacks. ``fits``: None where the program failed. ``fails_at`` and
+    ``request``: the line whose request does not fit, and its bytes.
+
+    Selections of rows or columns are plain frames. ``report`` has the verdicts, with the recorded
+    allocations.
+    """
+
+    _metadata = ["report"]  # noqa: RUF012 - as pandas has it
+    report: FitReport
+
+    @property
+    def _constructor(self) -> Callable[..., pd.DataFrame]:
+        return pd.DataFrame
+
+    def _repr_html_(self) -> str:
+        from ..render import fit_html
+
+        return fit_html.fragment(self.report)
+
+    def __repr__(self) -> str:
+        """The table of the command line."""
+        from ..render import fit as fit_text
+
+        return fit_text.text(self.report).rstrip("\n")
+
+
+def fit(
+    step: Callable[..., object] | str | os.PathLike[str],
+    gpus: Sequence[str | int | GPU] | str | int | GPU | None = None,
+    *,
+    steps: int | None = None,
+    num_gpus: int = 1,
+    context: str | int | None = None,
+    others: str | int = 0,
+) -> FitFrame:
+    """On which GPUs a program fits, without any of them.
+
+    The program runs without values, in processes of its own, so nothing here changes. GPUs on
+    which the same happens share a run.
+
+    Args:
+        step: a function that is called until the peak of its calls repeats, or of its optimizer
+            steps if it has a loop of its own; or the path of a script.
+        gpus: names such as ``"rtx4090"``, sizes such as ``"24GiB"`` or ``GPU(...)``, one or
+            several; None for all presets.
+        steps: steps after which the program ends; None for when the peak repeats.
+        num_gpus: how many GPUs the program has.
+        context: size of the CUDA context; None for the estimate that goes with each GPU.
+        others: size of the memory that other processes use on each GPU.
+
+    Returns:
+        A row for each GPU.
+
+    Raises:
+        UsageError: an argument that cannot be used.
+        UnknownGPUError: there is no such GPU.
+    """
+    target: Target
+    if isinstance(step, (str, os.PathLike)):
+        target = ProgramTarget(os.fspath(step))
+    else:
+        target = FunctionTarget(step)
+    target.check()
+    settings = Settings(
+        steps=_count("steps", steps) if steps is not None else None,
+        num_gpus=_count("num_gpus", num_gpus),
+        context=None if context is None else read_size("context", context),
+        others=read_size("others", others),
+    )
+    named = _named(gpus)
+    for _, gpu in named:
+        TakenMemory.of(gpu, settings.context, settings.others)
+    known = list(compare_gpus(target, named, settings))
+    report = fit_report(
+        target.name, [name for name, _ in named], known, settings.num_gpus, settings.steps
+    )
+    return fit_frame(report)
+
+
+def fit_frame(report: FitReport) -> FitFrame:
+    """The verdicts as a frame.
+
+    Args:
+        report: what was found.
+    """
+    rows = [_row(one) for one in report.verdicts]
+    frame = FitFrame(rows, columns=list(_COLUMNS), index=_index(report.verdicts))
+    frame.report = report
+    return frame
+
+
+_COLUMNS = (
+    "fits",
+    "capacity",
+    "context",
+    "peak",
+    "active_peak",
+    "headroom",
+    "fails_at",
+    "request",
+)
+
+
+def _index(verdicts: Sequence[Verdict]) -> pd.Index[str]:
+    return pd.Index([one.name for one in verdicts], name="gpu", dtype=object)
+
+
+def _row(verdict: Verdict) -> tuple[Any, ...]:
+    failure = verdict.failure
+    return (
+        verdict.fits,
+        verdict.capacity,
+        verdict.taken,
+        verdict.reserved_peak,
+        verdict.active_peak,
+        verdict.headroom,
+        "" if failure is None else _place(failure),
+        0 if failure is None else failure.size,
+    )
+
+
+def _place(failure: FailedAllocation) -> str:
+    frames = [one for one in failure.stack if is_of_user(one.filename)] or list(failure.stack)
+    return f"{frames[0].filename}:{frames[0].line}" if frames else ""
+
+
+def _named(gpus: Any) -> list[tuple[str, GPU]]:
+    if gpus is None:
+        return list(PRESETS.items())
+    if isinstance(gpus, (str, int, GPU)):
+        gpus = [gpus]
+    found = [(one.name if isinstance(one, GPU) else str(one), find_gpu(one)) for one in gpus]
+    if not found:
+        raise UsageError("gpus is empty: name one GPU at least, or leave it out for all presets")
+    return list(dict(found).items())
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise UsageError(f"{name} is an int from 1 on, not {quoted(value)}")
+    return value
