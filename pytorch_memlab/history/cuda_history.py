@@ -23,6 +23,37 @@ MOST_EVENTS: Final = 2_000_000
 """PyTorch keeps the last ones: about 500 bytes each in a snapshot."""
 
 
+class _Switch:
+    """PyTorch's history, on for as long as one of us wants it.
+
+    A history that the program records already is left as it is.
+    """
+
+    def __init__(self) -> None:
+        self._users = 0
+        self._is_ours = False
+
+    def on(self) -> None:
+        """One more wants it."""
+        is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
+        if not self._users and not is_enabled():
+            torch.cuda.memory._record_memory_history(
+                "all", context="alloc", stacks="python", max_entries=MOST_EVENTS
+            )
+            self._is_ours = True
+        self._users += 1
+
+    def off(self) -> None:
+        """One less wants it: PyTorch forgets its events when it is switched off."""
+        self._users -= 1
+        if not self._users and self._is_ours:
+            self._is_ours = False
+            torch.cuda.memory._record_memory_history(None)
+
+
+_switch = _Switch()
+
+
 class CudaHistory:
     """Records all GPUs of the process between ``begin`` and ``end``.
 
@@ -30,7 +61,6 @@ class CudaHistory:
     """
 
     def __init__(self) -> None:
-        self._is_ours = False
         self._began = 0
         self._marks: dict[int, list[tuple[int, Category]]] = {}
 
@@ -38,12 +68,7 @@ class CudaHistory:
         """Record from now on."""
         self._began = time.time_ns() // 1000
         self._marks.clear()
-        is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
-        self._is_ours = not is_enabled()
-        if self._is_ours:
-            torch.cuda.memory._record_memory_history(
-                "all", context="alloc", stacks="python", max_entries=MOST_EVENTS
-            )
+        _switch.on()
         program.notes = (*program.notes, self._note)
         program.begin()
 
@@ -59,8 +84,7 @@ class CudaHistory:
             history = history_of(torch.cuda.memory._snapshot())
             living = address_categories()
         finally:
-            if self._is_ours:
-                torch.cuda.memory._record_memory_history(None)
+            _switch.off()
         devices = [self._described(one, living) for one in history.devices]
         return replace(history, devices=devices)
 

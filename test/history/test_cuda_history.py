@@ -95,3 +95,17 @@ def test_of_several_times_the_highest_peak_counts(gpu):
         with profiler:
             torch.zeros(mib * MIB, dtype=torch.uint8, device="cuda")
     assert profiler.peak_holders("cuda:0").peak.active == 8 * MIB
+
+
+def test_two_recordings_end_in_the_order_in_which_they_began(gpu):
+    first, second = LineProfiler(train, history=True), LineProfiler(train, history=True)
+    first.enable()
+    second.enable()
+    kept = torch.zeros(3 * MIB, dtype=torch.uint8, device="cuda")
+    first.disable()
+    assert is_recording()
+    more = torch.zeros(2 * MIB, dtype=torch.uint8, device="cuda")
+    second.disable()
+    assert not is_recording()
+    peaks = [profiler.peak_holders().peak.active for profiler in (first, second)]
+    assert peaks == [kept.nbytes, kept.nbytes + more.nbytes]

@@ -1,0 +1,1 @@
+"""Callbacks for training loops of other libraries: one module each, named as the library."""

@@ -1,0 +1,67 @@
+"""For training loops with ``accelerate``: ``GPUMemoryMonitor``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from accelerate import Accelerator
+
+from .._common.quoted import quoted
+from ..errors import UsageError
+from .measured_steps import MeasuredSteps
+
+if TYPE_CHECKING:
+    from .step_memory import StepMemory
+
+
+class GPUMemoryMonitor:
+    """Logs the memory of training steps to the Accelerator's trackers.
+
+    A step is what ends with an optimizer step, with all batches whose gradients it accumulates.
+    Each process measures the GPU that it uses, ``accelerator.device``; as of all logs, the trackers
+    get those of the main process.
+
+    Args:
+        accelerator: whose trackers get the figures.
+        warmup: steps that are not measured.
+        active: steps that are measured after them. Each gives an entry of the log.
+
+    Raises:
+        UsageError: ``accelerator`` is no Accelerator, or there is no such number of steps.
+    """
+
+    def __init__(self, accelerator: Accelerator, *, warmup: int = 2, active: int = 1) -> None:
+        if not isinstance(accelerator, Accelerator):
+            raise UsageError(f"accelerator is an accelerate.Accelerator, not {quoted(accelerator)}")
+        self._accelerator = accelerator
+        self._steps = MeasuredSteps(warmup, active)
+        self._steps.restart(accelerator.device)
+
+    @property
+    def highest(self) -> StepMemory | None:
+        """The measured step with the highest peak of allocated bytes; None before the first one."""
+        return self._steps.highest
+
+    @contextmanager
+    def batch(self, step: int | None = None) -> Iterator[None]:
+        """Around all that is done with one batch, within ``accelerator.accumulate``.
+
+        If a GPU runs out of memory here, a report follows the traceback.
+
+        Args:
+            step: as ``accelerator.log`` takes it.
+        """
+        self._steps.begin()
+        try:
+            yield
+        except BaseException as error:
+            self._steps.fail(error)
+            raise
+        if not self._accelerator.sync_gradients:
+            self._steps.pause()
+            return
+        measured = self._steps.end()
+        if measured is not None:
+            self._accelerator.log(measured.metrics(), step=step)

@@ -1,0 +1,120 @@
+"""The steps of a training that are measured: some of them, after the warm-up."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING, Final
+
+from .._common.quoted import quoted
+from ..devices import get_device
+from ..devices.failed_request import observe
+from ..errors import UsageError
+from ..out_of_memory import uncaught
+from .step_memory import StepMeasurement
+
+if TYPE_CHECKING:
+    import torch
+
+    from ..devices import Device
+    from .step_memory import StepMemory
+
+ON_CPU: Final = (
+    "the training runs on the CPU, and only the memory of GPUs is measured: "
+    "`pytorch-memlab run PROGRAM` simulates a GPU"
+)
+
+
+class MeasuredSteps:
+    """Counts the steps of a training, and measures those after the warm-up.
+
+    A step is what ends with ``optimizer.step()``. Its batches are measured, and what comes between
+    them is not. The names of the arguments are those of ``torch.profiler.schedule``.
+
+    Args:
+        warmup: steps at the beginning that are not measured. An optimizer allocates its state in
+            the first step, so the peak of a training is known after the second one.
+        active: steps that are measured, after the warm-up.
+
+    Attributes:
+        highest: the step with the highest peak of allocated bytes; None before the first one.
+
+    Raises:
+        UsageError: no such number of steps.
+    """
+
+    def __init__(self, warmup: int, active: int) -> None:
+        for name, value, least in (("warmup", warmup, 0), ("active", active, 1)):
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise UsageError(
+                    f"{name} is a number of steps from {least} on, not {quoted(value)}"
+                )
+        self._measured = range(warmup, warmup + active)
+        self._done = 0
+        self._device: Device | None = None
+        self._open: StepMeasurement | None = None
+        self.highest: StepMemory | None = None
+
+    def restart(self, device: torch.device) -> None:
+        """A training begins.
+
+        Args:
+            device: that it runs on.
+        """
+        self.abandon()
+        self._done = 0
+        self.highest = None
+        if device.type == "cpu":
+            warnings.warn(ON_CPU, stacklevel=3)
+        self._device = None if device.type == "cpu" else get_device(device)
+
+    def begin(self) -> None:
+        """A batch begins: the first one of a step, or another one."""
+        if self._device is None:
+            return
+        observe()
+        if self._open is None and self._done in self._measured:
+            self._open = StepMeasurement(self._device)
+        if self._open is not None:
+            self._open.open()
+
+    def pause(self) -> None:
+        """A batch has ended, and its step goes on."""
+        if self._open is not None:
+            self._open.close()
+
+    def end(self) -> StepMemory | None:
+        """A step has ended.
+
+        Returns:
+            Its memory; None if it was not measured.
+        """
+        self._done += 1
+        measurement, self._open = self._open, None
+        if measurement is None:
+            return None
+        found = measurement.result()
+        if self.highest is None or _allocated(found) > _allocated(self.highest):
+            self.highest = found
+        return found
+
+    def abandon(self) -> None:
+        """The training has ended, perhaps within a step."""
+        measurement, self._open = self._open, None
+        if measurement is not None:
+            measurement.abandon()
+
+    def fail(self, error: BaseException) -> None:
+        """An error ends the training: explain it if a GPU ran out of memory.
+
+        Args:
+            error: any.
+        """
+        # The report asks for what the measurement recorded.
+        try:
+            uncaught.add(error, is_asked_for=True)
+        finally:
+            self.abandon()
+
+
+def _allocated(memory: StepMemory) -> int:
+    return memory.peaks["allocated_bytes.all.peak"]

@@ -1,0 +1,92 @@
+"""For ``transformers``' Trainer: ``GPUMemoryCallback``."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from transformers import Trainer, TrainerCallback
+
+from .._common.quoted import quoted
+from ..errors import UsageError
+from .measured_steps import MeasuredSteps
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+    from .step_memory import StepMemory
+
+
+class GPUMemoryCallback(TrainerCallback):
+    """Logs the memory of training steps with ``Trainer.log``, and explains out-of-memory errors.
+
+    A step is an optimizer step, with all batches whose gradients it accumulates. Evaluation between
+    steps is not part of it. Each process measures the GPU that its Trainer uses, ``args.device``;
+    as of all logs, the trackers of ``report_to`` get those of the first process.
+
+    Usage: ``trainer.add_callback(GPUMemoryCallback(trainer))``. From then on, ``trainer.train()``
+    also explains it if a GPU runs out of memory.
+
+    Args:
+        trainer: whose ``log`` gets the figures.
+        warmup: steps of each ``train()`` that are not measured.
+        active: steps that are measured after them. Each gives an entry of the log.
+
+    Raises:
+        UsageError: ``trainer`` is no Trainer, or there is no such number of steps.
+    """
+
+    def __init__(self, trainer: Trainer, *, warmup: int = 2, active: int = 1) -> None:
+        if not isinstance(trainer, Trainer):
+            raise UsageError(f"trainer is a transformers.Trainer, not {quoted(trainer)}")
+        self._steps = MeasuredSteps(warmup, active)
+        # A Trainer holds its callbacks: without cycles its memory is freed when it goes.
+        self._trainer = weakref.ref(trainer)
+        self._patched = vars(trainer).get("train")
+        trainer.train = self._train
+
+    @property
+    def highest(self) -> StepMemory | None:
+        """The measured step with the highest peak of allocated bytes; None before the first one."""
+        return self._steps.highest
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Count the steps from here on."""
+        self._steps.restart(args.device)
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Begin to measure, if the warm-up is over."""
+        self._steps.begin()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Log what was measured."""
+        measured = self._steps.end()
+        trainer = self._trainer()
+        if measured is not None and trainer is not None:
+            # A log of ours must not take the place of one that is due at this step.
+            is_due = control.should_log
+            trainer.log(measured.metrics())
+            control.should_log = is_due
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Measure no more."""
+        self._steps.abandon()
+
+    def _train(self, *args: Any, **kwargs: Any) -> Any:
+        """``Trainer.train``: the callbacks of a Trainer hear of no error."""
+        trainer: Any = self._trainer()
+        try:
+            if self._patched is not None:
+                return self._patched(*args, **kwargs)
+            return type(trainer).train(trainer, *args, **kwargs)
+        except BaseException as error:
+            self._steps.fail(error)
+            raise
