@@ -69,7 +69,7 @@ class LightningHooks:
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
         """Measure no more."""
-        self._steps.abandon()
+        self._steps.finish()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Explain it if a GPU ran out of memory."""

@@ -97,8 +97,18 @@ class MeasuredSteps:
             self.highest = found
         return found
 
+    def finish(self) -> None:
+        """The training has ended."""
+        self.abandon()
+        if self._device is not None and self.highest is None:
+            warnings.warn(
+                f"no step was measured: the training ended after {self._done}, and the first "
+                f"{self._measured.start} are warm-up; warmup=0 measures the first one",
+                stacklevel=3,
+            )
+
     def abandon(self) -> None:
-        """The training has ended, perhaps within a step."""
+        """Measure no more, perhaps within a step."""
         measurement, self._open = self._open, None
         if measurement is not None:
             measurement.abandon()

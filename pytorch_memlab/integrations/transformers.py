@@ -78,7 +78,7 @@ class GPUMemoryCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Measure no more."""
-        self._steps.abandon()
+        self._steps.finish()
 
     def _train(self, *args: Any, **kwargs: Any) -> Any:
         """``Trainer.train``: the callbacks of a Trainer hear of no error."""

@@ -286,6 +286,13 @@ def test_a_monitor_measures_the_gpu_of_its_trainer(library):
     assert [entry["memory/allocated_bytes.all.peak"] for _, entry in log.measured()] == [highest]
 
 
+def test_a_training_that_is_shorter_than_the_warm_up_says_so(library):
+    with simulate("24GiB", compute=False):
+        trainer = trainer_of(library, [monitor_of(library)], False, max_steps=2)
+        with pytest.warns(UserWarning, match="ended after 2, and the first 2 are warm-up"):
+            trainer.fit(model_of(library))
+
+
 def test_a_training_on_the_cpu_is_not_measured_and_says_so(library):
     log = log_of(library)
     monitor = monitor_of(library)

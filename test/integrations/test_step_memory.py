@@ -103,6 +103,7 @@ def test_the_step_with_the_highest_peak_is_kept():
     assert steps.highest.peaks["allocated_bytes.all.peak"] == 5 * MIB
 
 
+@pytest.mark.programs
 def test_the_package_imports_no_training_library():
     program = (
         "import sys, pytorch_memlab, pytorch_memlab.integrations.measured_steps\n"

@@ -284,6 +284,14 @@ def test_each_rank_measures_its_own_gpu(tmp_path, monkeypatch):
     assert measured(trainer)[2]["memory/allocated_bytes.all.peak"] == highest
 
 
+def test_a_training_that_is_shorter_than_the_warm_up_says_so(tmp_path):
+    with simulate("24GiB", compute=False):
+        trainer = trainer_of(tmp_path, max_steps=2)
+        trainer.add_callback(GPUMemoryCallback(trainer))
+        with pytest.warns(UserWarning, match="ended after 2, and the first 2 are warm-up"):
+            trainer.train()
+
+
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set")
 def test_a_training_on_the_cpu_is_not_measured_and_says_so(tmp_path):
     trainer = trainer_of(tmp_path, max_steps=3)
