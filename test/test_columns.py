@@ -154,7 +154,7 @@ def test_short_names_are_the_heads_of_their_columns() -> None:
     assert first.split()[:4] == ["0.00B"] * 4
     assert second.split()[:4] == ["60.00M"] * 4
     for name in short.columns:
-        assert f">{name} <br>" in html.render(short)
+        assert f">{name}</th>" in html.render(short)
     assert json.load(format_1.render(short)) == short
 
 

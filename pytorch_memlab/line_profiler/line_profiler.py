@@ -434,6 +434,10 @@ class LineProfiler:
         state = "on" if self.enabled else "off"
         return f"<{type(self).__name__} of {names}: {lines} line{plural} recorded, {state}>"
 
+    def _repr_html_(self) -> str:
+        """The tables of all functions, as a notebook shows a profiler that is the last of a cell."""
+        return self.records().display()._repr_html_()
+
     def _register(self, functions: list[RegisteredFunction]) -> None:
         for function in functions:
             first_line, lines, is_stale = function.source

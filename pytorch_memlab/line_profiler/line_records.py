@@ -13,6 +13,7 @@ from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_fram
 from pytorch_memlab.line_profiler.selection import listed, selected_code_ids
 from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report
 from pytorch_memlab.render import html, text
+from pytorch_memlab.render.gaps import own_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,8 +85,9 @@ class LineRecords:
         tables = _tables(entries, chosen, names, self._failures)
         ran = {entry.code_id for entry in entries}
         missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
-        notes = (*self.ends, *self.notes)
         shown = set(code_ids)
+        found = [gap for one in entries if one.code_id in shown for gap in one.gaps]
+        notes = (*self.ends, *(self.notes if func is None else own_notes(self.notes, found)))
         idle = _idle_devices((one for one in entries if one.code_id in shown), tables)
         if idle:
             notes = (*notes, f"no memory was in use on {listed(idle)}: no table")

@@ -173,6 +173,10 @@ class SavedProfile:
         count = len(self._recorded.functions)
         return f"<{type(self).__name__} of {', '.join(programs)}: {count} functions>"
 
+    def _repr_html_(self) -> str:
+        """The tables that the run showed, as a notebook shows a profile that is last in a cell."""
+        return self._display(None, None)._repr_html_()
+
     def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
         found = self.report_of_each_device(func, columns)
         return RecordsDisplay(found if len(self._recorded.runs) < 2 else over_devices(found))

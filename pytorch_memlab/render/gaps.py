@@ -101,6 +101,18 @@ def summary(gaps: Iterable[Gap]) -> list[str]:
     ]
 
 
+def own_notes(notes: Iterable[str], found: Iterable[Gap]) -> tuple[str, ...]:
+    """The notes without the summaries of gaps that are in other lines only.
+
+    Args:
+        notes: said below tables.
+        found: the gaps of the lines that are shown.
+    """
+    kinds = {gap.kind for gap in found}
+    others = tuple(f"{head}: " for kind, head in _HEADS.items() if kind not in kinds)
+    return tuple(note for note in notes if not note.startswith(others))
+
+
 def share(peak: PeakShare) -> str | None:
     """How much of a GPU's peak is exact, in a sentence.
 

@@ -1,58 +1,57 @@
-"""A report as HTML: offline, with a bar for each value.
-
-Note [HTML in notebooks]
-
-JupyterLab shows the outputs of a notebook that is not trusted, such as a fresh clone, through a
-sanitizer: it drops ``<style>``, and of inline styles every value that it cannot check, ``var(...)``
-among them. So all styles are inline, and none names the colour of text or ground: both are the
-theme's own, dark or light. Bars let the ground shine through, and quieter text is translucent.
-
-A table is a row of columns, not of lines: a column says once what all of its lines look like.
-Lines meet across columns since each of them has the height of ``_LINES``. The values and the code
-scroll by themselves where there is no room for both, so that neither hides the other.
-"""
+"""A report as HTML: offline, a row for each line of code. See Note [HTML in notebooks]."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from pytorch_memlab._common.prose_size import prose_size
+from pytorch_memlab._common.quoted import printable, visible
 from pytorch_memlab.records import FunctionTable, Report, Section
 from pytorch_memlab.render.cells import (
     cell,
-    column_parts,
     column_ranges,
     failure_note,
     headings,
+    is_of_bytes,
     no_data,
     source_lines,
 )
 from pytorch_memlab.render.gaps import line_mark, line_notes, table_notes
+from pytorch_memlab.render.notebook import (
+    BAR,
+    PEAK,
+    STAYS,
+    block,
+    folded,
+    heading,
+    paragraph,
+    plain,
+    scrolling,
+    summary,
+)
 from pytorch_memlab.render.sections import section_lines
 
-_COLOURS = ("#38f6", "#f826", "#2b56", "#e446", "#85f6", "#a726", "#e4a6", "#7776")
 _NEGATIVE = "#8886"
 _CHARACTER = 8
-"""Pixels that a character of ``_LINES`` has at most."""
+"""Pixels that a character of a table has at most."""
+_LONGEST_CODE = 64
+"""Characters of a line of code; what is cut off stands in its title."""
+_FOLDED_FROM = 10
+"""Lines in a row that have no values and are folded."""
+_NAMED = 3
 
-_BLOCK = "padding:8px 12px;overflow-x:auto;font:13px/1.45 sans-serif"
-_HEADING = "font:600 14px/1.4 monospace;margin:12px 0 6px"
-_NOTE = "margin:10px 0 0"
-_PLAIN = "font:13px/1.45 monospace;margin:0;overflow-x:auto"
-_LINE_NOTE = "opacity:.75;margin:4px 0 0"
+_TABLE = (
+    "border-collapse:separate;border-spacing:12px 0;margin:0 0 0 -6px;table-layout:auto;"
+    "font:13px/1.45 monospace;text-align:right"
+)
+_HEAD = "padding:0 0 3px;font-weight:600;white-space:nowrap;border-bottom:1px solid #8888"
+_CODE = f"{STAYS};padding:0;text-align:left;white-space:pre;font-weight:400"
+_AT_PEAK = f"{_CODE};box-shadow:-4px 0 {PEAK}"
 
-_LINES = "display:flex;font:13px/19px monospace;white-space:pre"
-_VALUES = "display:flex;flex:none;max-width:60%;overflow-x:auto"
-_VALUE = "min-width:{}px;margin:0 4px;text-align:right"
-_LINE = "padding:0 8px 0 12px;text-align:right"
-_CODE = "overflow-x:auto"
-_HEAD = "font-weight:600;opacity:.7;border-bottom:1px solid #8888"
-
-# Without a width the digits stay where they are in unmarked rows.
-_MARK = "display:inline-block;width:0;text-align:left;font-weight:600;color:#d9730d;cursor:help"
-
-_FAILED = "font-weight:600;color:#d9730d"
+_BLOCKS = {"active": "active blocks", "inactive_split": "inactive split blocks"}
+"""Fields of counts that are called like fields of bytes."""
 
 _PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -63,10 +62,16 @@ _PAGE = """<!DOCTYPE html>
 <style>:root {{ color-scheme: light dark; }} body {{ margin: 0; }}</style>
 </head>
 <body>
+<main>
+<h1 style="font:600 18px/1.4 sans-serif;margin:8px 12px 0">{title}</h1>
 {body}
+</main>
 </body>
 </html>
 """
+
+_Line = tuple[int, int]
+"""Place of a table, and number of a line in it."""
 
 
 def render(report: Report) -> str:
@@ -80,7 +85,9 @@ def render(report: Report) -> str:
     """
     names = dict.fromkeys(table.function.qual_name for table in report.tables)
     title = f"Line profile of {', '.join(names)}" if names else "Line profile"
-    return _PAGE.format(title=escape(title), body=fragment(report))
+    # The title of the page is a heading of the first level, those of the tables of the second.
+    body = fragment(report).replace("<h3 ", "<h2 ").replace("</h3>", "</h2>")
+    return _PAGE.format(title=escape(title), body=body)
 
 
 def fragment(report: Report) -> str:
@@ -96,15 +103,13 @@ def fragment(report: Report) -> str:
         parts, notes = list(_tables(report)), report.notes
     else:
         parts, notes = [], no_data(report)
-    parts += map(_section, report.sections)
-    parts += [f'<p style="{_NOTE}">{escape(note)}</p>' for note in notes]
-    return f'<div style="{_BLOCK}">\n' + "\n".join(parts) + "\n</div>"
+    parts += [part for section in report.sections for part in _section(section)]
+    return block([*parts, *map(paragraph, notes)])
 
 
-def _section(section: Section) -> str:
+def _section(section: Section) -> list[str]:
     _, _, *lines = section_lines(section)
-    heading = f'<div style="{_HEADING}">{escape(section.title)}</div>'
-    return heading + f'\n<pre style="{_PLAIN}">{escape(chr(10).join(lines))}</pre>'
+    return [heading(section.title), plain("\n".join(lines), section.title)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,83 +130,178 @@ class _Column:
     largest: float
     width: int
 
+    @property
+    def has_bars(self) -> bool:
+        """Only the first column and those of what was kept or freed: more bars would compete."""
+        return self.place == 0 or self.least < 0
+
 
 def _columns(report: Report) -> list[_Column]:
     rows = [row for table in report.tables for row in table.rows.values()]
     columns = []
     for place, (name, limits) in enumerate(zip(report.columns, column_ranges(report), strict=True)):
-        texts = [*column_parts(name), *(cell(name, row[place]) for row in rows)]
-        width = _CHARACTER * (1 + max(map(len, texts)))
-        columns.append(_Column(name, place, *limits, width))
+        texts = [head_of(name), *(cell(name, row[place]) for row in rows)]
+        columns.append(_Column(name, place, *limits, _CHARACTER * max(map(len, texts))))
     return columns
 
 
+def head_of(column: str) -> str:
+    """A column's name in words.
+
+    >>> head_of("active_bytes.all.peak"), head_of("active.large_pool.current"), head_of("hits")
+    ('active peak', 'active blocks large pool current', 'hits')
+    """
+    field, *rest = column.split(".")
+    words = [
+        _BLOCKS.get(field, field).removesuffix("_bytes"),
+        *(one for one in rest if one != "all"),
+    ]
+    return " ".join(words).replace("_", " ")
+
+
 def _tables(report: Report) -> Iterator[str]:
-    """Each table under its heading."""
+    """The sentence on the peak, then each table under its heading."""
     columns = _columns(report)
-    for heading, table in zip(headings(report), report.tables, strict=True):
-        yield f'<h3 style="{_HEADING}">{escape(heading)}</h3>'
-        yield _table(table, columns)
-        yield from (f'<p style="{_LINE_NOTE}">{escape(note)}</p>' for note in table_notes(table))
+    peaks: set[_Line] = set()
+    found = _peak(report)
+    if found is not None:
+        size, lines = found
+        peaks.update(lines)
+        yield summary(_peak_sentence(report, size, lines))
+    named = zip(headings(report), report.tables, strict=True)
+    for place, (name, table) in enumerate(named):
+        at_peak = {line for one, line in peaks if one == place}
+        yield heading(visible(name))
+        yield scrolling(_table(table, columns, at_peak), f"Lines of {printable(name)}")
+        notes = table_notes(table)
+        if notes:
+            plural = "s" * (len(notes) > 1)
+            yield folded(f"{len(notes)} note{plural} on these lines", map(visible, notes))
 
 
-def _table(table: FunctionTable, columns: Sequence[_Column]) -> str:
+def _peak(report: Report) -> tuple[int, list[_Line]] | None:
+    """The highest peak of memory in use, and the lines that have it; None without such a column."""
+    place = next((place for place, name in enumerate(report.columns) if _is_peak(name)), None)
+    if place is None:
+        return None
+    sizes = {
+        (number, line): int(row[place] or 0)
+        for number, table in enumerate(report.tables)
+        for line, row in table.rows.items()
+    }
+    most = max(sizes.values(), default=0)
+    return (most, [line for line, size in sizes.items() if size == most]) if most else None
+
+
+def _is_peak(column: str) -> bool:
+    name = column.partition(" ")[0]
+    is_of_use = is_of_bytes(name) and not name.startswith("reserved")
+    return is_of_use and name.rpartition(".")[2] == "peak"
+
+
+def _peak_sentence(report: Report, size: int, lines: Sequence[_Line]) -> str:
+    places = [
+        f"line {line} of {printable(report.tables[number].function.qual_name)}"
+        for number, line in lines[:_NAMED]
+    ]
+    more = len(lines) - _NAMED
+    if more > 0:
+        places.append(f"{more} more line{'s' * (more > 1)}")
+    *first, last = places
+    where = f"{', '.join(first)} and {last}" if first else last
+    devices = {table.device.name for table in report.tables}
+    on = f" on {report.tables[lines[0][0]].device.name}" if len(devices) > 1 else ""
+    return f"Peak {prose_size(size)}{on}, at {where}"
+
+
+def _table(table: FunctionTable, columns: Sequence[_Column], at_peak: Collection[int]) -> str:
     lines = source_lines(table)
-    rows = [table.rows.get(line) for line in lines]
-    values = (
-        _values(column, [None if row is None else row[column.place] for row in rows])
+    width = max((len(str(line)) for line in lines), default=1)
+    rows = "".join(_rows(table, lines, columns, at_peak, width))
+    # End tags that HTML does not need are left out: they would be a tenth of the output.
+    return f'<table style="{_TABLE}">{_head(columns, width)}{rows}</tbody></table>'
+
+
+def _head(columns: Sequence[_Column], width: int) -> str:
+    cells = [
+        f'<th title="{escape(column.name)}" style="{_HEAD};min-width:{column.width}px">'
+        f"{escape(head_of(column.name))}</th>"
         for column in columns
-    )
-    numbers = "\n".join(f"{_line(table, line)} " for line in lines)
-    code = "\n".join(_code(table, line, text) for line, text in lines.items())
-    return (
-        f'<div style="{_LINES}"><div style="{_VALUES}">{"".join(values)}</div>'
-        f'<div style="{_LINE}">{_head("line")}{numbers}</div>'
-        f'<div style="{_CODE}">{_head("code")}{code}</div></div>'
-    )
+    ]
+    code = f"{_HEAD};{STAYS};text-align:left"
+    line = f"{'line':>{width}} code"
+    return f'<thead><tr><th style="{code}">{line}</th>{"".join(cells)}</tr></thead><tbody>'
 
 
-def _values(column: _Column, values: Sequence[int | float | None]) -> str:
-    cells = (_cell(cell(column.name, value), _bar(column, value or 0)) for value in values)
-    return f'<div style="{_VALUE.format(column.width)}">{_head(column.name)}{"".join(cells)}</div>'
+def _rows(
+    table: FunctionTable,
+    lines: dict[int, str],
+    columns: Sequence[_Column],
+    at_peak: Collection[int],
+    width: int,
+) -> Iterator[str]:
+    """A row for each line that has values, and one for all lines between two of those."""
+    others: list[str] = []
+    for line, code in lines.items():
+        text, title = _code(table, line, code, width)
+        if line not in table.rows:
+            others.append(text)
+            continue
+        yield _without_values(others)
+        others = []
+        style = _AT_PEAK if line in at_peak else _CODE
+        mark = "  <b>◀ peak</b>" if line in at_peak else ""
+        values = "".join(_cell(column, table.rows[line][column.place]) for column in columns)
+        yield f'<tr><th style="{style}"{title}>{text}{mark}{values}'
+    yield _without_values(others)
 
 
-def _head(column: str) -> str:
-    """The head of a column, a line for each part of its name."""
-    parts = "".join(f"{escape(part)} <br>" for part in column_parts(column))
-    return f'<div style="{_HEAD}">{parts}</div>'
+def _without_values(lines: Sequence[str]) -> str:
+    if not lines:
+        return ""
+    text = "<br>".join(lines)
+    if len(lines) >= _FOLDED_FROM:
+        text = f"<details><summary>{len(lines)} lines without values</summary>{text}</details>"
+    return f'<tr><th style="{_CODE}">{text}'
 
 
-def _cell(text: str, bar: str) -> str:
-    return f'<div style="{bar}">{text} </div>' if bar else f"{text} <br>"
+def _code(table: FunctionTable, line: int, code: str, width: int) -> tuple[str, str]:
+    """A line with its number, its mark and its code, and its attribute ``title`` if it is cut."""
+    text, title = visible(code, "\t"), ""
+    if len(text) > _LONGEST_CODE:
+        title = f' title="{escape(text.strip())}"'
+        text = f"{text[: _LONGEST_CODE - 1]}…"
+    failure = failure_note(table, line)
+    failed = f"  <b>{escape(failure)}</b>" if failure else ""
+    return f"{line:>{width}}{_mark(table, line)} {escape(text, quote=False)}{failed}", title
+
+
+def _mark(table: FunctionTable, line: int) -> str:
+    sign = line_mark(table, line)
+    if not sign:
+        return " "
+    said = [failure_note(table, line).removeprefix("# ")] if line in table.failed else []
+    notes = [*said, *line_notes(table.gaps.get(line, ()))]
+    return f'<b title="{escape(visible(chr(10).join(notes), chr(10)))}">{sign}</b>'
+
+
+def _cell(column: _Column, value: int | float | None) -> str:
+    """A value; the styles override the theme's padding, which would tear the lines apart."""
+    if value is None:
+        return "<td>"
+    bar = _bar(column, value) if column.has_bars else ""
+    style = f'"padding:0;{bar}"' if bar else "padding:0"
+    return f"<td style={style}>{cell(column.name, value)}"
 
 
 def _bar(column: _Column, value: float) -> str:
     """The style of a bar as long as a value's share of its column; none for zero."""
-    colour = _COLOURS[column.place % len(_COLOURS)]
     if not value:
         return ""
     if not column.least:
-        return f"box-shadow:inset {column.width * value / column.largest:.0f}px 0 {colour}"
+        return f"box-shadow:inset {column.width * value / column.largest:.0f}px 0 {BAR}"
     # Zero stands where the longest bar of a negative value ends.
     whole = column.largest - column.least
     begin, end = sorted(100 * (one - column.least) / whole for one in (0, value))
-    if value < 0:
-        colour = _NEGATIVE
+    colour = _NEGATIVE if value < 0 else BAR
     return f"background:linear-gradient(90deg,#0000 {begin:.0f}%,{colour} 0 {end:.0f}%,#0000 0)"
-
-
-def _code(table: FunctionTable, line: int, text: str) -> str:
-    """The code of a line, and what failed there."""
-    note = failure_note(table, line)
-    code = escape(text, quote=False)
-    return f'{code}  <span style="{_FAILED}">{escape(note)}</span>' if note else code
-
-
-def _line(table: FunctionTable, line: int) -> str:
-    sign = line_mark(table, line)
-    if not sign:
-        return str(line)
-    said = [failure_note(table, line).removeprefix("# ")] if line in table.failed else []
-    title = escape("\n".join([*said, *line_notes(table.gaps.get(line, ()))]))
-    return f'{line}<span style="{_MARK}" title="{title}">{sign}</span>'

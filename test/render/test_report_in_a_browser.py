@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from browser import CHROMIUM, title_of
+from contrast_script import CONTRAST
 from reports import MAIN, PROFILE, STEP, UNUSED, line, page_of, two_devices, with_history
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
@@ -85,51 +86,6 @@ setTimeout(() => {
 }, 50);
 </script></body>"""
 
-CONTRAST = """<script>
-const channel = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
-const parse = (colour) => {
-  const [red, green, blue, alpha = 1] = colour.match(/[0-9.]+/g).map(Number);
-  return { rgb: [red, green, blue].map((one) => one / 255), alpha };
-};
-const luminance = (rgb) => {
-  const [red, green, blue] = rgb.map(channel);
-  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
-};
-const ground = (element) => {
-  const over = [];
-  for (let one = element; one; one = one.parentElement) {
-    const colour = parse(getComputedStyle(one).backgroundColor);
-    over.push(colour);
-    if (colour.alpha === 1) break;
-  }
-  return over.reverse().reduce((below, { rgb, alpha }) =>
-    below.map((one, place) => alpha * rgb[place] + (1 - alpha) * one), [1, 1, 1]);
-};
-const low = new Set();
-let count = 0;
-const open = (one) => { one.open = true; };
-document.querySelectorAll("details").forEach(open);
-const check = () => {
-  for (const element of document.querySelectorAll("body *")) {
-    const hasText = [...element.childNodes].some((one) => one.nodeType === 3 && one.data.trim());
-    if (!hasText || !element.checkVisibility() || element.tagName === "SCRIPT") continue;
-    if (element.closest("svg, .hidden")) continue;
-    count += 1;
-    const [dark, light] = [ground(element), parse(getComputedStyle(element).color).rgb]
-      .map(luminance).sort((one, other) => one - other);
-    if ((light + 0.05) / (dark + 0.05) < 4.5) low.add(`${element.className} ${element.tagName}`);
-  }
-};
-check();
-for (const tab of document.querySelectorAll("[role=tab]")) {
-  tab.click();
-  check();
-}
-document.title = JSON.stringify({
-  low: [...low], count, dark: matchMedia("(prefers-color-scheme: dark)").matches,
-});
-</script></body>"""
-
 
 def test_tabs_sorting_filter_and_links(tmp_path):
     profile = two_devices()
@@ -167,7 +123,7 @@ def test_tabs_sorting_filter_and_links(tmp_path):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_all_text_stands_out(theme, tmp_path):
     options = ["--blink-settings=preferredColorScheme=0"] if theme == "dark" else []
-    page = page_of(with_history(two_devices())).replace("</body>", CONTRAST)
+    page = page_of(with_history(two_devices())).replace("</body>", f"{CONTRAST}</body>")
     found = title_of(page, tmp_path, *options)
     assert found["dark"] is (theme == "dark")
     assert found["count"] > 200

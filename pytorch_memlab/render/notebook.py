@@ -1,0 +1,116 @@
+"""What the HTML of notebooks has in common: its ground, its scrolling, its bars.
+
+Note [HTML in notebooks]
+
+JupyterLab shows the outputs of a notebook that is not trusted, such as a fresh clone, through a
+sanitizer: it drops ``<style>``, roles, and of inline styles every value that it cannot check,
+``var(...)`` and ``position:sticky`` among them. So all styles are inline, and nothing depends on
+those values: without them text and ground are the theme's own, dark or light, bars let the ground
+shine through, and quieter text is translucent. No text has a colour of its own, as no colour is
+readable on both a white and a black ground.
+
+With them, ground and text are the theme's own too, by its variables: the code, which stays at the
+left while the values scroll below it, has to cover them. GitHub drops all styles: what is left is
+a table with a row for each line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+
+_GROUND = (
+    "var(--vscode-editor-background,var(--colab-primary-surface-color,"
+    "var(--jp-layout-color0,Canvas)))"
+)
+_INK = (
+    "var(--vscode-editor-foreground,var(--colab-primary-text-color,"
+    "var(--jp-content-font-color1,CanvasText)))"
+)
+_BLOCK = (
+    f"padding:8px 12px;font:13px/1.45 sans-serif;--g:{_GROUND};background:var(--g);color:{_INK}"
+)
+_HEADING = "font:600 14px/1.4 monospace;margin:12px 0 6px"
+_SUMMARY = "font-weight:600;margin:0 0 8px"
+_PARAGRAPH = "margin:6px 0 0"
+_LIST = "margin:4px 0 0;padding:0 0 0 20px"
+_PLAIN = "font:13px/1.45 monospace;margin:0;background:transparent;white-space:pre"
+
+STAYS = "position:sticky;left:0;background:var(--g)"
+"""A cell that stays at the left while the others scroll; in an untrusted notebook it is first."""
+
+BAR = "#38f6"
+PEAK = "#d9730d"
+
+
+def block(parts: Iterable[str]) -> str:
+    """Pieces of HTML as one output.
+
+    Args:
+        parts: in order.
+    """
+    return f'<div style="{_BLOCK}">\n' + "\n".join(parts) + "\n</div>"
+
+
+def heading(text: str) -> str:
+    """What stands above a table.
+
+    Args:
+        text: not escaped yet.
+    """
+    return f'<h3 style="{_HEADING}">{escape(text)}</h3>'
+
+
+def summary(text: str) -> str:
+    """What an output says first.
+
+    Args:
+        text: not escaped yet.
+    """
+    return f'<p style="{_SUMMARY}">{escape(text)}</p>'
+
+
+def paragraph(text: str) -> str:
+    """A sentence below a table.
+
+    Args:
+        text: not escaped yet.
+    """
+    return f'<p style="{_PARAGRAPH}">{escape(text)}</p>'
+
+
+def plain(text: str, label: str) -> str:
+    """Text as it is.
+
+    Args:
+        text: not escaped yet.
+        label: what it is, for those who do not see it.
+    """
+    return scrolling(f'<pre style="{_PLAIN}">{escape(text)}</pre>', label)
+
+
+def scrolling(content: str, label: str) -> str:
+    """HTML that scrolls to the right where it is too wide, by keys too.
+
+    Args:
+        content: HTML.
+        label: what it is, not escaped yet.
+    """
+    name = escape(label)
+    return (
+        f'<div style="overflow-x:auto" tabindex=0 role=region aria-label="{name}">{content}</div>'
+    )
+
+
+def folded(title: str, notes: Iterable[str]) -> str:
+    """Notes that a click shows.
+
+    Args:
+        title: what is seen of them at first, not escaped yet.
+        notes: not escaped yet.
+    """
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return (
+        f'<details style="{_PARAGRAPH}"><summary>{escape(title)}</summary>'
+        f'<ul style="{_LIST}">{items}</ul></details>'
+    )
