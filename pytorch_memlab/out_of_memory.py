@@ -247,6 +247,11 @@ class Explained:
         finally:
             uncaught.unwatch()
 
+    def __repr__(self) -> str:
+        """The first line of the report."""
+        found = "no such error" if self.report is None else self.report.strip().partition("\n")[0]
+        return f"<explain_oom: {found}>"
+
     def __call__(self, func: Function) -> Function:
         """Decorate a function."""
         return decorated(Explained, func, "explain_oom")  # type: ignore[no-any-return]

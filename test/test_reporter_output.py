@@ -167,7 +167,7 @@ def test_html_says_what_the_text_says_and_escapes_names():
     reporter = MemReporter()
     page = Texts(reporter._repr_html_())
 
-    assert page.tags == {"div", "h3", "table", "tr", "td"}
+    assert page.tags == {"div", "h3", "p", "table", "thead", "tbody", "tr", "th", "td"}
     assert f"batch[{HOSTILE!r}]" in page.texts
     assert f"view of batch[{HOSTILE!r}]" in page.texts
     for text in ("cuda:0: Simulated GPU (24.00 GiB), simulated", "= allocated", "3.91K"):
@@ -181,8 +181,10 @@ def test_html_of_changes_and_leaks():
     batch = {HOSTILE: torch.ones(1000, device="cuda")}
     page = Texts(reporter.diff(before, reporter.snapshot())._repr_html_())
 
-    assert page.tags == {"div", "table", "tr", "td"}
-    assert page.texts[4:10] == ["came", f"batch[{HOSTILE!r}]", "cuda:0", "0.00B", "3.91K", "+3.91K"]
+    assert page.tags == {"div", "p", "table", "thead", "tbody", "tr", "th", "td"}
+    assert page.texts[0] == "1 came, in all +3.9 KiB"
+    assert page.texts[1:7] == ["name", "change", "device", "before", "after", "difference"]
+    assert page.texts[7:] == [f"batch[{HOSTILE!r}]", "came", "cuda:0", "0.00B", "3.91K", "+3.91K"]
     empty = Texts(reporter.diff(before, before)._repr_html_())
     assert empty.texts == ["no change"]
     leaks = Texts(reporter.leaks(3)._repr_html_())

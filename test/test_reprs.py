@@ -1,11 +1,28 @@
-"""What an object says of itself where a prompt or a cell shows it."""
+"""What an object says of itself where a prompt or a cell shows it: whole lines."""
 
 from __future__ import annotations
+
+import os
 
 import pytest
 import torch
 
-from pytorch_memlab import Courtesy, LineProfiler, MemReporter, MemWatcher, simulate
+import pytorch_memlab
+from pytorch_memlab import (
+    GPU,
+    Courtesy,
+    IPyGPULogger,
+    LineProfiler,
+    MemReporter,
+    MemWatcher,
+    explain_oom,
+    simulate,
+)
+from pytorch_memlab.history.holders import ModuleNode
+from pytorch_memlab.history.timeline import timeline_of
+from pytorch_memlab.notebook.readings import CellReading, Usage, last_cell
+
+HERE = os.path.basename(__file__)
 
 
 def one():
@@ -18,20 +35,64 @@ def two():
 
 @pytest.fixture
 def gpu():
-    with simulate("24GiB"):
-        yield
+    with simulate("24GiB") as machine:
+        yield machine
 
 
-def test_a_line_profiler(gpu):
+def test_a_line_profiler_and_its_records(gpu):
     profiler = LineProfiler()
     assert repr(profiler) == "<LineProfiler of no function: 0 lines recorded, off>"
     profiler = LineProfiler(one, two)
     with profiler:
+        assert repr(profiler) == "<LineProfiler of one, two: 0 lines recorded, on>"
         one()
-        assert repr(profiler) == "<LineProfiler of one, two: 2 lines recorded, on>"
+        recorded = "one, two: 2 lines recorded, peak 1.0 KiB in one"
+        assert repr(profiler) == f"<LineProfiler of {recorded}, on>"
     two()
-    assert repr(profiler) == "<LineProfiler of one, two: 2 lines recorded, off>"
-    assert repr(profiler.records()) == "<LineRecords of one, two>"
+    assert repr(profiler) == f"<LineProfiler of {recorded}, off>"
+    assert repr(profiler.records()) == f"<LineRecords of {recorded}>"
+    shown = profiler.display()._repr_html_()
+    assert profiler._repr_html_() == profiler.records()._repr_html_() == shown
+
+
+def test_a_profiler_that_recorded_nothing_shows_why(gpu):
+    reason = "No data collected: one did not run while profiled"
+    assert f">{reason}</p>" in LineProfiler(one)._repr_html_()
+
+
+def test_a_saved_profile_and_what_it_holds(gpu, tmp_path):
+    with LineProfiler(one, history=True) as profiler:
+        kept = one()
+    profiler.save(tmp_path / "one.json")
+    saved = pytorch_memlab.load(tmp_path / "one.json")
+    program = os.path.basename(saved.recorded().runs[0].program) or "a notebook"
+    summary = f"{program}: 1 function, 2 lines, peak 1.0 KiB on cuda:0"
+    assert repr(saved) == f"<SavedProfile of {summary}>"
+    assert repr(saved.recorded()) == f"<RecordedProfile of {summary}>"
+    assert saved._repr_html_() == profiler._repr_html_()
+
+    history = profiler.history()
+    assert repr(history) == "<AllocationHistory of cuda:0 (2 events)>"
+    assert repr(history.devices[0]) == (
+        "<DeviceHistory of cuda:0: 2 events, 2.0 MiB reserved at the end>"
+    )
+    assert repr(timeline_of(history)) == (
+        "<Timeline of cuda:0: 2 events, peak 1.0 KiB, bands of category>"
+    )
+    holders = profiler.peak_holders()
+    line = one.__code__.co_firstlineno + 1
+    assert repr(holders) == (
+        f"<PeakHolders of cuda:0: 1.0 KiB in 1 block; most by {HERE}:{line} (1.0 KiB) and as "
+        "inputs and other tensors (1.0 KiB)>"
+    )
+    assert repr(holders.peak) == "<Peak of cuda:0: 1.0 KiB in 1 block>"
+    del kept
+
+
+def test_a_tree_of_modules():
+    attention = ModuleNode("attn", "GPT.attn", 2**20, 2**20)
+    tree = ModuleNode("GPT", "GPT", 2**21, 3 * 2**20, (attention,))
+    assert repr(tree) == "<ModuleNode GPT: 2.0 MiB itself, 3.0 MiB in all, with attn>"
 
 
 def test_courtesy(gpu):
@@ -39,7 +100,7 @@ def test_courtesy(gpu):
     assert repr(courtesy) == "<Courtesy: nothing is lent>"
     kept = one()
     courtesy.yield_memory()
-    assert repr(courtesy) == "<Courtesy: 1.00K in 1 storage lent>"
+    assert repr(courtesy) == "<Courtesy: 1.0 KiB in 1 storage lent>"
     courtesy.restore()
     assert repr(courtesy) == "<Courtesy: nothing is lent>"
     assert kept.is_cuda
@@ -48,18 +109,61 @@ def test_courtesy(gpu):
 def test_a_simulation():
     simulation = simulate("h100", 2)
     assert repr(simulation) == "<simulate 2 x NVIDIA H100 80GB HBM3: off>"
-    with simulation:
+    with simulation as machine:
+        kept = one()
         assert repr(simulation) == "<simulate 2 x NVIDIA H100 80GB HBM3: on>"
+        assert repr(machine) == (
+            "<Machine with cuda:0 (NVIDIA H100 80GB HBM3, 1.0 KiB in use), "
+            "cuda:1 (NVIDIA H100 80GB HBM3, 0 B in use)>"
+        )
+        del kept
 
 
-def test_a_reporter_and_a_watched_loop():
+def test_a_gpu():
+    gpu = GPU("Quadro RTX 5000", "16GiB", compute_capability=(7, 5), multiprocessors=48)
+    assert repr(gpu) == (
+        "<GPU Quadro RTX 5000: 16.00 GiB, compute capability 7.5, 48 multiprocessors>"
+    )
+
+
+def test_a_reporter_its_snapshots_and_differences(gpu):
     model = torch.nn.Linear(2, 2)
-    reporter = MemReporter(model)
-    assert repr(reporter) == "<MemReporter of Linear>"
+    assert repr(MemReporter(model)) == "<MemReporter of Linear>"
     assert repr(MemReporter()) == "<MemReporter of all tensors>"
-    assert repr(reporter.leaks(3)) == "0 iterations done: 3 are needed to tell a leak"
-    del model
+    reporter = MemReporter()
+    before = reporter.snapshot().on("cuda")
+    batch = one()
+    after = reporter.snapshot().on("cuda")
+    assert repr(before) == "<MemorySnapshot: 0 B in 0 tensors on cuda:0>"
+    assert repr(after) == "<MemorySnapshot: 1.0 KiB in 1 tensor on cuda:0>"
+    assert repr(reporter.diff(before, after)) == "<Difference: 1 came, in all +1.0 KiB>"
+    assert repr(reporter.diff(after, before)) == "<Difference: 1 went, in all -1.0 KiB>"
+    assert repr(reporter.diff(after, after)) == "<Difference: no change>"
+    del model, batch
 
 
-def test_a_watcher():
-    assert repr(MemWatcher()) == "<MemWatcher: reports not>"
+def test_a_reporter_and_a_watched_loop(gpu):
+    watch = MemReporter().leaks(3)
+    assert repr(watch) == "<LeakWatch: 0 iterations done: 3 are needed to tell a leak>"
+    losses = []
+    for _ in watch:
+        losses.append(one())  # noqa: PERF401
+    assert repr(watch) == "<LeakWatch: losses[*] grew by 1.0 KiB with each of 3 iterations>"
+    assert "\n" in str(watch)
+
+
+def test_an_explained_error(gpu):
+    with pytest.raises(torch.OutOfMemoryError), explain_oom() as explained:
+        assert repr(explained) == "<explain_oom: no such error>"
+        torch.empty(2**35, device="cuda")
+    assert repr(explained).startswith(f"<explain_oom: Out of memory on cuda:0 at {HERE}:")
+    assert "\n" not in repr(explained)
+
+
+def test_watchers_of_cells():
+    assert repr(MemWatcher()) == "<MemWatcher: off>"
+    assert repr(IPyGPULogger()) == "<IPyGPULogger(compact=False, gc_collect=True): off>"
+    reading = CellReading(3, 0.5, Usage(2**20, 0, 0), Usage(-(2**30), 0, 0))
+    assert last_cell(reading) == (
+        ", In [3] took +1.0 MiB on the host and -1.00 GiB on the GPU in 0.500 s"
+    )

@@ -164,7 +164,7 @@ def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:
 
 def _collapsed(peaks: Sequence[PeakHolders]) -> str:
     """The stacks of all GPUs; of several, each below its GPU."""
-    from pytorch_memlab.render.peak import device_name
+    from pytorch_memlab.history.model import device_name
 
     if len(peaks) == 1:
         return peaks[0].collapsed_stacks()

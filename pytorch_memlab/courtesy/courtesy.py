@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._common.prose_size import prose_size
 from .._common.quoted import quoted
 from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage
 from ..uninterrupted import uninterrupted
-from ..utils import readable_size
 from .lending import give_cache_back, lend, refuse_traced_code, warn_of_what_stays
 from .restoring import bring_back, bring_elsewhere
 
@@ -55,7 +55,7 @@ class Courtesy:
             return "<Courtesy: nothing is lent>"
         nbytes = sum(moved.host.nbytes() for moved in self._moved)
         plural = "s" * (len(self._moved) != 1)
-        return f"<Courtesy: {readable_size(nbytes)} in {len(self._moved)} storage{plural} lent>"
+        return f"<Courtesy: {prose_size(nbytes)} in {len(self._moved)} storage{plural} lent>"
 
     @property
     def lends(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import quoted
 from .._common.user_code import is_of_user
 from ..errors import UsageError
@@ -95,6 +96,12 @@ class ModuleNode:
     own: int
     total: int
     children: tuple[ModuleNode, ...] = ()
+
+    def __repr__(self) -> str:
+        """How much it holds, itself and in all, and the modules in it."""
+        inner = f", with {', '.join(one.name for one in self.children)}" if self.children else ""
+        own = f"{prose_size(self.own)} itself, {prose_size(self.total)} in all"
+        return f"<{type(self).__name__} {self.path or 'of all'}: {own}{inner}>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -230,21 +237,21 @@ class PeakHolders:
 
     def __repr__(self) -> str:
         """How much is held on which device, and which line and category hold most of it."""
-        peak = self.peak
-        name = "cpu" if peak.device < 0 else f"cuda:{peak.device}"
-        held = f"{peak.active:,} bytes in {len(peak.blocks):,} blocks"
-        if not peak.blocks:
-            return f"<PeakHolders of {name}: {held}>"
+        summary = self.peak.summary()
+        if not self.peak.blocks:
+            return f"<PeakHolders of {summary}>"
         line, category = self.by_line()[0], self.by_category()[0]
         place = f"{os.path.basename(line.file)}:{line.line}" if line.file else line.function
         return (
-            f"<PeakHolders of {name}: {held}; most by {place} ({line.size:,} bytes) and as "
-            f"{category.name} ({category.size:,} bytes)>"
+            f"<PeakHolders of {summary}; most by {place} ({prose_size(line.size)}) and as "
+            f"{category.name} ({prose_size(category.size)})>"
         )
 
     def _repr_html_(self) -> str:
-        """The rows by line as a table, for notebooks."""
-        return str(self.to_dataframe().to_html(index=False))
+        """The lines that hold most, as a table for notebooks."""
+        from ..render.peak_notebook import fragment
+
+        return fragment(self)
 
     def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
         sizes: dict[str, list[int]] = {}

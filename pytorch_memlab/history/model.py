@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from .._common.prose_size import prose_size
 from .category import Category
 
 UNKNOWN = Category.UNKNOWN
@@ -125,6 +126,14 @@ class DeviceHistory:
     )
     """What ``first_state`` found, by the settings of the allocator."""
 
+    def __repr__(self) -> str:
+        """How much happened, and what was reserved at the end."""
+        reserved = prose_size(sum(segment.size for segment in self.segments))
+        return (
+            f"<{type(self).__name__} of {device_name(self.device)}: {len(self.events):,} events,"
+            f" {reserved} reserved at the end>"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class AllocationHistory:
@@ -140,6 +149,13 @@ class AllocationHistory:
     stacks: Sequence[Stack]
     settings: dict[str, object] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """How much happened on each device."""
+        devices = [
+            f"{device_name(one.device)} ({len(one.events):,} events)" for one in self.devices
+        ]
+        return f"<{type(self).__name__} of {', '.join(devices) or 'no device'}>"
+
     def of_device(self, device: int) -> DeviceHistory:
         """What the allocator of one device did.
 
@@ -153,3 +169,15 @@ class AllocationHistory:
             if one.device == device:
                 return one
         raise LookupError(f"the history has no device {device}")
+
+
+def device_name(device: int) -> str:
+    """What a report calls a device.
+
+    Args:
+        device: index of a GPU; -1 for the host.
+
+    >>> device_name(1), device_name(-1)
+    ('cuda:1', 'cpu')
+    """
+    return "cpu" if device < 0 else f"cuda:{device}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .._common.prose_size import prose_size
 from ..simulation.allocator.failed_request import FailedRequest
 from .category import Category
 
@@ -202,6 +204,16 @@ class OutOfMemory:
     checks: tuple[SettingsCheck, ...] = ()
     unchecked: str = ""
     missing: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Which GPU had no room, for how much, and where."""
+        request = self.request
+        place = self.frames[0].place if self.frames else None
+        where = f" at {os.path.basename(place.file)}:{place.line}" if place else ""
+        return (
+            f"<{type(self).__name__} on cuda:{request.device}{where}: asked for"
+            f" {prose_size(request.requested)}, {prose_size(self.in_use)} in use>"
+        )
 
     @property
     def in_use(self) -> int:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
+from .._common.prose_size import prose_size
 from ..simulation.allocator_settings import (
     MIN_BLOCK_SIZE,
     SMALL_SEGMENT_SIZE,
@@ -23,7 +24,7 @@ from ..simulation.allocator_settings import (
 )
 from .event_log import log_of
 from .first_state import GROWTH, RELEASES, first_blocks, first_state
-from .model import AllocationHistory, Block, DeviceHistory, Event
+from .model import AllocationHistory, Block, DeviceHistory, Event, device_name
 from .settings import settings_of
 
 
@@ -48,6 +49,16 @@ class Peak:
     events: int
     blocks: tuple[Block, ...]
     failures: tuple[tuple[int, Event], ...] = ()
+
+    def __repr__(self) -> str:
+        """How much is in use on which device."""
+        return f"<{type(self).__name__} of {self.summary()}>"
+
+    def summary(self) -> str:
+        """The device, the bytes and the blocks, in a few words."""
+        count = len(self.blocks)
+        size = f"{prose_size(self.active)} in {count:,} block{'s' * (count != 1)}"
+        return f"{device_name(self.device)}: {size}"
 
 
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:

@@ -24,11 +24,12 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from .._common.prose_size import prose_size
 from ..errors import SnapshotError
 from .category import Category
 from .event_log import EventLog, log_of
 from .holders import charged_frame, innermost_of_user
-from .model import AllocationHistory, Block, Frame, Stack
+from .model import AllocationHistory, Block, Frame, Stack, device_name
 from .peak import AllocatorState
 from .settings import settings_of
 
@@ -94,6 +95,12 @@ class Timeline:
     steps: tuple[int, ...]
     failures: tuple[int, ...]
     capacity: int | None = None
+
+    def __repr__(self) -> str:
+        """How much happened on which device, and the peak."""
+        peak = prose_size(self.active[self.peak])
+        parts = f"{self.events:,} events, peak {peak}, bands of {self.by}"
+        return f"<{type(self).__name__} of {device_name(self.device)}: {parts}>"
 
 
 def timeline_of(

@@ -24,7 +24,7 @@ from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
 from .recorded import RunTime, recorded_profile, with_peaks
 from .registration import RegisteredFunction, resolve
-from .selection import listed, selected_code_ids
+from .selection import selected_code_ids
 from .showing import show, write
 from .tracer import current_tracer
 
@@ -428,14 +428,11 @@ class LineProfiler:
 
     def __repr__(self) -> str:
         """What is profiled, and how much was recorded."""
-        names = listed(info.qual_name for info in self._code_infos.values()) or "no function"
-        lines = len({(one.code_id, one.line) for one in self._raw_line_records})
-        plural = "s" * (lines != 1)
-        state = "on" if self.enabled else "off"
-        return f"<{type(self).__name__} of {names}: {lines} line{plural} recorded, {state}>"
+        recorded = LineRecords(self._raw_line_records, self._code_infos).summary()
+        return f"<{type(self).__name__} of {recorded}, {'on' if self.enabled else 'off'}>"
 
     def _repr_html_(self) -> str:
-        """The tables of all functions, as a notebook shows a profiler that is the last of a cell."""
+        """The tables of all functions: a notebook shows them for a profiler that ends a cell."""
         return self.records().display()._repr_html_()
 
     def _register(self, functions: list[RegisteredFunction]) -> None:

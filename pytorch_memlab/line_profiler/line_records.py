@@ -8,9 +8,11 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
 from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_frame
 from pytorch_memlab.line_profiler.selection import listed, selected_code_ids
+from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report
 from pytorch_memlab.render import html, text
 from pytorch_memlab.render.gaps import own_notes
@@ -49,8 +51,26 @@ class LineRecords:
         self._failures = failures
 
     def __repr__(self) -> str:
-        """How much was recorded."""
-        return f"<LineRecords of {listed(info.qual_name for info in self._code_infos.values())}>"
+        """Of which functions, and how much."""
+        return f"<{type(self).__name__} of {self.summary()}>"
+
+    def _repr_html_(self) -> str:
+        """The tables of all functions."""
+        return self.display()._repr_html_()
+
+    def summary(self) -> str:
+        """Functions, measured lines, and the highest peak, in a few words."""
+        names = listed(info.qual_name for info in self._code_infos.values()) or "no function"
+        entries = tuple(self._raw_line_records)
+        lines = len({(one.code_id, one.line) for one in entries})
+        text = f"{names}: {lines} line{'s' * (lines != 1)} recorded"
+        if not entries:
+            return text
+        highest = max(entries, key=peak_of)
+        if not peak_of(highest) or highest.code_id not in self._code_infos:
+            return text
+        name = self._code_infos[highest.code_id].qual_name
+        return f"{text}, peak {prose_size(peak_of(highest))} in {name}"
 
     def functions_that_ran(self) -> list[str]:
         """Qualified names of the functions of which any line was recorded."""

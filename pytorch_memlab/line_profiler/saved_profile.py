@@ -168,13 +168,11 @@ class SavedProfile:
         return found
 
     def __repr__(self) -> str:
-        """Which program it is of."""
-        programs = dict.fromkeys(run.program or "a notebook" for run in self._recorded.runs)
-        count = len(self._recorded.functions)
-        return f"<{type(self).__name__} of {', '.join(programs)}: {count} functions>"
+        """What ran, and how much was recorded of it."""
+        return f"<{type(self).__name__} of {self._recorded.summary()}>"
 
     def _repr_html_(self) -> str:
-        """The tables that the run showed, as a notebook shows a profile that is last in a cell."""
+        """The tables that the run showed: a notebook shows them for a profile that ends a cell."""
         return self._display(None, None)._repr_html_()
 
     def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:

@@ -10,6 +10,7 @@ from ..errors import UsageError
 from ..gpu_mem import preload_pytorch
 from .cell_meter import CellMeter
 from .cells import current_shell
+from .readings import last_cell
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
@@ -114,7 +115,7 @@ class IPyGPULogger:
         preload_pytorch()
         running = _running.setdefault(shell, [])
         for other in running.copy():
-            if other is not self and repr(other) == repr(self):
+            if other is not self and other._prints_like(self):
                 other.stop()
         if self not in running:
             running.append(self)
@@ -140,8 +141,14 @@ class IPyGPULogger:
         return Data(*_megabytes(last.host), *_megabytes(last.gpu), last.seconds)
 
     def __repr__(self) -> str:
-        """How it was made."""
-        return f"{type(self).__name__}(compact={self.compact}, gc_collect={self.gc_collect})"
+        """How it was made, whether it reports, and what the last cell took."""
+        made = f"compact={self.compact}, gc_collect={self.gc_collect}"
+        state = "on" if any(self in running for running in _running.values()) else "off"
+        return f"<{type(self).__name__}({made}): {state}{last_cell(self._meter.last)}>"
+
+    def _prints_like(self, other: IPyGPULogger) -> bool:
+        made = (self.compact, self.gc_collect)
+        return type(self) is type(other) and made == (other.compact, other.gc_collect)
 
     def _print(self, reading: CellReading) -> None:
         print(_compact_text(reading) if self.compact else _table_text(reading))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
+from .._common.prose_size import prose_size
 from .._common.quoted import quoted
 from ..errors import UsageError
 from .assignment_target import assignment_target
@@ -168,11 +169,15 @@ class IPyExperiments:
         )
 
     def __repr__(self) -> str:
-        """Its backend, and whether it runs."""
+        """Its backend, whether it runs, and what it reclaimed."""
         running = self._running
-        state = (
-            "a log of cells" if running is None else "finished" if running.outcome else "running"
-        )
+        if running is None:
+            state = "a log of cells"
+        elif running.outcome is None:
+            state = "running"
+        else:
+            host, gpu = (prose_size(max(0, one.reclaimed)) for one in self.data)
+            state = f"finished, {host} reclaimed on the host and {gpu} on the GPU"
         return f"<{type(self).__name__} with backend {self.backend.name}: {state}>"
 
     def __enter__(self) -> Self:

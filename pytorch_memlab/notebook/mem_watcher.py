@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from .cell_meter import CellMeter
+from .readings import last_cell
 
 if TYPE_CHECKING:
     from .readings import CellReading
@@ -63,8 +64,9 @@ class MemWatcher:
         )
 
     def __repr__(self) -> str:
-        """Whether it reports."""
-        return f"<MemWatcher: {'reports' if self in _running else 'reports not'}>"
+        """Whether it reports, and what the last cell took."""
+        state = "on" if self in _running else "off"
+        return f"<{type(self).__name__}: {state}{last_cell(self._meter.last)}>"
 
     def _print(self, reading: CellReading) -> None:
         taken = self.measurements

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .._common.prose_size import prose_size
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -45,6 +47,25 @@ class CellReading:
     seconds: float
     host: Usage
     gpu: Usage
+
+
+def last_cell(reading: CellReading) -> str:
+    """What the last cell took, behind other words; empty before a cell has ended.
+
+    Args:
+        reading: of the cell.
+
+    >>> last_cell(CellReading(3, 0.5, Usage(2**20, 0, 0), Usage(-512, 0, 0)))
+    ', In [3] took +1.0 MiB on the host and -512 B on the GPU in 0.500 s'
+    """
+    if not reading.number:
+        return ""
+    host, gpu = (
+        f"{'-' if usage.consumed < 0 else '+'}{prose_size(abs(usage.consumed))}"
+        for usage in (reading.host, reading.gpu)
+    )
+    seconds = f"{reading.seconds:.3f} s"
+    return f", In [{reading.number}] took {host} on the host and {gpu} on the GPU in {seconds}"
 
 
 NOTHING = Usage(0, 0, 0)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from .._common.prose_size import prose_size
 from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory
 from ..records import DeviceInfo, FunctionInfo, LineEntry, Section
@@ -123,3 +125,23 @@ class RecordedProfile:
     peaks: Mapping[str, PeakHolders] = field(default_factory=dict)
     failures: Mapping[tuple[int, int], int] = field(default_factory=dict)
     history: AllocationHistory | None = None
+
+    def __repr__(self) -> str:
+        """What ran, and how much was recorded of it."""
+        return f"<{type(self).__name__} of {self.summary()}>"
+
+    def summary(self) -> str:
+        """Programs, how many functions and lines, and the peaks, in a few words."""
+        names = dict.fromkeys(os.path.basename(run.program) or "a notebook" for run in self.runs)
+        lines = len({(one.code_id, one.line) for one in self.entries})
+        parts = [_counted(len(self.functions), "function"), _counted(lines, "line")]
+        parts += [
+            f"peak {prose_size(one.peak_active)} on {one.device.name}"
+            for one in self.devices
+            if one.peak_active
+        ]
+        return f"{', '.join(names) or 'no run'}: {', '.join(parts)}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"

@@ -16,7 +16,7 @@ a table with a row for each line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from html import escape
 
 _GROUND = (
@@ -35,6 +35,16 @@ _SUMMARY = "font-weight:600;margin:0 0 8px"
 _PARAGRAPH = "margin:6px 0 0"
 _LIST = "margin:4px 0 0;padding:0 0 0 20px"
 _PLAIN = "font:13px/1.45 monospace;margin:0;background:transparent;white-space:pre"
+
+_TABLE = (
+    "border-collapse:separate;border-spacing:0;margin:0;table-layout:auto;"
+    "font:13px/1.45 monospace;text-align:right"
+)
+_HEAD = "padding:0 12px 3px 0;font-weight:600;white-space:nowrap;border-bottom:1px solid #8888"
+_VALUE = "padding:0 12px 0 0;white-space:nowrap"
+_TEXT = "padding:0 12px 0 0;text-align:left;white-space:pre"
+_BAR_WIDTH = 110
+"""Pixels of the longest bar."""
 
 STAYS = "position:sticky;left:0;background:var(--g)"
 """A cell that stays at the left while the others scroll; in an untrusted notebook it is first."""
@@ -114,3 +124,58 @@ def folded(title: str, notes: Iterable[str]) -> str:
         f'<details style="{_PARAGRAPH}"><summary>{escape(title)}</summary>'
         f'<ul style="{_LIST}">{items}</ul></details>'
     )
+
+
+def table(heads: Sequence[str], rows: Iterable[str]) -> str:
+    """A table whose first column has the names of the rows.
+
+    Args:
+        heads: of the columns.
+        rows: their cells.
+    """
+    first, *others = heads
+    cells = f'<th style="{_HEAD};{STAYS};text-align:left">{first}</th>'
+    cells += "".join(f'<th style="{_HEAD}">{one}</th>' for one in others)
+    body = "".join(f"<tr>{row}</tr>" for row in rows)
+    return f'<table style="{_TABLE}"><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def name_cell(name: str, more: str = "") -> str:
+    """What a row is of; it stays at the left.
+
+    Args:
+        name: not escaped yet.
+        more: style of a row that stands out.
+    """
+    return f'<th style="{_TEXT};{STAYS};font-weight:400{more}">{escape(name, quote=False)}</th>'
+
+
+def text_cell(content: str, more: str = "") -> str:
+    """Text, such as code.
+
+    Args:
+        content: HTML.
+        more: style of a row that stands out.
+    """
+    return f'<td style="{_TEXT}{more}">{content}</td>'
+
+
+def value_cell(text: str, more: str = "") -> str:
+    """A number.
+
+    Args:
+        text: plain.
+        more: style of a row that stands out.
+    """
+    return f'<td style="{_VALUE}{more}">{text}</td>'
+
+
+def bar_cell(text: str, share: float) -> str:
+    """A number with a bar behind it.
+
+    Args:
+        text: plain.
+        share: of the longest bar.
+    """
+    bar = f"min-width:{_BAR_WIDTH}px;box-shadow:inset {_BAR_WIDTH * share:.0f}px 0 {BAR}"
+    return f'<td style="{_VALUE};{bar}">{text}</td>'

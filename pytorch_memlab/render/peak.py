@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
+from ..history.model import device_name
 from .source_line import source_line
 
 if TYPE_CHECKING:
@@ -72,18 +73,6 @@ def parts(holders: PeakHolders, by: str) -> Sequence[Holder | Share]:
     if by == "category":
         return holders.by_category()
     return holders.by_function() if by == "function" else holders.by_line()
-
-
-def device_name(device: int) -> str:
-    """What a report calls a device.
-
-    Args:
-        device: index of a GPU; -1 for the host.
-
-    >>> device_name(1), device_name(-1)
-    ('cuda:1', 'cpu')
-    """
-    return "cpu" if device < 0 else f"cuda:{device}"
 
 
 def head(peak: Peak) -> str:

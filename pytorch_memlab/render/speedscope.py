@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from .peak import device_name
+from ..history.model import device_name
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders

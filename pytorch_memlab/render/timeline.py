@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.category import Category
+from ..history.model import device_name
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
-from .peak import device_name
 from .scale import byte_marks, event_marks
 from .source_line import source_line
 

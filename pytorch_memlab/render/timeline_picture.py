@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..errors import UsageError
-from .peak import device_name
+from ..history.model import device_name
 from .scale import byte_marks, event_marks
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
 

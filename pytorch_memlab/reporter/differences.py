@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from .._common.prose_size import prose_size
 from ..utils import readable_size
 from .cells import signed
 from .snapshot import MemorySnapshot
@@ -65,6 +66,19 @@ class Difference:
         from .frames import difference_frame
 
         return difference_frame(self)
+
+    def __repr__(self) -> str:
+        """How many names changed, and by how much."""
+        return f"<{type(self).__name__}: {self.summary()}>"
+
+    def summary(self) -> str:
+        """How many names came, went, grew and shrank, and the bytes in all, in a few words."""
+        if not self.changes:
+            return "no change"
+        kinds = [f"{len(self.names(kind))} {kind}" for kind in KINDS if self.names(kind)]
+        total = sum(change.delta for change in self.changes)
+        sign = "-" if total < 0 else "+"
+        return f"{', '.join(kinds)}, in all {sign}{prose_size(abs(total))}"
 
     def __str__(self) -> str:
         if not self.changes:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Generic, TypeVar
 
+from .._common.prose_size import prose_size
 from ..tensors.lines import SourceLine
 from ..utils import readable_size
 from .cells import signed
@@ -17,6 +18,8 @@ from .snapshot import MemorySnapshot
 from .text import LEN, line
 
 T = TypeVar("T")
+
+_NAMED = 3
 
 _INDEX = re.compile(r"""\[(?:\d+|'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|<\w+>)\]""")
 _ONE_OF_MANY = re.compile(r"#\d+(?=\.|$)")
@@ -91,8 +94,18 @@ class LeakWatch(Generic[T]):
         return found or _growing([_of_devices(each) for each in self._history], {})
 
     def __repr__(self) -> str:
-        """What ``str`` says."""
-        return str(self)
+        """What grew, in a few words."""
+        growing = self.growing
+        if not growing:
+            return f"<{type(self).__name__}: {self}>"
+        names = ", ".join(each.name for each in growing[:_NAMED])
+        if len(growing) > _NAMED:
+            names += f" and {len(growing) - _NAMED} more"
+        each_time = prose_size(round(sum(each.per_iteration for each in growing)))
+        done = len(self._history)
+        return (
+            f"<{type(self).__name__}: {names} grew by {each_time} with each of {done} iterations>"
+        )
 
     def __str__(self) -> str:
         done = len(self._history)
@@ -112,7 +125,7 @@ class LeakWatch(Generic[T]):
     def _repr_html_(self) -> str:
         from .html import text_fragment
 
-        return text_fragment(str(self))
+        return text_fragment(str(self), "What grew with every iteration")
 
 
 def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import quoted
 from ..devices import get_device
 from ..errors import UsageError
@@ -102,6 +103,19 @@ class MemorySnapshot:
         from .frames import snapshot_frame
 
         return snapshot_frame(self)
+
+    def __repr__(self) -> str:
+        """How much is on each device."""
+        return f"<{type(self).__name__}: {self.summary()}>"
+
+    def summary(self) -> str:
+        """Bytes and tensors of each device, in a few words."""
+        parts = []
+        for device in self.devices():
+            sizes = [row.nbytes for row in self.rows if row.device == device]
+            plural = "s" * (len(sizes) != 1)
+            parts.append(f"{prose_size(sum(sizes))} in {len(sizes)} tensor{plural} on {device}")
+        return ", ".join(parts) or "no tensors"
 
     def __str__(self) -> str:
         from .details import render

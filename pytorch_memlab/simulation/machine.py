@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from .._common.prose_size import prose_size
 from ..storages import StorageTable
 from ..uninterrupted import STANDARD_SIGNALS, uninterrupted
 from .backward_streams import StreamChanges
@@ -127,6 +128,14 @@ class Machine:
         self._stream_ids = [StreamIds() for _ in self._all_gpus]
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
+
+    def __repr__(self) -> str:
+        """Its GPUs, and how much of them is in use."""
+        gpus = [
+            f"cuda:{gpu.index} ({gpu.model.name}, {prose_size(gpu.allocator.active_bytes)} in use)"
+            for gpu in self._all_gpus
+        ]
+        return f"<{type(self).__name__} with {', '.join(gpus)}>"
 
     @property
     def unmodelled(self) -> dict[str, OpCount]:

@@ -132,10 +132,10 @@ def test_a_wrong_way_is_told():
 
 def test_holders_tell_what_they_are():
     assert repr(HOLDERS) == (
-        "<PeakHolders of cuda:0: 15,872 bytes in 5 blocks; most by no Python frame (15,872 bytes) "
-        "and as parameters (8,192 bytes)>"
+        "<PeakHolders of cuda:0: 15.5 KiB in 5 blocks; most by no Python frame (15.5 KiB) "
+        "and as parameters (8.0 KiB)>"
     )
-    assert repr(holders_of()) == "<PeakHolders of cuda:0: 0 bytes in 0 blocks>"
+    assert repr(holders_of()) == "<PeakHolders of cuda:0: 0 B in 0 blocks>"
     hostile = PeakHolders(HOLDERS.peak, [(Frame("/<b>.py", 3, "<script>"),)])
     assert "<script>" not in hostile._repr_html_()
     assert "&lt;script&gt;" in hostile._repr_html_()

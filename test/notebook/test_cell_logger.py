@@ -157,7 +157,7 @@ def test_a_cell_that_is_run_again_does_not_double_the_reports(shell, run, logger
 
 
 def test_it_is_shown_as_it_was_made():
-    assert repr(IPyGPULogger(compact=True)) == "IPyGPULogger(compact=True, gc_collect=True)"
+    assert repr(IPyGPULogger(compact=True)) == "<IPyGPULogger(compact=True, gc_collect=True): off>"
 
 
 def test_what_another_listener_does_at_the_end_of_a_cell_is_not_its_time(shell, run, logger):

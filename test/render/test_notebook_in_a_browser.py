@@ -103,7 +103,8 @@ def section(theme, name, markup):
     """Outputs in a theme."""
     variables = THEMES[theme]
     ground, ink = (one.partition(":")[2] for one in variables.split(";"))
-    return f'<section id="{name}" style="{variables};background:{ground};color:{ink}">{markup}</section>'
+    style = f"{variables};background:{ground};color:{ink}"
+    return f'<section id="{name}" style="{style}">{markup}</section>'
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +112,7 @@ def found(tmp_path_factory):
     """What Chromium finds in each theme, and in two of them in a notebook that is not trusted."""
     markup = outputs()
     sections = [section(theme, theme, markup) for theme in THEMES]
-    for theme in UNTRUSTED:
-        sections.append(section(theme, f"{theme}, untrusted", untrusted(markup)))
+    sections += [section(one, f"{one}, untrusted", untrusted(markup)) for one in UNTRUSTED]
     script = MEASURE + CONTRAST.replace(
         "document.title = JSON.stringify({",
         "document.title = JSON.stringify({found: JSON.parse(document.body.dataset.found),",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from ..._common.prose_size import prose_size
 from ..._common.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
 from ..sizes import read_size
@@ -125,6 +126,13 @@ class GPU:
         }
         for field, value in values.items():
             object.__setattr__(self, field, value)
+
+    def __repr__(self) -> str:
+        """Its name, memory, compute capability and multiprocessors."""
+        return (
+            f"<GPU {self.name}: {prose_size(self.total_memory)}, compute capability"
+            f" {self.major}.{self.minor}, {self.multi_processor_count} multiprocessors>"
+        )
 
 
 def checked_memory(size: int, spec: object) -> int:

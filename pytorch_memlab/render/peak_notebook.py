@@ -1,0 +1,65 @@
+"""What holds the memory at a peak, as a notebook shows it. See Note [HTML in notebooks]."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
+from . import notebook
+from .peak import failures, head
+from .source_line import source_line
+
+if TYPE_CHECKING:
+    from ..history.holders import Holder, PeakHolders
+
+_MOST_LINES: Final = 20
+
+
+def fragment(holders: PeakHolders) -> str:
+    """The peak of one GPU and the lines that hold most of it.
+
+    Args:
+        holders: of the peak.
+
+    Returns:
+        One ``div`` element.
+    """
+    lines, total = holders.by_line(), max(holders.peak.active, 1)
+    parts = [notebook.summary(head(holders.peak)), *map(notebook.paragraph, failures(holders))]
+    if lines:
+        parts.append(notebook.scrolling(_table(lines, total), "Lines that hold memory at the peak"))
+    categories = [f"{prose_size(one.size)} {one.name}" for one in holders.by_category()]
+    if categories:
+        parts.append(notebook.paragraph(f"By category: {', '.join(categories)}"))
+    return notebook.block(parts)
+
+
+def _table(lines: Sequence[Holder], total: int) -> str:
+    rows = [_row(one, total) for one in lines[:_MOST_LINES]]
+    rest = lines[_MOST_LINES:]
+    if rest:
+        size = sum(one.size for one in rest)
+        blocks = sum(one.blocks for one in rest)
+        rows.append(_cells(f"{len(rest):,} more", size, total, blocks, ""))
+    return notebook.table(["line", "held", "share", "blocks", "code"], rows)
+
+
+def _row(holder: Holder, total: int) -> str:
+    place = f"{os.path.basename(holder.file)}:{holder.line}  " if holder.file else ""
+    code = source_line(holder.file, holder.line) if holder.file else ""
+    name = printable(f"{place}{holder.function}")
+    return _cells(name, holder.size, total, holder.blocks, printable(code))
+
+
+def _cells(name: str, size: int, total: int, blocks: int, code: str) -> str:
+    return (
+        notebook.name_cell(name)
+        + notebook.bar_cell(prose_size(size), size / total)
+        + notebook.value_cell(f"{size / total:.1%}")
+        + notebook.value_cell(f"{blocks:,}")
+        + notebook.text_cell(escape(code, quote=False))
+    )
