@@ -7,14 +7,19 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from browser import CHROMIUM, title_of
 from contrast_script import CONTRAST
+from peaks import SMALL as PEAK
 
 sys.path.append(str(Path(__file__).parent.parent))
 from sample_reports import CUDA0, LineRecords, marked_report
 
 from pytorch_memlab.records import FunctionInfo, LineEntry
 from pytorch_memlab.render import html
+from pytorch_memlab.reporter.differences import diff
+from pytorch_memlab.reporter.records import CATEGORIES, Reconciliation, TensorRow
+from pytorch_memlab.reporter.snapshot import MemorySnapshot
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -65,7 +70,7 @@ document.body.dataset.found = JSON.stringify(found);
 
 
 def outputs():
-    """A marked table, and one that is too wide."""
+    """A marked table, one that is too wide, a peak, and what a reporter shows."""
     code = ("def f(x):", "    y = x.relu()", "    return y")
     names = [
         f"{field}_bytes.{pool}.peak"
@@ -78,7 +83,21 @@ def outputs():
     ]
     records = LineRecords(entries, {1: FunctionInfo("f", "f.py", 1, code)})
     wide = records.display(columns=[*names, "delta"]).report
-    return html.fragment(marked_report("simulated GPU: L4")) + html.fragment(wide)
+    tables = html.fragment(marked_report("simulated GPU: L4")) + html.fragment(wide)
+    return PEAK._repr_html_() + memory() + tables
+
+
+def memory():
+    """A snapshot and a difference."""
+    device = torch.device("cuda:0")
+    rows = [
+        TensorRow(name, device, (256,), 256, 1024, None, CATEGORIES[0], 1024, "float32", False)
+        for name in ("weight", "bias")
+    ]
+    counted = Reconciliation(device, 2048, 0, 0, 0, 0, 2048, 2**21 - 2048, 2**21)
+    snapshot = MemorySnapshot(tuple(rows), (counted,), (("cuda:0", "L4"),))
+    changes = diff(MemorySnapshot(rows=()), snapshot)
+    return snapshot._repr_html_() + changes._repr_html_()
 
 
 def untrusted(markup):
