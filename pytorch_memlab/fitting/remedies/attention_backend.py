@@ -1,0 +1,103 @@
+"""One kernel for all calls of ``scaled_dot_product_attention``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Final
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from ...simulation.cuda_ops import attention_backends
+from ...simulation.cuda_ops.attention_backends import Backend, against_cudnn, select
+from ...simulation.cuda_ops.attention_rules import Call, against_efficient, against_flash
+from ...simulation.patches import Patches
+from .remedy import Finding, Remedy, already_used, applied, does_not_apply
+
+_SWITCHES: Final = {
+    "FLASH_ATTENTION": "flash_sdp",
+    "EFFICIENT_ATTENTION": "mem_efficient_sdp",
+    "CUDNN_ATTENTION": "cudnn_sdp",
+    "MATH": "math_sdp",
+}
+"""By member of ``SDPBackend``, the end of the names in ``torch.backends.cuda``."""
+
+_BACKENDS: Final = {
+    "sdpa_flash": (Backend.FLASH, "FLASH_ATTENTION", against_flash),
+    "sdpa_efficient": (Backend.EFFICIENT, "EFFICIENT_ATTENTION", against_efficient),
+    "sdpa_cudnn": (Backend.CUDNN, "CUDNN_ATTENTION", against_cudnn),
+    "sdpa_math": (Backend.MATH, "MATH", lambda _call: None),
+}
+
+
+class AttentionBackend(Remedy):
+    """Attention runs on one backend wherever the program leaves the choice to PyTorch.
+
+    Args:
+        name: one of ``sdpa_flash``, ``sdpa_efficient``, ``sdpa_cudnn`` and ``sdpa_math``.
+        what_it_changes: beside the memory.
+    """
+
+    def __init__(self, name: str, what_it_changes: str) -> None:
+        self.name = name
+        self.what_it_changes = what_it_changes
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Leave one backend switched on."""
+        self._calls = self._changed = 0
+        self._against: str | None = None
+        self._backend, self._member, self._reason = _BACKENDS[self.name]
+        self._before = _enabled()
+        patches = Patches()
+        try:
+            patches.set_by_name(select, self._choosing(attention_backends.select))
+            with sdpa_kernel(getattr(SDPBackend, self._member)):
+                yield
+        finally:
+            patches.undo()
+
+    def finding(self) -> Finding:
+        """Whether another backend ran before."""
+        if self._against is not None:
+            return does_not_apply(self._against)
+        if not self._calls:
+            return does_not_apply("scaled_dot_product_attention is never called")
+        if not self._changed:
+            return already_used("PyTorch chooses it")
+        return applied(
+            [
+                f"torch.backends.cuda.enable_{switch}(False)"
+                for member, switch in _SWITCHES.items()
+                if member != self._member
+            ]
+        )
+
+    def _choosing(self, original: Callable[[Call], Backend]) -> Callable[[Call], Backend]:
+        wanted = [self._member]
+
+        @wraps(original)
+        def choose(call: Call) -> Backend:
+            self._calls += 1
+            if _enabled() != wanted:  # the program chooses here
+                return original(call)
+            with sdpa_kernel([getattr(SDPBackend, member) for member in self._before]):
+                without = original(call)
+            if without is not self._backend:
+                self._against = self._against or self._reason(call)
+                self._changed += 1
+            return original(call)
+
+        return choose
+
+
+def _enabled() -> list[str]:
+    """Members of ``SDPBackend`` that are switched on."""
+    cuda: Any = torch.backends.cuda
+    return [
+        member
+        for member, switch in _SWITCHES.items()
+        if getattr(cuda, f"{switch}_enabled", lambda: False)()
+    ]

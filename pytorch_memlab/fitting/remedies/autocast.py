@@ -1,0 +1,177 @@
+"""Mixed precision: matrix products in bfloat16.
+
+Note [Where autocast ends]
+PyTorch recommends autocast for the forward pass and the loss, not for the backward pass. So it
+begins with the outermost module that is called, and ends where the backward pass begins. A module
+that is called without gradients has it for that call alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Final
+
+import torch
+from torch import nn
+
+from ...simulation.patches import Patches
+from .program_lines import Line, around_statements, has_name, user_lines
+from .remedy import Edit, Finding, Remedy, already_used, applied, does_not_apply
+
+_HALF: Final = (torch.float16, torch.bfloat16)
+_OPENING: Final = 'with torch.autocast("cuda", dtype=torch.bfloat16):'
+
+_Lines = tuple[Line, ...]
+
+
+class _Region(threading.local):
+    """What a thread runs.
+
+    Attributes:
+        cast: that is on; None outside of a forward pass.
+        lines: of the program that began it.
+        depth: how many modules run.
+        is_backward: whether a backward pass runs, which may compute modules again.
+    """
+
+    def __init__(self) -> None:
+        self.cast: torch.autocast | None = None
+        self.lines: _Lines = ()
+        self.depth = 0
+        self.is_backward = False
+
+
+class Autocast(Remedy):
+    """Forward passes run under ``torch.autocast`` to bfloat16. See the note above."""
+
+    name = "autocast_bf16"
+    what_it_changes = "matrix products in bfloat16, parameters in float32"
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Turn autocast on and off around the forward passes."""
+        self._region = _Region()
+        self._alone: dict[_Lines, None] = {}
+        self._until_backward: dict[tuple[_Lines, _Lines], None] = {}
+        self._half: str | None = None
+        self._is_of_program = self._is_ours = False
+        patches = Patches()
+        try:
+            patches.set(nn.Module, "__call__", self._module_call(nn.Module.__call__))
+            for name in ("backward", "grad"):
+                original = getattr(torch.autograd, name)
+                patches.set(torch.autograd, name, self._backward_call(original))
+            enter = torch.autocast.__enter__
+            patches.set(torch.autocast, "__enter__", self._noticed(enter))
+            yield
+        finally:
+            self._leave(())
+            patches.undo()
+
+    def finding(self) -> Finding:
+        """Whether the program has forward passes in float32."""
+        if self._is_of_program:
+            return already_used("the program uses autocast")
+        if not self._alone and not self._until_backward:
+            if self._half is not None:
+                return already_used(f"the parameters are {self._half}")
+            return does_not_apply("the program calls no module on a GPU")
+        edits = [_edit(begin, end) for begin, end in self._until_backward]
+        edits += [_edit(lines, None) for lines in self._alone]
+        return applied([_OPENING, "    loss = ...  # the forward pass, without backward()"], edits)
+
+    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        region, remedy = self._region, self
+
+        @wraps(original)
+        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+            begins = not region.depth and not region.is_backward and remedy._wants(self)
+            is_alone = begins and not torch.is_grad_enabled()
+            if begins:
+                remedy._enter(user_lines())
+            region.depth += 1
+            try:
+                return original(self, *args, **kwargs)
+            finally:
+                region.depth -= 1
+                if is_alone:
+                    remedy._alone[region.lines] = None
+                    remedy._leave(())
+
+        return call
+
+    def _wants(self, module: nn.Module) -> bool:
+        """Whether a module begins a forward pass in float32 on a GPU."""
+        if self._region.cast is not None:
+            return False
+        if torch.is_autocast_enabled("cuda"):
+            self._is_of_program = True
+            return False
+        parameters = [each for each in module.parameters() if each.is_cuda]
+        floats = [each.dtype for each in parameters if each.is_floating_point()]
+        if floats and all(dtype in _HALF for dtype in floats):
+            self._half = str(floats[0]).removeprefix("torch.")
+            return False
+        return bool(floats)
+
+    def _enter(self, lines: _Lines) -> None:
+        region = self._region
+        region.cast, region.lines = torch.autocast("cuda", dtype=torch.bfloat16), lines
+        self._is_ours = True
+        try:
+            region.cast.__enter__()
+        finally:
+            self._is_ours = False
+
+    def _leave(self, lines: _Lines) -> None:
+        """The forward pass is over; ``lines`` begin the backward pass."""
+        region = self._region
+        cast, region.cast = region.cast, None
+        if cast is not None:
+            cast.__exit__(None, None, None)
+            if lines:
+                self._until_backward[region.lines, lines] = None
+
+    def _backward_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        region = self._region
+
+        @wraps(original)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            if not region.is_backward:
+                self._leave(user_lines())
+            before, region.is_backward = region.is_backward, True
+            try:
+                return original(*args, **kwargs)
+            finally:
+                region.is_backward = before
+
+        return backward
+
+    def _noticed(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def enter(cast: Any) -> Any:
+            is_programs = not self._is_ours and not self._region.is_backward
+            if is_programs and cast.device == "cuda" and cast._enabled:
+                self._is_of_program = True
+            return original(cast)
+
+        return enter
+
+
+def _edit(begin: _Lines, end: _Lines | None) -> Edit | None:
+    """The statements of a forward pass under autocast, in the function that has both ends."""
+    if not begin:
+        return None
+    first, after = begin[0], None
+    if end is not None:
+        functions = {(line.file, line.first): line for line in end}
+        ends = [line for line in begin if (line.file, line.first) in functions]
+        if not ends:
+            return None
+        first = ends[0]
+        after = functions[first.file, first.first]
+    opening = [_OPENING] if has_name(first, "torch") else ["import torch", _OPENING]
+    return around_statements(first, after, opening)

@@ -1,0 +1,40 @@
+"""Floating point operations of the matrix products, convolutions and attentions that run.
+
+PyTorch's own formulas count them (``torch.utils.flop_counter``). Its ``FlopCounterMode`` is not
+used: it hooks into every module, and what its hooks keep alive changes the peak of a program that
+recomputes activations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+
+class CountedFlops(TorchDispatchMode):
+    """Counts while it is on; as often as wanted.
+
+    Attributes:
+        total: operations so far.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an op, and count what it computes."""
+        result = func(*args, **(kwargs or {}))
+        formula: Callable[..., int] | None = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=result)
+        return result

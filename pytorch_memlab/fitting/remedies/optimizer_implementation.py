@@ -1,0 +1,174 @@
+"""Fused, foreach and for-loop implementations of the optimizers of ``torch.optim``."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import Any, Final
+
+import torch
+from torch.optim import optimizer as torch_optimizer
+from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
+
+from ...simulation.patches import Patches
+from .program_lines import Line, user_lines, with_keywords
+from .remedy import Finding, Remedy, already_used, applied, does_not_apply
+
+_FLAGS: Final = {
+    "fused": {"fused": True, "foreach": False},
+    "foreach": {"foreach": True, "fused": False},
+    "for_loop": {"foreach": False, "fused": False},
+}
+
+
+@dataclass(slots=True)
+class _Made:
+    """An optimizer that the program made.
+
+    Args:
+        name: of its class.
+        given: ``fused`` and ``foreach`` as the program gave them; those that the class takes.
+        line: that made it; None if the program has no such line.
+        used: the implementation without the remedy, once it has stepped.
+    """
+
+    name: str
+    given: dict[str, bool | None]
+    line: Line | None
+    used: str = ""
+
+
+class OptimizerImplementation(Remedy):
+    """One implementation for all optimizers of ``torch.optim`` that have it.
+
+    Args:
+        kind: ``"fused"``, ``"foreach"`` or ``"for_loop"``.
+        what_it_changes: beside the memory.
+    """
+
+    def __init__(self, kind: str, what_it_changes: str) -> None:
+        self.name = kind
+        self.what_it_changes = what_it_changes
+        self._flags = _FLAGS[kind]
+        self._made: dict[int, _Made] = {}
+        self._others: dict[str, None] = {}
+        self._is_making = False
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Give the flags to each optimizer that is made."""
+        patches = Patches()
+        hook = register_optimizer_step_pre_hook(self._before_step)
+        try:
+            for kind in _classes():
+                patches.set(kind, "__init__", self._with_flags(kind))
+            yield
+        finally:
+            hook.remove()
+            patches.undo()
+
+    def finding(self) -> Finding:
+        """What became of the optimizers."""
+        stepped = [made for made in self._made.values() if made.used]
+        able = [made for made in stepped if self._main_flag in made.given]
+        changed = [made for made in able if made.used != self.name]
+        if changed:
+            return applied(
+                [f"torch.optim.{changed[0].name}(..., {self._keywords(changed[0])})"],
+                [self._edit(made) for made in changed],
+            )
+        if able:
+            how = "by default" if able[0].given[self._main_flag] is None else "already"
+            return already_used(f"{able[0].name} is {self.name} {how}")
+        names = list(dict.fromkeys([*(made.name for made in stepped), *self._others]))
+        if names:
+            return does_not_apply(f"{', '.join(names)}: no {self.name} implementation")
+        return does_not_apply("no optimizer takes a step")
+
+    @property
+    def _main_flag(self) -> str:
+        """What a class must take."""
+        return "fused" if self.name == "fused" else "foreach"
+
+    def _keywords(self, made: _Made) -> str:
+        return ", ".join(f"{flag}={value}" for flag, value in self._wanted(made).items())
+
+    def _wanted(self, made: _Made) -> dict[str, str]:
+        """The keyword arguments as a person writes them: what the program leaves out stays out."""
+        wanted = {self._main_flag: str(self._flags[self._main_flag])}
+        for flag, given in made.given.items():
+            if given is not None and flag != self._main_flag:
+                wanted[flag] = str(self._flags[flag])
+        return wanted
+
+    def _edit(self, made: _Made) -> Any:
+        if made.line is None:
+            return None
+        return with_keywords(made.line, made.name, self._wanted(made))
+
+    def _with_flags(self, kind: type[Optimizer]) -> Callable[..., None]:
+        original = kind.__init__
+        signature = inspect.signature(original)
+        flags = {name: self._flags[name] for name in self._flags if name in signature.parameters}
+
+        @wraps(original)
+        def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
+            if self._is_making or self._main_flag not in flags:
+                if not self._is_making:
+                    self._others[type(optimizer).__name__] = None
+                original(optimizer, *args, **kwargs)
+                return
+            given = {name: kwargs.get(name) for name in flags}
+            lines = user_lines()
+            self._made[id(optimizer)] = _Made(
+                type(optimizer).__name__, given, lines[0] if lines else None
+            )
+            self._is_making = True
+            try:
+                original(optimizer, *args, **{**kwargs, **self._forced(given)})
+            finally:
+                self._is_making = False
+
+        return init
+
+    def _forced(self, given: dict[str, bool | None]) -> dict[str, bool]:
+        return {
+            name: self._flags[name]
+            for name, value in given.items()
+            if name == self._main_flag or value is not None
+        }
+
+    def _before_step(self, optimizer: Optimizer, *_arguments: Any) -> None:
+        made = self._made.get(id(optimizer))
+        if made is None:
+            if type(optimizer).__name__ not in self._others:
+                self._others[type(optimizer).__name__] = None
+        elif not made.used:
+            made.used = _implementation(made.given, optimizer)
+
+
+def _classes() -> list[type[Optimizer]]:
+    """The optimizers of ``torch.optim`` that have more than one implementation."""
+    found = vars(torch.optim).values()
+    return [
+        each
+        for each in found
+        if isinstance(each, type)
+        and issubclass(each, Optimizer)
+        and "foreach" in inspect.signature(each.__init__).parameters
+    ]
+
+
+def _implementation(given: dict[str, bool | None], optimizer: Optimizer) -> str:
+    """What an optimizer runs with the flags that the program gave."""
+    fused, foreach = given.get("fused"), given.get("foreach")
+    if fused is None and foreach is None:
+        parameters = [each for group in optimizer.param_groups for each in group["params"]]
+        differentiable = optimizer.defaults.get("differentiable", False)
+        _, foreach = torch_optimizer._default_to_fused_or_foreach(parameters, differentiable)
+    if fused:
+        return "fused"
+    return "foreach" if foreach else "for_loop"

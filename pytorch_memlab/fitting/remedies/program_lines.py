@@ -1,0 +1,295 @@
+"""Where in the program a remedy stands: the lines that run, and those lines with the remedy."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from types import FrameType
+from typing import Final, NamedTuple
+
+from ..._common.user_code import is_of_user
+from .remedy import Edit
+
+_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
+
+
+class Line(NamedTuple):
+    """A line of the program that was running.
+
+    Args:
+        file: its path.
+        number: of the line.
+        first: first line of its function, which tells functions of one name apart.
+    """
+
+    file: str
+    number: int
+    first: int
+
+
+def user_frames() -> Iterator[FrameType]:
+    """Frames of the program that run now, the innermost first."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if is_of_user(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def user_lines() -> tuple[Line, ...]:
+    """Lines of the program that run now, the innermost first."""
+    return tuple(map(line_of, user_frames()))
+
+
+def line_of(frame: FrameType) -> Line:
+    """The line that a frame runs."""
+    return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_firstlineno)
+
+
+def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit | None:
+    """A call with other keyword arguments.
+
+    Args:
+        line: that runs the call.
+        callee: name of what is called, without what it is an attribute of.
+        keywords: names and values.
+
+    Returns:
+        None where there is no such call, or more than one.
+    """
+    calls = [
+        node
+        for node in ast.walk(_tree(line.file))
+        if isinstance(node, ast.Call)
+        and node.lineno <= line.number <= _end(node)
+        and _last_name(node.func) == callee
+    ]
+    if len(calls) != 1:
+        return None
+    call = calls[0]
+    changes: list[tuple[int, int, int, str]] = []
+    added = ""
+    for name, value in keywords.items():
+        found = [each.value for each in call.keywords if each.arg == name]
+        if found:
+            if found[0].lineno != _end(found[0]):
+                return None
+            changes.append((*_span(found[0]), value))
+        else:
+            added += f", {name}={value}"
+    arguments = [*call.args, *(each.value for each in call.keywords)]
+    if added and arguments:
+        last = max(arguments, key=lambda node: (_end(node), node.end_col_offset or 0))
+        end = last.end_col_offset or 0
+        changes.append((_end(last), end, end, added))
+    elif added:
+        end = (call.end_col_offset or 1) - 1
+        changes.append((_end(call), end, end, added.removeprefix(", ")))
+    return _changed(line.file, call, changes)
+
+
+def before_statement(line: Line, new: Sequence[str]) -> Edit | None:
+    """New lines before the statement that a line is part of.
+
+    Args:
+        line: of the statement.
+        new: lines without indentation.
+    """
+    path = _path_to(line)
+    return _inserted(line.file, path[-1].lineno, path[-1].col_offset, new) if path else None
+
+
+def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
+    """New lines after the last statement that assigns a variable before a line.
+
+    Args:
+        line: at which the variable has its value.
+        name: of the variable, or ``self.name``.
+        new: lines without indentation.
+
+    Returns:
+        None where no statement of that function, or for ``self.name`` of that class, assigns it.
+    """
+    tree = _tree(line.file)
+    scope = _scope(tree, line)
+    if name.startswith("self."):
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        around = [one for one in classes if one.lineno <= line.number <= _end(one)]
+        nodes = list(ast.walk(around[-1])) if around else []
+    else:
+        nodes = [node for node in _within(scope) if _starts(node) <= line.number]
+    found = [
+        node
+        for node in nodes
+        if isinstance(node, (ast.Assign, ast.AnnAssign))
+        and any(ast.unparse(target) == name for target in _targets(node))
+    ]
+    if not found:
+        return None
+    last = max(found, key=lambda node: node.lineno)
+    return _inserted(line.file, _end(last) + 1, last.col_offset, new)
+
+
+def after_imports(file: str, new: Sequence[str]) -> Edit | None:
+    """New lines before the first statement of a file that is no import.
+
+    Args:
+        file: of the program.
+        new: lines.
+    """
+    for node in _tree(file).body:
+        is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        if not is_docstring and not isinstance(node, (ast.Import, ast.ImportFrom)):
+            first = min([node.lineno, *(each.lineno for each in _decorators(node))])
+            return _inserted(file, first, 0, new)
+    return None
+
+
+def around_statements(first: Line, after: Line | None, opening: Sequence[str]) -> Edit | None:
+    """Statements within a ``with`` statement.
+
+    Args:
+        first: a line of the first of them.
+        after: a line of the statement that follows the last; None for the first one alone.
+        opening: lines before them, the ``with`` statement last.
+
+    Returns:
+        None where both lines are not statements of one block.
+    """
+    begin = _path_to(first)
+    if not begin:
+        return None
+    if after is None:
+        return _indented(first.file, begin[-1], begin[-1], opening)
+    end = _path_to(after)
+    for block in _blocks(_tree(first.file)):
+        inside = [node for node in block if node in begin or node in end]
+        if len(inside) == 2 and inside[0] in begin and inside[1] in end:
+            last = block[block.index(inside[1]) - 1]
+            return _indented(first.file, inside[0], last, opening)
+    return None
+
+
+def has_name(line: Line, name: str) -> bool:
+    """Whether the file of a line imports a module under its own name, at the top level."""
+    return any(
+        isinstance(node, ast.Import)
+        and any((each.asname or each.name) == name for each in node.names)
+        for node in _tree(line.file).body
+    )
+
+
+def _tree(file: str) -> ast.Module:
+    return _parsed("".join(linecache.getlines(file)))
+
+
+@lru_cache(maxsize=8)
+def _parsed(text: str) -> ast.Module:
+    """A program; nothing for what is no Python. Nodes of one text are the same each time."""
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ast.Module([], [])
+
+
+def _if_valid(edit: Edit) -> Edit | None:
+    """An edit after which the file is a program."""
+    lines = list(linecache.getlines(edit.file))
+    lines[edit.first - 1 : edit.last] = [f"{line}\n" for line in edit.lines]
+    return edit if _parsed("".join(lines)).body else None
+
+
+def _end(node: ast.expr | ast.stmt) -> int:
+    return node.end_lineno or node.lineno
+
+
+def _starts(node: ast.AST) -> int:
+    return getattr(node, "lineno", 0)
+
+
+def _span(node: ast.expr) -> tuple[int, int, int]:
+    """Line, first and last column of an expression on one line."""
+    return node.lineno, node.col_offset, node.end_col_offset or 0
+
+
+def _last_name(node: ast.expr) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
+    for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            yield from target.elts
+        else:
+            yield target
+
+
+def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
+    """All lists of statements, as they follow each other."""
+    for node in ast.walk(tree):
+        for field in ("body", "orelse", "finalbody"):
+            block = getattr(node, field, None)
+            if isinstance(block, list) and block and isinstance(block[0], ast.stmt):
+                yield block
+
+
+def _scope(tree: ast.Module, line: Line) -> ast.AST:
+    """The function that a line is of, or the module."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            first = min([node.lineno, *(each.lineno for each in _decorators(node))])
+            if first == line.first and node.lineno <= line.number <= _end(node):
+                return node
+    return tree
+
+
+def _decorators(node: ast.stmt) -> list[ast.expr]:
+    return getattr(node, "decorator_list", [])
+
+
+def _within(scope: ast.AST) -> Iterator[ast.AST]:
+    """What belongs to a function or module itself, not to a function or class in it."""
+    for child in ast.iter_child_nodes(scope):
+        yield child
+        if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):
+            yield from _within(child)
+
+
+def _path_to(line: Line) -> list[ast.stmt]:
+    """The statements that a line is in, the outermost first."""
+    return [
+        node
+        for node in ast.walk(_tree(line.file))
+        if isinstance(node, ast.stmt) and node.lineno <= line.number <= _end(node)
+    ]
+
+
+def _inserted(file: str, number: int, column: int, new: Sequence[str]) -> Edit | None:
+    return _if_valid(Edit(file, number, number - 1, tuple(" " * column + each for each in new)))
+
+
+def _indented(file: str, first: ast.stmt, last: ast.stmt, opening: Sequence[str]) -> Edit | None:
+    lines = _lines(file, first.lineno, _end(last))
+    head = [" " * first.col_offset + each for each in opening]
+    body = [f"    {each}" if each.strip() else each for each in lines]
+    return _if_valid(Edit(file, first.lineno, _end(last), (*head, *body)))
+
+
+def _changed(
+    file: str, call: ast.Call, changes: Sequence[tuple[int, int, int, str]]
+) -> Edit | None:
+    """The lines of a call, with other text at some columns, which count bytes."""
+    lines = [each.encode() for each in _lines(file, call.lineno, _end(call))]
+    for number, begin, end, text in sorted(changes, reverse=True):
+        index = number - call.lineno
+        lines[index] = lines[index][:begin] + text.encode() + lines[index][end:]
+    return _if_valid(Edit(file, call.lineno, _end(call), tuple(each.decode() for each in lines)))
+
+
+def _lines(file: str, first: int, last: int) -> list[str]:
+    return [linecache.getline(file, number).rstrip("\r\n") for number in range(first, last + 1)]
