@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from types import FrameType
 
 from torch import nn
 
+from ...reporter.variables import locals_of
 from .program_lines import Line, after_assignment, line_of, user_frames
 from .remedy import Edit
 
@@ -54,7 +56,9 @@ def model_variable(model: nn.Module) -> ModelVariable:
 
 def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
     """Variables of a function, and attributes of its object."""
-    variables, line = frame.f_locals, line_of(frame)
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    variables = locals_of(frame) if is_function else dict(frame.f_locals)
+    line = line_of(frame)
     owner = getattr(variables.get("self"), "__dict__", {})
     for name, value in (*owner.items(), *(owner.get("_modules") or {}).items()):
         if value is model:
@@ -66,7 +70,7 @@ def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
 
 def _global(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
     """Variables of the module that a function is of."""
-    if frame.f_globals is not frame.f_locals:
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
         line = Line(frame.f_code.co_filename, sys.maxsize, 0)
         for name, value in list(frame.f_globals.items()):
             if value is model:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -86,31 +86,49 @@ class Sharding(Remedy):
     def _sharding(self, original: Callable[..., None]) -> Callable[..., None]:
         @wraps(original)
         def init(optimizer: Any, params: Any, defaults: Any) -> None:
-            groups = list(params)
-            models = _models_of(_parameters(groups))
-            sharded: dict[int, nn.Parameter] = {}
-            for model in models:
-                sharded.update(self._shard(model))
-            original(optimizer, [_with(group, sharded) for group in groups], defaults)
+            # The caller has the list too: it must not keep the parameters from being freed.
+            groups = params if isinstance(params, list) else list(params)
+            for group in groups:
+                if isinstance(group, dict) and not isinstance(group["params"], list):
+                    found = group["params"]
+                    group["params"] = [found] if isinstance(found, torch.Tensor) else list(found)
+            self._shard_all(groups)
+            original(optimizer, groups, defaults)
 
         return init
 
-    def _shard(self, model: nn.Module) -> dict[int, nn.Parameter]:
-        """Shard a model.
+    def _shard_all(self, groups: list[Any]) -> None:
+        """Shard the models that have the parameters of an optimizer, which takes the shards."""
+        lists = [group["params"] for group in groups if isinstance(group, dict)]
+        lists.append(groups)
+        models = _models_of(each for one in lists for each in one)
+        paths: dict[int, tuple[nn.Module, str]] = {}
+        for model in models:
+            if self._is_whole(model):
+                for path, parameter in model.named_parameters():
+                    paths[id(parameter)] = (model, path)
+        for each in lists:
+            each[:] = [_without_tensor(one, paths) for one in each]
+        for model in models:
+            if any(model is owner for owner, _ in paths.values()):
+                self._shard(model)
+        for each in lists:
+            each[:] = [_with_tensor(one) for one in each]
 
-        Returns:
-            Its parameters by the ``id`` of those that they replace.
-        """
+    def _is_whole(self, model: nn.Module) -> bool:
+        """Whether a model can be sharded; if not, the reason is kept."""
         if isinstance(model, nn.parallel.DistributedDataParallel):
             self._of_program = "the model is in DistributedDataParallel"
         elif any(type(each).__name__.startswith("FSDP") for each in model.modules()):
             self._of_program = "the program shards the model"
-        if self._of_program:
-            return {}
+        else:
+            return True
+        return False
+
+    def _shard(self, model: nn.Module) -> None:
         if not dist.is_initialized():
             dist.init_process_group("nccl")
         fully_shard = _fully_shard()
-        before = dict(model.named_parameters())
         blocks = repeated_blocks(model)
         variable, lines = model_variable(model), user_lines()
         code = ["from torch.distributed.fsdp import fully_shard"]
@@ -124,8 +142,33 @@ class Sharding(Remedy):
         for _, block in blocks:
             fully_shard(block)
         fully_shard(model)
-        after = dict(model.named_parameters())
-        return {id(parameter): after[name] for name, parameter in before.items()}
+
+
+class _Path(NamedTuple):
+    """A parameter of a model, by its name.
+
+    Args:
+        model: that has it.
+        path: its name there.
+        name: that the optimizer was given with it; None for none.
+    """
+
+    model: nn.Module
+    path: str
+    name: str | None
+
+
+def _without_tensor(given: Any, paths: Mapping[int, tuple[nn.Module, str]]) -> Any:
+    name, parameter = given if isinstance(given, tuple) else (None, given)
+    found = paths.get(id(parameter))
+    return given if found is None else _Path(*found, name)
+
+
+def _with_tensor(given: Any) -> Any:
+    if not isinstance(given, _Path):
+        return given
+    parameter = given.model.get_parameter(given.path)
+    return parameter if given.name is None else (given.name, parameter)
 
 
 def _fully_shard() -> Callable[[nn.Module], object]:
@@ -138,32 +181,9 @@ def _fully_shard() -> Callable[[nn.Module], object]:
     return found
 
 
-def _parameters(groups: Iterable[Any]) -> Iterator[Any]:
-    """The tensors of what an optimizer takes: tensors, pairs with names, or groups of them."""
-    for group in groups:
-        if isinstance(group, dict):
-            params = group["params"]
-            if not isinstance(params, (list, torch.Tensor)):
-                params = group["params"] = list(params)
-            yield from _parameters([params] if isinstance(params, torch.Tensor) else params)
-        else:
-            yield group[1] if isinstance(group, tuple) else group
-
-
-def _with(group: Any, others: Mapping[int, nn.Parameter]) -> Any:
-    """A group with other tensors in place of some."""
-    if isinstance(group, dict):
-        params = group["params"]
-        params = [params] if isinstance(params, torch.Tensor) else params
-        return {**group, "params": [_with(each, others) for each in params]}
-    if isinstance(group, tuple):
-        return group[0], _with(group[1], others)
-    return others.get(id(group), group)
-
-
-def _models_of(parameters: Iterable[Any]) -> list[nn.Module]:
-    """The outermost modules that have any of some parameters."""
-    wanted = set(map(id, parameters))
+def _models_of(given: Iterable[Any]) -> list[nn.Module]:
+    """The outermost modules that have any of the parameters of an optimizer."""
+    wanted = {id(each[1] if isinstance(each, tuple) else each) for each in given}
     alive = living(nn.Module)
     inner = {id(part) for each in alive for part in each.modules() if part is not each}
     return [
