@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -16,6 +15,8 @@ from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
 from pytorch_memlab.cli.fit_options import add_fit_options
 from pytorch_memlab.cli.notices import tell
 from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.program_output import tell_output
+from pytorch_memlab.cli.try_options import add_try_options, remedies_tried
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -45,9 +46,10 @@ class FitCommand:
       pytorch-memlab fit train.py --batch-size 8
       pytorch-memlab fit --gpu rtx4090,a100,h100 train.py -- --batch-size 8
       pytorch-memlab fit --gpu 24GiB --steps 5 -m package.train
+      pytorch-memlab fit --try --gpu rtx4090 train.py
 
     exit codes:
-      0  the program fits on one of the GPUs at least
+      0  the program fits on one of the GPUs at least, or with one of the remedies
       1  the program failed
       2  the command line cannot be carried out, and nothing ran
       3  the program fits on none of the GPUs
@@ -56,6 +58,7 @@ class FitCommand:
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add_fit_options(parser)
+        add_try_options(parser)
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
         """Find the program and the GPUs.
@@ -80,6 +83,8 @@ class FitCommand:
         _check_memory(gpus, settings)
         target = _target(options)
         target.check()
+        if options.remedies is not None or options.budget is not None:
+            return remedies_tried(options, gpus if options.gpu else (), settings, target)
         return partial(_fit, target, gpus, settings)
 
 
@@ -153,7 +158,7 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     names = [name for name, _ in gpus]
     report = fit_report(target.name, names, known, settings.num_gpus, settings.steps)
     print_to_stdout(fit.text(report))
-    _tell_output(folder)
+    tell_output(folder)
     if report.error:
         print(f"\n{report.error}", file=sys.stderr, end="")
     if is_interrupted:
@@ -172,15 +177,3 @@ def _tell_progress(known: int, total: int) -> None:
     """How many GPUs are known, in a terminal; the last message says nothing new."""
     if known < total and sys.stderr is not None and sys.stderr.isatty():
         tell(f"{known} of {total} GPUs")
-
-
-def _tell_output(folder: str) -> None:
-    """Where the output of the program is; files without any are removed."""
-    for name in os.listdir(folder):
-        path = os.path.join(folder, name)
-        if not os.path.getsize(path):
-            os.remove(path)
-    if os.listdir(folder):
-        tell(f"what the program printed is in {folder}")
-    else:
-        os.rmdir(folder)

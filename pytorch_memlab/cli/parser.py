@@ -6,7 +6,7 @@ import argparse
 import difflib
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import Any, NoReturn
 
@@ -47,13 +47,36 @@ class CommandParser(argparse.ArgumentParser):
         """What the error of an unknown option ends with."""
         self.origin = ""
         """What an error begins with where the options are not of the command line."""
+        self.optional_values: dict[str, Callable[[str], bool]] = {}
+        """Options that may stand without a value, and whether the next word is one."""
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options; a mistake ends the process with exit code 2."""
-        options, unknown = self.parse_known_args(arguments)
+        options, unknown = self.parse_known_args(self._with_values(arguments))
         if unknown:
             self.error(self._unknown(unknown[0]))
         return options
+
+    def _with_values(self, arguments: Sequence[str]) -> list[str]:
+        """The words with an empty value for options of ``optional_values`` that have none.
+
+        Words from the first operand on are those of a program, perhaps, and stay as they are.
+        """
+        words, position = list(arguments), 0
+        while position < len(words) and words[position].startswith("-"):
+            word = words[position]
+            following = words[position + 1 : position + 2]
+            action = self._option_string_actions.get(word)
+            is_value = self.optional_values.get(word)
+            if is_value is None:
+                position += 1 if action is None or action.nargs == 0 else 2
+                continue
+            has_value = bool(following) and is_value(following[0])
+            words[position : position + 1 + has_value] = [
+                f"{word}={following[0] if has_value else ''}"
+            ]
+            position += 1
+        return words
 
     def shown_actions(self) -> list[argparse.Action]:
         """Everything that the help shows, options and operands."""

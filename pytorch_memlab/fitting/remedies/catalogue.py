@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
@@ -13,6 +12,7 @@ from .allocator_settings import expandable_segments, max_split_size, roundup
 from .attention_backend import AttentionBackend
 from .autocast import Autocast
 from .checkpointing import Checkpointing
+from .names import NAMES, WITH_VALUE, nearest
 from .optimizer_implementation import OptimizerImplementation
 from .remedy import Remedy
 from .set_to_none import SetToNone
@@ -38,9 +38,6 @@ REMEDIES: Final[dict[str, Callable[..., Remedy]]] = {
 }
 """What makes each; those of ``WITH_VALUE`` take a text."""
 
-WITH_VALUE: Final = {"max_split_size": "MiB", "roundup": "N", "shard": "N"}
-"""Names that may be followed by ``=`` and a value, and what the value is."""
-
 
 def chosen(names: Sequence[str] = ()) -> list[Remedy]:
     """The remedies of some names.
@@ -54,7 +51,7 @@ def chosen(names: Sequence[str] = ()) -> list[Remedy]:
     >>> [one.name for one in chosen(["checkpoint", "shard=4"])]
     ['checkpoint', 'shard=4']
     """
-    found = [_one(name) for name in names or REMEDIES]
+    found = [_one(name) for name in names or NAMES]
     names = [one.name for one in found]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -66,8 +63,8 @@ def _one(text: str) -> Remedy:
     name, equals, value = text.strip().partition("=")
     make = REMEDIES.get(name)
     if make is None:
-        near = difflib.get_close_matches(name, REMEDIES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(REMEDIES)}"
+        near = nearest(name)
+        hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}"
         raise UsageError(f"there is no remedy {shortened(name) or text!r}: {hint}")
     if not equals:
         return make()

@@ -7,9 +7,11 @@ recomputes activations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -38,3 +40,34 @@ class CountedFlops(TorchDispatchMode):
         if formula is not None:
             self.total += formula(*args, **(kwargs or {}), out_val=result)
         return result
+
+
+class StepFlops:
+    """What each optimizer step adds to a count.
+
+    Args:
+        counted: the count.
+    """
+
+    def __init__(self, counted: CountedFlops) -> None:
+        self._counted = counted
+        self._before = self._last = 0
+
+    @property
+    def per_step(self) -> int:
+        """Of the last step that added something; without any step, all so far."""
+        return self._last or self._counted.total
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Look at the count after each step."""
+        hook = register_optimizer_step_post_hook(self._after_step)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _after_step(self, *_arguments: Any) -> None:
+        total = self._counted.total
+        self._last = total - self._before or self._last
+        self._before = total

@@ -134,6 +134,30 @@ class GPU:
             f" {self.major}.{self.minor}, {self.multi_processor_count} multiprocessors>"
         )
 
+    def with_memory(self, memory: int | str) -> GPU:
+        """The same GPU with more or less memory.
+
+        Args:
+            memory: bytes, or a size.
+
+        Raises:
+            UsageError: a GPU has no such memory.
+
+        >>> GPU("T4", "15GiB", (7, 5), 40).with_memory("8GiB").total_memory // 2**30
+        8
+        """
+        return GPU(
+            self.name,
+            memory,
+            (self.major, self.minor),
+            self.multi_processor_count,
+            self.max_threads_per_multi_processor,
+            shared_memory_per_multiprocessor=self.shared_memory_per_multiprocessor,
+            shared_memory_per_block=self.shared_memory_per_block,
+            l2_cache=self.l2_cache_size,
+            context=self.context,
+        )
+
 
 def checked_memory(size: int, spec: object) -> int:
     """A size in bytes that a GPU's memory can have.

@@ -19,12 +19,20 @@ from pytorch_memlab.fitting.remedies.sharding import Sharding
 
 PROGRAMS = {"lm": LANGUAGE_MODEL, "cnn": CONVOLUTIONS, "gan": ADVERSARIAL, "wide": WIDE}
 
+_UNCHANGED = {}
+
+
+def unchanged(program, path):
+    """The run of a program as it is, which several tests compare with."""
+    if program not in _UNCHANGED:
+        _UNCHANGED[program] = run(path)
+    return _UNCHANGED[program]
+
 
 @pytest.mark.parametrize(
     ("program", "name", "saves"),
     [
         ("lm", "set_to_none", True),
-        ("wide", "set_to_none", True),
         ("wide", "fused", True),
         ("wide", "for_loop", True),
         ("gan", "fused", False),
@@ -35,7 +43,7 @@ PROGRAMS = {"lm": LANGUAGE_MODEL, "cnn": CONVOLUTIONS, "gan": ADVERSARIAL, "wide
         ("cnn", "checkpoint", True),
         ("gan", "checkpoint", True),
         ("lm", "shard=4", True),
-        ("cnn", "shard=2", False),
+        ("cnn", "shard=2", True),
         ("gan", "shard=2", True),
         ("wide", "shard=2", True),
     ],
@@ -51,6 +59,6 @@ def test_the_program_with_the_remedy_written_into_it_has_the_peak_that_was_promi
     environment = remedy.environment() if isinstance(remedy, Sharding) else {}
     found = run(edited(path, promised.finding.edits), environment=environment)
     assert found.peaks == promised.peaks
-    before = run(path)
+    before = unchanged(program, path)
     assert found.peaks != before.peaks
     assert (found.active < before.active) == saves

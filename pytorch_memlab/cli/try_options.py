@@ -1,0 +1,127 @@
+"""``pytorch-memlab fit --try``: its options, and what carries them out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab._common.standard_output import print_to_stdout
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
+from pytorch_memlab.cli.notices import tell
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.program_output import tell_output
+from pytorch_memlab.cli.run_options import DEFAULT_GPU
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.fitting.remedies.names import NAMES, WITH_VALUE, nearest
+
+if TYPE_CHECKING:
+    from pytorch_memlab.fitting.comparison import Settings
+    from pytorch_memlab.fitting.remedies.remedy import Remedy
+    from pytorch_memlab.fitting.target import ProgramTarget
+    from pytorch_memlab.simulation.hardware.gpu import GPU
+
+_FAILED = 1
+
+
+def add_try_options(parser: CommandParser) -> None:
+    """Declare the options.
+
+    Args:
+        parser: of the command.
+    """
+    names = [f"{name}[={WITH_VALUE[name]}]" if name in WITH_VALUE else name for name in NAMES]
+    parser.optional_values["--try"] = _are_names
+    add = parser.add_argument_group("remedies").add_argument
+    add(
+        "--try",
+        dest="remedies",
+        metavar="LIST",
+        help="run the program with each of these remedies too, on one GPU, and show what it saves,"
+        " what it changes and how it is written; without a list, all of them: "
+        + ", ".join(names)
+        + f". --gpu names the GPU (default: {DEFAULT_GPU})",
+    )
+    add(
+        "--budget",
+        metavar="SIZE",
+        help="the memory that the program and the CUDA context may take, such as 20GiB"
+        " (default: that of the GPU). If the program needs more, the fewest blocks are looked for"
+        " whose activation checkpointing makes it fit; without --try, all remedies are tried",
+    )
+
+
+def _are_names(word: str) -> bool:
+    """Whether what follows ``--try`` is a list of remedies, not the script."""
+    if word.startswith("-") or word.endswith(".py") or os.path.exists(word):
+        return False
+    return "," in word or "=" in word or bool(nearest(word))
+
+
+def remedies_tried(
+    options: argparse.Namespace,
+    gpus: Sequence[tuple[str, GPU]],
+    settings: Settings,
+    target: ProgramTarget,
+) -> Callable[[], int]:
+    """What tries the remedies that were asked for.
+
+    Args:
+        options: what was given.
+        gpus: those of ``--gpu``; empty without it.
+        settings: how the program is run.
+        target: the program.
+
+    Raises:
+        UsageError: an option cannot be carried out.
+    """
+    from pytorch_memlab.fitting.remedies.catalogue import chosen
+    from pytorch_memlab.simulation.hardware.presets import find_gpu
+    from pytorch_memlab.simulation.sizes import read_size
+    from pytorch_memlab.simulation.taken_memory import TakenMemory
+
+    if len(gpus) > 1:
+        raise UsageError("--try is for one GPU: name one with --gpu")
+    name, gpu = gpus[0] if gpus else (DEFAULT_GPU, find_gpu(DEFAULT_GPU))
+    if options.budget is not None:
+        gpu = gpu.with_memory(read_size("--budget", options.budget))
+        TakenMemory.of(gpu, settings.context, settings.others)
+    remedies = chosen([one for one in (options.remedies or "").split(",") if one.strip()])
+    return partial(_try, target, name, gpu, settings, remedies)
+
+
+def _try(
+    target: ProgramTarget, name: str, gpu: GPU, settings: Settings, remedies: Sequence[Remedy]
+) -> int:
+    from dataclasses import replace
+
+    from pytorch_memlab.fitting.remedies.tried import OneGPU, try_remedies
+    from pytorch_memlab.render.remedies import text
+
+    folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
+    runs = OneGPU(target, name, gpu, replace(settings, output=folder))
+    found = try_remedies(target.name, runs, remedies, _Progress().ended)
+    print_to_stdout(text(found))
+    tell_output(folder)
+    if found.unchanged.fits is None:
+        print(f"\n{found.unchanged.trial.error}", file=sys.stderr, end="")
+        return _FAILED
+    shown = [found.unchanged, *(one.verdict for one in found.tried)]
+    return 0 if any(one is not None and one.fits for one in shown) else DOES_NOT_FIT
+
+
+class _Progress:
+    """Says in a terminal how many runs have ended."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def ended(self) -> None:
+        """One more has."""
+        self._count += 1
+        if sys.stderr is not None and sys.stderr.isatty():
+            tell(f"{self._count} runs")

@@ -1,0 +1,180 @@
+"""A program with each of several remedies, on one GPU."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from ..change import Change
+from ..comparison import Settings
+from ..trial import Trial, TrialRequest, run_all
+from ..verdict import Verdict, verdict
+from .block_survey import BlockSurvey, Survey
+from .checkpointing import Checkpointed, Checkpointing
+from .remedy import Finding, Outcome, Remedy
+from .smallest_checkpointing import Smallest, smallest_checkpointing
+
+if TYPE_CHECKING:
+    from ...simulation.hardware.gpu import GPU
+    from ..target import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TriedRemedy:
+    """A program with one remedy.
+
+    Args:
+        name: of the remedy.
+        what_it_changes: beside the memory.
+        finding: what the remedy found; None if the program failed before it could tell.
+        verdict: of the program with the remedy; None if it was not applied, or the program failed.
+        error: the traceback of a program that the remedy makes fail; empty if it does not.
+    """
+
+    name: str
+    what_it_changes: str
+    finding: Finding | None
+    verdict: Verdict | None
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedies:
+    """A program as it is and with remedies.
+
+    Args:
+        program: its name and arguments.
+        unchanged: the program as it is.
+        tried: with each of the remedies, in their order.
+        smallest: the fewest blocks to checkpoint; None if that was not looked for.
+        step_flops: floating point operations of an optimizer step as it is; 0 if not known.
+    """
+
+    program: str
+    unchanged: Verdict
+    tried: tuple[TriedRemedy, ...]
+    smallest: Smallest | None = None
+    step_flops: int = 0
+
+
+class OneGPU:
+    """Runs a program with changes on one GPU.
+
+    Args:
+        target: the program.
+        name: of the GPU, as the user wrote it.
+        gpu: the GPU.
+        settings: how the program is run.
+    """
+
+    def __init__(self, target: Target, name: str, gpu: GPU, settings: Settings) -> None:
+        self._target = target
+        self._name = name
+        self._gpu = gpu
+        self._settings = settings
+
+    def verdicts(
+        self,
+        changes: Sequence[Change | None],
+        ended: Callable[[], object] = lambda: None,
+    ) -> list[Verdict]:
+        """The verdicts of the program with each of some changes.
+
+        A program that asks how much memory there is runs again with that of the GPU.
+
+        Args:
+            changes: one for each verdict; None for the program as it is.
+            ended: called after each run.
+        """
+        requests = [self._request(change) for change in changes]
+        trials: dict[int, Trial] = {}
+        for index, trial in run_all(requests, self._settings.processes):
+            trials[index] = trial
+            ended()
+        again = [index for index, trial in trials.items() if trial.asked_for_memory]
+        limited = [replace(requests[index], is_limited=True) for index in again]
+        for number, trial in run_all(limited, self._settings.processes):
+            trials[again[number]] = trial
+        return [self._verdict(trials[index]) for index in range(len(requests))]
+
+    def _verdict(self, trial: Trial) -> Verdict:
+        """The verdict of a trial; its history, which is large, is not needed any more."""
+        context, others = self._settings.context, self._settings.others
+        found = verdict(trial, self._gpu, self._name, context, others)
+        return replace(found, trial=replace(trial, history=None))
+
+    def _request(self, change: Change | None) -> TrialRequest:
+        settings = self._settings
+        changes = (*settings.changes, *([] if change is None else [change]))
+        output = ""
+        if settings.output:
+            name = "unchanged" if change is None else change.name
+            output = os.path.join(settings.output, f"{name}.txt")
+        return TrialRequest(
+            self._target,
+            self._gpu,
+            changes,
+            settings.steps,
+            settings.num_gpus,
+            context=settings.context,
+            others=settings.others,
+            output=output,
+        )
+
+
+def try_remedies(
+    program: str,
+    gpu: OneGPU,
+    remedies: Sequence[Remedy],
+    ended: Callable[[], object] = lambda: None,
+) -> Remedies:
+    """A program as it is, and with each of some remedies.
+
+    Where the program does not fit and activation checkpointing is among the remedies, the fewest
+    blocks are looked for whose checkpointing makes it fit.
+
+    Args:
+        program: its name and arguments.
+        gpu: runs it.
+        remedies: to try.
+        ended: called after each run.
+    """
+    checkpoints = [one for one in remedies if isinstance(one, Checkpointing)]
+    surveys: list[Change] = [BlockSurvey()] if checkpoints else []
+    found = gpu.verdicts([None, *remedies, *surveys], ended)
+    unchanged = found[0]
+    if unchanged.fits is None:
+        return Remedies(program=program, unchanged=unchanged, tried=())
+    tried = tuple(map(_tried, remedies, found[1:]))
+    survey: Survey | None = _found(found[-1].trial) if surveys else None
+    smallest = None
+    for one in tried:
+        is_wanted = isinstance(one.finding, Checkpointed) and unchanged.fits is False
+        if is_wanted and one.verdict is not None:
+            kept = {} if survey is None else survey.kept
+            smallest = smallest_checkpointing(one.verdict, kept, gpu.verdicts, ended)
+    flops = 0 if survey is None else survey.flops
+    return Remedies(
+        program=program, unchanged=unchanged, tried=tried, smallest=smallest, step_flops=flops
+    )
+
+
+def _tried(remedy: Remedy, found: Verdict) -> TriedRemedy:
+    trial = found.trial
+    finding: Finding | None = _found(trial)
+    is_applied = finding is not None and finding.outcome is Outcome.APPLIED
+    has_failed = found.fits is None
+    return TriedRemedy(
+        name=remedy.name,
+        what_it_changes=remedy.what_it_changes,
+        finding=finding,
+        verdict=found if is_applied and not has_failed else None,
+        error=trial.error if has_failed and (finding is None or is_applied) else "",
+    )
+
+
+def _found(trial: Trial) -> Any:
+    """What the last change of a trial found; None if the process was lost."""
+    return trial.findings[-1] if trial.findings else None

@@ -1,0 +1,196 @@
+"""What remedies save of the memory of a program, as text."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable, visible
+from .gaps import summary
+
+if TYPE_CHECKING:
+    from ..fitting.remedies.remedy import Edit, Finding
+    from ..fitting.remedies.smallest_checkpointing import Smallest
+    from ..fitting.remedies.tried import Remedies, TriedRemedy
+    from ..fitting.verdict import Verdict
+    from ..records import Gap
+
+_WIDTH: Final = 80
+_NAME: Final = 20
+_ABOUT: Final = (
+    "peak: the most that PyTorch's allocator takes of the GPU, its cache included; each row is the"
+    " program with this remedy alone"
+)
+_UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
+
+
+def text(found: Remedies) -> str:
+    """A table of remedies, how each is written, and the fewest blocks to checkpoint.
+
+    Args:
+        found: the program with each remedy.
+
+    Returns:
+        Lines of at most 80 columns, except for lines of code.
+    """
+    lines = [_cut(f"{printable(found.program)} on {_gpu(found.unchanged)}")]
+    if found.unchanged.fits is None:
+        return "\n".join([*lines, "the program fails as it is, so no remedy was tried"]) + "\n"
+    lines += ["", *_table(found)]
+    if found.smallest is not None:
+        lines += ["", *_smallest(found.smallest, found.step_flops)]
+    helping = [one for one in _by_saving(found) if _saving(found, one) > 0]
+    for one in helping:
+        if one.finding is not None:
+            lines += ["", *_code(one.name, one.finding)]
+    notes = [_ABOUT, *summary(_gaps(found))]
+    return "\n".join([*lines, "", *(part for note in notes for part in _wrapped(note))]) + "\n"
+
+
+def _gpu(verdict: Verdict) -> str:
+    taken = f", {prose_size(verdict.taken)} of it taken" if verdict.taken else ""
+    return f"{printable(verdict.name)} ({prose_size(verdict.capacity)}{taken})"
+
+
+# The table
+
+
+def _table(found: Remedies) -> Iterator[str]:
+    yield f"{'remedy':{_NAME}}{'peak':>11}{'saves':>12}  fits  what it changes"
+    yield _row("none", _peak(found.unchanged), "", _fits(found.unchanged), "")
+    for one in _by_saving(found):
+        assert one.verdict is not None
+        size = _saving(found, one)
+        saves = f"-{prose_size(-size)}" if size < 0 else prose_size(size)
+        yield from _rows(one, _peak(one.verdict), saves, _fits(one.verdict), _effect(found, one))
+    for one in found.tried:
+        if one.verdict is None:
+            yield from _rows(one, "", "", "", _why_not(one))
+
+
+def _rows(one: TriedRemedy, peak: str, saves: str, fits: str, changes: str) -> Iterator[str]:
+    room = _WIDTH - len(_row("", "", "", "", "x")) + 1
+    if not peak:  # the reason may use the empty columns too
+        lines = textwrap.wrap(changes, _WIDTH - _NAME - 2)
+        yield f"{one.name:{_NAME}}  {lines[0]}"
+        yield from (f"{'':{_NAME}}  {line}" for line in lines[1:])
+        return
+    lines = textwrap.wrap(changes, room)
+    yield _row(one.name, peak, saves, fits, lines[0])
+    yield from (_row("", "", "", "", line) for line in lines[1:])
+
+
+def _row(name: str, peak: str, saves: str, fits: str, changes: str) -> str:
+    return f"{name:{_NAME}}{peak:>11}{saves:>12}  {fits:4}  {changes}".rstrip()
+
+
+def _peak(verdict: Verdict) -> str:
+    from ..fitting.report import mark
+
+    return prose_size(verdict.reserved_peak) + mark(verdict.trial)
+
+
+def _fits(verdict: Verdict) -> str:
+    return "yes" if verdict.fits else "no"
+
+
+def _saving(found: Remedies, one: TriedRemedy) -> int:
+    if one.verdict is None:
+        return 0
+    return found.unchanged.reserved_peak - one.verdict.reserved_peak
+
+
+def _by_saving(found: Remedies) -> list[TriedRemedy]:
+    """Those that were applied, the one that saves most first."""
+    applied = [one for one in found.tried if one.verdict is not None]
+    return sorted(applied, key=lambda one: -_saving(found, one))
+
+
+def _effect(found: Remedies, one: TriedRemedy) -> str:
+    """What a remedy changes, with what is computed again."""
+    flops = getattr(one.finding, "flops", 0)
+    again = f" ({_flops(flops, found.step_flops)})" if flops else ""
+    return f"{one.what_it_changes}{again}"
+
+
+def _why_not(one: TriedRemedy) -> str:
+    if one.error:
+        return f"fails: {printable(one.error.strip().splitlines()[-1])}"
+    if one.finding is None:
+        return "fails: the process of the program was lost"
+    return f"{one.finding.outcome.value}: {one.finding.reason}"
+
+
+def _flops(flops: int, whole: int) -> str:
+    """Operations, and their share of those of a step."""
+    unit, name = next((each for each in _UNITS if flops >= each[0]), _UNITS[-1])
+    share = f", +{100 * flops / whole:.0f}%" if whole else ""
+    return f"{flops / unit:.2f} {name} a step{share}"
+
+
+# The fewest blocks
+
+
+def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
+    finding, peak = found.finding, prose_size(found.verdict.reserved_peak)
+    if not found.verdict.fits:
+        yield from _wrapped(
+            f"to fit: checkpointing all {found.candidates} blocks ({finding.kind}) is not enough:"
+            f" {peak}"
+        )
+        return
+    count = len(finding.blocks)
+    again = f", {_flops(finding.flops, step_flops)} more" if finding.flops else ""
+    yield from _wrapped(
+        f"to fit: checkpoint {count} of {found.candidates} blocks ({finding.kind}): peak"
+        f" {peak}{again}; {count - 1} {'is' if count == 2 else 'are'} not enough"
+    )
+    yield from _code(f"checkpoint {count} block{'s' * (count != 1)}", finding)
+
+
+# Code
+
+
+def _code(name: str, finding: Finding) -> Iterator[str]:
+    """How a remedy is written, in the lines of the program where they are known."""
+    if not finding.edits:
+        yield f"{name}:"
+        yield from _indented(finding.code)
+        return
+    for file, edits in groupby(finding.edits, key=lambda edit: edit.file):
+        for edit in edits:
+            yield f"{name}, {printable(os.path.basename(file))} {_where(edit)}:"
+            yield from _indented(textwrap.dedent("\n".join(edit.lines)).splitlines())
+    commands = [line for line in finding.code if line.startswith("# ")]
+    yield from _indented(commands)
+
+
+def _where(edit: Edit) -> str:
+    if edit.last < edit.first:
+        return f"before line {edit.first}"
+    if edit.first == edit.last:
+        return f"in place of line {edit.first}"
+    return f"in place of lines {edit.first} to {edit.last}"
+
+
+def _indented(lines: Sequence[str]) -> Iterator[str]:
+    return (f"    {visible(line)}" for line in lines)
+
+
+def _gaps(found: Remedies) -> tuple[Gap, ...]:
+    """What was not counted, estimated or assumed in any run that the table shows."""
+    shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
+    gaps = {gap.subject: gap for one in shown for gap in one.trial.gaps}
+    return tuple(gaps.values())
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
