@@ -15,7 +15,7 @@ import torch
 
 from ._common.garbage_collection import no_garbage_collection
 from .errors import UsageError
-from .reporter.categories import Categories
+from .history.tensor_categories import TensorCategories
 from .reporter.collection import Collection
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
@@ -275,7 +275,7 @@ class MemReporter:
             living = self._collection.take()
             wanted = set(map(id, living.tensors))
             names = {**variables(wanted), **names_of_attributes(self._names.models(), wanted)}
-            categories = Categories(living.modules, self._names.optimizers())
+            categories = TensorCategories(living.modules, self._names.optimizers())
             return rows_of(living, self._names.now(names), categories)
 
 

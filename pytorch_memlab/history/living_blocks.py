@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from .._common.garbage_collection import no_garbage_collection
 from ..devices.allocations import address_finder
 from ..storages import storages_of
+from ..tensors.living import gradient_of, living
+from ..tensors.memory import Piece, pieces_of
+from ..tensors.optimizers import states_of, tensors_in
+from ..tensors.saved import grad_fn, held_by_graphs
 from .category import Category
 from .live_blocks import FORWARD, FORWARD_WITH_NODE, LiveBlock
-
-if TYPE_CHECKING:
-    from ..tensors.memory import Piece
+from .tensor_categories import TensorCategories
 
 BlockOf = Callable[["Piece"], "LiveBlock | None"]
 """Gives the block of a piece of a tensor; None if it is not followed."""
@@ -56,8 +58,6 @@ def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
 
 def mark_state(optimizer: torch.optim.Optimizer, note: Note) -> None:
     """Note the category of an optimizer's state."""
-    from ..reporter.names import states_of, tensors_in
-
     for _, state in states_of(optimizer):
         tensors = (tensor for _, tensor in tensors_in(state))
         mark(tensors, Category.OPTIMIZER_STATE, note)
@@ -97,11 +97,6 @@ def address_categories() -> dict[int, Category]:
 
 def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
     """Blocks with their categories, the one that counts last."""
-    from ..reporter.categories import Categories
-    from ..tensors.living import gradient_of, living
-    from ..tensors.memory import pieces_of
-    from ..tensors.saved import grad_fn, held_by_graphs
-
     classes = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch._C._FunctionBase)
     found: dict[type, list[Any]] = {each: [] for each in classes}
     for item in living(*classes):
@@ -126,9 +121,9 @@ def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
         gradient = gradient_of(tensor)
         for block in () if gradient is None else blocks_of(gradient):
             yield block, Category.GRADIENTS
-    known = Categories(modules, optimizers)
+    known = TensorCategories(modules, optimizers)
     for tensor in tensors:
-        category = Category(known.of(tensor))
+        category = known.of(tensor)
         if category is not Category.OTHERS:
             for block in blocks_of(tensor):
                 yield block, category

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..tensors.optimizers import states_of, tensors_in
 from .records import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 
-_DEEPEST = 8
 _numbers = count(1)
 
 
@@ -186,36 +186,6 @@ def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
         yield Named(parameter, name, PARAMETERS)
     for name, buffer in buffers:
         yield Named(buffer, name, BUFFERS)
-
-
-def states_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, Any]]:
-    """What an optimizer keeps for each parameter.
-
-    Args:
-        optimizer: of any class.
-
-    Returns:
-        pairs of parameter and state; none for a class that has no state, or not of this shape.
-    """
-    try:
-        return list(optimizer.state.items())
-    except Exception:
-        return []
-
-
-def tensors_in(state: object, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors in nested dicts, lists and tuples, each with its path: ``.exp_avg``, ``.0``."""
-    kind = type(state)
-    if issubclass(kind, torch.Tensor):
-        yield path, state  # type: ignore[misc]
-    elif depth == _DEEPEST:
-        return
-    elif issubclass(kind, Mapping):
-        for key, value in state.items():  # type: ignore[attr-defined]
-            yield from tensors_in(value, f"{path}.{key}", depth + 1)
-    elif issubclass(kind, (list, tuple)):
-        for index, value in enumerate(state):  # type: ignore[arg-type]
-            yield from tensors_in(value, f"{path}.{index}", depth + 1)
 
 
 def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:

@@ -38,14 +38,15 @@ from ..history.out_of_memory import (
     TensorGroup,
 )
 from ..history.settings_check import LONGEST, check
+from ..history.tensor_categories import TensorCategories
 from ..simulation.allocator.failed_request import FailedRequest
 from ..simulation.runtime_settings import settings_string
 from ..tensors.living import living
 from ..tensors.memory import address_of
+from ..tensors.optimizers import states_of, tensors_in
 from ..tensors.saved import LEAF, grad_fn, held_by_graphs, name_of
-from .categories import Categories
 from .leaks import kind_of
-from .names import TensorNames, states_of, tensors_in
+from .names import TensorNames
 from .rows import Living, rows_of
 from .variables import locals_of, names_of_variables
 
@@ -193,7 +194,7 @@ class _Search:
         names = TensorNames()
         for optimizer in optimizers:
             names.add_optimizer(optimizer)
-        categories = Categories(modules, optimizers)
+        categories = TensorCategories(modules, optimizers)
         rows = rows_of(Living(tensors, modules, nodes), names.now(variables), categories)
         known: dict[int, HeldBlock] = {}
         numbers = {id(tensor): tensor for tensor in tensors}
@@ -215,7 +216,7 @@ class _Search:
         for tensor in small:
             address = addresses[id(tensor)]
             if address not in known:
-                known[address] = HeldBlock(0, Category(categories.of(tensor)), None)
+                known[address] = HeldBlock(0, categories.of(tensor), None)
         del small
         found.model, repeated = self._model(modules, variables)
         found.blocks = self._blocks(known, repeated)

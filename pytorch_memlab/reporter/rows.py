@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ..history.tensor_categories import TensorCategories
 from ..tensors.held import not_held
 from ..tensors.lines import SourceLine, line_of
 from ..tensors.living import gradient_of
 from ..tensors.memory import META, Piece, StorageKey, parts_of, pieces_of
 from ..tensors.saved import LEAF, grad_fn, held_by_graphs, name_of
-from .categories import Categories
 from .names import NamesNow
 from .records import ALLOCATION_UNIT, GRADIENTS, OTHERS, SAVED, TensorRow
 
@@ -54,7 +54,7 @@ class _Saver(NamedTuple):
     line: SourceLine | None
 
 
-def rows_of(living: Living, names: NamesNow, categories: Categories) -> Rows:
+def rows_of(living: Living, names: NamesNow, categories: TensorCategories) -> Rows:
     """Describe living tensors, and those that autograd keeps for them.
 
     Parameters come first, each with its gradient, in the order of the model; then buffers,
@@ -87,7 +87,7 @@ def rows_of(living: Living, names: NamesNow, categories: Categories) -> Rows:
     table = _Table(saved, names)
     for tensor, owner, piece in described:
         if owner is None:
-            name, category = names.of(tensor), categories.of(tensor)
+            name, category = names.of(tensor), categories.of(tensor).value
             table.add(name, piece, tensor, category, names.is_variable(tensor))
         else:
             table.add(f"{names.of(owner)}.grad", piece, tensor, GRADIENTS)
@@ -98,7 +98,7 @@ def rows_of(living: Living, names: NamesNow, categories: Categories) -> Rows:
         if id(tensor) in unheld:
             pieces = [piece for piece in pieces_of(tensor) if table.is_new(piece)]
             for piece in pieces:
-                table.add(names.of(tensor), piece, tensor, categories.of(tensor))
+                table.add(names.of(tensor), piece, tensor, categories.of(tensor).value)
     return table.finished()
 
 
