@@ -136,3 +136,23 @@ def test_without_the_private_names_the_public_ones_answer(
 def test_torch_still_has_the_names_that_are_used() -> None:
     for name in ("_cuda_memoryStats", "_cuda_resetPeakMemoryStats", "_cuda_hasPrimaryContext"):
         assert hasattr(torch._C, name)
+
+
+def test_what_the_program_cannot_have_is_what_the_driver_counts_less_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with simulate("24GiB", context="500MiB", others="2GiB"):
+        device = CudaDevice(0)
+        before = device.taken()
+        kept = block(3 * KIB)
+        block(64 * KIB)  # stays in the cache
+        free, total = torch.cuda.mem_get_info(0)
+        reserved = torch.cuda.memory_reserved(0)
+        assert (before, device.taken()) == (2548 * 2**20, 2548 * 2**20)
+        assert reserved == total - free - device.taken() == 84 * 2**20
+        # The driver is asked before the counters: a thread may take memory in between.
+        monkeypatch.setattr(
+            torch.cuda, "mem_get_info", lambda index: (total - reserved // 2, total)
+        )
+        assert device.taken() == 0
+    assert kept.nbytes == 3 * 2**20

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 _ENGINE: Final = "_engine_run_backward"
 """The function of torch that runs the backward pass."""
 
+_DEEPEST: Final = 64
+"""Modules around each other in a tree: each has the path of all around it. The last one has the
+rest of a longer path for its name."""
+
 BEFORE = "allocated before the recording"
 NO_FRAMES = "no Python frame"
 
@@ -173,16 +177,20 @@ class PeakHolders:
     def module_tree(self) -> ModuleNode:
         """Bytes by module as a tree; the total of the root is the peak."""
         own = {share.name: share.size for share in self.by_module()}
-        paths = {""}
+        depths = {"": 0}
+        outer_of: dict[str, tuple[str, str]] = {}
         for path in own:
-            names = path.split(".") if path else []
-            paths.update(".".join(names[:count]) for count in range(1, len(names) + 1))
+            names = path.split(".", _DEEPEST - 1) if path else []
+            outer = ""
+            for depth, name in enumerate(names, 1):
+                inner = f"{outer}.{name}" if outer else name
+                depths[inner], outer_of[inner] = depth, (outer, name)
+                outer = inner
         children: dict[str, list[ModuleNode]] = {}
-        deepest_first = sorted(paths, key=lambda path: (-len(path.split(".")) if path else 0, path))
-        for path in deepest_first:
+        for path in sorted(depths, key=lambda path: (-depths[path], path)):
             parts = sorted(children.get(path, ()), key=lambda node: (-node.total, node.name))
             size = own.get(path, 0)
-            outer, _, name = path.rpartition(".")
+            outer, name = outer_of.get(path, ("", ""))
             total = size + sum(part.total for part in parts)
             node = ModuleNode(name, path, size, total, tuple(parts))
             if path:

@@ -77,6 +77,19 @@ def test_the_tree_of_modules_nests_their_bytes():
     assert HOLDERS.module_tree() == ModuleNode("", "", 4096, 15872, (gpt,))
 
 
+def test_a_tree_is_at_most_64_deep_and_its_last_module_has_the_rest_of_the_path():
+    path = ".".join("ab" * 50_000)
+    tree = holders_of(block(0, 512, path), block(512, 512, path[:-2])).module_tree()
+    nodes, (node,) = [], tree.children
+    while node.children:
+        nodes.append(node)
+        node = node.children[0]
+    assert len(nodes) == 63
+    assert sum(len(each.path) for each in nodes) == sum(2 * depth - 1 for depth in range(1, 64))
+    assert {each.path for each in nodes[-1].children} == {path, path[:-2]}
+    assert nodes[-1].total == tree.total == 1024
+
+
 def test_the_tree_without_a_block_is_its_root():
     assert holders_of().module_tree() == ModuleNode("", "", 0, 0)
 

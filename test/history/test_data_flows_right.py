@@ -28,7 +28,9 @@ def imported_by(file):
 def test_no_module_imports_what_is_to_its_right():
     files = sorted((PACKAGE / "history").glob("*.py"))
     assert len(files) > 10
-    assert {part for file in files for part in imported_by(file)} <= TO_THE_LEFT
+    found = {(file.stem, part) for file in files for part in imported_by(file)}
+    shown_in_notebooks = {("holders", "render")}  # IPython asks the object itself for its HTML
+    assert {part for _, part in found - shown_in_notebooks} <= TO_THE_LEFT
 
 
 def test_tensors_know_nothing_of_the_history():
