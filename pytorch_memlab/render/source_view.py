@@ -78,6 +78,7 @@ class _Row:
         code: with its elements.
         failure: what stands behind the code; empty for nothing.
         is_peak: whether the device held the most here.
+        is_linked: whether the page has links to it; the script gives others their addresses.
     """
 
     number: int
@@ -89,6 +90,7 @@ class _Row:
     code: Markup
     failure: str
     is_peak: bool
+    is_linked: bool
 
 
 def anchor_of(number: int, tables: Sequence[MeasuredTable], line: tuple[str, int]) -> str:
@@ -199,6 +201,7 @@ def _rows(
             cells.append(str(entry.hits))
         failure = failure_note(table, line)
         said = [failure.removeprefix("# ")] if failure else []
+        is_peak = line == peak and entry is not None
         yield _Row(
             line,
             line_mark(table, line),
@@ -208,7 +211,8 @@ def _rows(
             _bar(kept, most),
             code,
             failure,
-            line == peak and entry is not None,
+            is_peak,
+            is_peak or line in table.gaps,
         )
 
 

@@ -45,7 +45,7 @@ def test_the_tables_have_every_category_and_line():
             saved,
             "Net.0, Net.1",
         ],
-        ["1.0 MiB", "6.2%", "1", "", "allocated before the recording", "", "unknown", ""],
+        ["1.0 MiB", "6.2%", "1", "no line", "allocated before the recording", "", "unknown", ""],
     ]
 
 
@@ -127,7 +127,7 @@ def test_the_flame_graph_has_each_call_as_wide_as_its_bytes():
     ]
     (linear,) = (c for c in section.all("div", "call") if c.text == "forward linear.py:134")
     assert linear.attributes["style"] == "top:60px;left:0%;width:37.5%"
-    assert linear.attributes["aria-label"] == (f"forward · 6.0 MiB, 37.5% · {LINEAR.filename}:134")
+    assert linear.attributes["title"] == (f"forward · 6.0 MiB, 37.5% · {LINEAR.filename}:134")
     focusable = [call.attributes["tabindex"] for call in section.all("div", "call")]
     assert focusable == ["0", "-1", "-1", "-1", "-1", "-1"]
 

@@ -68,6 +68,8 @@ setTimeout(() => {
   const target = document.querySelector(":target");
   found.revealed = [target.checkVisibility(), target.querySelector("th").textContent, tabs()[0]];
   location.hash = "%E0%A4%A";
+  const plain = document.querySelector(".memlab-source tbody tr:not([id]) th");
+  plain.click();
   const box = (one) => one.getBoundingClientRect();
   found.columns = [1, 2, 3, 4].map((place) =>
     new Set(seen(`.memlab-source thead th:nth-child(${place})`).map((one) => box(one).x)).size);
@@ -76,13 +78,24 @@ setTimeout(() => {
     .filter((one) => !(one.getAttribute("aria-label") || one.labels?.length
       || one.getAttribute("aria-labelledby") || one.textContent.trim()))
     .map((one) => one.outerHTML.slice(0, 90));
+  const all = (selector) => [...document.querySelectorAll(selector)];
+  found.emptyHeads = all("th").filter((one) => !one.textContent.trim()).length;
+  found.links = all("p a, details li a").length;
+  found.hidden = all("p a, details li a").filter((one) =>
+    !getComputedStyle(one).textDecorationLine.includes("underline")).map((one) => one.outerHTML);
+  found.misnamed = all("[aria-label]:is([role=treeitem], a, button)").filter((one) =>
+    !one.getAttribute("aria-label").includes(one.textContent.trim())).map((one) => one.outerHTML);
+  found.calls = all("[role=treeitem]").filter((one) => one.title && one.textContent).length;
   found.jumps = seen("[tabindex]").filter((one) => one.tabIndex > 0).length;
   found.headings = seen("h1, h2, h3").map((one) => Number(one.tagName[1]))
     .filter((level, place, all) => place && level > all[place - 1] + 1);
   found.wider = document.documentElement.scrollWidth > innerWidth;
   found.requests = performance.getEntriesByType("resource").map((one) => one.name);
-  found.wrong = wrong;
-  document.title = JSON.stringify(found);
+  setTimeout(() => {
+    found.address = [location.hash, plain.parentElement.matches(":target"), plain.textContent];
+    found.wrong = wrong;
+    document.title = JSON.stringify(found);
+  }, 50);
 }, 50);
 </script></body>"""
 
@@ -112,11 +125,14 @@ def test_tabs_sorting_filter_and_links(tmp_path):
     assert found["filtered"] == [["Net.step"], ["Net.step"], ["1 of 3 functions"]]
     assert found["byFile"] == ["unused"]
     assert found["revealed"] == [True, "10?", "cuda:0*0"]
+    assert found["address"] == ["#d0-1-9", True, "9"]
     assert found["columns"] == [1, 1, 1, 1]
     assert found["tables"] >= 2
     assert not found["wider"]
     assert found["unnamed"] == []
     assert (found["jumps"], found["headings"]) == (0, [])
+    assert (found["emptyHeads"], found["hidden"], found["misnamed"]) == (0, [], [])
+    assert (found["links"] > 2, found["calls"] > 4) == (True, True)
     assert (found["wrong"], found["requests"]) == ([], [])
 
 

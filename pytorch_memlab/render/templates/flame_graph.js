@@ -14,7 +14,7 @@
       depth: Number(element.getAttribute("aria-level")),
       start: Number(element.dataset.start),
       size: Number(element.dataset.size),
-      text: element.getAttribute("aria-label").toLowerCase(),
+      text: element.title.toLowerCase(),
     }));
     const byElement = new Map(calls.map((call) => [call.element, call]));
     const said = graph.querySelector(".said");
@@ -42,7 +42,7 @@
     };
 
     const tell = (call) => {
-      said.textContent = call ? call.element.getAttribute("aria-label") : "\u00a0";
+      said.textContent = call ? call.element.title : "\u00a0";
     };
 
     const focus = (call) => {

@@ -54,11 +54,33 @@
     choose(list.firstElementChild, false);
   };
 
+  const rowOf = (place, number) => [...document.querySelectorAll(`#${place} tbody tr`)]
+    .find((row) => parseInt(row.firstElementChild.textContent, 10) === number);
+
+  // Lines that nothing on the page leads to get their addresses when somebody asks for one.
+  const withAddress = (name) => {
+    const found = document.getElementById(name);
+    const [, place, number] = name.match(/^(d\d+-\d+)-(\d+)$/) || [];
+    if (found || !place) return found;
+    const row = rowOf(place, Number(number));
+    if (!row) return null;
+    row.id = name;
+    location.replace(location.hash);
+    return row;
+  };
+
+  const address = (event) => {
+    const head = event.target.closest(".memlab-source tbody th");
+    if (!head || event.target.closest("[title]")) return;
+    const place = head.closest(".function").id;
+    location.hash = head.parentElement.id || `${place}-${parseInt(head.textContent, 10)}`;
+  };
+
   // A link may lead into a panel that is not open.
   const reveal = () => {
     let target = null;
     try {
-      target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+      target = withAddress(decodeURIComponent(location.hash.slice(1)));
     } catch {
       return;  // not an address of this page
     }
@@ -75,6 +97,7 @@
   };
 
   document.querySelectorAll(".memlab-report .tabbed").forEach(begin);
+  document.addEventListener("click", address);
   window.addEventListener("hashchange", reveal);
   reveal();
 })();
