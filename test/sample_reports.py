@@ -113,9 +113,9 @@ active_bytes reserved_bytes line  code
       80.00K          2.00M    9      linear2 = torch.nn.Linear(100, 100).cuda()
      120.00K          2.00M   10?     inner()
 
-line 8: estimated: mean (1 call, 3.00M of kernel memory)
-line 10: not modelled: linalg_qr (2 calls, 1.00K of outputs)
-line 10: estimated: mean (1 call, 3.00M of kernel memory)
+line 8: estimated: mean (1 call, 3.0 MiB of kernel memory)
+line 10: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)
+line 10: estimated: mean (1 call, 3.0 MiB of kernel memory)
 line 10: dry run: Tensor.item (2 times, assumed 0): a real run may branch differently
 
 

@@ -288,12 +288,12 @@ def test_an_exception_inside_restores():
 
 def test_too_little_host_memory_moves_nothing(monkeypatch):
     tensors = [on_gpu(256), on_gpu(256)]
-    monkeypatch.setattr(host_blocks, "free_host_memory", lambda: 2000)
+    monkeypatch.setattr(host_blocks, "free_host_memory", lambda: 1000)
     lender = Courtesy()
     with pytest.raises(
         MemlabError,
-        match=r"^no room for 2\.00K in host memory: with the rounding of pinned memory 2\.00K are "
-        r"needed, 1\.95K are free; nothing was moved$",
+        match=r"^no room for 2\.0 KiB in host memory: with the rounding of pinned memory 2\.0 KiB "
+        r"are needed, 1000 B are free; nothing was moved$",
     ):
         lender.yield_memory()
 
@@ -312,7 +312,7 @@ def test_a_host_that_breaks_its_word_moves_nothing(monkeypatch):
     monkeypatch.setattr(host_blocks, "_pinned", refuse)
     monkeypatch.setattr(host_blocks, "_unpinned", refuse)
     with pytest.raises(
-        MemlabError, match=r"^no room for 1\.00K in host memory; nothing was moved$"
+        MemlabError, match=r"^no room for 1\.0 KiB in host memory; nothing was moved$"
     ):
         Courtesy().yield_memory()
     monkeypatch.undo()
@@ -469,7 +469,7 @@ def test_a_gpu_that_has_no_room_any_more_can_be_restored_later(gpu):
     intruder = torch.empty(40 * 2**20, dtype=torch.uint8, device="cuda")
     with pytest.raises(
         MemlabError,
-        match=r"^no room on cuda:0: 32\.00M are still in host memory, safe; call restore\(\) again",
+        match=r"^no room on cuda:0: 32\.0 MiB are still in host memory, safe; call restore\(\)",
     ):
         lender.restore()
 
@@ -618,7 +618,7 @@ def test_what_nobody_shows_stays_and_is_named():
     gc.freeze()
     try:
         lender = Courtesy()
-        with pytest.warns(UserWarning, match=r"^4\.00K stay on cuda:0: neither Python's objects"):
+        with pytest.warns(UserWarning, match=r"^4\.0 KiB stay on cuda:0: neither Python's objects"):
             lender.yield_memory()
         lender.restore()
     finally:

@@ -324,7 +324,7 @@ def test_a_simulated_gpu_without_room_for_the_context():
         lender.yield_memory(release_context=True)
         intruder = torch.empty(800 * 2**20, dtype=torch.uint8, device="cuda")
         with pytest.raises(
-            ContextReleaseError, match=r"^no room for 500\.00M of CUDA's context on"
+            ContextReleaseError, match=r"^no room for 500\.0 MiB of CUDA's context on"
         ):
             lender.restore()
 

@@ -232,7 +232,7 @@ def test_handlers_are_put_back():
 
 def test_a_host_without_room_does_not_end_the_program():
     def refuse():
-        raise MemlabError("no room for 2.00G in host memory")
+        raise MemlabError("no room for 2.00 GiB in host memory")
 
     recorder = Recorder(at_yield=refuse)
     with SignalledCourtesy(recorder, LEND, RESTORE) as courtesy:

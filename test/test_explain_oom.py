@@ -333,7 +333,7 @@ def test_profile_marks_the_row_and_its_report_follows_the_tables(tmp_path):
         *parts(done.stdout.split("\n## work\n")[1]),
     )
     assert traceback.startswith("Traceback (most recent call last):")
-    assert "device='cuda')  # out of memory: asked for 40.00M" in tables
+    assert "device='cuda')  # out of memory: asked for 40.0 MiB" in tables
     assert report.startswith(" at train.py:6, in work\n")
 
 
@@ -343,7 +343,7 @@ def test_a_profiled_block_marks_its_row_and_forgets_it_with_the_rest(capsys):
         with pytest.raises(torch.OutOfMemoryError), profiler:
             fails([])
         profiler.print_stats()
-        assert capsys.readouterr().out.count("# out of memory: asked for 40.00M") == 1
+        assert capsys.readouterr().out.count("# out of memory: asked for 40.0 MiB") == 1
         profiler.clear()
         profiler.add_function(fails)
         with profiler, contextlib.suppress(torch.OutOfMemoryError):

@@ -141,8 +141,8 @@ def test_estimates_of_compiled_attention_are_marked_at_its_line():
     text = str(profiler.display(columns=("peak",)))
     assert "~         attend(" in text
     assert (
-        "estimated: flex_attention (1 call, 2.00K of kernel memory), "
-        "flex_attention_backward (1 call, 1.00K of kernel memory)"
+        "estimated: flex_attention (1 call, 2.0 KiB of kernel memory), "
+        "flex_attention_backward (1 call, 1.0 KiB of kernel memory)"
     ) in text
 
 

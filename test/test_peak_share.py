@@ -139,13 +139,13 @@ READ = Gap(GapKind.ASSUMED, "Tensor.item", 1, assumption="0", place="a.py:1")
 @pytest.mark.parametrize(
     ("estimated", "gaps", "expected"),
     [
-        (0, (GUESS,), "100 % of the peak of 1000.00K is exact"),
-        (1, (GUESS,), "99.9 % of the peak of 1000.00K is exact, 0.1 % (1.00B) estimated"),
+        (0, (GUESS,), "100 % of the peak of 1000.0 KiB is exact"),
+        (1, (GUESS,), "99.9 % of the peak of 1000.0 KiB is exact, 0.1 % (1 B) estimated"),
         (
             13 * KIB,
             (GUESS, UNKNOWN),
             (
-                "98.7 % of the peak of 1000.00K is exact, 1.3 % (13.00K) estimated, "
+                "98.7 % of the peak of 1000.0 KiB is exact, 1.3 % (13.0 KiB) estimated, "
                 "cuDNN workspaces not counted"
             ),
         ),
@@ -153,7 +153,7 @@ READ = Gap(GapKind.ASSUMED, "Tensor.item", 1, assumption="0", place="a.py:1")
             0,
             (UNKNOWN, *OTHERS, READ),
             (
-                "100 % of the peak of 1000.00K is exact, cuDNN workspaces, kernel memory of op4, "
+                "100 % of the peak of 1000.0 KiB is exact, cuDNN workspaces, kernel memory of op4, "
                 "op3, op2 and 2 more ops not counted, if the assumed values hold"
             ),
         ),

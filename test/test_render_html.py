@@ -196,8 +196,8 @@ def test_control_characters_of_code_do_not_hide_it() -> None:
     assert rows_of(markup)[1:] == [("1 a = 1 # \ufffd", "1")]
 
 
-MEAN_NOTE = "estimated: mean (1 call, 3.00M of kernel memory)"
-QR_NOTE = "not modelled: linalg_qr (2 calls, 1.00K of outputs)"
+MEAN_NOTE = "estimated: mean (1 call, 3.0 MiB of kernel memory)"
+QR_NOTE = "not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)"
 READ_NOTE = "dry run: Tensor.item (2 times, assumed 0): a real run may branch differently"
 
 
@@ -231,7 +231,7 @@ def test_a_failed_line_says_so_behind_its_code() -> None:
     records = LineRecords([entry(1, 8, 0)], {1: OUTER}, failures={(1, 8): 2**30})
     (row,) = [row for row in rows_of(html.fragment(records.display().report)) if row[0][0] == "8"]
     assert row[0] == (
-        "8 ! linear = torch.nn.Linear(100, 100).cuda() # out of memory: asked for 1.00G"
+        "8 ! linear = torch.nn.Linear(100, 100).cuda() # out of memory: asked for 1.00 GiB"
     )
 
 
@@ -239,7 +239,7 @@ def test_names_of_ops_are_escaped() -> None:
     gap = Gap(GapKind.UNMODELLED, '"><script>', 1, 0)
     page = html.render(LineRecords([entry(1, 8, 0, gaps=(gap,))], {1: OUTER}).display().report)
     assert "<script" not in page
-    assert texts(page, "li") == ['line 8: not modelled: "><script> (1 call, 0.00B of outputs)']
+    assert texts(page, "li") == ['line 8: not modelled: "><script> (1 call, 0 B of outputs)']
 
 
 def test_page_loads_nothing() -> None:

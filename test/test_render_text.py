@@ -54,7 +54,7 @@ hits line  code
    1    1
    1    2?
 
-line 2: not modelled: linalg_qr (2 calls, 1.00K of outputs)
+line 2: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)
 """
     )
 
@@ -63,8 +63,8 @@ def test_a_line_names_three_ops_of_a_kind_the_largest_first() -> None:
     ops = [Gap(GapKind.UNMODELLED, f"op{size}", 1, size) for size in (1, 5, 3, 2, 4)]
     report = LineRecords([entry(1, 8, 0, gaps=tuple(ops))], {1: OUTER}).display().report
     assert text.render(report).splitlines()[-1] == (
-        "line 8: not modelled: op5 (1 call, 5.00B of outputs), op4 (1 call, 4.00B of outputs), "
-        "op3 (1 call, 3.00B of outputs) and 2 more"
+        "line 8: not modelled: op5 (1 call, 5 B of outputs), op4 (1 call, 4 B of outputs), "
+        "op3 (1 call, 3 B of outputs) and 2 more"
     )
 
 
@@ -86,7 +86,7 @@ def test_memory_of_unknown_size_is_not_counted_and_makes_a_lower_bound() -> None
     assert [line.split()[:2] for line in lines if "8?" in line] == [["1", "8?"]]
     assert lines[-2:] == [
         "line 8: not counted: cuDNN workspaces of convolution (3 calls)",
-        "line 8: estimated: mean (1 call, 3.00M of kernel memory)",
+        "line 8: estimated: mean (1 call, 3.0 MiB of kernel memory)",
     ]
 
 

@@ -185,7 +185,7 @@ def test_views_say_what_they_view():
     assert lines["inp"] == ""
     assert lines["part"] == "view of inp"
     assert lines["again"] == "shares inp"
-    assert lines["alone"] == "view of 11.72K that no variable holds"
+    assert lines["alone"] == "view of 11.7 KiB that no variable holds"
     del part, again, alone
 
 

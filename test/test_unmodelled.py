@@ -20,8 +20,8 @@ KIB, MIB = 1024, 1024**2
 
 GPU_NOTE = "simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)"
 
-QR = "not modelled: linalg_qr (2 calls, 1.00K of outputs)"
-EIGH = "_linalg_eigh (1 call, 288.00B of outputs)"
+QR = "not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)"
+EIGH = "_linalg_eigh (1 call, 288 B of outputs)"
 
 _library = torch.library.Library("gaps", "DEF")
 for _name in ("mystery", "guess", "exact", "idle"):
@@ -120,7 +120,7 @@ active_bytes reserved_bytes line  code
       12.00K         22.00M    6  def inner(x):
       20.00K         22.00M    7?     return op.mystery(op.mystery(x))
 
-line 7: not modelled: gaps::mystery (4 calls, 16.00K of outputs)
+line 7: not modelled: gaps::mystery (4 calls, 16.0 KiB of outputs)
 
 
 ## work
@@ -136,16 +136,17 @@ active_bytes reserved_bytes line  code
        2.01M         22.00M   15?     y = inner(op.guess(x))
        8.00K         22.00M   16      return y
 
-line 13: not modelled: gaps::mystery (2 calls, 8.00K of outputs)
-line 14: estimated: gaps::guess (1 call, 3.00M of kernel memory)
-line 15: not modelled: gaps::mystery (2 calls, 8.00K of outputs)
-line 15: estimated: gaps::guess (1 call, 3.00M of kernel memory)
+line 13: not modelled: gaps::mystery (2 calls, 8.0 KiB of outputs)
+line 14: estimated: gaps::guess (1 call, 3.0 MiB of kernel memory)
+line 15: not modelled: gaps::mystery (2 calls, 8.0 KiB of outputs)
+line 15: estimated: gaps::guess (1 call, 3.0 MiB of kernel memory)
 
+peak 22.0 MiB reserved of 24.00 GiB: fits as far as memory is counted, 23.98 GiB free
 simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
-not modelled: gaps::mystery (5 calls, 18.00K of outputs): only outputs are counted, so \
+not modelled: gaps::mystery (5 calls, 18.0 KiB of outputs): only outputs are counted, so \
 the true peak may be higher
-estimated: gaps::guess (2 calls, 6.00M of kernel memory): the true peak may differ
-cuda:0: 0.5 % of the peak of 2.01M is exact, 99.5 % (2.00M) estimated, kernel memory of \
+estimated: gaps::guess (2 calls, 6.0 MiB of kernel memory): the true peak may differ
+cuda:0: 0.5 % of the peak of 2.0 MiB is exact, 99.5 % (2.0 MiB) estimated, kernel memory of \
 gaps::mystery not counted
 """
 
@@ -253,8 +254,8 @@ def test_each_gpu_has_its_own():
     assert gaps_of(records, work, "cuda:1") == {3: (unmodelled(1, 2 * KIB),)}
     assert records.display().report.notes[1:] == (
         *summary([unmodelled(1, 2 * KIB), estimated(1, 3 * MIB)]),
-        "cuda:0: 0.0 % of the peak of 2.00M is exact, 100 % (2.00M) estimated",
-        "cuda:1: 100 % of the peak of 4.00K is exact, kernel memory of gaps::mystery not counted",
+        "cuda:0: 0.0 % of the peak of 2.0 MiB is exact, 100 % (2.0 MiB) estimated",
+        "cuda:1: 100 % of the peak of 4.0 KiB is exact, kernel memory of gaps::mystery not counted",
     )
 
 
@@ -283,7 +284,7 @@ def test_a_line_under_several_simulations_adds_up():
     assert records.display().report.notes == (
         GPU_NOTE,
         *summary([unmodelled(3, 3 * KIB)]),
-        not_counted("2.00K"),
+        not_counted("2.0 KiB"),
     )
 
 
@@ -329,7 +330,7 @@ def test_ops_outside_every_profiled_line_are_in_the_share_of_the_peak_alone():
         mystery(work())
     report = profiler.display().report
     assert report.tables[0].gaps == {}
-    assert report.notes == (GPU_NOTE, not_counted("2.00K"))
+    assert report.notes == (GPU_NOTE, not_counted("2.0 KiB"))
 
 
 def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
@@ -348,7 +349,7 @@ def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
         # Another profiler, and one whose function never runs, say nothing of that op.
         with LineProfiler(other) as later, LineProfiler(work) as idle:
             other()
-        assert later.display().report.notes == (GPU_NOTE, not_counted("3.00K"))
+        assert later.display().report.notes == (GPU_NOTE, not_counted("3.0 KiB"))
         [reason, note] = idle.display().report.notes
         assert reason.endswith("work did not run while profiled")
         assert note == GPU_NOTE
@@ -367,7 +368,7 @@ def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
         GPU_NOTE,
         f"{QR}, {EIGH}: only outputs are counted, so the true peak may be higher",
         (
-            "cuda:0: 100 % of the peak of 1.50K is exact, "
+            "cuda:0: 100 % of the peak of 1.5 KiB is exact, "
             "kernel memory of linalg_qr and _linalg_eigh not counted"
         ),
     )
@@ -386,9 +387,9 @@ def test_copies_and_elementwise_ops_need_no_entry():
 def test_more_than_five_are_counted():
     [note] = summary([unmodelled(n, 1024 * n, f"op{n}") for n in (1, 2, 3, 4, 5, 6, 7)])
     assert note == (
-        "not modelled: op7 (7 calls, 7.00K of outputs), op6 (6 calls, 6.00K of outputs), "
-        "op5 (5 calls, 5.00K of outputs), op4 (4 calls, 4.00K of outputs), "
-        "op3 (3 calls, 3.00K of outputs) and 2 more: "
+        "not modelled: op7 (7 calls, 7.0 KiB of outputs), op6 (6 calls, 6.0 KiB of outputs), "
+        "op5 (5 calls, 5.0 KiB of outputs), op4 (4 calls, 4.0 KiB of outputs), "
+        "op3 (3 calls, 3.0 KiB of outputs) and 2 more: "
         "only outputs are counted, so the true peak may be higher"
     )
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from .._common.prose_size import prose_size
 from ..devices import simulated_machine
 from ..errors import ContextReleaseError
-from ..utils import readable_size
 from .cuda_checkpoint import LOCKED, RUNNING, SUSPENDED, Driver, find_driver
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class SimulatedContext:
         for index, (driver, taken) in enumerate(zip(self._drivers, self._taken, strict=True)):
             if driver.free_memory() < taken:
                 raise ContextReleaseError(
-                    f"no room for {readable_size(taken)} of CUDA's context on cuda:{index}; all "
+                    f"no room for {prose_size(taken)} of CUDA's context on cuda:{index}; all "
                     "tensors are still in host memory, safe: call restore() again"
                 )
         for driver, taken in zip(self._drivers, self._taken, strict=True):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from .._common.prose_size import prose_size
 from ..errors import MemlabError
-from ..utils import readable_size
 from .host_memory import free_host_memory
 
 LARGEST = 2**30
@@ -101,8 +101,8 @@ def _require(needed: int, lent: int) -> None:
     free = free_host_memory()
     if needed > free:
         raise MemlabError(
-            f"no room for {readable_size(lent)} in host memory: with the rounding of pinned memory "
-            f"{readable_size(needed)} are needed, {readable_size(free)} are free; nothing was moved"
+            f"no room for {prose_size(lent)} in host memory: with the rounding of pinned memory "
+            f"{prose_size(needed)} are needed, {prose_size(free)} are free; nothing was moved"
         )
 
 
@@ -127,7 +127,7 @@ def _pageable(sizes: list[int], lent: int) -> list[torch.UntypedStorage]:
         blocks = [_unpinned(size) for size in sizes]
     except (RuntimeError, MemoryError) as error:
         raise MemlabError(
-            f"no room for {readable_size(lent)} in host memory; nothing was moved"
+            f"no room for {prose_size(lent)} in host memory; nothing was moved"
         ) from error
     warnings.warn(
         "the system gives no pinned memory (see `ulimit -l`): copies are slower", stacklevel=2

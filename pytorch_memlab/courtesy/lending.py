@@ -8,12 +8,12 @@ from collections import deque
 
 import torch
 
+from .._common.prose_size import prose_size
 from ..devices.driver_memory import allocated_memory
 from ..errors import MemlabError
 from ..tensors.living import living
 from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
 from ..uninterrupted import uninterrupted
-from ..utils import readable_size
 from .copies import Copies
 from .host_blocks import host_storages
 from .progress import progress_bar
@@ -70,7 +70,7 @@ def warn_of_what_stays(device: torch.device | None) -> None:
         stays = allocated_memory(index)
         if stays:
             warnings.warn(
-                f"{readable_size(stays)} stay on cuda:{index}: neither Python's objects nor "
+                f"{prose_size(stays)} stay on cuda:{index}: neither Python's objects nor "
                 "autograd's graphs show who holds them (C++ code, or objects under gc.freeze())",
                 stacklevel=3,
             )

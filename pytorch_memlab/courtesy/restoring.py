@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import torch
 
+from .._common.prose_size import prose_size
 from ..errors import MemlabError
 from ..tensors.moves import MovedStorage, bases_of, free_views, point, room, views_in_host_memory
 from ..uninterrupted import uninterrupted
-from ..utils import readable_size
 from .copies import Copies
 from .progress import progress_bar
 
@@ -65,7 +65,7 @@ def bring_back(moved: deque[MovedStorage]) -> None:
         copies.wait()
         _follow(moved, way, copies.done, views)
     if full is not None:
-        left = readable_size(sum(each.host.nbytes() for each in moved))
+        left = prose_size(sum(each.host.nbytes() for each in moved))
         raise MemlabError(
             f"no room on {moved[0].device}: {left} are still in host memory, safe; "
             "call restore() again when there is room"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
+from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
 from pytorch_memlab.utils import readable_size
 
@@ -65,7 +66,7 @@ def source_lines(table: FunctionTable) -> dict[int, str]:
 def failure_note(table: FunctionTable, line: int) -> str:
     """What stands behind the code of a line at which a GPU ran out of memory; else nothing."""
     asked = table.failed.get(line)
-    return "" if asked is None else f"# out of memory: asked for {readable_size(asked)}"
+    return "" if asked is None else f"# out of memory: asked for {prose_size(asked)}"
 
 
 def column_ranges(report: Report) -> list[tuple[float, float]]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab.records import FunctionTable, Gap, GapKind, PeakShare, joined
-from pytorch_memlab.utils import readable_size
 
 _NAMED_IN_LINE = 3
 _NAMED_IN_ALL = 5
@@ -123,16 +123,16 @@ def share(peak: PeakShare) -> str | None:
         the sentence, None where all memory that was taken is exact, at the peak and elsewhere.
 
     >>> share(PeakShare("cuda:0", 1000, 13, (Gap(GapKind.ESTIMATED, "mean", 1, 512),)))
-    'cuda:0: 98.7 % of the peak of 1000.00B is exact, 1.3 % (13.00B) estimated'
+    'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
     """
     kinds = {gap.kind for gap in peak.gaps}
     if not peak.active or kinds <= {GapKind.ASSUMED}:
         return None
     # Rounded down: what is not all exact is never 100 %.
     exact = (peak.active - peak.estimated) * 1000 // peak.active
-    parts = [f"{_percent(exact)} of the peak of {readable_size(peak.active)} is exact"]
+    parts = [f"{_percent(exact)} of the peak of {prose_size(peak.active)} is exact"]
     if peak.estimated:
-        parts.append(f"{_percent(1000 - exact)} ({readable_size(peak.estimated)}) estimated")
+        parts.append(f"{_percent(1000 - exact)} ({prose_size(peak.estimated)}) estimated")
     uncounted = _uncounted(peak.gaps)
     if uncounted:
         parts.append(f"{uncounted} not counted")
@@ -181,7 +181,7 @@ def _named(gaps: Sequence[Gap], most: int) -> str:
 
 
 def _name(gap: Gap) -> str:
-    calls, size = f"{gap.calls} call{'s' * (gap.calls != 1)}", readable_size(gap.nbytes)
+    calls, size = f"{gap.calls} call{'s' * (gap.calls != 1)}", prose_size(gap.nbytes)
     if gap.kind is GapKind.UNMODELLED:
         return f"{gap.name} ({calls}, {size} of outputs)"
     if gap.kind is GapKind.UNCOUNTED:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..utils import readable_size
 
 if TYPE_CHECKING:
     from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
@@ -38,11 +38,11 @@ def device_note(measured: MeasuredDevice) -> str:
     """
     device = measured.device
     kind = f"simulated {device.description}" if device.simulated else device.description
-    capacity = f", {readable_size(measured.capacity)}" if measured.capacity else ""
+    capacity = f", {prose_size(measured.capacity)}" if measured.capacity else ""
     return (
-        f"{device.name} ({kind}{capacity}): peak {readable_size(measured.peak_active)} active, "
-        f"{readable_size(measured.peak_allocated)} allocated, "
-        f"{readable_size(measured.peak_reserved)} reserved"
+        f"{device.name} ({kind}{capacity}): peak {prose_size(measured.peak_active)} active, "
+        f"{prose_size(measured.peak_allocated)} allocated, "
+        f"{prose_size(measured.peak_reserved)} reserved"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from .._common.prose_size import prose_size
 from ..utils import readable_size
 from .records import SAVED, Reconciliation, TensorRow
 
@@ -24,7 +25,7 @@ def note(row: TensorRow) -> str:
     if row.shares is not None:
         parts.append(f"view of {row.shares}" if row.is_view else f"shares {row.shares}")
     elif row.is_view and row.nbytes:
-        parts.append(f"view of {readable_size(row.nbytes)} that no variable holds")
+        parts.append(f"view of {prose_size(row.nbytes)} that no variable holds")
     if row.saved_by is not None and not row.name.startswith("saved by "):
         line = f" ({row.line})" if row.line else ""
         parts.append(f"saved by {row.saved_by}{line}")
@@ -70,5 +71,5 @@ def notes(record: Reconciliation) -> tuple[str, ...]:
     """What is to be said below a reconciliation."""
     if not record.foreign:
         return record.notes
-    size = readable_size(record.foreign)
+    size = prose_size(record.foreign)
     return (*record.notes, f"{size} of the tensors are memory of another process or library")

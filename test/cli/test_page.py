@@ -125,5 +125,5 @@ def test_a_program_that_fails_has_its_page_too(write):
 
     page = Path("report.html").read_text()
     assert "Out of memory at script.py:2." in page
-    assert "# out of memory: asked for 2.00G" in page
+    assert "# out of memory: asked for 2.00 GiB" in page
     assert "ended with torch.OutOfMemoryError: CUDA out of memory" in page

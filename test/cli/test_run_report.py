@@ -84,12 +84,12 @@ out of memory at script.py:7 in fill, asked for 4.0 MiB
 ## fill  script.py:4
   peak   kept temporary line  code
 60.00M 68.00M         0    7!         kept.append(torch.empty(4 << 20, dtype=torch.uint8, \
-device="cuda"))  # out of memory: asked for 4.00M  <- peak
+device="cuda"))  # out of memory: asked for 4.0 MiB  <- peak
 
 ## <module>  script.py:1
   peak   kept temporary line  code
  8.00M      0     8.00M   11  fill(2)
-60.00M 60.00M         0   12! kept = fill(20)  # out of memory: asked for 4.00M
+60.00M 60.00M         0   12! kept = fill(20)  # out of memory: asked for 4.0 MiB
 
 6 lines added nothing: --all shows them
 
@@ -347,5 +347,5 @@ def test_a_terminal_has_no_line_wider_than_it_is(width, write, capsys, monkeypat
     )
     if width == 80:
         (failed,) = [line for line in lines if line.endswith("<- peak")]
-        assert failed.endswith("  # out of memory: asked for 4.00M  <- peak")
+        assert failed.endswith("  # out of memory: asked for 4.0 MiB  <- peak")
     assert "\x1b[1;35m  <- peak" in terminal.getvalue() or width == 50

@@ -71,7 +71,7 @@ def test_the_callers_of_what_keeps_and_peaks_are_left_out(
     assert "kept.append" not in out
     assert out.startswith(TOP.format(3))
     assert "\nrecorded of script.py on " in out
-    assert out.endswith(": peak 7.00M active, 7.00M allocated, 24.00M reserved\n")
+    assert out.endswith(": peak 7.0 MiB active, 7.0 MiB allocated, 24.0 MiB reserved\n")
 
 
 def test_ten_rows_are_shown_unless_asked_otherwise(

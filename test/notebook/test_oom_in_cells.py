@@ -43,7 +43,7 @@ def test_the_report_follows_the_traceback(cell, source):
 
 def test_the_failing_row_of_a_profiled_cell_is_marked(cell):
     out, _ = cell(f"%%mlrun --simulate 64MiB\ndef work():\n    {HELD}\n    {FAILS}\nwork()")
-    marked = [line for line in out.splitlines() if "# out of memory: asked for 40.00M" in line]
+    marked = [line for line in out.splitlines() if "# out of memory: asked for 40.0 MiB" in line]
     assert len(marked) == 1
     assert f"! {' ' * 4}{FAILS}" in marked[0]
 

@@ -128,10 +128,10 @@ def test_marks_and_failures_are_explained():
     profile = replace(PROFILE, failures={(0, 3): 512 * MIB})
     page = read(page_of(profile))
     marks = {mark.text: mark.attributes["title"] for mark in page.all("span", "mark")}
-    note = "not modelled: mystery (2 calls, 4.00K of outputs)"
-    assert marks == {"?": note, "!": "out of memory: asked for 512.00M"}
+    note = "not modelled: mystery (2 calls, 4.0 KiB of outputs)"
+    assert marks == {"?": note, "!": "out of memory: asked for 512.0 MiB"}
     assert [one.text for one in page.all("span", "failed")] == [
-        "# out of memory: asked for 512.00M"
+        "# out of memory: asked for 512.0 MiB"
     ]
     assert [one.text for one in page.all("li") if note in one.text] == [f"line 10 : {note}"]
     assert next(page.all("p", "failed")).text == "Out of memory at train.py:3."
