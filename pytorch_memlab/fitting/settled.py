@@ -5,8 +5,8 @@ The first optimizer step makes the optimizer's state, so the peak is known after
 the earliest. From the second on, the peaks of the steps are compared: of the bytes that were
 requested, as the allocator may serve equal requests by blocks of slightly different sizes. A
 program may step several optimizers in turn, so a cycle of some steps may repeat, too. It has
-settled when the last cycle equals the one before, took no more memory from the GPU, and every
-optimizer that has parameters stepped in it.
+settled when the last cycle equals the one before, the memory taken from the GPU included, and no
+optimizer has parameters that were never stepped.
 """
 
 from __future__ import annotations
@@ -113,10 +113,7 @@ def cycle_of(peaks: list[StepPeak]) -> int:
     """
     later = peaks[1:]
     for length in range(1, min(LONGEST_CYCLE, len(later) // 2) + 1):
-        last, before = later[-length:], later[-2 * length : -length]
-        if [one.requested for one in last] == [one.requested for one in before] and all(
-            one.reserved == later[-1].reserved for one in last
-        ):
+        if later[-length:] == later[-2 * length : -length]:
             return length
     return 0
 

@@ -195,7 +195,7 @@ def processors() -> int:
 def _work(request: TrialRequest) -> Work[TrialRequest, Trial]:
     def lost(status: int) -> Trial:
         how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        text = f"the process of the program ended with {how}"
+        text = f"the process of the program ended with {how}\n"
         return Trial(gpu=request.gpu, ending=Ending.ERROR, error=text)
 
     return Work(_trial, request, lost, request.output)

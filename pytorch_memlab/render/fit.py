@@ -72,7 +72,7 @@ def note_lines(report: FitReport) -> list[str]:
 
 
 def _heading(report: FitReport) -> Iterator[str]:
-    yield _cut(f"{printable(report.program)}: {_ran(report)}")
+    yield from _wrapped(f"{_cut(printable(report.program))}: {_ran(report)}")
     known, fitting = report.verdicts, report.fitting
     count = f"{len(known)} GPU{'s' * (len(known) != 1)}"
     if not known:

@@ -1,0 +1,191 @@
+"""A trial runs a program in a process of its own, and tells all of how it ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import contextmanager
+
+import pytest
+import torch
+from fit_programs import LOOP, MIB, kept, trial_of
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.fitting import child
+from pytorch_memlab.fitting.change import Change
+from pytorch_memlab.fitting.target import FunctionTarget, ProgramTarget
+from pytorch_memlab.fitting.trial import Ending, TrialRequest, run, run_all, run_trial
+from pytorch_memlab.simulation.hardware.presets import find_gpu
+
+A100 = find_gpu("a100")
+
+
+class OfMiB(Change):
+    """A change in all ways that there are."""
+
+    name = "changed"
+
+    def arguments(self, argv):
+        return (*argv, "--argument=1")
+
+    def environment(self):
+        return {"OF_ENVIRONMENT": "2"}
+
+    @contextmanager
+    def applied(self):
+        sys.of_process = 4
+        yield
+
+
+def test_changes_reach_arguments_environment_and_process(tmp_path):
+    text = """
+        import os, sys, torch
+        argument = int(sys.argv[1].removeprefix("--argument="))
+        size = argument + int(os.environ["OF_ENVIRONMENT"]) + sys.of_process
+        kept = torch.zeros(size * 2**20, dtype=torch.uint8, device="cuda")
+    """
+    trial = trial_of(text, tmp_path, changes=(OfMiB(),))
+    assert trial.error == ""
+    assert kept(trial) == 7
+    assert "OF_ENVIRONMENT" not in os.environ
+    assert not hasattr(sys, "of_process")
+
+
+def test_nothing_of_a_trial_stays_here(tmp_path, capfd):
+    before = sys.argv.copy(), sys.path.copy(), os.environ.copy(), sys.modules["__main__"]
+    output = tmp_path / "output.txt"
+    text = """
+        import atexit, os, sys, torch
+        print("out", sys.stdin.read() == "")
+        os.system("echo from the shell")
+        print("err", file=sys.stderr)
+        atexit.register(print, "at exit")
+        torch.zeros(1).cuda()
+    """
+    path = tmp_path / "p.py"
+    path.write_text("\n".join(line.strip() for line in text.splitlines()))
+    trial = run(TrialRequest(ProgramTarget(str(path)), A100, output=str(output)))
+    assert trial.ending is Ending.FINISHED
+    assert capfd.readouterr() == ("", "")
+    assert output.read_text() == "out True\nfrom the shell\nerr\nat exit\n"
+    assert (sys.argv, sys.path, os.environ, sys.modules["__main__"]) == before
+    assert not torch.cuda.is_available()
+
+
+def test_an_error_has_the_traceback_of_the_program_alone(tmp_path):
+    trial = trial_of("\ndef f():\n    raise KeyError('lost')\n\nf()\n", tmp_path)
+    path = tmp_path / "program.py"
+    assert trial.ending is Ending.ERROR
+    lines = [line for line in trial.error.splitlines() if "^" not in line]
+    assert lines == [
+        "Traceback (most recent call last):",
+        f'  File "{path}", line 5, in <module>',
+        "    f()",
+        f'  File "{path}", line 3, in f',
+        "    raise KeyError('lost')",
+        "KeyError: 'lost'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("sys.exit(4)", "the program ended with exit status 4\n"),
+        ("os._exit(5)", "the process of the program ended with exit status 5\n"),
+        (
+            f"os.kill(os.getpid(), {int(signal.SIGKILL)})",
+            f"the process of the program ended with signal {int(signal.SIGKILL)}\n",
+        ),
+    ],
+)
+def test_a_program_that_ends_itself_says_how(line, error, tmp_path):
+    trial = trial_of(f"import os, sys\n{line}\n", tmp_path)
+    assert trial.ending is Ending.ERROR
+    assert trial.error == error
+
+
+def test_an_exit_with_code_zero_is_an_end(tmp_path):
+    assert trial_of("raise SystemExit(0)", tmp_path).ending is Ending.FINISHED
+
+
+def test_threads_of_the_program_come_to_their_end(tmp_path):
+    text = """
+        import threading, time, torch
+        tensors = []
+        def work():
+            time.sleep(0.2)
+            tensors.append(torch.zeros(3 * 2**20, dtype=torch.uint8, device="cuda"))
+        threading.Thread(target=work).start()
+    """
+    assert kept(trial_of(text, tmp_path)) == 3
+
+
+def test_the_gpu_has_no_limit_and_the_memory_of_one_has(tmp_path):
+    text = """
+        import torch
+        kept = torch.empty(2**40, dtype=torch.uint8, device="cuda")
+    """
+    assert kept(trial_of(text, tmp_path)) == 2**20
+    trial = trial_of(text, tmp_path, is_limited=True)
+    assert trial.ending is Ending.OUT_OF_MEMORY
+    assert "Tried to allocate 1024.00 GiB" in trial.error
+
+
+@pytest.mark.parametrize(
+    ("code", "reads"),
+    [
+        ("x = torch.empty(8, device='cuda')", set()),
+        ("torch.cuda.get_device_properties(0).major", {"major"}),
+        ("torch.cuda.get_device_capability()", {"major", "minor"}),
+        ("torch.cuda.get_device_properties(0).L2_cache_size", {"l2_cache_size"}),
+        ("torch.cuda.get_device_name()", {"name"}),
+        ("torch.cuda.get_device_properties(0).total_memory", {"total_memory"}),
+        ("torch.cuda.mem_get_info()", {"total_memory"}),
+        ("torch.cuda.set_per_process_memory_fraction(0.5)", {"total_memory"}),
+    ],
+)
+def test_a_trial_tells_what_it_asked_of_the_gpu(code, reads, tmp_path):
+    assert trial_of(f"import torch\n{code}\n", tmp_path).gpu_reads == reads
+
+
+def test_where_processes_cannot_be_forked_a_new_python_runs_the_program(tmp_path, monkeypatch):
+    forked = trial_of(LOOP, tmp_path)
+    monkeypatch.setattr(child, "can_fork", lambda: False)
+    started = trial_of(LOOP, tmp_path)
+    assert started.ending is Ending.SETTLED
+    assert started.step_peaks == forked.step_peaks
+    assert started.gpu_reads == forked.gpu_reads
+    with pytest.raises(UsageError, match=r"^this system cannot fork, and .*: put the function"):
+        run_trial(FunctionTarget(lambda: None), A100)
+
+
+def test_trials_that_still_run_end_with_the_one_who_asked(tmp_path):
+    path = tmp_path / "program.py"
+    path.write_text(
+        "import os, sys, time\n"
+        f"open({str(tmp_path)!r} + '/' + sys.argv[1], 'w').write(str(os.getpid()))\n"
+        "time.sleep(0 if sys.argv[1] == 'short' else 600)\n"
+    )
+    requests = [
+        TrialRequest(ProgramTarget(str(path), (length,)), A100) for length in ("short", "long")
+    ]
+    trials = run_all(requests, 2)
+    index, trial = next(trials)
+    assert (index, trial.ending) == (0, Ending.FINISHED)
+    while not (tmp_path / "long").exists() or not (tmp_path / "long").read_text():
+        pass
+    trials.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((tmp_path / "long").read_text()), 0)
+
+
+def test_a_tensor_of_more_than_any_gpu_has_fits_nowhere(tmp_path):
+    text = """
+        import torch
+        kept = torch.empty(2**48, dtype=torch.uint8, device="cuda")
+    """
+    trial = trial_of(text, tmp_path)
+    assert trial.ending is Ending.OUT_OF_MEMORY
+    assert trial.history.devices[0].events[-1].size == 2**48
+    assert MIB * kept(trial) == 0
