@@ -65,10 +65,13 @@ class ProgramTarget:
         """Find and compile the program.
 
         Raises:
-            UsageError: there is no such file or module.
+            UsageError: there is no such file or module, or it is no Python.
         """
-        with main_program.first_on_path(self._folder()):
-            self._find(self.arguments)
+        try:
+            with main_program.first_on_path(self._folder()):
+                self._find(self.arguments)
+        except SyntaxError as error:
+            raise UsageError(f"{error.filename}:{error.lineno}: {error.msg}") from None
 
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:

@@ -1,0 +1,201 @@
+"""``pytorch-memlab fit``: its whole output, its exit codes, and what it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+
+import pytest
+
+from pytorch_memlab.cli import fit
+from pytorch_memlab.cli.main import main
+from pytorch_memlab.fitting import comparison
+from pytorch_memlab.simulation.hardware.presets import PRESETS
+
+SCRIPT = """
+    import sys
+    import torch
+
+    size = int(sys.argv[1].partition("=")[2])
+    print("starts")
+    kept = torch.zeros(size * 2**20, dtype=torch.uint8, device="cuda")
+"""
+
+TABLE = """\
+script.py --mib=40: run without values
+fits on 1 of 2 GPUs; the smallest is 50MiB (50.0 MiB)
+
+GPU                       memory     context        peak        left  fits
+30MiB                   30.0 MiB         0 B    40.0 MiB   -10.0 MiB  no
+50MiB                   50.0 MiB         0 B    40.0 MiB    10.0 MiB  yes
+
+out of memory at script.py:7 in <module>: kept = torch.zeros(size * 2**20, dtyp…
+  asks for 40.0 MiB on 30MiB
+
+peak: the most that PyTorch's allocator takes of the GPU, its cache included;
+  left: what is free beside it and the CUDA context, whose size is an estimate
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path, monkeypatch):
+    """Where the command writes what programs print."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+
+
+def fitted(capsys, *words):
+    """Exit code, standard output, and standard error without the folder of the output."""
+    code = main(["fit", *words])
+    out, err = capsys.readouterr()
+    return code, out, re.sub(r"is in \S+", "is in FOLDER", err)
+
+
+def test_a_table_of_gpus_and_why_the_program_does_not_fit(write, capsys):
+    code, out, err = fitted(capsys, "--gpu", "50MiB,30MiB", write(SCRIPT), "--", "--mib=40")
+    assert out == TABLE
+    assert err == "pytorch-memlab: what the program printed is in FOLDER\n"
+    assert code == 0
+
+
+def test_what_the_program_printed_is_in_the_folder(write, capsys):
+    main(["fit", "--gpu", "50MiB", write(SCRIPT), "--mib=40"])
+    folder = capsys.readouterr().err.split()[-1]
+    assert os.listdir(folder) == ["50MiB.txt"]
+    with open(os.path.join(folder, "50MiB.txt")) as file:
+        assert file.read() == "starts\n"
+
+
+def test_none_fits(write, capsys):
+    code, out, _ = fitted(capsys, "--gpu", "20MiB", "--gpu", "30MiB", write(SCRIPT), "--mib=40")
+    assert code == 3
+    assert out.splitlines()[1] == "fits on none of 2 GPUs"
+
+
+def test_a_module_and_no_output(write, capsys):
+    write("", "package/__init__.py")
+    write("import torch\nkept = torch.zeros(2**20, device='cuda')\n", "package/train.py")
+    code, out, err = fitted(capsys, "--gpu", "50MiB", "-m", "package.train")
+    assert (code, err) == (0, "")
+    assert out.startswith("package.train: run without values\nfits on 1 of 1 GPU: 50MiB (50.0 MiB)")
+
+
+def test_the_error_of_the_program_follows_the_table(write, capsys):
+    code, out, err = fitted(capsys, "--gpu", "t4,a100", write(SCRIPT), "--mib")
+    assert code == 1
+    assert (
+        out
+        == """\
+script.py --mib: run without values
+the program failed on all 2 GPUs
+
+GPU                       memory     context        peak        left  fits
+t4                     14.76 GiB   135.0 MiB                          failed
+a100                   79.15 GiB   501.0 MiB                          failed
+"""
+    )
+    assert err.splitlines()[0] == "pytorch-memlab: what the program printed is in FOLDER"
+    assert err.splitlines()[2] == "Traceback (most recent call last):"
+    assert err.splitlines()[-1] == "ValueError: invalid literal for int() with base 10: ''"
+
+
+def test_a_peak_that_does_not_settle(write, capsys):
+    code, out, _ = fitted(
+        capsys,
+        "--gpu",
+        "1GiB",
+        write("""
+            import torch
+            weight = torch.zeros(2**18, device="cuda", requires_grad=True)
+            optimizer = torch.optim.SGD([weight])
+            kept = []
+            while True:
+                kept.append((weight * 2).sum())
+                kept.append(torch.zeros(2**18, device="cuda"))
+                weight.sum().backward()
+                optimizer.step()
+        """),
+    )
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0] == "script.py: 24 steps without values"
+    assert lines[4].endswith("so far")
+    assert (
+        "the peak did not repeat within 24 steps: their requests are 4.0 MiB to 26.0 MiB,"
+        " and a later step may need more (--steps N runs N steps)"
+    ) in " ".join(out.split())
+
+
+def test_no_tensor_of_the_program_is_on_a_gpu(write, capsys):
+    code, out, _ = fitted(capsys, "--gpu", "1GiB", write("import torch\ntorch.zeros(1)\n"))
+    assert code == 0
+    assert "the program created no CUDA tensor: move the model" in out
+
+
+def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):
+    compare = comparison.compare_gpus
+
+    def interrupted(*args):
+        found = compare(*args)
+        yield next(found)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(comparison, "compare_gpus", interrupted)
+    code, out, err = fitted(capsys, "--gpu", "50MiB,60MiB,t4", write(SCRIPT), "--mib=40")
+    assert code == 130
+    assert out.splitlines()[4:7] == [
+        "50MiB                   50.0 MiB         0 B    40.0 MiB    10.0 MiB  yes",
+        "60MiB                not reached",
+        "t4                   not reached",
+    ]
+    assert err.endswith("pytorch-memlab: interrupted: 1 of 3 GPUs are known\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["nothing.py"], "cannot open the script nothing.py: No such file or directory"),
+        (["-m", "nothing"], "there is no module named nothing"),
+        (["-"], "fit runs a program several times: give the file of a script, not -"),
+        (["broken.py"], "{folder}/broken.py:1: invalid syntax"),
+        (["--gpu", "rtx409", "script.py"], "unknown GPU 'rtx409' (did you mean rtx4090"),
+        (["--gpu", "", "script.py"], "unknown GPU ''"),
+        (["--steps", "0", "script.py"], "--steps is a number of optimizer steps from 1 on, not 0"),
+        (["--num-gpus", "0", "script.py"], "--num-gpus is a number from 1 to 128, not 0"),
+        (["--reserve", "24GiB", "--gpu", "t4", "script.py"], "nothing is left of the GPU's"),
+        (
+            ["--reserve", "much", "script.py"],
+            "--reserve is a size such as '450MiB'",
+        ),
+    ],
+)
+def test_what_cannot_be_carried_out_is_said_in_a_line(words, error, write, capsys, tmp_path):
+    write("x = = 1\n", "broken.py")
+    write(SCRIPT)
+    assert main(["fit", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert len(err.splitlines()) == 1
+    assert err.startswith("pytorch-memlab fit: error: " + error.format(folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--gpus", "t4", "script.py"], "unknown option --gpus: did you mean --gpu?"),
+        ([], "SCRIPT is missing: see --help"),
+        (["--steps", "many", "script.py"], "argument --steps: invalid int value: 'many'"),
+    ],
+)
+def test_a_mistyped_option_is_named(words, error, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main(["fit", *words])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"pytorch-memlab fit: error: {error}\n"
+
+
+def test_all_presets_are_the_default():
+    assert fit.find_gpus(None) == list(PRESETS.items())
+    assert [name for name, _ in fit.find_gpus(["t4", " a100", "t4"])] == ["t4", "a100"]

@@ -1,0 +1,131 @@
+"""``pytorch_memlab.fit`` gives a frame, and a notebook a table with bars."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pandas as pd
+import pytest
+import torch
+
+import pytorch_memlab
+from pytorch_memlab import GPU
+from pytorch_memlab.errors import UsageError
+
+MIB = 2**20
+
+
+class Markup(HTMLParser):
+    """The tags and attributes of a page, and the text of its cells."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.cells = set(), set(), []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attributes}
+        if tag in ("td", "th"):
+            self.cells.append("")
+
+    def handle_data(self, data):
+        if self.cells:
+            self.cells[-1] += data
+
+
+def step():
+    """40 MiB."""
+    return torch.zeros(40 * MIB, dtype=torch.uint8, device="cuda")
+
+
+@pytest.fixture(scope="module")
+def frame():
+    """Of a function on two sizes."""
+    return pytorch_memlab.fit(step, gpus=["64MiB", GPU("<b>", "32MiB", (8, 0), 108)])
+
+
+def test_a_row_for_each_gpu_the_smallest_first(frame):
+    assert list(frame.index) == ["<b>", "64MiB"]
+    assert frame.to_dict("index")["64MiB"] == {
+        "fits": True,
+        "capacity": 64 * MIB,
+        "context": 0,
+        "peak": 40 * MIB,
+        "active_peak": 40 * MIB,
+        "headroom": 24 * MIB,
+        "fails_at": "",
+        "request": 0,
+    }
+    lacking = frame.loc["<b>"]
+    assert (lacking.fits, lacking.headroom, lacking.request) == (False, -8 * MIB, 40 * MIB)
+    assert lacking.fails_at == f"{__file__}:{step.__code__.co_firstlineno + 2}"
+    assert not torch.cuda.is_available()
+
+
+def test_selections_are_plain_frames(frame):
+    fitting = frame[frame.fits]
+    assert type(fitting) is pd.DataFrame
+    assert list(fitting.index) == ["64MiB"]
+    assert type(frame.sort_values("peak")) is pd.DataFrame
+
+
+def test_a_console_shows_the_table_of_the_command(frame):
+    assert repr(frame).splitlines()[:6] == [
+        "step: 3 steps without values",
+        "fits on 1 of 2 GPUs; the smallest is 64MiB (64.0 MiB)",
+        "",
+        "GPU                       memory     context        peak        left  fits",
+        "<b>                     32.0 MiB         0 B    40.0 MiB    -8.0 MiB  no",
+        "64MiB                   64.0 MiB         0 B    40.0 MiB    24.0 MiB  yes",
+    ]
+
+
+def test_a_notebook_shows_bars_that_no_sanitizer_and_no_theme_takes_away(frame):
+    fragment = frame._repr_html_()
+    markup = Markup(fragment)
+    assert markup.tags == {"div", "b", "table", "thead", "tbody", "tr", "th", "td", "p"}
+    assert markup.attributes == {"style", "title"}
+    assert "var(" not in fragment
+    styles = "".join(re.findall('style="([^"]*)"', fragment))
+    assert re.findall("(?<!-)color:", styles) == []
+    assert re.findall("background:(?!linear)", styles) == []
+    rows = [markup.cells[i : i + 7] for i in range(0, len(markup.cells), 7)]
+    assert [row[:7] for row in rows] == [
+        ["GPU", "memory", "context", "peak", "left", "fits", "share of the memory"],
+        ["<b>", "32.0 MiB", "0 B", "40.0 MiB", "-8.0 MiB", "no", "125 %"],
+        ["64MiB", "64.0 MiB", "0 B", "40.0 MiB", "24.0 MiB", "yes", rows[2][6]],
+    ]
+    assert rows[2][6].startswith("62 %")
+    bars = re.findall(r"#2b58 0 ([\d.]+)%|#e448 0 ([\d.]+)%", fragment)
+    assert bars == [("", "100.0"), ("62.5", "")]
+
+
+def test_a_script_and_all_presets(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text("import torch\nkept = torch.zeros(2**20, device='cuda')\n")
+    frame = pytorch_memlab.fit(path)
+    assert len(frame) == len(pytorch_memlab.simulation.hardware.presets.PRESETS)
+    assert set(frame.peak) == {20 * MIB}
+    assert list(frame.capacity) == sorted(frame.capacity)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"gpus": []}, "gpus is empty: name one GPU at least, or leave it out for all presets"),
+        ({"gpus": "rtx409"}, "unknown GPU 'rtx409' \\(did you mean rtx4090"),
+        ({"steps": 0}, "steps is an int from 1 on, not 0"),
+        ({"num_gpus": True}, "num_gpus is an int from 1 on, not True"),
+        ({"others": "much"}, "others is a size such as"),
+    ],
+)
+def test_arguments_that_cannot_be_used(arguments, error):
+    with pytest.raises(UsageError, match=error):
+        pytorch_memlab.fit(step, **arguments)
+
+
+def test_something_that_cannot_be_called():
+    with pytest.raises(UsageError, match="fit takes a function to call, not 3"):
+        pytorch_memlab.fit(3)
