@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.quoted import quoted
 from pytorch_memlab._common.standard_output import write_to_stdout
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
@@ -21,7 +19,6 @@ if TYPE_CHECKING:
     from pytorch_memlab.profiles.differences import Change, Differences
 
 _ROWS = 10
-_PERCENT = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 class DiffCommand:
@@ -77,39 +74,18 @@ class DiffCommand:
         """
         from pytorch_memlab.line_profiler.saved_profile import load
         from pytorch_memlab.profiles.differences import compare
+        from pytorch_memlab.profiles.growth_limit import growth_limit
         from pytorch_memlab.render import differences
 
         del process
         if options.rows < 1:
             raise UsageError(f"--rows is a number from 1 on, not {options.rows}")
-        is_too_much = _limit(options.fail_over)
+        is_too_much = growth_limit("--fail-over", options.fail_over)
         before, after = load(options.before).recorded(), load(options.after).recorded()
         found = compare(before, after)
         names = options.before, options.after
         text = differences.text(names, before, after, found, options.rows)
         return partial(_show, text, _too_large(found, is_too_much, options.fail_over))
-
-
-def _limit(text: str | None) -> Callable[[Change], bool]:
-    """What tells whether a peak grew too much.
-
-    Raises:
-        UsageError: the text is neither a share nor a size.
-    """
-    if text is None:
-        return lambda _: False
-    share = _PERCENT.fullmatch(text.strip())
-    if share:
-        most = float(share[1]) / 100
-        return lambda change: change.growth > most * change.before
-    from pytorch_memlab.simulation.sizes import parse_size
-
-    size = parse_size(text)
-    if size is None or size < 0:
-        raise UsageError(
-            f"--fail-over is a share such as 5% or a size such as 64MiB, not {quoted(text)}"
-        )
-    return lambda change: change.growth > size
 
 
 def _too_large(

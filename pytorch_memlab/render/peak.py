@@ -32,18 +32,28 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
     Returns:
         Lines of at most 80 columns.
     """
-    rows = parts(holders, by)
-    total = holders.peak.active
-    shown = rows if top is None else rows[:top]
-    lines = [head(holders.peak), *failures(holders), ""]
-    for row in shown:
-        lines += _rows(row, total)
-    if len(rows) > len(shown):
-        rest = rows[len(shown) :]
-        lines.append(_row(sum(one.size for one in rest), total, f"{len(rest)} more"))
+    lines = [head(holders.peak), *failures(holders), "", *rows(holders, top, by)]
     if by in ("line", "function"):
         lines += backward_calls(holders)
     return "\n".join(lines) + "\n"
+
+
+def rows(holders: PeakHolders, top: int | None, by: str = "line") -> Iterator[str]:
+    """What holds a peak, the largest part first.
+
+    Args:
+        holders: of the peak.
+        top: how many parts to show; None for all.
+        by: ``line``, ``function``, ``module`` or ``category``.
+    """
+    found = parts(holders, by)
+    total = holders.peak.active
+    shown = found if top is None else found[:top]
+    for part in shown:
+        yield from _rows(part, total)
+    if len(found) > len(shown):
+        rest = found[len(shown) :]
+        yield _row(sum(one.size for one in rest), total, f"{len(rest)} more")
 
 
 def backward_calls(holders: PeakHolders) -> Iterator[str]:

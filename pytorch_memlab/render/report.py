@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import textwrap
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Final, TextIO
@@ -13,7 +11,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .cells import cell, column_parts, failure_note, source_lines
 from .gaps import line_mark
-from .rows import code_of, cut, place_of
+from .rows import code_of, cut, place_of, wrapped
 from .sections import section_lines
 from .terminal import fitting, is_colourful
 from .verdict import sentence
@@ -30,11 +28,9 @@ Segment = tuple[str, str]
 
 Row = list[Segment]
 
-_WIDTH: Final = 80
 _LEAST_CODE_WIDTH: Final = 24
 _CATEGORIES: Final = 3
 _PEAK: Final = "<- peak"
-_UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%)")
 _CODE: Final = "code"
 
 
@@ -132,7 +128,7 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
     for headline in overview.headlines:
         yield from _headline(headline)
         if headline.verdict is not None:
-            yield from ([(line, "")] for line in _wrapped(sentence(headline.verdict)))
+            yield from ([(line, "")] for line in wrapped(sentence(headline.verdict)))
     if overview.failure is not None:
         yield [(cut(_failed(overview.failure)), "bold red")]
     several = len({one.table.device.name for one in overview.functions}) > 1
@@ -171,7 +167,7 @@ def _headline(headline: Headline) -> Iterator[Row]:
     )
     size = prose_size(measured.capacity) if share else ""
     peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{size}{kind}"
-    yield from ([(line, "bold")] for line in _wrapped(peak, indent=""))
+    yield from ([(line, "bold")] for line in wrapped(peak, indent=""))
     yield from ([(line, "")] for line in _where(headline))
     if headline.categories:
         yield from ([(line, "")] for line in _held(headline))
@@ -213,19 +209,9 @@ def _held(headline: Headline) -> list[str]:
     shares = headline.categories
     named = [f"{prose_size(one.size)} {one.name}" for one in shares[:_CATEGORIES]]
     rest = sum(one.size for one in shares[_CATEGORIES:])
-    return _wrapped(
+    return wrapped(
         f"held by {', '.join([*named, *([f'{prose_size(rest)} more'] if rest else [])])}"
     )
-
-
-def _wrapped(text: str, indent: str = "  ") -> list[str]:
-    """Lines of at most 80 columns that keep a number and its unit together."""
-    joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
-    further = f"{indent}  "
-    lines = textwrap.wrap(
-        joined, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
-    )
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
 def _failed(failure: Failure) -> str:

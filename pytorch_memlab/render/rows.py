@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import textwrap
 from typing import TYPE_CHECKING, Final
 
 from .._common.quoted import printable
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from ..records import FunctionInfo
 
 _WIDTH: Final = 80
+_UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%)")
 
 
 def cut(line: str) -> str:
@@ -42,3 +45,18 @@ def code_of(function: FunctionInfo, line: int) -> str:
     place = line - function.first_line
     source = function.source or ()
     return printable(source[place].strip()) if 0 <= place < len(source) else ""
+
+
+def wrapped(text: str, indent: str = "  ") -> list[str]:
+    """Lines of at most 80 columns that keep a number and its unit together.
+
+    Args:
+        text: a sentence.
+        indent: of the first line; two more columns are that of the others.
+    """
+    joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
+    further = f"{indent}  "
+    lines = textwrap.wrap(
+        joined, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

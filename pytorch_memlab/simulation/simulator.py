@@ -161,6 +161,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         }
         self._taken = TakenMemory.of(self._model, context, others)
         self._exits: ExitStack | None = None
+        self._machine: Machine | None = None
         self._is_used = False
 
     def _fresh(self) -> Self:
@@ -183,30 +184,30 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         Returns:
             the simulated machine.
         """
+        return self._entered(None)
+
+    def resume(self) -> Machine:
+        """Begin again, with the GPUs and the tensors that were there when this ended last.
+
+        Returns:
+            the simulated machine; a fresh one if there was none.
+        """
+        return self._entered(self._machine)
+
+    def _entered(self, machine: Machine | None) -> Machine:
         if self._exits is not None:
             raise UsageError("this simulation is on already: make another to nest one")
         self._is_used = True
         try:
             with uninterrupted():
-                machine = self._begin()
+                machine = self._begin(machine)
         except BaseException:  # Ctrl-C too, which waited until all was on
             self.__exit__()
             raise
         return machine
 
-    def _begin(self) -> Machine:
-        settings = AllocatorSettings.parse(settings_string())
-        shapes = None if self._options["compute"] else Shapes()
-        count = self._options["count"]
-        machine = Machine(self._model, count, settings, shapes, self._taken)
-        if not machine.gpus:
-            raise UsageError(
-                f"{visible_devices.NAME}={os.environ[visible_devices.NAME]!r} names none of the "
-                f"{count} simulated GPUs: unset it, or name those from 0 to {count - 1}"
-            )
-        machine.strict = self._options["strict"]
-        if shapes is not None:
-            shapes.reads.strict = bool(self._options["strict"])
+    def _begin(self, machine: Machine | None) -> Machine:
+        machine = self._machine = self._made() if machine is None else machine
         with ExitStack() as exits:
             uncaught.watch()
             exits.callback(uncaught.unwatch)
@@ -219,6 +220,21 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.enter_context(child_processes.simulated(self._model, self._options))
             self._exits = exits.pop_all()
         active.simulations[id(self)] = self
+        return machine
+
+    def _made(self) -> Machine:
+        settings = AllocatorSettings.parse(settings_string())
+        shapes = None if self._options["compute"] else Shapes()
+        count = self._options["count"]
+        machine = Machine(self._model, count, settings, shapes, self._taken)
+        if not machine.gpus:
+            raise UsageError(
+                f"{visible_devices.NAME}={os.environ[visible_devices.NAME]!r} names none of the "
+                f"{count} simulated GPUs: unset it, or name those from 0 to {count - 1}"
+            )
+        machine.strict = self._options["strict"]
+        if shapes is not None:
+            shapes.reads.strict = bool(self._options["strict"])
         return machine
 
     def __exit__(self, *exc: Any) -> None:

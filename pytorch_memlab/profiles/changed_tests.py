@@ -1,0 +1,116 @@
+"""How the memory of tests changed since a baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ..records import FunctionInfo
+from .differences import Change
+from .matching import match_functions, match_lines
+from .measured_tests import HoldingLine, MeasuredTest
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedTest:
+    """A test in a baseline and now, or in one of them.
+
+    Args:
+        name: its node id.
+        before: in the baseline; None for a new test.
+        after: now; None for a test that is gone.
+    """
+
+    name: str
+    before: MeasuredTest | None
+    after: MeasuredTest | None
+
+    @property
+    def change(self) -> Change | None:
+        """How the peak changed; None if it cannot be compared."""
+        if self.before is None or self.after is None or not self.is_on_one_gpu:
+            return None
+        return Change(self.before.peak, self.after.peak)
+
+    @property
+    def is_on_one_gpu(self) -> bool:
+        """Whether the GPU is the same one, both times simulated or not."""
+        if self.before is None or self.after is None:
+            return True
+        return (self.before.gpu, self.before.simulated) == (self.after.gpu, self.after.simulated)
+
+
+def changed_tests(
+    before: Mapping[str, MeasuredTest], after: Mapping[str, MeasuredTest]
+) -> list[ChangedTest]:
+    """All tests of both, the largest change first, then those that cannot be compared.
+
+    Args:
+        before: the baseline by node ids.
+        after: the tests now.
+    """
+    tests = [
+        ChangedTest(name, before.get(name), after.get(name)) for name in sorted({**before, **after})
+    ]
+    return sorted(tests, key=lambda one: -abs(one.change.growth) if one.change else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedLine:
+    """A line that holds memory at the peak of a test, in a baseline or now.
+
+    Args:
+        line: as it is now; as it was if it holds nothing now.
+        change: its bytes.
+    """
+
+    line: HoldingLine
+    change: Change
+
+
+def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine]:
+    """The lines that hold more or less than before, the largest change first.
+
+    Lines match by their code, also where they moved or their function was renamed.
+
+    Args:
+        before: the test in the baseline.
+        after: the test now.
+    """
+    left, right = _by_function(before.holders), _by_function(after.holders)
+    names = list(left), list(right)
+    infos = [_info(key, left[key]) for key in left], [_info(key, right[key]) for key in right]
+    found: list[ChangedLine] = []
+    for one, other in match_functions(*infos):
+        lines = left[names[0][one]] if one is not None else []
+        others = right[names[1][other]] if other is not None else []
+        pairs = (
+            match_lines(infos[0][one], infos[1][other])
+            if one is not None and other is not None
+            else {}
+        )
+        matched = {number - 1: place - 1 for place, number in pairs.items() if place and number}
+        for number, line in enumerate(others):
+            place = matched.get(number)
+            was = 0 if place is None else lines[place].size
+            found.append(ChangedLine(line, Change(was, line.size)))
+        gone = set(range(len(lines))) - set(matched.values())
+        found += [ChangedLine(lines[place], Change(lines[place].size, 0)) for place in sorted(gone)]
+    changed = [one for one in found if one.change.growth]
+    return sorted(changed, key=lambda one: -abs(one.change.growth))
+
+
+_Key = tuple[str, str]
+
+
+def _by_function(holders: Sequence[HoldingLine]) -> dict[_Key, list[HoldingLine]]:
+    found: dict[_Key, list[HoldingLine]] = {}
+    for holder in sorted(holders, key=lambda one: one.line):
+        found.setdefault((holder.file, holder.function), []).append(holder)
+    return found
+
+
+def _info(key: _Key, lines: Sequence[HoldingLine]) -> FunctionInfo:
+    """A function of which only these lines are known: its header is line 0."""
+    file, name = key
+    return FunctionInfo(name, file, 0, (f"def {name}", *(one.code for one in lines)))

@@ -1,0 +1,185 @@
+"""The GPU memory that one test uses, measured while it runs."""
+
+from __future__ import annotations
+
+import linecache
+from typing import TYPE_CHECKING
+
+from ..devices import find_devices, simulated_machine
+from ..history.recorder import Recording
+from ..profiles.measured_tests import HoldingLine, MeasuredTest
+from ..records import GapKind
+from ..scopes import DevicePeaks, RunPeaks
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..devices import Device, Gaps
+    from ..history.holders import PeakHolders
+
+_NOTHING = DevicePeaks(0, 0, 0)
+_HOLDERS = 20
+
+
+class GPUMemory:
+    """The GPU memory of a test, in bytes; before the test begins, everything is 0."""
+
+    def __init__(self) -> None:
+        self._peaks = RunPeaks()
+        self._recording: Recording | None = None
+        self._before: dict[str, int] = {}
+        self._requests = 0
+        self._gaps: dict[str, Gaps] = {}
+        self._devices: dict[str, Device] = {}
+        self._is_open = False
+        self._lower_bounds: set[str] = set()
+
+    def begin(self) -> None:
+        """The test itself begins."""
+        self._devices = {one.name: one for one in find_devices() if one.name != "cpu"}
+        self._gaps = {
+            name: one.gaps() for name, one in self._devices.items() if one.gaps is not None
+        }
+        self._before = {name: _in_use(one) for name, one in self._devices.items()}
+        self._requests = sum(map(_requests, self._devices.values()))
+        self._recording = Recording(history=simulated_machine() is None)
+        self._recording.begin()
+        self._peaks.begin()
+        self._is_open = True
+
+    def end(self) -> None:
+        """The test itself is over; what it used stays known."""
+        self._is_open = False
+        self._peaks.end()
+        if self._recording is not None:
+            self._recording.end()
+        self._lower_bounds = self._not_counted()
+
+    @property
+    def peak(self) -> int:
+        """Most bytes in use on a GPU since the test began, those of its fixtures among them."""
+        return self._highest()[1].active
+
+    @property
+    def reserved(self) -> int:
+        """Most bytes that PyTorch took from that GPU."""
+        return self._highest()[1].reserved
+
+    @property
+    def in_use(self) -> int:
+        """Bytes in use now, on the GPU that has most of them."""
+        return max(map(_in_use, self._devices.values()), default=0)
+
+    @property
+    def was_used(self) -> bool:
+        """Whether memory was in use, or asked for."""
+        asked = sum(map(_requests, self._devices.values())) != self._requests
+        return asked or self.peak > 0
+
+    @property
+    def holders(self) -> PeakHolders:
+        """What held the memory at the peak: ``by_line()``, ``by_module()``, ``by_category()``.
+
+        Raises:
+            HistoryError: nothing was recorded.
+        """
+        recording = self._recording or Recording()
+        reopens = self._is_open and simulated_machine() is None
+        if reopens:  # PyTorch's own history is read at its end
+            recording.end()
+        try:
+            return recording.peak_holders()
+        finally:
+            if reopens:
+                recording.begin()
+
+    def holders_of_peak(self) -> PeakHolders | None:
+        """The holders on the GPU with the highest peak; None if they were not recorded."""
+        name = self._highest()[0]
+        if self._recording is None:
+            return None
+        return self._recording.all_peak_holders().get(name)
+
+    def measured(self, limit: int | None, folder: Path) -> MeasuredTest:
+        """What was measured, as data.
+
+        Args:
+            limit: of the test.
+            folder: of the project.
+        """
+        name, peaks = self._highest()
+        device = self._devices.get(name)
+        info = None if device is None else device.info
+        return MeasuredTest(
+            name,
+            "" if info is None else info.description,
+            info is not None and info.simulated,
+            peaks.active,
+            peaks.reserved,
+            self._before.get(name, 0),
+            name in self._lower_bounds,
+            limit,
+            _holding_lines(self.holders_of_peak(), folder),
+        )
+
+    def __repr__(self) -> str:
+        """The bytes."""
+        return f"<gpu_memory: peak {self.peak:,} bytes, {self.in_use:,} in use>"
+
+    def _highest(self) -> tuple[str, DevicePeaks]:
+        """The device with the highest peak."""
+        found = self._peaks.highest
+        first = next(iter(self._devices), "cuda:0")
+        return max(found.items(), key=lambda one: one[1].active, default=(first, _NOTHING))
+
+    def _not_counted(self) -> set[str]:
+        """Devices on which a simulation did not count all memory."""
+        found = set()
+        for name, before in self._gaps.items():
+            gaps = self._devices[name].gaps
+            after: Gaps = {} if gaps is None else gaps()
+            if any(
+                gap.kind in (GapKind.UNMODELLED, GapKind.UNCOUNTED)
+                and (key not in before or gap.calls > before[key].calls)
+                for key, gap in after.items()
+            ):
+                found.add(name)
+        return found
+
+
+def _in_use(device: Device) -> int:
+    stats = device.stats()
+    return int(stats["active_bytes"]["all"]["current"]) if stats else 0
+
+
+def _requests(device: Device) -> int:
+    """How many requests there were so far, also those that failed."""
+    stats = device.stats()
+    return int(stats["active"]["all"]["allocated"] + stats.get("num_ooms", 0)) if stats else 0
+
+
+def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLine, ...]:
+    from ..render.source_line import source_line
+
+    if holders is None:
+        return ()
+    lines = holders.by_line()[:_HOLDERS]
+    for file in {one.file for one in lines}:
+        linecache.checkcache(file)
+    return tuple(
+        HoldingLine(
+            _shown(one.file, folder),
+            one.line or 0,
+            one.function,
+            source_line(one.file, one.line),
+            one.size,
+        )
+        for one in lines
+    )
+
+
+def _shown(file: str, folder: Path) -> str:
+    """A path as seen from the folder of the project, where it is in it."""
+    prefix = f"{folder.as_posix()}/"
+    path = file.replace("\\", "/")
+    return path.removeprefix(prefix)

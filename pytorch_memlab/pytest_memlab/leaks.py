@@ -1,0 +1,90 @@
+"""What stays in use when a test and its fixtures are over."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import dataclass, replace
+
+import torch
+
+from ..devices.allocations import Allocation, allocations_of, workspaces_of
+from ..history.holders import PeakHolders
+from ..history.recorder import live_holders
+
+_Address = tuple[int, int]
+"""Index of a GPU, and the address of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Blocks that stayed in use.
+
+    Args:
+        device: index of the GPU that has most of them.
+        size: bytes of them there.
+        blocks: how many they are.
+        holders: the lines that made them; None if they were not recorded.
+    """
+
+    device: int
+    size: int
+    blocks: int
+    holders: PeakHolders | None
+
+
+class LeakCheck:
+    """Compares the blocks in use after a test with those before it.
+
+    Workspaces of kernels do not count, nor does what fixtures of a module or a session allocated
+    when they were set up.
+    """
+
+    def __init__(self) -> None:
+        self._known = {address for address, _ in _blocks()}
+
+    def expect(self) -> None:
+        """What is in use now does not count: a fixture made it that outlives the test."""
+        self._known |= {address for address, _ in _blocks()}
+
+    def found(self) -> Leak:
+        """What stayed in use, on the GPU that has most of it."""
+        gc.collect()
+        new = [
+            (index, one)
+            for (index, address), one in _blocks()
+            if (index, address) not in self._known
+        ]
+        sizes: dict[int, list[Allocation]] = {}
+        for index, one in new:
+            sizes.setdefault(index, []).append(one)
+        if not sizes:
+            return Leak(0, 0, 0, None)
+        device = max(sizes, key=lambda index: sum(one.size for one in sizes[index]))
+        blocks = sizes[device]
+        return Leak(
+            device,
+            sum(one.size for one in blocks),
+            len(blocks),
+            _holders_of(device, {one.address for one in blocks}),
+        )
+
+
+def _blocks() -> list[tuple[_Address, Allocation]]:
+    """The blocks in use on all GPUs, without the workspaces of kernels."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        blocks = allocations_of(device) or []
+        workspaces = workspaces_of(device).addresses or () if blocks else ()
+        found += [((index, one.address), one) for one in blocks if one.address not in workspaces]
+    return found
+
+
+def _holders_of(device: int, addresses: set[int]) -> PeakHolders | None:
+    """The lines that made some blocks of a simulated GPU."""
+    living = live_holders(device)
+    if living is None:
+        return None
+    blocks = tuple(one for one in living.peak.blocks if one.address in addresses)
+    size = sum(one.size for one in blocks)
+    return PeakHolders(replace(living.peak, active=size, blocks=blocks), living.stacks)

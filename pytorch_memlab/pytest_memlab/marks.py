@@ -1,0 +1,88 @@
+"""What the marks of a test ask for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from .._common.quoted import quoted
+from ..errors import UsageError
+from ..simulation.sizes import parse_size
+
+if TYPE_CHECKING:
+    import pytest
+
+_LIMIT: Final = "gpu_memory_limit"
+_LEAKS: Final = "gpu_leaks"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a test may use.
+
+    Args:
+        peak: most bytes in use while it runs; None for any.
+        leaks: most bytes that stay in use after it; None for any.
+        gpu: that is simulated where there is none; None for the default.
+    """
+
+    peak: int | None
+    leaks: int | None
+    gpu: str | None
+
+
+def limits_of(item: pytest.Item) -> Limits:
+    """The limits of a test; of several marks of one name the closest counts.
+
+    Args:
+        item: the test.
+
+    Raises:
+        UsageError: a mark has other arguments than it takes.
+    """
+    peak, gpu = _read(item, _LIMIT, "2 GiB")
+    leaks, gpu_of_leaks = _read(item, _LEAKS, "1 MiB")
+    if gpu is not None and gpu_of_leaks is not None and gpu != gpu_of_leaks:
+        raise UsageError(
+            f"{_LIMIT} has gpu={quoted(gpu)} and {_LEAKS} has gpu={quoted(gpu_of_leaks)}:"
+            " a test runs on one"
+        )
+    return Limits(peak, leaks, gpu_of_leaks if gpu is None else gpu)
+
+
+def _read(item: pytest.Item, name: str, example: str) -> tuple[int | None, str | None]:
+    mark = item.get_closest_marker(name)
+    if mark is None:
+        return None, None
+    try:
+        size, gpu = _arguments(*mark.args, **mark.kwargs)
+    except TypeError:
+        given = [*map(repr, mark.args), *(f"{key}={one!r}" for key, one in mark.kwargs.items())]
+        raise UsageError(
+            f'{name} takes a size and a GPU, such as {name}("{example}", gpu="a100"),'
+            f" not {name}({', '.join(given)})"
+        ) from None
+    return _size(name, size, example), _gpu(name, gpu)
+
+
+def _arguments(size: Any, gpu: Any = None) -> tuple[Any, Any]:
+    return size, gpu
+
+
+def _size(name: str, size: Any, example: str) -> int:
+    known = isinstance(size, (int, str)) and not isinstance(size, bool)
+    read = parse_size(size) if isinstance(size, str) else size
+    if not known or read is None or read < 0:
+        raise UsageError(f'{name} takes a size such as "{example}", or bytes, not {quoted(size)}')
+    return int(read)
+
+
+def _gpu(name: str, gpu: Any) -> str | None:
+    if gpu is None:
+        return None
+    if not isinstance(gpu, str):
+        raise UsageError(f'{name} takes a GPU such as gpu="a100" or gpu="24GiB", not {quoted(gpu)}')
+    from ..simulation.hardware.presets import find_gpu
+
+    find_gpu(gpu)
+    return gpu

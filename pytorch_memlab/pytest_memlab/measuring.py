@@ -1,0 +1,206 @@
+"""Measures the tests that ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from ..devices.failed_request import observe
+from ..errors import MemlabError
+from ..history.recorder import Recording
+from ..out_of_memory import uncaught
+from ..profiles.changed_tests import ChangedTest, changed_lines
+from ..profiles.growth_limit import growth_limit
+from ..pytest_plugin import asks_for_memory
+from ..render import memory_of_tests
+from ..render.saved_tests import load
+from ..simulation import active
+from .gpu_memory import GPUMemory
+from .leaks import LeakCheck
+from .machines import MachinesOfTests
+from .marks import Limits, limits_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..profiles.measured_tests import MeasuredTest
+
+_NAME: Final = "memlab-measuring"
+_KEY: Final = pytest.StashKey["RunOfTest"]()
+_MISTAKE: Final = pytest.StashKey[str]()
+_SECTION: Final = "GPU memory"
+REPORT_FIELD: Final = "memlab"
+"""The attribute of a test's report that has its memory; xdist sends it along."""
+
+
+def register(config: pytest.Config) -> None:
+    """Measure from now on; a second call has no effect.
+
+    Args:
+        config: of the session.
+    """
+    if not config.pluginmanager.has_plugin(_NAME):
+        config.pluginmanager.register(MeasuredTests(config), _NAME)
+
+
+def gpu_memory_of(item: pytest.Item) -> GPUMemory:
+    """What a test's fixture gives it.
+
+    Args:
+        item: the test.
+    """
+    run = item.stash.get(_KEY, None)
+    return GPUMemory() if run is None else run.memory
+
+
+class RunOfTest:
+    """One test that is measured.
+
+    Args:
+        limits: what it may use.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.memory = GPUMemory()
+        self.leaks: LeakCheck | None = None
+        self.has_ended = False
+        self.has_passed = False
+
+
+class MeasuredTests:
+    """The hooks that measure.
+
+    Args:
+        config: of the session.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._folder = config.rootpath
+        self._measures_all = bool(config.getoption("memlab_gpu"))
+        self._machines = MachinesOfTests()
+        self._current: RunOfTest | None = None
+        self._increase = config.getoption("memlab_fail_on_increase")
+        self._grew_too_much = growth_limit("--memlab-fail-on-increase", self._increase)
+        self._baseline: Mapping[str, MeasuredTest] = {}
+        path = config.getoption("memlab_baseline")
+        if path:
+            with open(path, encoding="utf-8") as file:
+                self._baseline = load(file.read(), path)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Give a test its GPUs, from before its fixtures until after them."""
+        if not self._measures_all and not asks_for_memory(item):
+            return (yield)
+        try:
+            limits = limits_of(item)
+        except MemlabError as error:
+            item.stash[_MISTAKE] = str(error)
+            return (yield)
+        with self._machines.simulated(limits.gpu):
+            run = item.stash[_KEY] = self._current = RunOfTest(limits)
+            if active.machine is None:
+                observe()
+            # Lines of what fixtures allocate are known while this is on.
+            lines = Recording()
+            lines.begin()
+            if limits.leaks is not None:
+                run.leaks = LeakCheck()
+            try:
+                return (yield)
+            finally:
+                self._current = None
+                del item.stash[_KEY]
+                lines.end()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Fail a test whose mark cannot be read."""
+        mistake = item.stash.get(_MISTAKE, None)
+        if mistake is not None:
+            pytest.fail(mistake, pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(
+        self, fixturedef: pytest.FixtureDef[Any]
+    ) -> Generator[None, object, object]:
+        """Note what a fixture allocates that outlives the test."""
+        result = yield
+        if fixturedef.scope != "function" and self._current and self._current.leaks:
+            self._current.leaks.expect()
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Measure the test itself; fail it where it used too much."""
+        run = item.stash.get(_KEY, None)
+        if run is None:
+            return (yield)
+        run.memory.begin()
+        try:
+            result = yield
+        finally:
+            run.memory.end()
+        run.has_ended = True
+        self._check(item, run)
+        return result
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
+        """Fail a test of which too much stays in use."""
+        result = yield
+        run = item.stash.get(_KEY, None)
+        if run is not None and run.leaks is not None and run.has_passed:
+            if isinstance(item, pytest.Function):
+                item.funcargs.clear()  # pytest forgets them a moment later
+            leak = run.leaks.found()
+            if run.limits.leaks is not None and leak.size > run.limits.leaks:
+                pytest.fail(
+                    memory_of_tests.leak(
+                        leak.device, leak.size, leak.blocks, run.limits.leaks, leak.holders
+                    ),
+                    pytrace=False,
+                )
+        return result
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Add the memory, and the explanation where a GPU ran out of it."""
+        report = yield
+        run = item.stash.get(_KEY, None)
+        if run is None:
+            return report
+        error = None if call.excinfo is None else call.excinfo.value
+        explained = None if error is None else uncaught.add(error)
+        if explained is not None:
+            explained.is_shown = True
+            report.sections.append((_SECTION, explained.text))
+        if call.when == "call":
+            run.has_passed = report.passed
+            if run.has_ended:
+                measured = run.memory.measured(run.limits.peak, self._folder)
+                setattr(report, REPORT_FIELD, asdict(measured))
+        return report
+
+    def _check(self, item: pytest.Item, run: RunOfTest) -> None:
+        limit = run.limits.peak
+        if getattr(item, "_excinfo", None):  # of a unittest.TestCase that failed
+            return
+        measured = run.memory.measured(limit, self._folder)
+        if limit is not None and measured.peak > limit:
+            text = memory_of_tests.over_limit(measured, limit, run.memory.holders_of_peak())
+            pytest.fail(text, pytrace=False)
+        before = self._baseline.get(item.nodeid)
+        change = ChangedTest(item.nodeid, before, measured).change
+        if before is not None and change is not None and self._grew_too_much(change):
+            lines = changed_lines(before, measured)
+            text = memory_of_tests.increased(measured, change, self._increase, lines)
+            pytest.fail(text, pytrace=False)
+        if not run.memory.was_used and (limit is not None or run.limits.leaks is not None):
+            item.warn(pytest.PytestWarning(memory_of_tests.unused(item.name)))

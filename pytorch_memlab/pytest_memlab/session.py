@@ -1,0 +1,124 @@
+"""What the plugin's options do with a whole session: the GPU, the summary, the saved file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from .._common.atomic_write import check_writable, write_file
+from ..errors import MemlabError
+from ..profiles.changed_tests import ChangedTest
+from ..profiles.growth_limit import growth_limit
+from ..render import memory_of_tests
+from ..render.saved_tests import from_report, load, text_of
+
+if TYPE_CHECKING:
+    from ..profiles.measured_tests import MeasuredTest
+
+_NAME: Final = "memlab-session"
+_FIELD: Final = "memlab"
+
+
+def begin(config: pytest.Config) -> None:
+    """Carry the options out.
+
+    Args:
+        config: of the session.
+
+    Raises:
+        UsageError: pytest's: an option cannot be carried out.
+    """
+    try:
+        results = SessionResults(config)
+        gpu = config.getoption("memlab_gpu")
+        if gpu and not _hands_tests_out(config):
+            _simulate(config, gpu)
+    except OSError as error:
+        raise pytest.UsageError(f"cannot read {error.filename}: {error.strerror}") from None
+    except MemlabError as error:
+        raise pytest.UsageError(str(error)) from None
+    if not _is_worker(config):
+        config.pluginmanager.register(results, _NAME)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    """Whether another process, which xdist started this one for, shows the results."""
+    return hasattr(config, "workerinput")
+
+
+def _hands_tests_out(config: pytest.Config) -> bool:
+    """Whether the tests run in other processes."""
+    return config.getoption("dist", "no") != "no" and not _is_worker(config)
+
+
+def _simulate(config: pytest.Config, gpu: str) -> None:
+    from ..simulation.simulator import simulate
+    from .measuring import register
+
+    simulation = simulate(gpu)
+    simulation.__enter__()
+    config.add_cleanup(simulation.__exit__)
+    register(config)
+
+
+class SessionResults:
+    """The memory of all tests, as it comes in.
+
+    Args:
+        config: of the session.
+
+    Raises:
+        UsageError: an option cannot be carried out.
+        ProfileError: the baseline is no file of tests.
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._tests: dict[str, MeasuredTest] = {}
+        self._shows = config.getoption("memlab")
+        self._path = config.getoption("memlab_save")
+        self._baseline: dict[str, MeasuredTest] | None = None
+        path = config.getoption("memlab_baseline")
+        increase = config.getoption("memlab_fail_on_increase")
+        growth_limit("--memlab-fail-on-increase", increase)
+        if increase and not path:
+            raise pytest.UsageError(
+                "--memlab-fail-on-increase compares with a baseline: give --memlab-baseline FILE"
+            )
+        if path:
+            with open(path, encoding="utf-8") as file:
+                self._baseline = load(file.read(), path)
+        if self._path:
+            check_writable(self._path)
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        """A test has ended, here or in a process of xdist."""
+        data = getattr(report, _FIELD, None)
+        if data is not None:
+            self._tests[report.nodeid] = from_report(data)
+
+    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+        """Show the tests, and write the file."""
+        compared = [
+            ChangedTest(name, (self._baseline or {}).get(name), test)
+            for name, test in self._tests.items()
+        ]
+        if self._shows or self._baseline is not None:
+            terminalreporter.write_sep("=", "GPU memory")
+            lines = memory_of_tests.summary(compared, has_baseline=self._baseline is not None)
+            for line in lines:
+                terminalreporter.write_line(line)
+        if self._path:
+            try:
+                write_file(
+                    config.invocation_params.dir / self._path,
+                    text_of(self._tests),
+                    called=self._path,
+                )
+            except MemlabError as error:
+                terminalreporter.write_line(str(error), red=True)
+                return
+            terminalreporter.write_line(
+                f"GPU memory of {memory_of_tests.counted(len(self._tests))} written to {self._path}"
+            )

@@ -1,0 +1,96 @@
+"""The pytest plugin: options, marks and a fixture. What measures is loaded when a test asks for it.
+
+Tests that have neither a mark of this plugin nor its fixture run as they do without it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from .pytest_memlab.gpu_memory import GPUMemory
+
+MARKS: Final = {
+    "gpu_memory_limit": 'gpu_memory_limit(size, gpu=None): fail if more than size, such as "2 GiB",'
+    " is in use on a GPU while the test runs. gpu is simulated where there is none",
+    "gpu_leaks": "gpu_leaks(size, gpu=None): fail if more than size stays in use when the test and"
+    " its fixtures are over",
+}
+FIXTURE: Final = "gpu_memory"
+_OPTIONS: Final = (
+    "memlab",
+    "memlab_save",
+    "memlab_baseline",
+    "memlab_fail_on_increase",
+    "memlab_gpu",
+)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the options."""
+    add = parser.getgroup("memlab", "GPU memory (pytorch-memlab)").addoption
+    add(
+        "--memlab",
+        action="store_true",
+        help="show the peak of GPU memory of each test that has a mark of pytorch-memlab, or uses"
+        " gpu_memory",
+    )
+    add("--memlab-save", metavar="FILE", help="write these peaks to a JSON file")
+    add(
+        "--memlab-baseline",
+        metavar="FILE",
+        help="compare the peaks with those of a file that --memlab-save wrote",
+    )
+    add(
+        "--memlab-fail-on-increase",
+        metavar="SHARE|SIZE",
+        help="fail a test whose peak grew by more than this since the baseline, such as 5%% or"
+        " 64MiB",
+    )
+    add(
+        "--memlab-gpu",
+        metavar="GPU",
+        help="simulate this GPU, such as a100 or 24GiB, in the whole session, and measure all"
+        " tests, also those without a mark",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Declare the marks; load what the options need."""
+    for line in MARKS.values():
+        config.addinivalue_line("markers", line)
+    if not any(config.getoption(name) for name in _OPTIONS):
+        return
+    from .pytest_memlab.session import begin
+
+    begin(config)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
+    """Load what measures, if a test asks for it."""
+    if any(map(asks_for_memory, items)):
+        from .pytest_memlab.measuring import register
+
+        register(config)
+
+
+def asks_for_memory(item: pytest.Item) -> bool:
+    """Whether a test has a mark of this plugin, or uses its fixture."""
+    if FIXTURE in getattr(item, "fixturenames", ()):
+        return True
+    return any(mark.name in MARKS for mark in item.iter_markers())
+
+
+@pytest.fixture
+def gpu_memory(request: Any) -> GPUMemory:
+    """GPU memory that the test uses, in bytes: ``peak``, ``in_use``, and the peak's ``holders``.
+
+    The peak is that of the test itself, with what its fixtures hold.
+    """
+    from .pytest_memlab.measuring import gpu_memory_of
+
+    return gpu_memory_of(request.node)

@@ -1,0 +1,188 @@
+"""What pytest says of the GPU memory of tests."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
+from . import peak
+from .differences import percent, signed
+from .rows import cut, wrapped
+
+if TYPE_CHECKING:
+    from ..history.holders import PeakHolders, Share
+    from ..profiles.changed_tests import ChangedLine, ChangedTest
+    from ..profiles.differences import Change
+    from ..profiles.measured_tests import MeasuredTest
+
+_LINES: Final = 8
+_PARTS: Final = 4
+_TESTS: Final = 25
+_NO_TESTS: Final = (
+    "no test was measured: none that ran has a mark gpu_memory_limit or gpu_leaks, or uses"
+    " gpu_memory; --memlab-gpu GPU measures all"
+)
+_LOWER_BOUND: Final = "?: a lower bound, the simulation did not count all memory"
+
+
+def over_limit(test: MeasuredTest, limit: int, holders: PeakHolders | None) -> str:
+    """A test that used more than its mark allows, and what held the memory.
+
+    Args:
+        test: what was measured.
+        limit: bytes that it may use.
+        holders: of its peak; None if they were not recorded.
+    """
+    head = f"GPU memory is over the limit of {prose_size(limit)}: {_peak(test)}"
+    return "\n".join([*wrapped(head, ""), *_before(test), *_held(holders)])
+
+
+def increased(test: MeasuredTest, change: Change, limit: str, lines: Sequence[ChangedLine]) -> str:
+    """A test whose peak grew too much since the baseline, and the lines that did it.
+
+    Args:
+        test: what was measured.
+        change: of its peak.
+        limit: the option.
+        lines: what changed, the largest change first.
+    """
+    growth = f"{prose_size(change.before)} to {prose_size(change.after)} ({percent(change)})"
+    head = [
+        *wrapped(f"GPU memory grew from {growth}, more than --memlab-fail-on-increase {limit}", ""),
+        *wrapped(_peak(test)),
+    ]
+    rows = [row for one in lines[:_LINES] for row in _changed(one)]
+    return "\n".join([*head, *(["", "lines that hold more or less:", *rows] if rows else [])])
+
+
+def leak(device: int, size: int, blocks: int, limit: int, holders: PeakHolders | None) -> str:
+    """A test of which too much stayed in use, and the lines that allocated it.
+
+    Args:
+        device: index of the GPU.
+        size: bytes that stayed.
+        blocks: how many blocks they are.
+        limit: bytes that may stay.
+        holders: of these blocks; None if they were not recorded.
+    """
+    count = f"{blocks} block{'s' * (blocks != 1)}"
+    head = (
+        f"GPU memory leak of {prose_size(size)} in {count} on {peak.device_name(device)}, more"
+        f" than {prose_size(limit)}: it stays in use when the test and its fixtures are over"
+    )
+    return "\n".join([*wrapped(head, ""), *_held(holders)])
+
+
+def unused(name: str) -> str:
+    """A test whose limit means nothing, because it uses no GPU.
+
+    Args:
+        name: of the test.
+    """
+    return (
+        f"{name} has a mark for GPU memory and made no CUDA tensor: a device that was chosen when"
+        " the file was imported is the CPU; choose it in the test or in a fixture"
+    )
+
+
+def counted(tests: int) -> str:
+    """A number of tests."""
+    return f"{tests} test{'s' * (tests != 1)}"
+
+
+def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str]:
+    """The peaks of all tests, the highest first.
+
+    Args:
+        tests: with their memory now, and that of the baseline if there is one.
+        has_baseline: whether changes are shown.
+    """
+    measured = [(one, one.after) for one in tests if one.after is not None]
+    if not measured:
+        yield _NO_TESTS
+        return
+    gpus = list(dict.fromkeys(_gpu(test) for _, test in measured))
+    yield f"peak of the memory in use while the test ran, on {', '.join(gpus)}"
+    heads = ["peak", "limit", *(["change", ""] if has_baseline else [])]
+    rows = [
+        [
+            prose_size(test.peak) + "?" * test.is_lower_bound,
+            "" if test.limit is None else prose_size(test.limit),
+            *(_change(one) if has_baseline else ()),
+        ]
+        for one, test in measured
+    ]
+    order = sorted(range(len(rows)), key=lambda place: -measured[place][1].peak)[:_TESTS]
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    yield _row(heads, widths, "test")
+    for place in order:
+        yield _row(rows[place], widths, printable(measured[place][0].name))
+    if len(rows) > len(order):
+        yield f"{len(rows) - len(order)} more: --memlab-save FILE keeps all"
+    if any(test.is_lower_bound for _, test in measured):
+        yield _LOWER_BOUND
+
+
+def _row(cells: Sequence[str], widths: Sequence[int], name: str) -> str:
+    return "  ".join([*(one.rjust(width) for one, width in zip(cells, widths, strict=True)), name])
+
+
+def _change(one: ChangedTest) -> list[str]:
+    if one.before is None:
+        return ["new", ""]
+    if one.change is None:
+        return ["other GPU", ""]
+    return [signed(one.change.growth), percent(one.change)] if one.change.growth else ["same", ""]
+
+
+def _peak(test: MeasuredTest) -> str:
+    bound = "at least " * test.is_lower_bound
+    return f"peak {bound}{prose_size(test.peak)} in use on {test.device} ({_gpu(test)})"
+
+
+def _gpu(test: MeasuredTest) -> str:
+    if not test.gpu:
+        return "no GPU"
+    if test.simulated and not test.gpu.startswith("Simulated GPU"):
+        return printable(f"simulated {test.gpu}")
+    return printable(test.gpu)
+
+
+def _before(test: MeasuredTest) -> list[str]:
+    if not test.before:
+        return []
+    return [
+        f"  {prose_size(test.before)} were in use before it began, by fixtures or earlier tests"
+    ]
+
+
+def _held(holders: PeakHolders | None) -> Iterator[str]:
+    """The lines, categories and modules that hold memory."""
+    if holders is None or not holders.peak.blocks:
+        return
+    yield ""
+    yield "held by these lines:"
+    yield from peak.rows(holders, _LINES)
+    yield from _shares("as", holders.by_category())
+    modules = [one for one in holders.by_module() if one.name]
+    yield from _shares("in modules", modules)
+
+
+def _shares(head: str, shares: Sequence[Share]) -> Iterator[str]:
+    if not shares:
+        return
+    named = [f"{prose_size(one.size)} {printable(one.name)}" for one in shares[:_PARTS]]
+    rest = sum(one.size for one in shares[_PARTS:])
+    found = ", ".join([*named, *([f"{prose_size(rest)} more"] if rest else [])])
+    yield from wrapped(f"{head}: {found}", "")
+
+
+def _changed(one: ChangedLine) -> Iterator[str]:
+    line = one.line
+    place = f"{os.path.basename(line.file)}:{line.line}  " if line.file else ""
+    yield cut(f"{signed(one.change.growth):>12}  {printable(place + line.function)}")
+    if line.code:
+        yield cut(f"{'':14}{printable(line.code)}")

@@ -1,0 +1,115 @@
+"""The GPU memory of tests in a JSON file. Reading executes nothing, and checks every field."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any, Final
+
+import pytorch_memlab
+
+from ..errors import ProfileError
+from ..profiles.measured_tests import HoldingLine, MeasuredTest
+from .checked_json import Checked, DamagedError
+
+FORMAT: Final = "pytorch_memlab.tests"
+VERSION: Final = 1
+
+
+def text_of(tests: Mapping[str, MeasuredTest]) -> str:
+    """The tests as one JSON document.
+
+    Args:
+        tests: by their node ids.
+
+    Returns:
+        An object with ``format``, ``version`` and ``tests``; sizes are ints in bytes.
+    """
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "written_by": pytorch_memlab.__version__,
+        "tests": {name: asdict(tests[name]) for name in sorted(tests)},
+    }
+    return json.dumps(data, indent=1) + "\n"
+
+
+def is_tests(text: str) -> bool:
+    """Whether a text is a file of tests, perhaps a damaged one.
+
+    Args:
+        text: of a file.
+    """
+    return f'"format": "{FORMAT}"' in text[:200]
+
+
+def load(text: str, called: str) -> dict[str, MeasuredTest]:
+    """The tests that ``text_of`` made the text of.
+
+    Args:
+        text: of a file.
+        called: what errors call the file.
+
+    Raises:
+        ProfileError: the text is no such file; the message says what it is.
+    """
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ProfileError(f"{called} is no file of --memlab-save: it is no JSON") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise ProfileError(f"{called} is JSON, but no file of --memlab-save")
+    version = data.get("version")
+    if type(version) is not int or version > VERSION:
+        raise ProfileError(
+            f"{called} was written by pytorch_memlab {data.get('written_by')}, this is"
+            f" {pytorch_memlab.__version__}: upgrade to read it"
+        )
+    try:
+        return {
+            name: measured_test(one) for name, one in Checked(data).object_by_name("tests").items()
+        }
+    except DamagedError as error:
+        raise ProfileError(f"{called} is damaged: {error}") from None
+
+
+def measured_test(data: Checked) -> MeasuredTest:
+    """The memory of one test, from the fields that ``asdict`` made of it.
+
+    Args:
+        data: the fields.
+
+    Raises:
+        DamagedError: a field is missing, or of another type.
+    """
+    return MeasuredTest(
+        data.text("device"),
+        data.text("gpu"),
+        data.flag("simulated"),
+        data.count("peak"),
+        data.count("reserved"),
+        data.count("before"),
+        data.flag("is_lower_bound"),
+        data.count("limit") if data.has("limit") else None,
+        tuple(_holder(one) for one in data.objects("holders")),
+    )
+
+
+def _holder(data: Checked) -> HoldingLine:
+    return HoldingLine(
+        data.text("file"),
+        data.count("line"),
+        data.text("function"),
+        data.text("code"),
+        data.count("size"),
+    )
+
+
+def from_report(data: Mapping[str, Any]) -> MeasuredTest:
+    """The memory of a test that another process measured.
+
+    Args:
+        data: as ``asdict`` made it.
+    """
+    return measured_test(Checked({**data, "holders": [*data["holders"]]}))
