@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from ..history.model import device_name
 from . import peak
 from .differences import percent, signed
 from .rows import cut, wrapped
@@ -70,7 +71,7 @@ def leak(device: int, size: int, blocks: int, limit: int, holders: PeakHolders |
     """
     count = f"{blocks} block{'s' * (blocks != 1)}"
     head = (
-        f"GPU memory leak of {prose_size(size)} in {count} on {peak.device_name(device)}, more"
+        f"GPU memory leak of {prose_size(size)} in {count} on {device_name(device)}, more"
         f" than {prose_size(limit)}: it stays in use when the test and its fixtures are over"
     )
     return "\n".join([*wrapped(head, ""), *_held(holders)])

@@ -90,7 +90,7 @@ GPU memory grew from 6.0 MiB to 9.0 MiB (+50.0%), more than
   peak 9.0 MiB in use on cuda:0 (simulated NVIDIA A100-SXM4-80GB)
 
 lines that hold more or less:
-    +3.0 MiB  test_it.py:8  step
+    +3.0 MiB  test_it.py:7  step
               y = x + 1
 """
 
