@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import signal
 import sys
 import threading
@@ -18,6 +19,19 @@ except ImportError:  # another Python than CPython
     _signal = signal
 
 _getsignal = _signal.getsignal
+_set_handler = _signal.signal
+_get_ident = threading.get_ident
+_main_thread = threading.main_thread().ident
+
+
+def _see_main_thread() -> None:
+    """In a forked process, the thread that forked is the main thread."""
+    global _main_thread
+    _main_thread = threading.main_thread().ident
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_see_main_thread)
 
 _ALL = tuple(sorted(map(int, signal.valid_signals())))
 
@@ -53,6 +67,11 @@ def _python_handlers(numbers: tuple[int, ...]) -> _Handlers:
     return ours
 
 
+def standard_signals_wait() -> bool:
+    """Whether a block that holds back the standard signals, or all, is running."""
+    return _holder is not None and len(_holder._numbers) >= len(STANDARD_SIGNALS)
+
+
 class uninterrupted:  # noqa: N801 - reads as the state that it is
     """Holds signals' Python handlers back, and runs them right after.
 
@@ -77,14 +96,14 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
         outer = _holder
         if outer is not None and len(outer._numbers) >= len(self._numbers):
             return
-        if threading.get_ident() != threading.main_thread().ident:
+        if _get_ident() != _main_thread:
             return
         self._arrived: list[int] = []
         handlers = _python_handlers(self._numbers)
         try:
             self._handlers = handlers
             for number, _ in handlers:
-                _signal.signal(number, self._note)
+                _set_handler(number, self._note)
             if outer is None:
                 _holder = self
         except BaseException:
@@ -95,8 +114,17 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
         global _holder
         if _holder is self:
             _holder = None
-        if self._handlers:
+        handlers = self._handlers
+        if not handlers:
+            return
+        if self._arrived or len(handlers) > 1:
             self._run_handlers()
+            return
+        try:  # mostly: only Ctrl-C has a handler, and nobody pressed it
+            _set_handler(*handlers[0])
+        finally:
+            if self._arrived:  # at the last moment
+                _raise_all(self._arrived)
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self._arrived.append(number)
@@ -134,7 +162,7 @@ def _put_back(handlers: Iterable[tuple[int, Any]]) -> None:
     left = list(handlers)
     try:
         while left:
-            _signal.signal(*left[-1])
+            _set_handler(*left[-1])
             left.pop()
     finally:
         if left:

@@ -43,3 +43,19 @@ def test_equal_stacks_have_one_number_and_others_another() -> None:
     stacks.read()
     assert len({one.number for one in taken}) == 1
     assert other.number not in (0, taken[0].number)
+
+
+def test_a_stack_that_is_dropped_at_once_waits_for_nobody() -> None:
+    stacks = CallStacks()
+    kept, dropped = stacks.take(), stacks.take()
+    stacks.drop(dropped)
+    assert stacks._unread == [kept]
+    assert dropped.raw is None
+
+
+def test_a_stack_that_somebody_else_keeps_is_not_dropped() -> None:
+    stacks = CallStacks()
+    taken = stacks.take()
+    taken.is_kept = True
+    stacks.drop(taken)
+    assert stacks.places(taken)[0][2] == "test_a_stack_that_somebody_else_keeps_is_not_dropped"

@@ -88,6 +88,14 @@ class CallStacks:
             self.read()
         return taken
 
+    def drop(self, taken: TakenStack) -> None:
+        """Nobody is going to ask for a stack: one that was taken last leaves nothing behind."""
+        if not taken.is_kept:
+            taken.raw = None
+            unread = self._unread
+            if unread and unread[-1] is taken:
+                unread.pop()
+
     def read(self, also: Iterable[TakenStack] = ()) -> None:
         """Give a number to all stacks that were taken.
 

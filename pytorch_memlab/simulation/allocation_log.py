@@ -19,6 +19,7 @@ from .._common.call_stacks import SKIPPED, CallStacks, TakenStack
 CodeStack = tuple[tuple[CodeType, int], ...]
 """Code and line of each frame, innermost first."""
 
+_tuple_as = tuple.__new__  # what making a named tuple ends in, without a call of Python
 _DEEPEST: Final = 64
 _LONGEST: Final = 150_000
 """Numbers in the log before it is shortened: 1.2 MB, replayed in less than half a second."""
@@ -61,8 +62,9 @@ class AllocationLog:
 
     def allocated(self, address: int, size: int, stream: int) -> None:
         """An allocation was made."""
-        self.live[address] = LiveBlock(size, stream, self.allocations, self.stacks.take())
-        self.allocations += 1
+        order = self.allocations
+        self.live[address] = _tuple_as(LiveBlock, (size, stream, order, self.stacks.take()))
+        self.allocations = order + 1
         self.requests.extend((address, size, stream))
         if len(self.requests) > self._most:
             self._shorten()
@@ -71,7 +73,7 @@ class AllocationLog:
         """An allocation was given back."""
         block = self.live.pop(address, None)
         if block is not None:
-            block.stack.drop()
+            self.stacks.drop(block.stack)
         self.requests.append(-address)
 
     def _shorten(self) -> None:

@@ -67,24 +67,47 @@ class PoolStats:
         self.inactive_split_bytes = Stat()
         self.requested_bytes = Stat()
 
+    # Each allocation and each free comes here for its pool and for both pools together. Calls of
+    # `Stat.increase` and `Stat.decrease` would take as long as the rest of the allocator.
+
     def block_allocated(self, size: int, requested_size: int) -> None:
         """Count a block of `size` bytes handed out for a request of `requested_size` bytes."""
-        self.allocation.increase(1)
-        self.allocated_bytes.increase(size)
-        self.active.increase(1)
-        self.active_bytes.increase(size)
-        self.requested_bytes.increase(requested_size)
+        for stat in (self.allocation, self.active):
+            stat.current = current = stat.current + 1
+            stat.allocated += 1
+            if current > stat.peak:
+                stat.peak = current
+        for stat in (self.allocated_bytes, self.active_bytes):
+            stat.current = current = stat.current + size
+            stat.allocated += size
+            if current > stat.peak:
+                stat.peak = current
+        stat = self.requested_bytes
+        stat.current = current = stat.current + requested_size
+        stat.allocated += requested_size
+        if current > stat.peak:
+            stat.peak = current
 
     def free_requested(self, size: int) -> None:
         """Count that the program gave a block of `size` bytes back."""
-        self.allocation.decrease(1)
-        self.allocated_bytes.decrease(size)
+        stat = self.allocation
+        stat.current -= 1
+        stat.freed += 1
+        stat = self.allocated_bytes
+        stat.current -= size
+        stat.freed += size
 
     def free_completed(self, size: int, requested_size: int) -> None:
         """Count that a block of `size` bytes can be used again."""
-        self.active.decrease(1)
-        self.active_bytes.decrease(size)
-        self.requested_bytes.decrease(requested_size)
+        stat = self.active
+        stat.current -= 1
+        stat.freed += 1
+        stat = self.active_bytes
+        stat.current -= size
+        stat.freed += size
+        stat = self.requested_bytes
+        stat.current -= requested_size
+        stat.freed += requested_size
 
     def inactive_split_changed(self, blocks: int, size: int) -> None:
         """Count a net change of free blocks that are parts of a larger segment."""

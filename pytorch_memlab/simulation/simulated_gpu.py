@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
 from .allocation_log import AllocationLog, CodeStack, code_stack
 from .allocator.failed_request import FailedRequest
 from .caching_allocator import CachingAllocator, OutOfMemory
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 _ADDRESSES = 2**44
 """Distance between the first addresses of two GPUs, so that no two blocks share one."""
 
+
+_gc_is_on, _gc_off, _gc_on = gc.isenabled, gc.disable, gc.enable
 
 _busy = threading.Lock()
 """Nobody else is at any allocator. Taken by ``with`` alone, in which no Ctrl-C can come between."""
@@ -242,11 +244,12 @@ class SimulatedGPU:
         try:
             return self._in_one_go(work, *args)
         finally:
-            self._settle()
+            if self._dead or self._trace is not None:
+                self._settle()
 
     def _settle(self) -> None:
         while self._dead and not _busy.locked():
-            self._in_one_go(lambda: None)
+            self._in_one_go(_nothing_more)
         if self._trace is not None:
             self._trace.tell()
 
@@ -256,15 +259,19 @@ class SimulatedGPU:
             # A collection's finalizers may be anything: those of storages on this GPU, or of
             # windows, which wait for a lock that another thread holds while it waits for this one.
             # So nothing here may allocate an object before collections are off.
-            collects = gc.isenabled()
-            gc.disable()
+            collects = _gc_is_on()
+            _gc_off()
             try:
+                if standard_signals_wait():  # as they do while a storage is made, or dies
+                    if self._dead:
+                        self._free_dead()
+                    return work(*args)
                 with uninterrupted(*STANDARD_SIGNALS):
                     self._free_dead()
                     return work(*args)
             finally:
                 if collects:
-                    gc.enable()
+                    _gc_on()
 
     def _free_dead(self) -> None:
         while self._dead:
@@ -273,3 +280,7 @@ class SimulatedGPU:
             self.log.freed(address)
             if self._estimates:
                 self._estimated -= self._estimates.pop(address, 0)
+
+
+def _nothing_more() -> None:
+    """Frees that wait are done before any work."""

@@ -63,7 +63,8 @@ class TensorMethods:
     def _grad(self) -> Any:
         machine = self._machine
         slot = vars(_Base)["grad"]
-        get = slot.__get__
+        get, put = slot.__get__, slot.__set__
+        find = machine.placements.find
 
         class Gradient:
             """``Tensor.grad``: PyTorch's own, which refuses a gradient of another device."""
@@ -72,14 +73,16 @@ class TensorMethods:
                 return slot if tensor is None else get(tensor)
 
             def __set__(self, tensor: torch.Tensor, gradient: Any) -> None:
-                if isinstance(gradient, torch.Tensor):
-                    _check_gradient(machine.place_of(tensor), machine.place_of(gradient))
+                if gradient is not None and isinstance(gradient, torch.Tensor):
+                    own, other = find(tensor), find(gradient)
+                    if own is None or other is None or own.gpu is not other.gpu:
+                        _check_gradient(machine.place_of(tensor), machine.place_of(gradient))
                 if machine.gradient_observers:
                     before = get(tensor)
                     for observer in machine.gradient_observers if before is not None else ():
                         observer(before)
                     del before
-                slot.__set__(tensor, gradient)
+                put(tensor, gradient)
 
             def __delete__(self, tensor: torch.Tensor) -> None:
                 slot.__delete__(tensor)

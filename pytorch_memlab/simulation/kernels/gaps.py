@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 import torch
 
 _Key = TypeVar("_Key", str, tuple[str, str])
+
+_name_of = cache(str)
+"""An op's name, which PyTorch would put together at every call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class OpGaps:
             op: a ``torch._ops.OpOverload``.
             result: what it returned.
         """
-        self._count(self.unmodelled, str(op), _nbytes(result))
+        self._count(self.unmodelled, _name_of(op), _nbytes(result))
 
     def count_uncounted(self, op: Any, unknown: str) -> None:
         """Note that an op took memory of unknown size.
@@ -63,7 +67,7 @@ class OpGaps:
             op: a ``torch._ops.OpOverload``.
             unknown: what that memory is.
         """
-        self._count(self.uncounted, (str(op), unknown), 0)
+        self._count(self.uncounted, (_name_of(op), unknown), 0)
 
     def count_estimated(self, op: Any, nbytes: int) -> None:
         """Note that an estimate was used.
@@ -72,11 +76,15 @@ class OpGaps:
             op: a ``torch._ops.OpOverload``.
             nbytes: bytes that it took besides its results.
         """
-        self._count(self.estimated, str(op), nbytes)
+        self._count(self.estimated, _name_of(op), nbytes)
 
     def _count(self, table: dict[_Key, OpCount], key: _Key, nbytes: int) -> None:
         with self._lock:
-            table[key] = table.get(key, OpCount()) + OpCount(1, nbytes)
+            before = table.get(key)
+            if before is None:
+                table[key] = OpCount(1, nbytes)
+            else:
+                table[key] = OpCount(before.calls + 1, before.nbytes + nbytes)
             self.events += 1
 
 
