@@ -33,7 +33,8 @@ def _equal(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
 
 def _all_nonzero(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    return shapes.make((tensor.numel(), tensor.dim()), torch.int64)
+    # Both devices write a row of indices for each dimension, and return them transposed.
+    return shapes.make((tensor.dim(), tensor.numel()), torch.int64).t()
 
 
 def _all_selected(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

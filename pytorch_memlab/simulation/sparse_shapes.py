@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from .uncovered import refuse
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -41,6 +43,13 @@ def _masked(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> An
     )
 
 
+def _product(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    first, second = args[-2:]
+    if torch.strided not in (first.layout, second.layout):
+        refuse("a product of two sparse matrices without values")()
+    return shapes.make((first.shape[0], second.shape[1]), first.dtype)
+
+
 def _like(shapes: Shapes, tensor: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
     indices, values = tensor._indices(), tensor._values()
     return _assembled(
@@ -70,10 +79,13 @@ def _assembled(
 
 SPARSE_RULES: dict[str, Rule] = {
     "aten::_coalesce": _all_distinct,
+    "aten::_sparse_addmm": _product,
     "aten::_to_dense": _dense,
     "aten::add_": _written,
+    "aten::addmm": _product,
     "aten::clone": _same_elements,
     "aten::copy_": _written,
+    "aten::mm": _product,
     "aten::mul_": _written,
     "aten::sparse_mask": _masked,
     "aten::zero_": _written,

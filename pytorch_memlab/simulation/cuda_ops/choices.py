@@ -21,6 +21,7 @@ from . import (
     rnn,
     rnn_cells,
     softmax,
+    sparse,
 )
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorc
 COMPOUND: Final[Mapping[str, Choice | None]] = {
     **native_attention.COMPOUND,
     **direct_calls.COMPOUND,
+    **sparse.COMPOUND,
 }
 """Ops with kernels of their own that call other ops, by their names; called below autograd.
 
@@ -56,7 +58,11 @@ Each is called as those of ``CHOICES`` are. Where it is None or returns ``NotImp
 host's kernel calls the ops that CUDA's does.
 """
 
-_HOST: Final = torch._C.DispatchKey.CPU
+_HOST_KEYS: Final = {
+    torch.strided: torch._C.DispatchKey.CPU,
+    torch.sparse_coo: torch._C.DispatchKey.SparseCPU,
+}
+_COMPRESSED: Final = torch._C.DispatchKey.SparseCsrCPU
 _COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
 _KEYS: Final = ("CPU", "AutogradCPU")
 _libraries: list[torch.library.Library] = []
@@ -103,8 +109,8 @@ def choice_of(op: Any) -> Choice | None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if name in COMPOUND:
         # PyTorch ends the process when a kernel is called that is not there.
-        kernel = op._op_dk if has_kernel(op.name(), "CPU") else _refuse_on_cpu
-        return functools.partial(_choose, COMPOUND[name], functools.partial(kernel, _HOST))
+        kernel = _run_on_host if has_kernel(op.name(), "CPU") else _refuse_on_cpu
+        return functools.partial(_choose, COMPOUND[name], functools.partial(kernel, op))
     if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
         return functools.partial(op._op_dk, _COMPOSITE)
     return None
@@ -117,6 +123,11 @@ def _choose(choice: Choice | None, composite: Choice, *args: Any, **kwargs: Any)
         if result is not NotImplemented:
             return result
     return composite(*args, **kwargs)
+
+
+def _run_on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the host's kernel of an op, as the layout of its first tensor asks for it."""
+    return op._op_dk(_HOST_KEYS.get(args[0].layout, _COMPRESSED), *args, **kwargs)
 
 
 def _refuse_on_cpu(*_args: Any, **_kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ import torch
 
 _TAKE_NOTHING: Final = frozenset(
     {
-        "_conj_physical", "_copy_from", "_dirichlet_grad",
+        "_conj_physical", "_convert_indices_from_coo_to_csr", "_copy_from", "_dirichlet_grad",
         "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams", "_local_scalar_dense",
         "_pdist_forward", "_prelu_kernel", "_prelu_kernel_backward", "_reshape_alias",
         "_sparse_coo_tensor_unsafe", "_sparse_coo_tensor_with_dims_and_tensors", "_standard_gamma",

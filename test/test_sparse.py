@@ -1,0 +1,98 @@
+"""Sparse tensors on simulated GPUs: their bytes, and products with them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pytorch_memlab import simulate
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta"),
+    pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
+]
+
+BOTH_WAYS = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
+
+
+def rounded(*sizes: int) -> int:
+    """Bytes of blocks."""
+    return sum(-(-size // 512) * 512 for size in sizes)
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_a_matrix_without_zeros_takes_its_indices_and_values(layout, compute):
+    with simulate("24GiB", compute=compute):
+        dense = torch.ones(300, 200, device="cuda")
+        before = torch.cuda.memory_allocated()
+        sparse = dense.to_sparse() if layout == "coo" else dense.to_sparse_csr()
+        kept = torch.cuda.memory_allocated() - before
+        assert sparse.is_cuda
+        assert sparse._nnz() == 60_000
+    # The columns of a CSR matrix are a view of the rows and columns that `nonzero` found.
+    both = 2 * 60_000 * 8
+    assert kept == rounded(*([] if layout == "coo" else [301 * 8]), both, 60_000 * 4)
+
+
+def test_zeros_are_left_out_where_values_are_computed():
+    with simulate("24GiB"):
+        dense = torch.zeros(300, 200, device="cuda")
+        dense[::3] = 1
+        before = torch.cuda.memory_allocated()
+        sparse = dense.to_sparse()
+        assert torch.cuda.memory_allocated() - before == rounded(2 * 20_000 * 8, 20_000 * 4)
+        assert torch.equal(sparse.cpu().to_dense(), dense.cpu())
+
+
+def test_without_values_no_element_is_taken_for_zero_and_the_line_says_so():
+    with simulate("24GiB", compute=False) as machine:
+        dense = torch.zeros(300, 200, device="cuda")
+        sparse = dense.to_sparse()
+        assert sparse._nnz() == 60_000
+        assert {read.op for read in machine.values_read} == {"aten::nonzero"}
+        assert {read.filename for read in machine.values_read} == {__file__}
+
+
+def test_data_of_the_host_become_sparse_without_values_too():
+    with simulate("24GiB", compute=False):
+        features = torch.rand(300, 200).to_sparse()
+        before = torch.cuda.memory_allocated()
+        moved = features.to("cuda")
+        assert torch.cuda.memory_allocated() - before == rounded(2 * 60_000 * 8, 60_000 * 4)
+        assert moved.layout is torch.sparse_coo
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+def test_products_with_sparse_matrices_have_gradients(layout, compute):
+    def train(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+        adjacency = torch.ones(300, 300, device=device)
+        sparse = adjacency.to_sparse() if layout == "coo" else adjacency.to_sparse_csr()
+        weight = torch.full((300, 16), 0.5, device=device, requires_grad=True)
+        product = torch.sparse.mm(sparse, weight)
+        product.square().sum().backward()
+        return product.detach(), weight.grad
+
+    with simulate("24GiB", compute=compute) as machine:
+        product, gradient = train("cuda")
+        assert product.shape == gradient.shape == (300, 16)
+        assert product.is_cuda
+        assert gradient.is_cuda
+        assert "aten.mm.default" in machine.unmodelled  # what cuSPARSE takes is not known
+        found = product.cpu(), gradient.cpu()
+        assert product.sum().item() == (720_000 if compute else 0)
+    if compute:
+        for one, other in zip(found, train("cpu"), strict=True):
+            torch.testing.assert_close(one, other)
+    else:
+        assert any(read.op == "aten::_local_scalar_dense" for read in machine.values_read)
+
+
+@BOTH_WAYS
+def test_indices_of_nonzero_elements_lie_in_rows(compute):
+    with simulate("24GiB", compute=compute):
+        assert torch.ones(30, 20, device="cuda").nonzero().stride() == (1, 600)
+        rows, columns = torch.where(torch.ones(30, 20, device="cuda") > 0)
+        assert rows.is_contiguous()
+        assert columns.is_contiguous()
