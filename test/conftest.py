@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import importlib.util
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -66,6 +67,24 @@ def _changed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[
         if not name.startswith("__") and old.get(name) is not new.get(name)
     }
     return sorted(changed - _TORCHS_OWN)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Keep what pytest and the test files made out of each garbage collection and search."""
+    _freeze()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture
+def freeze() -> Iterator[Callable[[], None]]:
+    """Put what there is under ``gc.freeze()``, where nothing is found, until the test ends."""
+    yield _freeze
+    gc.unfreeze()
+    _freeze()
 
 
 @pytest.fixture(autouse=True)

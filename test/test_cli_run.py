@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch
+from support.python_process import run_python
 
 from pytorch_memlab import clear_global_line_profiler
 from pytorch_memlab.cli.main import main
@@ -94,18 +94,13 @@ def profiled(capsys):
 
 def command(*arguments, **options):
     """The command in a process of its own."""
-    return subprocess.run(
-        [sys.executable, "-m", "pytorch_memlab", "run", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        **options,
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return run_python(["-m", "pytorch_memlab", "run", *arguments], env=environment, **options)
 
 
 def python(*arguments, **options):
     """Plain Python, to compare with."""
-    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, **options)
+    return run_python(arguments, **options)
 
 
 # What is profiled

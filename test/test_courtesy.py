@@ -30,11 +30,8 @@ from pytorch_memlab.tensors.living import living
 
 @pytest.fixture(autouse=True)
 def gpu(request):
-    gc.collect()
-    gc.freeze()  # what was there before need not be searched every time
     with simulate(getattr(request, "param", "24GiB"), count=2):
         yield
-    gc.unfreeze()
 
 
 def allocated(device: int = 0) -> int:
@@ -612,17 +609,13 @@ def test_what_a_gradient_edge_alone_keeps():
     assert weight.grad.tolist() == expected
 
 
-def test_what_nobody_shows_stays_and_is_named():
+def test_what_nobody_shows_stays_and_is_named(freeze):
     hidden = on_gpu(1000)
-    gc.collect()
-    gc.freeze()
-    try:
-        lender = Courtesy()
-        with pytest.warns(UserWarning, match=r"^4\.0 KiB stay on cuda:0: neither Python's objects"):
-            lender.yield_memory()
-        lender.restore()
-    finally:
-        gc.unfreeze()
+    freeze()
+    lender = Courtesy()
+    with pytest.warns(UserWarning, match=r"^4\.0 KiB stay on cuda:0: neither Python's objects"):
+        lender.yield_memory()
+    lender.restore()
 
     assert str(hidden.device) == "cuda:0"
     assert torch.equal(hidden.cpu(), torch.arange(1000.0))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -77,16 +78,10 @@ def run(command, clone):
     while "=" in words[0]:
         name, _, value = words.pop(0).partition("=")
         variables[name] = value
-    program = {"pytorch-memlab": COMMAND, "cat": "cat"}[words.pop(0)]
-    return subprocess.run(
-        [program, *words],
-        cwd=clone,
-        env=os.environ | variables,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    if words[0] == "cat":
+        return subprocess.run(words, cwd=clone, capture_output=True, text=True)
+    assert words[0] == "pytorch-memlab"
+    return run_python([COMMAND, *words[1:]], cwd=clone, env=os.environ | variables, timeout=240)
 
 
 def pattern_of(output):

@@ -15,6 +15,7 @@ import weakref
 
 import pytest
 import torch
+from support.python_process import run_python
 
 import pytorch_memlab.reporter.out_of_memory as search
 from pytorch_memlab import LineProfiler, explain_oom, simulate
@@ -320,13 +321,7 @@ def test_profile_marks_the_row_and_its_report_follows_the_tables(tmp_path):
         "with simulate('64MiB'):\n"
         "    work()\n"
     )
-    done = subprocess.run(
-        [sys.executable, str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    done = run_python([path], stderr=subprocess.STDOUT)
     assert done.returncode == 1
     traceback, tables, report = (
         done.stdout.split("\n## work\n")[0],

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import io
 import string
-import subprocess
 import sys
 import textwrap
 import warnings
@@ -15,6 +14,7 @@ import weakref
 import pytest
 import torch
 import torch._dynamo  # optimizers import it, and it wraps torch.manual_seed
+from support.python_process import run_python
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
@@ -128,9 +128,7 @@ def test_sample_on_the_cpu_is_all_that_a_fresh_process_prints():
         out.backward()
         reporter.report()
         """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True, check=True
-    )
+    done = run_python(["-c", textwrap.dedent(program)])
 
     expected = (BEFORE_BACKWARD + AFTER_BACKWARD).splitlines(keepends=True)
     lines = [line.replace("cuda:0", "cpu") for line in expected if "allocated" not in line]

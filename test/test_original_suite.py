@@ -13,6 +13,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 ROOT = Path(__file__).parent.parent
 CACHE = ROOT / ".cache" / "original_sdist"
@@ -58,16 +59,13 @@ def test_original_tests_pass_unchanged_on_two_simulated_gpus(tmp_path):
     (tmp_path / "simulated.py").write_text(SIMULATED)
     report = tmp_path / "report.xml"
 
-    command = [sys.executable, "-m", "pytest", "-p", "simulated", "-p", "no:cacheprovider"]
+    command = ["-m", "pytest", "-p", "simulated", "-p", "no:cacheprovider"]
     command += ["-c", os.devnull, "--rootdir", str(tmp_path), f"--junit-xml={report}"]
     command += ["-k", f"not {INTERRUPTS_ON_PURPOSE}", str(tmp_path / "original" / "test")]
-    done = subprocess.run(
+    done = run_python(
         command,
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
     )
 
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-2000:]

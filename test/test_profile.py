@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.python_process import run_python
 
 import pytorch_memlab
 from pytorch_memlab import (
@@ -93,14 +94,7 @@ simulated GPU: Simulated GPU (24.00 GiB) (cuda:0)
 def run(tmp_path: Path, program: str, **environment: str) -> subprocess.CompletedProcess[str]:
     script = tmp_path / "program.py"
     script.write_text(program)
-    return subprocess.run(
-        [sys.executable, str(script)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": "", **environment},
-    )
+    return run_python([script], cwd=ROOT, env={"PYTHONPATH": str(ROOT), "PATH": "", **environment})
 
 
 @pytest.mark.parametrize(
@@ -133,9 +127,8 @@ def test_switched_off_decorators_return_the_very_same_function(tmp_path: Path) -
     assert done.stdout == "[True, True, True, True, True, True] None\n", done.stderr
 
 
-def test_importing_the_package_does_nothing(tmp_path: Path) -> None:
-    done = run(
-        tmp_path,
+def test_importing_the_package_does_nothing() -> None:
+    program = (
         "import sys, threading, torch\n"
         "before = (sys.gettrace(), threading.active_count(), torch.cuda.is_initialized())\n"
         "import pytorch_memlab\n"
@@ -143,8 +136,11 @@ def test_importing_the_package_does_nothing(tmp_path: Path) -> None:
         "after = (sys.gettrace(), threading.active_count(), torch.cuda.is_initialized())\n"
         "assert before == after\n"
         "heavy = {'pandas', 'rich', 'IPython', 'line_profiler', 'torch._dynamo'}\n"
-        "print(sorted(heavy & set(sys.modules)))\n",
+        "print(sorted(heavy & set(sys.modules)))\n"
     )
+    environment = {"PYTHONPATH": str(ROOT), "PATH": ""}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert (done.stdout, done.stderr) == ("[]\n", "")
 
 

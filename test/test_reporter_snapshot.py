@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import re
 import sys
 import textwrap
@@ -383,15 +382,11 @@ def test_wrong_arguments(call, message):
         call(MemReporter())
 
 
-def test_tensors_that_python_does_not_show_are_named_as_the_reason(gpu):
+def test_tensors_that_python_does_not_show_are_named_as_the_reason(gpu, freeze):
     hidden = torch.ones(1000, device="cuda")
     before = MemReporter().snapshot().reconciliations[0]
-    gc.collect()
-    gc.freeze()
-    try:
-        record = MemReporter().snapshot().reconciliations[0]
-    finally:
-        gc.unfreeze()
+    freeze()
+    record = MemReporter().snapshot().reconciliations[0]
 
     assert (before.unknown, before.notes) == (0, ())
     assert record.unknown == 4000

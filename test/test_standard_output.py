@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler
 
@@ -33,9 +34,9 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> list[str]:
     script = tmp_path / "script.py"
     if request.param == "decorator":
         script.write_text(DECORATED)
-        return [sys.executable, str(script)]
+        return [str(script)]
     script.write_text(RUN)
-    return [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "24GiB", str(script)]
+    return ["-m", "pytorch_memlab", "run", "--gpu", "24GiB", str(script)]
 
 
 def said(done: subprocess.CompletedProcess[str]) -> list[str]:
@@ -44,7 +45,7 @@ def said(done: subprocess.CompletedProcess[str]) -> list[str]:
 
 
 def test_closed(command: list[str]) -> None:
-    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, *command]
     done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, check=False)
     assert (done.returncode, said(done)) == (0, [f"{NOT_WRITTEN}it is closed"])
 
@@ -52,7 +53,7 @@ def test_closed(command: list[str]) -> None:
 @pytest.mark.skipif(not FULL.exists(), reason="the system has no /dev/full")
 def test_full(command: list[str]) -> None:
     with FULL.open("w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+        done = run_python(command, stdout=full)
     ours, *pythons = said(done)
     assert ours == f"{NOT_WRITTEN}No space left on device"
     assert "Traceback" not in done.stderr
@@ -63,7 +64,7 @@ def test_full(command: list[str]) -> None:
 def test_a_pipe_that_nobody_reads(command: list[str]) -> None:
     reads, writes = os.pipe()
     os.close(reads)
-    done = subprocess.run(command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False)
+    done = run_python(command, stdout=writes)
     os.close(writes)
     assert (done.returncode, said(done)) == (0, [])
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 import torch
+from support.python_process import run_python
 from torch import nn
 from torch.nn import functional
 
@@ -96,11 +94,12 @@ def test_an_error_gives_all_memory_of_its_op_back():
 
 
 def test_a_backward_pass_is_as_strict():
-    with simulate("a100", strict=True), torch.backends.cudnn.flags(enabled=False):
+    takes = pytest.raises(UnmodelledOpError, match=r"^aten\.convolution_backward\.default takes")
+    with simulate("a100", strict=True):
         tensor = torch.ones(1, 3, 8, 8).cuda().requires_grad_()
-        loss = functional.conv2d(tensor, torch.ones(4, 3, 3, 3).cuda()).sum()
-        torch.backends.cudnn.enabled = True
-        with pytest.raises(UnmodelledOpError, match=r"^aten\.convolution_backward\.default takes"):
+        with torch.backends.cudnn.flags(enabled=False):
+            loss = functional.conv2d(tensor, torch.ones(4, 3, 3, 3).cuda()).sum()
+        with torch.backends.cudnn.flags(enabled=True), takes:
             loss.backward()
 
 
@@ -178,9 +177,9 @@ x = torch.ones(100_000, device="cuda")
 def run(tmp_path, work, *options):
     path = tmp_path / "train.py"
     path.write_text(SCRIPT.format(work=work))
-    command = [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "a100", *options]
+    command = ["-m", "pytorch_memlab", "run", "--gpu", "a100", *options]
     command += [str(path), "--strict=no", "estimates"]
-    return subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    return run_python(command, cwd=tmp_path)
 
 
 @pytest.mark.parametrize(

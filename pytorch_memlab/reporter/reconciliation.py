@@ -170,8 +170,7 @@ def _workspace_bytes(
 
 
 def _frozen_notes(unknown: int) -> Iterator[str]:
-    frozen = gc.get_freeze_count()
-    if unknown and frozen:
+    if unknown and (frozen := gc.get_freeze_count()):  # counting them takes time
         yield f"{frozen} objects are under gc.freeze(), where Python shows no tensors: see unknown"
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import format_1
 import pytest
 from sample_reports import CUDA1, MIB, entry, seed_report
+from support.python_process import run_python
 
 from pytorch_memlab import load
 from pytorch_memlab.cli.main import main
@@ -138,9 +137,8 @@ GROWTH = "8.0 MiB (+133.3%)"
 
 
 def test_the_exit_code_of_the_process(files: tuple[str, str], tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "pytorch_memlab", "diff", "--fail-over", "5%", *files]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path)
+    command = ["-m", "pytorch_memlab", "diff", "--fail-over", "5%", *files]
+    done = run_python(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, cwd=tmp_path)
     assert done.returncode == 1
     assert done.stdout.startswith("a.json: train.py, recorded on ")
     assert done.stderr.count("\n") == 1

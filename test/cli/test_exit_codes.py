@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -15,12 +14,8 @@ FILL = "import torch\nkept = torch.empty(1 << 31, dtype=torch.uint8, device='cud
 
 
 def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "pytorch_memlab", "run", *arguments],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return run_python(["-m", "pytorch_memlab", "run", *arguments], env=environment)
 
 
 def test_a_program_that_runs_out_of_memory_ends_as_after_any_error(write):

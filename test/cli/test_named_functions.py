@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from importlib.machinery import SourceFileLoader
 
 import pytest
+from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 
@@ -166,7 +166,7 @@ def test_an_error_in_a_module_that_matches_shows_the_programs_frames_only(write,
     write("def f(:\n", "broken_module.py")
     name = write("import broken_module\n")
     done = [
-        subprocess.run([sys.executable, *command, name], capture_output=True, text=True)
+        run_python([*command, name])
         for command in ([], ["-m", "pytorch_memlab", "run", "-f", "broken*:*"])
     ]
 

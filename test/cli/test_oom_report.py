@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import linecache
-import subprocess
-import sys
 
 import pytest
 import torch
+from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 
@@ -61,9 +60,9 @@ def program(tmp_path, monkeypatch):
 
 
 def test_the_report_follows_the_traceback_and_is_the_last_thing_on_the_screen(program):
-    command = [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "2GiB", "--dry-run"]
+    command = ["-m", "pytorch_memlab", "run", "--gpu", "2GiB", "--dry-run"]
     command += ["--oom-report", "report.txt", "train.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=program)
+    done = run_python(command, cwd=program)
 
     assert done.returncode == 1
     traceback, _, report = done.stderr.partition("\n\n")

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
+from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 
@@ -44,9 +43,6 @@ def files(tmp_path_factory):
 def test_a_closed_pipe_is_no_error(arguments, files):
     reads, writes = os.pipe()
     os.close(reads)
-    command = [sys.executable, "-m", "pytorch_memlab", *arguments]
-    done = subprocess.run(
-        command, stdout=writes, stderr=subprocess.PIPE, text=True, check=False, cwd=files
-    )
+    done = run_python(["-m", "pytorch_memlab", *arguments], stdout=writes, cwd=files)
     os.close(writes)
     assert (done.stderr, done.returncode) == ("", 0)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 
@@ -129,16 +130,13 @@ def test_a_program_from_standard_input(write, capsys, monkeypatch, tmp_path):
 
 def test_standard_input_fails_as_python_has_it(tmp_path):
     root = str(Path(__file__).parents[2])
-    plain, ours = (
-        subprocess.run(
-            [sys.executable, *command, "-"],
-            input="def f():\n    1 / 0\nf()\n",
-            capture_output=True,
-            text=True,
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": root},
-        )
-        for command in ([], ["-m", "pytorch_memlab", "run"])
+    program = "def f():\n    1 / 0\nf()\n"
+    plain = subprocess.run([sys.executable, "-"], input=program, capture_output=True, text=True)
+    ours = run_python(
+        ["-m", "pytorch_memlab", "run", "-"],
+        input=program,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": root},
     )
 
     assert ours.returncode == plain.returncode == 1

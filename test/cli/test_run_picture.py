@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from types import SimpleNamespace
 
 import pytest
 import torch
+from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.cli.timeline_picture import TimelinePicture
@@ -63,12 +63,9 @@ def test_the_picture_of_one_gpu_of_two(write):
 
 def test_a_program_that_runs_out_of_memory_has_its_picture(write):
     script = write('import torch\n\nx = torch.ones(1 << 30, device="cuda")\n')
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_memlab", "run", "--gpu", "1GiB", "-o", "a.svg", script],
+    done = run_python(
+        ["-m", "pytorch_memlab", "run", "--gpu", "1GiB", "-o", "a.svg", script],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=False,
     )
     assert done.returncode == 1
     assert "timeline written to a.svg" in done.stderr

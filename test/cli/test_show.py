@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import format_1
 import pytest
 from sample_reports import SEED_TEXT, marked_report, seed_report
+from support.python_process import run_python
 
 from pytorch_memlab import clear_global_line_profiler, load
 from pytorch_memlab.cli.main import main
@@ -284,15 +283,12 @@ def test_nothing_that_a_file_says_runs_or_is_imported(tmp_path: Path, script: Wr
     data = json.loads((tmp_path / "p.json").read_text())
     data["functions"][0]["filename"] = data["runs"][0]["program"] = "/nowhere/evil.py"
     (tmp_path / "q.json").write_text(json.dumps(data))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_memlab", "show", "q.json"],
-        capture_output=True,
-        text=True,
+    done = run_python(
+        ["-m", "pytorch_memlab", "show", "q.json"],
         env={**os.environ, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"},
         cwd=tmp_path,
-        check=True,
     )
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     assert "recorded of evil.py" in done.stdout
 
 

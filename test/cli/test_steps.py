@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 
@@ -77,10 +76,8 @@ def test_decorated_functions_wait_for_the_warmup_too(write, capsys):
 def test_the_end_after_steps_is_that_of_a_program_that_finished(write):
     text = "import atexit\natexit.register(print, 'bye')\n" + TRAIN
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_memlab", "run", "--steps", "1", "-c", "hits", write(text)],
-        capture_output=True,
-        text=True,
+    done = run_python(
+        ["-m", "pytorch_memlab", "run", "--steps", "1", "-c", "hits", write(text)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 

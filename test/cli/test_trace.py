@@ -6,13 +6,13 @@ import os
 import pickle
 import pickletools
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch
+from support.python_process import run_python
 from torch.cuda import _memory_viz
 
 from pytorch_memlab.cli.main import main
@@ -182,14 +182,12 @@ def test_a_folder_that_is_not_there_is_refused_before_the_program_runs(folder, c
 
 def test_a_forked_child_writes_nothing(folder):
     program = STEP + "import os\nif os.fork():\n    os.wait()\nelse:\n    kept = None\n"
-    done = subprocess.run(
-        [sys.executable, "-m", "pytorch_memlab", "run", "-o", "t.pickle", write(program)],
-        capture_output=True,
-        text=True,
+    done = run_python(
+        ["-m", "pytorch_memlab", "run", "-o", "t.pickle", write(program)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=True,
     )
 
+    assert done.returncode == 0
     assert done.stderr.count("memory history written") == 1
     assert len(events(read("t.pickle"))) == 6
 

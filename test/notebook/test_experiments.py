@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import gc
 import re
-import subprocess
-import sys
 import textwrap
 
 import pytest
 import torch
+from support.python_process import run_python
 
 from pytorch_memlab import IPyExperiments, IPyExperimentsCPU, IPyExperimentsPytorch, simulate
 from pytorch_memlab.errors import UsageError
@@ -471,6 +470,6 @@ def test_an_experiment_left_open_ends_quietly_with_the_shell():
         "shell.run_cell('from pytorch_memlab import IPyExperiments', store_history=True)\n"
         "shell.run_cell(\"exp = IPyExperiments('cpu'); x = 1\", store_history=True)\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ended = run_python(["-c", program])
     assert ended.returncode == 0
     assert ended.stderr == ""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
 import torch
+from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler
 from pytorch_memlab.notebook.magics import MemlabMagics, end_everything
@@ -497,7 +497,7 @@ def test_the_magics_need_no_more_than_the_extension_loaded():
         "shell.run_cell('%%mlrun -f f -c delta -D\\nimport torch\\n"
         "def f():\\n    return torch.ones(256).cuda()\\nf()')\n"
     )
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    ended = run_python(["-c", program])
     assert ended.stderr == ""
     assert "1.00K    3      return torch.ones(256).cuda()" in ended.stdout
 

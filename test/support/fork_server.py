@@ -1,0 +1,146 @@
+"""A Python process that imports torch once and forks for each program that it is asked to run.
+
+A fork has the arguments, folder, environment and standard streams of its request, runs the
+program as ``python`` would, and ends through the interpreter's own end: exit handlers, threads,
+exit codes, the signal of an unhandled Ctrl-C. No module of pytorch_memlab is loaded before a fork.
+
+A request is JSON with the three streams as file descriptors beside it. The answer has a line with
+the fork's process id, and a line with its exit code as ``waitpid`` has it.
+"""
+
+from __future__ import annotations
+
+import array
+import gc
+import importlib
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import sys
+from importlib.machinery import BuiltinImporter, SourceFileLoader
+from types import ModuleType
+from typing import Any
+
+IMPORTED = (
+    "torch",
+    "torch._dynamo",
+    "torch.distributed",
+    "torch.utils.data",
+    "jinja2",
+    "multiprocessing.pool",
+    "numpy",
+    "pandas",
+    "pandas.io.formats.style",
+    "psutil",
+    "pygments.formatters",
+    "pygments.lexers",
+    "rich.console",
+    "rich.table",
+)
+"""What a process that profiles a program imports sooner or later."""
+
+
+def next_fork(asked: socket.socket) -> dict[str, Any]:
+    """Answer requests until this process is a fork that has a program to run."""
+    while True:
+        message, ancillary, _, _ = asked.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
+        if not message:
+            os._exit(0)  # whoever asked is gone
+        streams = array.array("i", ancillary[0][2])
+        child = os.fork()
+        if child == 0:
+            asked.close()
+            for number, stream in enumerate(streams):
+                os.dup2(stream, number)
+                os.close(stream)
+            return json.loads(message)
+        for stream in streams:
+            os.close(stream)
+        asked.send(f"{child}\n".encode())
+        asked.send(f"{os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])}\n".encode())
+
+
+def prepare(request: dict[str, Any]) -> None:
+    """Give this process the folder, the environment and the streams that a new one would have."""
+    os.chdir(request["cwd"])
+    before, after = os.environ.get("PYTHONPATH", ""), request["env"].get("PYTHONPATH", "")
+    sys.path[: len(_folders(before))] = _folders(after)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    sys.orig_argv[1:] = request["arguments"]
+    sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = _output(1, "strict")
+    sys.stderr = sys.__stderr__ = _output(2, "backslashreplace")
+
+
+def _folders(path: str) -> list[str]:
+    return path.split(os.pathsep) if path else []
+
+
+def _output(number: int, errors: str) -> io.TextIOWrapper:
+    raw = open(number, "wb", closefd=False)  # noqa: SIM115
+    lines = number == 2 or raw.isatty()
+    return io.TextIOWrapper(raw, errors=errors, line_buffering=lines)
+
+
+def run(arguments: list[str]) -> None:
+    """Run what the arguments of ``python`` name, in a ``__main__`` that is new."""
+    option, *rest = arguments
+    main = sys.modules["__main__"] = ModuleType("__main__")
+    vars(main).update(__builtins__=__builtins__, __annotations__={})
+    if option == "-m":
+        sys.argv = ["-m", *rest[1:]]
+        sys.path.insert(0, os.getcwd())
+        runpy._run_module_as_main(rest[0])
+        return
+    if option == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path.insert(0, "")
+        code = compile(rest[0], "<string>", "exec", dont_inherit=True)
+        vars(main).update(__loader__=BuiltinImporter)
+    elif option.startswith("-"):
+        raise ValueError(f"no fork has the option {option}: start a process")
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, os.path.dirname(os.path.realpath(option)))
+        path = os.path.abspath(option)
+        with open(path, "rb") as file:
+            code = compile(file.read(), path, "exec", dont_inherit=True)
+        loader = SourceFileLoader("__main__", path)
+        vars(main).update(__file__=path, __cached__=None, __loader__=loader)
+    exec(code, vars(main))
+
+
+def end_with(error: BaseException) -> None:
+    """Show an error as a program of its own has it, without what is of this file."""
+    ours = error.__traceback__
+    while ours and ours.tb_frame.f_code.co_filename == __file__:
+        ours = ours.tb_next
+    error.__traceback__ = ours
+    if not isinstance(error, SystemExit):
+        sys.excepthook(type(error), error, ours)
+        sys.excepthook = lambda *_: None  # it is shown; what follows is the interpreter's
+
+
+def _serve() -> None:
+    number = int(sys.argv[1])
+    sys.path.pop(0)
+    for name in IMPORTED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is imported need not be searched, nor copied, in each fork
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    request = next_fork(socket.socket(fileno=number))
+    prepare(request)
+    try:
+        run(request["arguments"])
+    except BaseException as error:
+        end_with(error)
+        raise
+
+
+if __name__ == "__main__":
+    _serve()

@@ -1,0 +1,116 @@
+"""Python programs in processes of their own, which start in a fraction of Python's time.
+
+They are forks of a process that has torch imported, see ``fork_server``. What a test needs of
+the start of Python itself (its options, ``site``, imports) needs a real process: `subprocess.run`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO, Any
+
+SERVER = Path(__file__).with_name("fork_server.py")
+
+
+def run_python(
+    arguments: Sequence[str | os.PathLike[str]],
+    *,
+    cwd: str | os.PathLike[str] | None = None,
+    env: Mapping[str, str] | None = None,
+    input: str = "",
+    stdout: IO[Any] | int | None = None,
+    stderr: IO[Any] | int | None = None,
+    timeout: float = 200,
+) -> subprocess.CompletedProcess[str]:
+    """What ``subprocess.run([sys.executable, *arguments], text=True)`` gives.
+
+    Args:
+        arguments: ``-c`` and a program, ``-m`` and a module, or a script; then its arguments.
+        cwd: the folder to run it in, by default the present one.
+        env: its environment, by default the present one.
+        input: what its standard input gives.
+        stdout: a file or descriptor; by default what is written comes back as text.
+        stderr: the same, or ``subprocess.STDOUT``.
+        timeout: seconds after which it is killed.
+
+    Raises:
+        ValueError: the environment has variables that Python reads when it starts.
+        TimeoutExpired: it was killed.
+    """
+    request: dict[str, Any] = {
+        "arguments": [os.fspath(each) for each in arguments],
+        "cwd": os.fspath(cwd or os.getcwd()),
+        "env": dict(os.environ if env is None else env),
+    }
+    with TemporaryFile() as given, TemporaryFile() as out, TemporaryFile() as error:
+        given.write(input.encode())
+        given.seek(0)
+        streams = [given, out if stdout is None else stdout, error if stderr is None else stderr]
+        if stderr == subprocess.STDOUT:
+            streams[2] = streams[1]
+        code = _server().run(request, streams, timeout)
+        texts = [_text(written) for written in (out, error)]
+    return subprocess.CompletedProcess([sys.executable, *request["arguments"]], code, *texts)
+
+
+class _Server:
+    """The process that forks."""
+
+    def __init__(self) -> None:
+        self._socket, other = socket.socketpair()
+        self._started_with = dict(os.environ)
+        command = [sys.executable, str(SERVER), str(other.fileno())]
+        self._process = subprocess.Popen(command, pass_fds=[other.fileno()])
+        other.close()
+        atexit.register(self.close)
+
+    def run(self, request: dict[str, Any], streams: list[Any], timeout: float) -> int:
+        """Carry out a request, and return the exit code."""
+        changed = request["env"].items() - self._started_with.items()
+        if early := sorted(name for name, _ in changed if _is_read_at_start(name)):
+            raise ValueError(f"Python has read {early[0]} when it forks: use subprocess.run")
+        descriptors = [each if isinstance(each, int) else each.fileno() for each in streams]
+        socket.send_fds(self._socket, [json.dumps(request).encode()], descriptors)
+        with self._socket.makefile() as answer:
+            child = int(answer.readline())
+            self._socket.settimeout(timeout)
+            try:
+                return int(answer.readline())
+            except BaseException as error:
+                os.kill(child, signal.SIGKILL)
+                self.close()
+                _server.cache_clear()
+                if isinstance(error, TimeoutError):
+                    raise subprocess.TimeoutExpired(request["arguments"], timeout) from error
+                raise
+            finally:
+                self._socket.settimeout(None)
+
+    def close(self) -> None:
+        """End the process."""
+        self._socket.close()
+        self._process.wait()
+
+
+@cache
+def _server() -> _Server:
+    return _Server()
+
+
+def _is_read_at_start(name: str) -> bool:
+    return name.startswith(("PYTHON", "OMP_", "MKL_")) and name != "PYTHONPATH"
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode()
