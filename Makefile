@@ -38,8 +38,9 @@ $(INSTALLED): pyproject.toml constraints.txt
 demo: $(INSTALLED)
 	@$(VENV)/bin/pytorch-memlab run examples/quickstart.py
 
+# Byte code is kept, whatever the shell says: each process that a test starts would compile all.
 test: $(INSTALLED)
-	$(PY) -m pytest -n auto --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist loadfile
 
 test-gpu: $(INSTALLED)
 	$(PY) -m pytest -m gpu test/gpu

@@ -26,6 +26,9 @@ raises it while a process runs; tests that read resident memory need it low."""
 if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**16)
 
+# As many tests run at a time as there are cores: threads of each would wait for each other.
+torch.set_num_threads(1)
+
 # A shell starts background jobs with Ctrl-C ignored, and Python keeps that: tests that send one
 # would wait for it in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)

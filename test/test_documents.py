@@ -81,7 +81,7 @@ def run(command, clone):
     if words[0] == "cat":
         return subprocess.run(words, cwd=clone, capture_output=True, text=True)
     assert words[0] == "pytorch-memlab"
-    return run_python([COMMAND, *words[1:]], cwd=clone, env=os.environ | variables, timeout=240)
+    return run_python([COMMAND, *words[1:]], cwd=clone, env=os.environ | variables)
 
 
 def pattern_of(output):

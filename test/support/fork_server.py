@@ -71,19 +71,23 @@ def prepare(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     sys.orig_argv[1:] = request["arguments"]
-    sys.stdin = sys.__stdin__ = io.TextIOWrapper(open(0, "rb", closefd=False))  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = _output(1, "strict")
-    sys.stderr = sys.__stderr__ = _output(2, "backslashreplace")
+    sys.stdin = sys.__stdin__ = _stream(0, "<stdin>", "strict")
+    sys.stdout = sys.__stdout__ = _stream(1, "<stdout>", "strict")
+    sys.stderr = sys.__stderr__ = _stream(2, "<stderr>", "backslashreplace")
 
 
 def _folders(path: str) -> list[str]:
     return path.split(os.pathsep) if path else []
 
 
-def _output(number: int, errors: str) -> io.TextIOWrapper:
-    raw = open(number, "wb", closefd=False)  # noqa: SIM115
-    lines = number == 2 or raw.isatty()
-    return io.TextIOWrapper(raw, errors=errors, line_buffering=lines)
+def _stream(number: int, name: str, errors: str) -> io.TextIOWrapper:
+    mode = "w" if number else "r"
+    binary: Any = open(number, f"{mode}b", closefd=False)  # noqa: SIM115
+    binary.raw.name = name
+    lines = number == 2 or binary.isatty()
+    text: Any = io.TextIOWrapper(binary, "utf-8", errors, line_buffering=lines)
+    text.mode = mode
+    return text
 
 
 def run(arguments: list[str]) -> None:

@@ -1,0 +1,51 @@
+"""Forks end, speak and fail as processes of Python do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from support.python_process import run_python
+
+SCRIPT = """\
+import atexit, sys, threading, time
+atexit.register(print, "bye")
+print(sys.argv, sys.path[0], __name__, __file__, sorted(globals()), input())
+print(sys.stdin, sys.stdout, sys.stderr, sys.stderr.errors, file=sys.stderr)
+threading.Thread(target=lambda: (time.sleep(0.1), print("last"))).start()
+def fail():
+    raise ValueError(3)
+fail()
+"""
+
+
+def both(*arguments, **options):
+    command = [sys.executable, *arguments]
+    plain = subprocess.run(command, capture_output=True, text=True, **options)
+    return plain, run_python(arguments, **options)
+
+
+@pytest.mark.parametrize("start", [["script.py"], ["-m", "script"]], ids=" ".join)
+def test_a_script_or_module_that_fails(tmp_path, start):
+    (tmp_path / "script.py").write_text(SCRIPT)
+    plain, fork = both(*start, "--option", cwd=tmp_path, input="typed\n")
+    assert "ValueError: 3" in plain.stderr
+    assert plain.stdout.endswith("typed\nlast\nbye\n")
+    assert vars(fork) == vars(plain)
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("sys.exit(7)", 7), ("sys.exit('x')", 1), ("raise KeyboardInterrupt", -2), ("os.abort()", -6)],
+)
+def test_each_way_to_end(end, code):
+    plain, fork = both("-c", f"import os, sys\n{end}")
+    assert fork.returncode == code
+    assert vars(fork) == vars(plain)
+
+
+def test_what_python_reads_when_it_starts_is_refused():
+    with pytest.raises(ValueError, match="PYTHONHASHSEED"):
+        run_python(["-c", ""], env={"PYTHONHASHSEED": "5"})
