@@ -80,8 +80,8 @@ NOTICE = (
     " with --gpu NAME or --gpu SIZE)\n"
 )
 UNUSED = (
-    "pytorch-memlab: no CUDA tensor was created, so every row is zero: move the model and its"
-    ' inputs to the device "cuda"\n'
+    "pytorch-memlab: the program created no CUDA tensor, so all numbers are 0: move the model and"
+    ' its inputs to the device "cuda"\n'
 )
 
 

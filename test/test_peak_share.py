@@ -116,8 +116,8 @@ def test_the_summary_gives_it_below_the_tables():
     exact = (active - estimated) * 1000 // active / 10
     assert 90 < exact < 100
     assert profiler.display().report.notes[-1] == (
-        f"cuda:0: {exact} % of the peak of {active / KIB:.2f}K is exact, {100 - exact:.1f} % "
-        f"({estimated / KIB:.2f}K) estimated, cuDNN workspaces not counted"
+        f"cuda:0: {exact} % of the peak of {active / KIB:.1f} KiB is exact, {100 - exact:.1f} % "
+        f"({estimated / KIB:.1f} KiB) estimated, cuDNN workspaces not counted"
     )
 
 

@@ -10,8 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import write_to_stdout
+from pytorch_memlab.cli.common_options import number_from
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from typing import TextIO
@@ -43,7 +43,7 @@ class DiffCommand:
         add(
             "-n",
             "--rows",
-            type=int,
+            type=number_from(1),
             default=_ROWS,
             metavar="N",
             help=f"show the N first rows of each list (default: {_ROWS})",
@@ -78,8 +78,6 @@ class DiffCommand:
         from pytorch_memlab.render import differences
 
         del process
-        if options.rows < 1:
-            raise UsageError(f"--rows is a number from 1 on, not {options.rows}")
         is_too_much = growth_limit("--fail-over", options.fail_over)
         before, after = load(options.before).recorded(), load(options.after).recorded()
         found = compare(before, after)

@@ -74,10 +74,6 @@ class FitCommand:
             UsageError: an option cannot be carried out, or there is no such program.
         """
         del process
-        if options.steps is not None and options.steps < 1:
-            raise UsageError(
-                f"--steps is a number of optimizer steps from 1 on, not {options.steps}"
-            )
         gpus = find_gpus(options.gpu)
         settings = _settings(options)
         _check_memory(gpus, settings)

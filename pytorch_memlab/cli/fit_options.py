@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from pytorch_memlab.cli.common_options import comma_list, number_from
 from pytorch_memlab.cli.parser import CommandParser
 
 
@@ -31,7 +32,7 @@ def add_fit_options(parser: CommandParser) -> None:
     add = parser.add_argument_group("how long").add_argument
     add(
         "--steps",
-        type=int,
+        type=number_from(1, "optimizer steps"),
         metavar="N",
         help="end the program after N optimizer steps (default: when the peak of a step repeats;"
         " a program without an optimizer runs to its end)",
@@ -40,7 +41,7 @@ def add_fit_options(parser: CommandParser) -> None:
     add(
         "--gpu",
         action="extend",
-        type=lambda names: names.split(","),
+        type=comma_list,
         metavar="LIST",
         help="try these GPUs: names (t4, rtx4090, a100, h100), sizes (24GiB), or TOML files with"
         " name, memory, compute_capability and multiprocessors. Separated by commas, repeatable"

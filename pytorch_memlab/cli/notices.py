@@ -76,8 +76,8 @@ def tell_unused_gpu() -> None:
 
     if not any(_was_used(device.stats()) for device in find_devices()):
         tell(
-            "no CUDA tensor was created, so every row is zero: move the model and its inputs to"
-            ' the device "cuda"'
+            "the program created no CUDA tensor, so all numbers are 0: move the model and its"
+            ' inputs to the device "cuda"'
         )
 
 

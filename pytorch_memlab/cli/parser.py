@@ -20,6 +20,8 @@ _REWORDED = (
         re.compile("argument (\\S+): ignored explicit argument (.*)"),
         r"\1 takes no value \2: --help shows what it takes",
     ),
+    # What a type says of a value: the option is the subject of the sentence.
+    (re.compile("argument (?:-\\w/)?(--[\\w-]+): is "), r"\1 is "),
     (re.compile("the following arguments are required: (.*)"), r"\1 is missing: see --help"),
 )
 

@@ -10,9 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
+from pytorch_memlab.cli.common_options import add_device, number_from
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.cli.output_file import OutputFile
-from pytorch_memlab.cli.parser import CommandParser, gpu_index
+from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.recorded_devices import recorded_devices
 from pytorch_memlab.errors import UsageError
 
@@ -45,14 +46,14 @@ class PeakCommand:
             help="add up by line of the program (the default), by function, by module, by category"
             " of memory, or by stack: collapsed stacks that flame graph viewers read",
         )
-        add("--top", type=int, metavar="N", help="show the N largest rows (default: 20)")
-        add("--all", action="store_true", help="show all rows")
         add(
-            "--device",
-            type=gpu_index,
-            metavar="DEVICE",
-            help="show this GPU (default: all that were used)",
+            "--top",
+            type=number_from(1, "rows"),
+            metavar="N",
+            help="show the N largest rows (default: 20)",
         )
+        add("--all", action="store_true", help="show all rows")
+        add_device(add, "show")
         add = parser.add_argument_group("output").add_argument
         add(
             "-o",
@@ -82,8 +83,6 @@ class PeakCommand:
             ProfileError: the file is a damaged profile.
         """
         del process
-        if options.top is not None and options.top < 1:
-            raise UsageError(f"--top is a number of rows from 1 on, not {options.top}")
         top = None if options.all else options.top or 20
         files = _files(options, top)
         return partial(_show, _peaks_in(options), files, options.by or "line", top)

@@ -9,7 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.parser import CommandParser, gpu_index
+from pytorch_memlab.cli.common_options import add_device
+from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -53,12 +54,7 @@ class ReplayCommand:
             " compute_capability and multiprocessors. Repeatable: each is a row",
         )
         add = parser.add_argument_group("what to show").add_argument
-        add(
-            "--device",
-            type=gpu_index,
-            metavar="DEVICE",
-            help="replay this GPU (default: all that were used)",
-        )
+        add_device(add, "replay")
         parser.add_argument(
             "file", metavar="FILE", help="the snapshot, or a profile of run --history"
         )

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
 
+from pytorch_memlab.cli.common_options import Add, number_from
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.profiles.choice import SORTS, Choice
 
 
-def add_report_options(add: Callable[..., Any]) -> None:
+def add_report_options(add: Add) -> None:
     """Declare the options.
 
     Args:
@@ -18,7 +17,7 @@ def add_report_options(add: Callable[..., Any]) -> None:
     """
     add(
         "--top",
-        type=int,
+        type=number_from(1),
         metavar="N",
         help="report the N functions that add most memory, and N lines of each (default: 10)",
     )
@@ -48,11 +47,9 @@ def report_choice(options: argparse.Namespace) -> Choice | None:
         None if columns alone were asked for: tables show them.
 
     Raises:
-        UsageError: options that contradict each other, or no rows.
+        UsageError: options that contradict each other.
     """
     if options.top is not None and options.everything:
         raise UsageError("--all shows everything, --top a part: give one of them")
-    if options.top is not None and options.top < 1:
-        raise UsageError(f"--top is a number from 1 on, not {options.top}")
     choice = Choice(options.top, options.sort, options.everything)
     return None if options.columns and choice == Choice() else choice

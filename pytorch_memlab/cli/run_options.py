@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import Any
 
+from pytorch_memlab.cli.common_options import Add, add_columns, add_functions, number_from
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.report_options import add_report_options
 
 DEFAULT_GPU = "h100"
-
-Add = Callable[..., Any]
-"""The ``add_argument`` of a group of options."""
 
 
 def add_run_options(parser: CommandParser) -> None:
@@ -51,27 +47,17 @@ def _add_program(add: Add) -> None:
 
 
 def _add_profiled(add: Add) -> None:
-    add(
-        "-f",
-        "--function",
-        dest="functions",
-        action="extend",
-        type=lambda names: names.split(","),
-        metavar="LIST",
-        help="profile only these: a function, class or method of the script (Net.forward), a"
+    add_functions(
+        add,
+        "profile only these: a function, class or method of the script (Net.forward), a"
         " method of any class (forward), a pattern ('Block.*'), or one of another module:"
         " package.module:Net.forward imports the module before the script runs,"
         " 'package.*:*.forward' waits until the script imports those that match. Separated by"
         " commas, repeatable",
     )
-    add(
-        "-c",
-        "--columns",
-        dest="columns",
-        action="extend",
-        type=lambda names: names.split(","),
-        metavar="LIST",
-        help="show tables of these columns, with every line, instead of the report; with --top,"
+    add_columns(
+        add,
+        "show tables of these columns, with every line, instead of the report; with --top,"
         " --sort or --all the report has them. They are peak, kept or delta (what a line kept),"
         " temporary (how far above the larger of its start and its end a line went), reserved,"
         " current, hits, time, and any field of torch.cuda.memory_stats(), such as"
@@ -88,13 +74,13 @@ def _add_steps(add: Add) -> None:
     )
     add(
         "--warmup",
-        type=int,
+        type=number_from(0, "optimizer steps"),
         metavar="N",
         help="leave the first N optimizer steps out of the numbers (default: 0)",
     )
     add(
         "--steps",
-        type=int,
+        type=number_from(1, "optimizer steps"),
         metavar="N",
         help="end the program after N optimizer steps (not counting the warm-up), with exit code"
         " 0, as if it had finished (default: let it finish)",
@@ -109,11 +95,12 @@ def _add_output(add: Add) -> None:
         dest="outputs",
         action="append",
         metavar="FILE",
-        help="write a file: the report instead of printing it (.txt or .html), everything that was"
-        " recorded, for pytorch-memlab show, top, diff and merge (.json), the memory history of"
-        " the run in PyTorch's own format, for pytorch-memlab peak, timeline and"
-        " pytorch.org/memory_viz (.pickle), or a picture of the memory over time (.svg or .png;"
-        " needs matplotlib); repeatable. {rank} and {pid} are filled in; each process that torchrun"
+        help="write a file: the report instead of printing it (.txt), a page to explore in a"
+        " browser, with the code and the memory over time (.html), everything that was recorded,"
+        " for pytorch-memlab show, top, diff and merge (.json), the memory history of the run in"
+        " PyTorch's own format, for pytorch-memlab peak, timeline and pytorch.org/memory_viz"
+        " (.pickle), or a picture of the memory over time (.svg or .png; needs matplotlib);"
+        " repeatable. {rank} and {pid} are filled in; each process that torchrun"
         " starts writes its own file, such as out.rank0.html",
     )
     add(

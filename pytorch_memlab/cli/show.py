@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab.cli.common_options import add_columns, add_functions
 from pytorch_memlab.cli.output import is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.report_options import add_report_options, report_choice
@@ -37,24 +38,14 @@ class ShowCommand:
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = parser.add_argument_group("what to show").add_argument
-        add(
-            "-f",
-            "--function",
-            dest="functions",
-            action="extend",
-            type=lambda names: names.split(","),
-            metavar="LIST",
-            help="show only these functions or classes; separated by commas, repeatable (default:"
+        add_functions(
+            add,
+            "show only these functions or classes; separated by commas, repeatable (default:"
             " those that the run showed)",
         )
-        add(
-            "-c",
-            "--columns",
-            dest="columns",
-            action="extend",
-            type=lambda names: names.split(","),
-            metavar="LIST",
-            help="show tables of these columns, as run takes them (default: what the run showed)",
+        add_columns(
+            add,
+            "show tables of these columns, as run takes them (default: what the run showed)",
         )
         add_report_options(add)
         add = parser.add_argument_group("output").add_argument

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 
 from pytorch_memlab._common.optimizer_steps import is_within_another
 from pytorch_memlab.cli.notices import tell
-from pytorch_memlab.errors import UsageError
 
 
 class StepsDone(SystemExit):
@@ -23,17 +22,10 @@ class Steps:
     Args:
         warmup: steps that are not measured, at the beginning; None for none.
         steps: steps that are measured before the program ends, None for all.
-
-    Raises:
-        UsageError: no such number of steps.
     """
 
     def __init__(self, warmup: int | None, steps: int | None) -> None:
         warmup = warmup or 0
-        if warmup < 0:
-            raise UsageError(f"--warmup is a number of optimizer steps from 0 on, not {warmup}")
-        if steps is not None and steps < 1:
-            raise UsageError(f"--steps is a number of optimizer steps from 1 on, not {steps}")
         self.warmup = warmup
         self._last = None if steps is None else warmup + steps
         self._limits = " ".join(

@@ -9,9 +9,10 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab.cli.common_options import add_device
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.cli.output_file import OutputFile
-from pytorch_memlab.cli.parser import CommandParser, gpu_index
+from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.recorded_devices import recorded_devices
 
 if TYPE_CHECKING:
@@ -45,12 +46,7 @@ class TimelineCommand:
             help="draw the capacity of this GPU: a name, its memory (24GiB) or a TOML file, as run"
             " takes them",
         )
-        add(
-            "--device",
-            type=gpu_index,
-            metavar="DEVICE",
-            help="show this GPU (default: all that were used)",
-        )
+        add_device(add, "show")
         add = parser.add_argument_group("output").add_argument
         add(
             "-o",

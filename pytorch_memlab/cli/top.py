@@ -8,8 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 
 from pytorch_memlab._common.standard_output import print_to_stdout
+from pytorch_memlab.cli.common_options import number_from
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.errors import UsageError
 
 _ROWS = 10
 
@@ -31,7 +31,7 @@ class TopCommand:
         add(
             "-n",
             "--rows",
-            type=int,
+            type=number_from(1),
             default=_ROWS,
             metavar="N",
             help=f"show the N first rows of each list (default: {_ROWS})",
@@ -57,8 +57,6 @@ class TopCommand:
         from pytorch_memlab.render import top
 
         del process
-        if options.rows < 1:
-            raise UsageError(f"--rows is a number from 1 on, not {options.rows}")
         profile = load(options.file).recorded()
         text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)
         return partial(print_to_stdout, text)

@@ -207,7 +207,6 @@ def test_devices_that_only_one_profile_has(files: tuple[str, str]) -> None:
     [
         (["--fail-over", "much", "a.json", "b.json"], "--fail-over is a share such as 5% or a"),
         (["--fail-over=-5MiB", "a.json", "b.json"], "--fail-over is a share such as 5% or a"),
-        (["-n", "0", "a.json", "b.json"], "--rows is a number from 1 on, not 0"),
         (["a.json", "missing.json"], "cannot read missing.json: No such file or directory"),
         (["a.json", "old.json"], "old.json has the older format 1, which has the tables alone"),
         (["trace.pickle", "a.json"], "trace.pickle is a pickle, such as a memory snapshot"),

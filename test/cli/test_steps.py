@@ -154,18 +154,6 @@ def test_no_hook_and_nothing_switched_off_is_left(write, capsys):
     assert not global_line_profiler._is_off
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--steps", "0"], "--steps is a number of optimizer steps from 1 on, not 0"),
-        (["--warmup", "-1"], "--warmup is a number of optimizer steps from 0 on, not -1"),
-    ],
-)
-def test_numbers_that_are_no_number_of_steps(options, said, write, capsys):
-    assert main(["run", *options, write("pass")]) == 2
-    assert capsys.readouterr().err == f"pytorch-memlab run: error: {said}\n"
-
-
 def test_steps_in_a_thread_end_the_thread_without_a_word(write, capsys, monkeypatch):
     monkeypatch.setattr(threading, "excepthook", threading.__excepthook__)  # pytest has its own
     loop = TRAIN[TRAIN.index("try:") :]

@@ -102,7 +102,6 @@ OLDER = (
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["-n", "0", "p.json"], "--rows is a number from 1 on, not 0"),
         (["missing.json"], "cannot read missing.json: No such file or directory"),
         (["old.json"], OLDER),
     ],

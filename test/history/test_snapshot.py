@@ -115,7 +115,6 @@ def test_the_command_sums_what_it_does_not_show(dumped, capsys):
     ("options", "problem"),
     [
         (["--device", "5"], "snapshot.pickle has no GPU 5: --device takes 0"),
-        (["--top", "0"], "--top is a number of rows from 1 on, not 0"),
     ],
 )
 def test_a_wrong_option_is_one_line(dumped, capsys, options, problem):
