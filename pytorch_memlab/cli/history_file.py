@@ -1,4 +1,4 @@
-"""The allocation history in a file that a command was given."""
+"""The allocation histories in a file that a command was given."""
 
 from __future__ import annotations
 
@@ -8,18 +8,27 @@ if TYPE_CHECKING:
     from pytorch_memlab.history.model import AllocationHistory
 
 
-def read_history(path: str) -> AllocationHistory:
-    """The history in a memory snapshot, or in a saved profile that has one.
+def read_histories(path: str) -> dict[str, AllocationHistory]:
+    """The history in a memory snapshot, or those in a saved profile that has some.
 
     Args:
         path: of the file.
+
+    Returns:
+        Histories by the labels of their runs; the label of a single run is empty.
 
     Raises:
         SnapshotError: it is neither.
         ProfileError: it is a damaged profile.
         HistoryError: it is a profile without a history.
     """
+    from pytorch_memlab.errors import HistoryError
     from pytorch_memlab.history.snapshot import read_snapshot
-    from pytorch_memlab.line_profiler.saved_profile import is_saved_profile, load
+    from pytorch_memlab.line_profiler.saved_profile import NO_HISTORY, is_saved_profile, load
 
-    return load(path).history() if is_saved_profile(path) else read_snapshot(path)
+    if not is_saved_profile(path):
+        return {"": read_snapshot(path)}
+    found = load(path).recorded().all_histories()
+    if not found:
+        raise HistoryError(NO_HISTORY)
+    return found

@@ -163,12 +163,10 @@ def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:
 
 def _collapsed(peaks: Sequence[PeakHolders]) -> str:
     """The stacks of all GPUs; of several, each below its GPU."""
-    from pytorch_memlab.history.model import device_name
-
     if len(peaks) == 1:
         return peaks[0].collapsed_stacks()
     return "".join(
-        f"{device_name(holders.peak.device)};{line}"
+        f"{holders.peak.name};{line}"
         for holders in peaks
         for line in holders.collapsed_stacks().splitlines(keepends=True)
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ class ReplayCommand:
             UsageError: an option cannot be carried out.
             SnapshotError: the file is no snapshot.
         """
-        from pytorch_memlab.cli.history_file import read_history
+        from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.what_if import what_if
         from pytorch_memlab.simulation.alloc_conf import read_alloc_conf
@@ -86,15 +87,22 @@ class ReplayCommand:
         gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
         for _, gpu in gpus:
             TakenMemory.of(gpu, None, 0)
-        history = read_history(options.file)
-        devices = recorded_devices(history, options.file, options.device)
-        if not any(history.of_device(device).events for device in devices):
+        chosen = [
+            (run, history, device)
+            for run, history in read_histories(options.file).items()
+            for device in recorded_devices(history, options.file, options.device)
+        ]
+        if not any(history.of_device(device).events for _, history, device in chosen):
             raise UsageError(
                 f"{options.file} has no events to replay: record them with "
                 "torch.cuda.memory._record_memory_history(enabled='all')"
             )
         return partial(
-            _show, lambda: [what_if(history, device, settings, gpus) for device in devices]
+            _show,
+            lambda: [
+                replace(what_if(history, device, settings, gpus), run=run)
+                for run, history, device in chosen
+            ],
         )
 
 

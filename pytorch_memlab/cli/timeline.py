@@ -6,6 +6,7 @@ import argparse
 import os
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -76,7 +77,7 @@ class TimelineCommand:
             UsageError: an option cannot be carried out.
             SnapshotError: the file is no snapshot.
         """
-        from pytorch_memlab.cli.history_file import read_history
+        from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.history.timeline import timeline_of
         from pytorch_memlab.simulation.hardware.presets import find_gpu
 
@@ -84,9 +85,11 @@ class TimelineCommand:
         title = f"GPU memory over time: {os.path.basename(options.file)}"
         files = [timeline_file(path, title) for path in options.outputs]
         capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
-        history = read_history(options.file)
-        devices = recorded_devices(history, options.file, options.device)
-        timelines = [timeline_of(history, device, capacity, options.by) for device in devices]
+        timelines = [
+            replace(timeline_of(history, device, capacity, options.by), run=run)
+            for run, history in read_histories(options.file).items()
+            for device in recorded_devices(history, options.file, options.device)
+        ]
         return partial(_write, files, timelines)
 
 

@@ -40,6 +40,7 @@ class Peak:
         events: how many events the history has.
         blocks: those in use then, by address.
         failures: requests that the GPU had no room for: index of each event, and the event.
+        run: label of the run in a merged profile, such as ``rank0``; empty in one of a run.
     """
 
     device: int
@@ -49,6 +50,12 @@ class Peak:
     events: int
     blocks: tuple[Block, ...]
     failures: tuple[tuple[int, Event], ...] = ()
+    run: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a report calls the device, such as ``cuda:0`` or ``rank0 cuda:0``."""
+        return f"{self.run} {device_name(self.device)}".lstrip()
 
     def __repr__(self) -> str:
         """How much is in use on which device."""
@@ -58,7 +65,7 @@ class Peak:
         """The device, the bytes and the blocks, in a few words."""
         count = len(self.blocks)
         size = f"{prose_size(self.active)} in {count:,} block{'s' * (count != 1)}"
-        return f"{device_name(self.device)}: {size}"
+        return f"{self.name}: {size}"
 
 
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:

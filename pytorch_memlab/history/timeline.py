@@ -80,6 +80,7 @@ class Timeline:
         steps: indexes of the events that end steps of an optimizer.
         failures: indexes of the events at which the GPU ran out of memory.
         capacity: bytes of the GPU; None if not known.
+        run: label of the run in a merged profile, such as ``rank0``; empty in one of a run.
     """
 
     device: int
@@ -95,12 +96,18 @@ class Timeline:
     steps: tuple[int, ...]
     failures: tuple[int, ...]
     capacity: int | None = None
+    run: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a report calls the device, such as ``cuda:0`` or ``rank0 cuda:0``."""
+        return f"{self.run} {device_name(self.device)}".lstrip()
 
     def __repr__(self) -> str:
         """How much happened on which device, and the peak."""
         peak = prose_size(self.active[self.peak])
         parts = f"{self.events:,} events, peak {peak}, bands of {self.by}"
-        return f"<{type(self).__name__} of {device_name(self.device)}: {parts}>"
+        return f"<{type(self).__name__} of {self.name}: {parts}>"
 
 
 def timeline_of(

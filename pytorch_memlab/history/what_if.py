@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ..simulation.hardware.gpu import GPU
 from ..simulation.taken_memory import TakenMemory
 from .first_state import first_state
-from .model import AllocationHistory, Stack
+from .model import AllocationHistory, Stack, device_name
 from .replay import Figures, ReplayResult, changed_settings, recorded_capacity, replay
 from .replay_check import ReplayCheck, check_replay, recorded_figures, recorded_retries
 from .settings import settings_of
@@ -42,6 +42,7 @@ class WhatIf:
         check: how well a replay reproduces it.
         settings: that variants change, as the user wrote them.
         variants: in the order in which they were asked for.
+        run: label of the run in a merged profile, such as ``rank0``; empty in one of a run.
     """
 
     device: int
@@ -52,6 +53,12 @@ class WhatIf:
     check: ReplayCheck
     settings: str
     variants: tuple[Variant, ...]
+    run: str = ""
+
+    @property
+    def name(self) -> str:
+        """What a report calls the device, such as ``cuda:0`` or ``rank0 cuda:0``."""
+        return f"{self.run} {device_name(self.device)}".lstrip()
 
 
 def what_if(

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ..profiles.recorded import RecordedProfile
     from ..records import Report
 
+NO_HISTORY = "the profile has no history: record it with run --history"
+
 _PICKLE = b"\x80"
 _ZIP = b"P"
 _BEGINNING = re.compile(rb'\s*\{\s*"format"')
@@ -74,15 +76,24 @@ class SavedProfile:
             raise HistoryError(f"{device} was not recorded: there is {', '.join(peaks)}")
         return peaks[device]
 
-    def history(self) -> AllocationHistory:
+    def history(self, run: str | None = None) -> AllocationHistory:
         """Every allocation and free.
 
+        Args:
+            run: label of a run in a merged profile, such as ``rank0``; None for the only one.
+
         Raises:
-            HistoryError: the run did not keep them.
+            HistoryError: the run did not keep them, or there are several.
         """
-        if self._recorded.history is None:
-            raise HistoryError("the profile has no history: record it with run --history")
-        return self._recorded.history
+        found = self._recorded.all_histories()
+        if not found:
+            raise HistoryError(NO_HISTORY)
+        labels = " or ".join(found)
+        if run is None and len(found) > 1:
+            raise HistoryError(f"the profile has several histories: choose {labels}")
+        if run is not None and run not in found:
+            raise HistoryError(f"the profile has no history of {run}: there is {labels}")
+        return next(iter(found.values())) if run is None else found[run]
 
     def display(
         self, func: object = None, columns: str | Iterable[str] | None = None

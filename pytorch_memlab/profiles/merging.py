@@ -11,6 +11,7 @@ from typing import Final
 
 from ..errors import UsageError
 from ..history.holders import PeakHolders
+from ..history.model import AllocationHistory
 from ..records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report, joined
 from .recorded import Call, MeasuredDevice, RecordedProfile, Run
 
@@ -37,6 +38,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
     entries: list[LineEntry] = []
     calls: list[Call] = []
     peaks: dict[str, PeakHolders] = {}
+    histories: dict[str, AllocationHistory] = {}
     shown: dict[int, None] = {}
     failures: dict[tuple[int, int], int] = {}
     for label, profile in zip(labels, profiles.values(), strict=True):
@@ -44,6 +46,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
         runs += part.runs
         devices += part.devices
         peaks |= part.peaks
+        histories |= part.histories
         place = _places(part.functions, functions)
         entries += [replace(entry, code_id=place[entry.code_id]) for entry in part.entries]
         calls += [
@@ -77,6 +80,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
         ),
         peaks,
         failures,
+        histories=histories,
     )
 
 
@@ -171,7 +175,12 @@ def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
             replace(call, delta={f"{label} {name}": size for name, size in call.delta.items()})
             for call in profile.calls
         ),
-        peaks={f"{label} {name}": held for name, held in profile.peaks.items()},
+        peaks={
+            f"{label} {name}": replace(held, peak=replace(held.peak, run=label))
+            for name, held in profile.peaks.items()
+        },
+        history=None,
+        histories={} if profile.history is None else {label: profile.history},
     )
 
 

@@ -109,7 +109,8 @@ class RecordedProfile:
         peaks: device name -> what held its memory at its peak, if that was recorded.
         failures: index of a function and line at which a GPU ran out of memory -> bytes that the
             program asked for there.
-        history: every allocation and free, if that was asked for.
+        history: every allocation and free, if that was asked for; None in a merged profile.
+        histories: those of the runs of a merged profile, by their labels.
     """
 
     runs: tuple[Run, ...]
@@ -125,6 +126,11 @@ class RecordedProfile:
     peaks: Mapping[str, PeakHolders] = field(default_factory=dict)
     failures: Mapping[tuple[int, int], int] = field(default_factory=dict)
     history: AllocationHistory | None = None
+    histories: Mapping[str, AllocationHistory] = field(default_factory=dict)
+
+    def all_histories(self) -> dict[str, AllocationHistory]:
+        """The histories by the labels of their runs; the label of a single run is empty."""
+        return ({} if self.history is None else {"": self.history}) | dict(self.histories)
 
     def __repr__(self) -> str:
         """What ran, and how much was recorded of it."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
-from ..history.model import device_name
 from .source_line import source_line
 
 if TYPE_CHECKING:
@@ -93,7 +92,7 @@ def head(peak: Peak) -> str:
     """
     moment = "before the first event" if peak.event < 0 else f"event {peak.event + 1:,}"
     return (
-        f"{device_name(peak.device)}: {prose_size(peak.active)} in use at the peak, "
+        f"{peak.name}: {prose_size(peak.active)} in use at the peak, "
         f"{prose_size(peak.reserved)} reserved ({moment} of {peak.events:,})"
     )
 

@@ -23,13 +23,14 @@ def render(peaks: Sequence[PeakHolders], by: str = "line") -> str:
         by: ``line``, ``function``, ``module`` or ``category``.
 
     Returns:
-        A head and rows; the first column is the index of the GPU.
+        A head and rows; the first column is the index of the GPU, or its name with the run.
     """
     kind = Holder if by in ("line", "function") else Share
     output = StringIO()
     writer = csv.writer(output, lineterminator="\n")
     writer.writerow(["device", *(field.name for field in fields(kind))])
     for holders in peaks:
+        peak = holders.peak
         for row in parts(holders, by):
-            writer.writerow([holders.peak.device, *astuple(row)])
+            writer.writerow([peak.name if peak.run else peak.device, *astuple(row)])
     return output.getvalue().encode("utf-8", "replace").decode()

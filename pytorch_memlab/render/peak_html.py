@@ -32,7 +32,15 @@ def render(
     Returns:
         An HTML document.
     """
-    return page(title, [part for holders in peaks for part in fragments(holders)])
+    several_runs = len({one.peak.run for one in peaks}) > 1
+    return page(
+        title,
+        [
+            part
+            for number, holders in enumerate(peaks)
+            for part in fragments(holders, number if several_runs else None)
+        ],
+    )
 
 
 def fragments(holders: PeakHolders, place: int | None = None) -> list[Fragment]:

@@ -30,7 +30,7 @@ def text(found: WhatIf) -> str:
     Returns:
         Lines of at most 80 columns: a table, what each row is, and where memory runs out.
     """
-    lines = [f"cuda:{found.device}: {found.events:,} events", "", *_table(found), ""]
+    lines = [f"{found.name}: {found.events:,} events", "", *_table(found), ""]
     for line in _notes(found):
         lines += _wrapped(line)
     return "\n".join(lines) + "\n"

@@ -191,15 +191,14 @@ def _measured_tables(
 
 def _timelines(profile: RecordedProfile) -> dict[str, Timeline]:
     """The timelines of the devices whose history is there, by their names."""
-    history = profile.history
-    if history is None:
-        return {}
     capacities = {one.device.name: one.capacity or None for one in profile.devices}
-    return {
-        f"cuda:{one.device}": timeline_of(history, one.device, capacities.get(f"cuda:{one.device}"))
-        for one in history.devices
-        if one.events or one.segments
-    }
+    found = {}
+    for run, history in profile.all_histories().items():
+        for one in history.devices:
+            if one.events or one.segments:
+                drawn = replace(timeline_of(history, one.device), run=run)
+                found[drawn.name] = replace(drawn, capacity=capacities.get(drawn.name))
+    return found
 
 
 def _peak_line(

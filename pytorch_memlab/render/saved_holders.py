@@ -49,11 +49,12 @@ def holders_data(holders: PeakHolders) -> dict[str, Any]:
     }
 
 
-def read_holders(data: Checked) -> PeakHolders:
+def read_holders(data: Checked, run: str = "") -> PeakHolders:
     """What ``holders_data`` made the object of.
 
     Args:
         data: the object.
+        run: label of the run in a merged profile.
 
     Raises:
         DamagedError: a field is missing or is not what it has to be.
@@ -71,6 +72,7 @@ def read_holders(data: Checked) -> PeakHolders:
         data.number("event"),
         data.count("events"),
         blocks,
+        run=run,
     )
     return PeakHolders(peak, stacks)
 

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytorch_memlab
 
 from ..errors import ProfileError
+from ..history.model import AllocationHistory
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry, Section
 from .checked_json import Checked, DamagedError
@@ -58,6 +59,8 @@ def render(profile: RecordedProfile) -> str:
         "failures": [[*place, size] for place, size in profile.failures.items()],
         "history": None if profile.history is None else history_data(profile.history),
     }
+    if profile.histories:
+        data["histories"] = {run: history_data(one) for run, one in profile.histories.items()}
     return json.dumps(data, allow_nan=False, separators=(",", ":")) + "\n"
 
 
@@ -158,10 +161,20 @@ def _profile(data: Checked) -> RecordedProfile:
         data.texts("notes"),
         data.texts("ends"),
         tuple(_section(one) for one in data.objects("sections")),
-        {name: read_holders(one) for name, one in data.object_by_name("peaks").items()},
+        {
+            name: read_holders(one, name.rpartition(" ")[0])
+            for name, one in data.object_by_name("peaks").items()
+        },
         dict(_failures(data, len(functions))),
         None if data.value("history") is None else read_history(data.object("history")),
+        dict(_histories(data)),
     )
+
+
+def _histories(data: Checked) -> Iterator[tuple[str, AllocationHistory]]:
+    if data.has("histories"):
+        for run, one in data.object_by_name("histories").items():
+            yield run, read_history(one)
 
 
 def _failures(data: Checked, functions: int) -> Iterator[tuple[tuple[int, int], int]]:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from .. import __version__
-from ..history.model import device_name
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
@@ -45,7 +44,7 @@ def _profile(holders: PeakHolders, numbers: dict[Frame, int]) -> dict[str, objec
     stacks = holders.by_stack()
     return {
         "type": "sampled",
-        "name": device_name(holders.peak.device),
+        "name": holders.peak.name,
         "unit": "bytes",
         "startValue": 0,
         "endValue": holders.peak.active,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.category import Category
-from ..history.model import device_name
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
 from .scale import byte_marks, event_marks
@@ -39,7 +38,11 @@ def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -
     Returns:
         An HTML document.
     """
-    return page(title, [fragment(timeline) for timeline in timelines])
+    several_runs = len({one.run for one in timelines}) > 1
+    return page(
+        title,
+        [fragment(one, number if several_runs else None) for number, one in enumerate(timelines)],
+    )
 
 
 def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
@@ -98,7 +101,7 @@ def heading(timeline: Timeline) -> str:
     point = timeline.points[timeline.peak]
     moment = "before the first event" if point < 0 else f"event {point + 1:,}"
     return (
-        f"{device_name(timeline.device)}: "
+        f"{timeline.name}: "
         f"{prose_size(timeline.active[timeline.peak])} in use at the peak, "
         f"{prose_size(timeline.reserved[timeline.peak])} reserved "
         f"({moment} of {timeline.events:,})"

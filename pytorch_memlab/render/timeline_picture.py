@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..errors import UsageError
-from ..history.model import device_name
 from .scale import byte_marks, event_marks
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
 
@@ -178,7 +177,7 @@ def _head(timeline: Timeline) -> str:
     active = timeline.active[timeline.peak]
     place = _cut(peak_place(timeline)[0])
     return (
-        f"{device_name(timeline.device)}: peak {prose_size(active)} of "
+        f"{timeline.name}: peak {prose_size(active)} of "
         f"{prose_size(timeline.capacity)} ({active / timeline.capacity:.1%})"
         + (f" at {place}" if place else "")
         + f", {prose_size(timeline.reserved[timeline.peak])} reserved"
