@@ -52,7 +52,8 @@ class MergeCommand:
             ProfileError: a file is no saved profile.
         """
         from pytorch_memlab._common.atomic_write import check_writable
-        from pytorch_memlab.line_profiler.saved_profile import check_free, load
+        from pytorch_memlab._common.free_file import check_free
+        from pytorch_memlab.line_profiler.saved_profile import load
         from pytorch_memlab.profiles.merging import merged
 
         del process

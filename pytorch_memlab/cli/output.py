@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -86,7 +85,7 @@ class _File:
 
     def __init__(self, name: str, *, force: bool) -> None:
         from pytorch_memlab._common.atomic_write import check_writable
-        from pytorch_memlab.line_profiler.saved_profile import check_free
+        from pytorch_memlab._common.free_file import check_free
 
         self._name = name
         self._text_of = _text_for(name)
@@ -100,11 +99,11 @@ class _File:
     def is_written(self, results: Results) -> bool:
         """Write it; False, with the reason on standard error, if that cannot be done."""
         from pytorch_memlab._common.atomic_write import write_file
-        from pytorch_memlab.line_profiler.saved_profile import is_taken
+        from pytorch_memlab._common.free_file import free_path
 
         path, name = self._path, self._name
-        if self._is_exclusive and is_taken(path):  # by another process, since this one began
-            path = path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}")
+        if self._is_exclusive:  # another process may have written it since this one began
+            path = free_path(path)
             name = str(PurePath(name).with_name(path.name))
         try:
             write_file(path, self._text_of(results), called=name)

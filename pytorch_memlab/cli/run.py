@@ -114,7 +114,9 @@ class RunCommand:
         files = [path for path in outputs if not is_trace(path) and not is_picture(path)]
         write = writer_to(files, force=options.force)
         history = WholeRunHistory(keeps_events=len(files) < len(outputs))
-        traces = [TraceFile(path, history) for path in outputs if is_trace(path)]
+        traces = [
+            TraceFile(path, history, force=options.force) for path in outputs if is_trace(path)
+        ]
         pictures = [
             TimelinePicture(path, _command(options)) for path in outputs if is_picture(path)
         ]

@@ -120,7 +120,7 @@ def _add_output(add: Add) -> None:
         action="store_true",
         help="keep every allocation and free in the .json file: some 10 bytes for each",
     )
-    add("--force", action="store_true", help="overwrite the .json file of an older run")
+    add("--force", action="store_true", help="overwrite the .json or .pickle file of an older run")
     add(
         "--max-peak",
         metavar="SIZE",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from .._common.atomic_write import check_writable, write_file
 from .._common.call_results import is_result_dropped
+from .._common.free_file import check_free
 from .._common.ranks import path_of_rank
-from ..errors import HistoryError, ProfileError, UsageError
+from ..errors import HistoryError, ProfileError
 from ..profiles.merging import over_devices
 from ..render import saved_profile
 from .line_records import LineRecords, RecordsDisplay
@@ -236,31 +237,6 @@ def write_page(recorded: RecordedProfile, report: Report, path: str | PathLike[s
     name = path_of_rank(os.fspath(path))
     check_writable(name)
     write_file(name, report_page.render(recorded, report))
-
-
-def is_taken(path: str | PathLike[str]) -> bool:
-    """Whether a file has something in it that writing would overwrite.
-
-    Args:
-        path: of the file.
-    """
-    return os.path.isfile(path) and os.path.getsize(path) > 0
-
-
-def check_free(path: str) -> None:
-    """Find out beforehand whether there is a profile that would be overwritten.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        UsageError: there is one.
-    """
-    if is_taken(path):
-        raise UsageError(
-            f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name "
-            "gives every run a file of its own"
-        )
 
 
 def load(path: str | PathLike[str]) -> SavedProfile:

@@ -151,9 +151,9 @@ def test_rank_and_process_are_filled_in(folder, monkeypatch):
     assert os.path.exists(f"trace.3.{os.getpid()}.pickle")
 
 
-def test_a_second_run_replaces_the_file(folder):
+def test_a_second_run_with_force_replaces_the_file(folder):
     for script in (STEP, STEP + "step()\n"):
-        main(["run", "-o", "trace.pickle", write(script)])
+        main(["run", "--force", "-o", "trace.pickle", write(script)])
 
     assert len(events(read("trace.pickle"))) == 9
     assert sorted(os.listdir()) == ["script.py", "trace.pickle"]

@@ -1,0 +1,43 @@
+"""Recordings, which are not overwritten unless the user says so."""
+
+from __future__ import annotations
+
+import os
+from os import PathLike
+from pathlib import Path
+
+from ..errors import UsageError
+
+
+def is_taken(path: str | PathLike[str]) -> bool:
+    """Whether a file has something in it that writing would overwrite.
+
+    Args:
+        path: of the file.
+    """
+    return os.path.isfile(path) and os.path.getsize(path) > 0
+
+
+def check_free(path: str) -> None:
+    """Find out beforehand whether there is a recording that would be overwritten.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if is_taken(path):
+        raise UsageError(
+            f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name "
+            "gives every run a file of its own"
+        )
+
+
+def free_path(path: Path) -> Path:
+    """The path, or one with the number of this process if there is a recording by now.
+
+    Args:
+        path: that was free when the program began.
+    """
+    return path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}") if is_taken(path) else path
