@@ -21,7 +21,7 @@ kept = take(4)
 """
 FAILS = f"{SCRIPT}more = take(100)\n"
 FAILED = '5!     return torch.empty(mib << 20, dtype=torch.uint8, device="cuda")'
-MARK = f"{FAILED}  # out of memory: asked for 100.00M"
+MARK = f"{FAILED}  # out of memory: asked for 100.0 MiB"
 
 
 @pytest.fixture
@@ -80,4 +80,4 @@ def test_a_saved_profile_keeps_the_mark_of_the_row_that_failed(run, monkeypatch,
         assert main(["show", "-c", "peak", name]) == 0
         assert MARK in capsys.readouterr().out
     assert main(["show", "-o", "page.html", "p0.json"]) == 0
-    assert "out of memory: asked for 100.00M" in Path("page.html").read_text()
+    assert "out of memory: asked for 100.0 MiB" in Path("page.html").read_text()
