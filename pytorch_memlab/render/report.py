@@ -11,7 +11,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .cells import cell, column_parts, failure_note, source_lines
 from .gaps import line_mark
-from .rows import code_of, cut, place_of, wrapped
+from .rows import WIDTH, code_of, fitted, place_of, wrapped
 from .sections import section_lines
 from .terminal import fitting, is_colourful
 from .verdict import sentence
@@ -125,22 +125,23 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
         overview: what it says.
         width: columns of a terminal; None where columns of a table are not split.
     """
+    room = WIDTH if width is None else min(width, WIDTH)
     for headline in overview.headlines:
-        yield from _headline(headline)
+        yield from _headline(headline, room)
         if headline.verdict is not None:
-            yield from ([(line, "")] for line in wrapped(sentence(headline.verdict)))
+            yield from ([(line, "")] for line in wrapped(sentence(headline.verdict), width=room))
     if overview.failure is not None:
-        yield [(cut(_failed(overview.failure)), "bold red")]
+        yield from ([(one, "bold red")] for one in fitted(_failed(overview.failure), room))
     several = len({one.table.device.name for one in overview.functions}) > 1
     widths = _widths(overview)
     for function in overview.functions:
         yield []
-        yield _head(function.table, several)
+        yield from _head(function.table, several, width)
         yield from _table(function, overview.columns, widths, width)
     folded = _folded(overview)
     if folded:
         yield []
-        yield from ([(line, "dim")] for line in folded)
+        yield from ([(one, "dim")] for line in folded for one in fitted(line, room))
     for section in overview.sections:
         heading, *lines = section_lines(section)
         yield []
@@ -154,12 +155,13 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
 # The headlines
 
 
-def _headline(headline: Headline) -> Iterator[Row]:
+def _headline(headline: Headline, room: int) -> Iterator[Row]:
     measured = headline.measured
     name = measured.device.name
     kind = _kind(headline)
     if not measured.peak_active:
-        yield [(cut(f"no memory was in use on {name}{kind}"), "bold")]
+        nothing = f"no memory was in use on {name}{kind}"
+        yield from ([(line, "bold")] for line in fitted(nothing, room))
         return
     bound = "at least " * headline.is_lower_bound
     share = (
@@ -167,10 +169,10 @@ def _headline(headline: Headline) -> Iterator[Row]:
     )
     size = prose_size(measured.capacity) if share else ""
     peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{size}{kind}"
-    yield from ([(line, "bold")] for line in wrapped(peak, indent=""))
-    yield from ([(line, "")] for line in _where(headline))
+    yield from ([(line, "bold")] for line in wrapped(peak, "", room))
+    yield from ([(one, "")] for line in _where(headline) for one in fitted(line, room))
     if headline.categories:
-        yield from ([(line, "")] for line in _held(headline))
+        yield from ([(line, "")] for line in wrapped(_held(headline), width=room))
 
 
 def _is_gpu(headline: Headline) -> bool:
@@ -193,10 +195,10 @@ def _where(headline: Headline) -> list[str]:
         return ["  outside of the profiled lines"]
     if headline.is_in_line:
         code = code_of(place.function, place.line)
-        return [cut(f"  at {_at(place)}{': ' * bool(code)}{code}")]
+        return [f"  at {_at(place)}{': ' * bool(code)}{code}"]
     return [
         "  outside of the profiled lines, of which the highest is",
-        cut(f"  {prose_size(headline.place_peak)} at {_at(place)}"),
+        f"  {prose_size(headline.place_peak)} at {_at(place)}",
     ]
 
 
@@ -205,13 +207,11 @@ def _at(place: Place) -> str:
     return f"{file} in {name}"
 
 
-def _held(headline: Headline) -> list[str]:
+def _held(headline: Headline) -> str:
     shares = headline.categories
     named = [f"{prose_size(one.size)} {one.name}" for one in shares[:_CATEGORIES]]
     rest = sum(one.size for one in shares[_CATEGORIES:])
-    return wrapped(
-        f"held by {', '.join([*named, *([f'{prose_size(rest)} more'] if rest else [])])}"
-    )
+    return f"held by {', '.join([*named, *([f'{prose_size(rest)} more'] if rest else [])])}"
 
 
 def _failed(failure: Failure) -> str:
@@ -231,14 +231,17 @@ def _percent(part: int, whole: int) -> str:
 # The functions
 
 
-def _head(table: FunctionTable, several: bool) -> Row:
+def _head(table: FunctionTable, several: bool, width: int | None) -> Iterator[Row]:
+    """The name of a function and its place, below it where a terminal has no room beside it."""
     function = table.function
     file = f"{os.path.basename(function.filename)}:{function.first_line}"
     device = f"  on {table.device.name}" if several else ""
-    return [
-        (f"## {printable(function.qual_name)}", "bold"),
-        (f"  {printable(file)}{device}", "dim"),
-    ]
+    name, place = f"## {printable(function.qual_name)}", f"  {printable(file)}{device}"
+    if width is None or len(name) + len(place) <= width:
+        yield [(name, "bold"), (place, "dim")]
+    else:
+        yield [(name, "bold")]
+        yield [(place, "dim")]
 
 
 def _widths(overview: Overview) -> list[int]:

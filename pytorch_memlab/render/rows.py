@@ -12,7 +12,7 @@ from .._common.quoted import printable
 if TYPE_CHECKING:
     from ..records import FunctionInfo
 
-_WIDTH: Final = 80
+WIDTH: Final = 80
 _UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%)")
 
 
@@ -22,7 +22,7 @@ def cut(line: str) -> str:
     Args:
         line: of any length.
     """
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
 def place_of(function: FunctionInfo, line: int) -> str:
@@ -47,16 +47,30 @@ def code_of(function: FunctionInfo, line: int) -> str:
     return printable(source[place].strip()) if 0 <= place < len(source) else ""
 
 
-def wrapped(text: str, indent: str = "  ") -> list[str]:
-    """Lines of at most 80 columns that keep a number and its unit together.
+def fitted(line: str, width: int) -> list[str]:
+    """A line cut to 80 columns; in a narrower terminal it is wrapped, so that nothing is lost.
+
+    Args:
+        line: of any length.
+        width: columns, at most 80.
+    """
+    if width == WIDTH or len(line) <= width:
+        return [cut(line)]
+    text = line.lstrip()
+    return wrapped(text, line[: len(line) - len(text)], width)
+
+
+def wrapped(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
+    """Lines that keep a number and its unit together.
 
     Args:
         text: a sentence.
         indent: of the first line; two more columns are that of the others.
+        width: columns.
     """
     joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
     further = f"{indent}  "
     lines = textwrap.wrap(
-        joined, _WIDTH, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
+        joined, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
     )
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -159,3 +159,26 @@ def test_in_a_terminal_code_is_cut_and_the_mark_of_the_peak_stays(width: int) ->
     assert len(row) == width
     assert max(map(len, lines)) <= width
     assert "argument, " * 20 in render(found)
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_a_narrow_terminal_wraps_the_headline_and_cuts_nothing_of_it(width: int) -> None:
+    named = FunctionInfo("Transformer.forward", "/long/name_of_a_model.py", 1, ("y = call(x)",))
+    found = report_of([named], [entry(0, 1, 8 * MIB, MIB)])
+
+    def opening(columns: int) -> list[str]:
+        lines = coloured(found, columns).splitlines()
+        texts = [Text.from_ansi(line).plain.rstrip() for line in lines]
+        return texts[: texts.index("")]
+
+    narrow = opening(width)
+    assert max(map(len, narrow)) <= width
+    assert " ".join(" ".join(narrow).split()) == " ".join(" ".join(opening(200)).split())
+    assert opening(200) == opening(80)
+    if width == 40:
+        assert narrow[:2] == [
+            "peak 8.0 MiB on cuda:0, less than 0.1 %",
+            "  of 80.00 GiB (NVIDIA A100-SXM4-80GB)",
+        ]
+        rest = [Text.from_ansi(line).plain for line in coloured(found, 40).splitlines()]
+        assert "\n## Transformer.forward\n  name_of_a_model.py:1\n" in "\n".join(rest)
