@@ -162,7 +162,6 @@ def test_ctrl_c_shows_what_is_known(write, capsys, monkeypatch):
         (["broken.py"], "{folder}/broken.py:1: invalid syntax"),
         (["--gpu", "rtx409", "script.py"], "unknown GPU 'rtx409' (did you mean rtx4090"),
         (["--gpu", "", "script.py"], "unknown GPU ''"),
-        (["--steps", "0", "script.py"], "--steps is a number of optimizer steps from 1 on, not 0"),
         (["--num-gpus", "0", "script.py"], "--num-gpus is a number from 1 to 128, not 0"),
         (["--reserve", "24GiB", "--gpu", "t4", "script.py"], "nothing is left of the GPU's"),
         (
@@ -186,7 +185,8 @@ def test_what_cannot_be_carried_out_is_said_in_a_line(words, error, write, capsy
     [
         (["--gpus", "t4", "script.py"], "unknown option --gpus: did you mean --gpu?"),
         ([], "SCRIPT is missing: see --help"),
-        (["--steps", "many", "script.py"], "argument --steps: invalid int value: 'many'"),
+        (["--steps", "0", "s.py"], "--steps is a number of optimizer steps from 1 on, not 0"),
+        (["--steps", "many", "s.py"], "--steps is a number of optimizer steps from 1 on, not many"),
     ],
 )
 def test_a_mistyped_option_is_named(words, error, capsys):
