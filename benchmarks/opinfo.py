@@ -73,7 +73,9 @@ class Finding:
 
 def operators() -> list[Any]:
     """PyTorch's ``OpInfo`` of every operator."""
-    from torch.testing._internal.common_methods_invocations import op_db
+    # The import makes flags such as those of cuDNN read-only, for the rest of the process.
+    with torch.backends.__allow_nonbracketed_mutation():
+        from torch.testing._internal.common_methods_invocations import op_db
 
     return list(op_db)
 

@@ -33,11 +33,11 @@ torch.set_num_threads(1)
 # would wait for it in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# `--doctest-modules` imports every file: this one has the name of others, one needs Triton.
+# `--doctest-modules` imports every file: these have one name, another needs Triton.
 collect_ignore = ["conftest.py"]
 if not importlib.util.find_spec("triton"):
     collect_ignore.append("triton_kernels.py")
-collect_ignore_glob = ["programs/*"]
+collect_ignore_glob = ["programs/*", "*/conftest.py"]
 
 # torch replaces this itself when its compiler is first imported.
 _TORCHS_OWN = {"torch.manual_seed"}

@@ -59,7 +59,14 @@ def modules_of_the_source_tree():
 
 def test_every_module_is_in_the_wheel_and_imports_in_silence(installed, tmp_path):
     done = subprocess.run(
-        [installed, "-W", "error::DeprecationWarning:pytorch_memlab", "-c", IMPORT_EVERYTHING],
+        [
+            installed,
+            "-E",
+            "-W",
+            "error::DeprecationWarning:pytorch_memlab",
+            "-c",
+            IMPORT_EVERYTHING,
+        ],
         capture_output=True,
         text=True,
         cwd=tmp_path,
