@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from pytorch_memlab.profiles.differences import Change, Differences
+    from pytorch_memlab.profiles.measured_tests import MeasuredTest
 
 _ROWS = 10
 
@@ -25,15 +26,16 @@ class DiffCommand:
     """Show what grew and what shrank from one saved profile to another.
 
     Functions match by their file and name, and lines by their code, also where the file was edited
-    between the runs.
+    between the runs. Two files of pytest --memlab-save are compared test by test.
 
     for example:
       pytorch-memlab diff before.memlab.json after.memlab.json
       pytorch-memlab diff --fail-over 5% main.memlab.json branch.memlab.json
+      pytorch-memlab diff main-tests.json branch-tests.json
 
     exit codes:
       0  the profiles were compared
-      1  the active peak of a device grew by more than --fail-over
+      1  the active peak of a device, or of a test, grew by more than --fail-over
       2  the command line cannot be carried out
     """
 
@@ -52,8 +54,8 @@ class DiffCommand:
         add(
             "--fail-over",
             metavar="SHARE|SIZE",
-            help="exit with 1 if the active peak of a device grew by more than this, such as 5%% or"
-            " 64MiB",
+            help="exit with 1 if the active peak of a device, or of a test, grew by more than this,"
+            " such as 5%% or 64MiB",
         )
         parser.add_argument("before", metavar="BEFORE", help="a saved profile")
         parser.add_argument("after", metavar="AFTER", help="the one to compare with it")
@@ -79,11 +81,47 @@ class DiffCommand:
 
         del process
         is_too_much = growth_limit("--fail-over", options.fail_over)
+        tests = _tests_in(options.before, options.after)
+        if tests is not None:
+            return partial(_show, *_compared(tests, options, is_too_much))
         before, after = load(options.before).recorded(), load(options.after).recorded()
         found = compare(before, after)
         names = options.before, options.after
         text = differences.text(names, before, after, found, options.rows)
         return partial(_show, text, _too_large(found, is_too_much, options.fail_over))
+
+
+def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
+    """What pytest saved in both files; None for two profiles."""
+    from pytorch_memlab.line_profiler.saved_profile import read_text
+    from pytorch_memlab.render import saved_tests
+
+    texts = {file: read_text(file) for file in files}
+    of_tests = [file for file, text in texts.items() if saved_tests.is_tests(text)]
+    if not of_tests:
+        return None
+    others = [file for file in texts if file not in of_tests]
+    if others:
+        raise UsageError(
+            f"{of_tests[0]} has the memory of tests and {others[0]} is no such file: compare two of"
+            " one kind"
+        )
+    return [saved_tests.load(texts[file], file) for file in files]
+
+
+def _compared(
+    tests: list[dict[str, MeasuredTest]],
+    options: argparse.Namespace,
+    is_too_much: Callable[[Change], bool],
+) -> tuple[str, list[str]]:
+    """What is said of the tests of two files, and of those that grew too much."""
+    from pytorch_memlab.profiles.changed_tests import changed_tests
+    from pytorch_memlab.render import memory_of_tests
+
+    found = changed_tests(*tests)
+    grown = [one for one in found if one.change is not None and is_too_much(one.change)]
+    text = memory_of_tests.differences((options.before, options.after), found, options.rows)
+    return text, [memory_of_tests.grew(one, options.fail_over) for one in grown]
 
 
 def _too_large(

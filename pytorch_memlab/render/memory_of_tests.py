@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.model import device_name
+from ..profiles.changed_tests import changed_lines
 from . import peak
 from .differences import percent, signed
 from .rows import cut, wrapped
@@ -110,7 +111,7 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
     heads = ["peak", "limit", *(["change", ""] if has_baseline else [])]
     rows = [
         [
-            prose_size(test.peak) + "?" * test.is_lower_bound,
+            _size(test),
             "" if test.limit is None else prose_size(test.limit),
             *(_change(one) if has_baseline else ()),
         ]
@@ -127,6 +128,53 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
         yield _LOWER_BOUND
 
 
+def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int) -> str:
+    """The tests of two files, those whose peak changed most first, and the lines that did it.
+
+    Args:
+        names: of the files.
+        tests: of both.
+        rows: how many tests, and how many lines of each, are shown.
+    """
+    same = [one for one in tests if one.change is not None and not one.change.growth]
+    others = [one for one in tests if one not in same]
+    lines = [f"peak of the memory in use in each test, from {names[0]} to {names[1]}", ""]
+    if others:
+        cells = [[_size(one.before), _size(one.after), *_change(one)] for one in others[:rows]]
+        heads = ["before", "after", "change", ""]
+        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+        lines.append(_row(heads, widths, "test"))
+        for one, row in zip(others, cells, strict=False):
+            lines.append(_row(row, widths, printable(one.name)))
+        if len(others) > rows:
+            lines.append(f"{len(others) - rows} more: a larger --rows shows them")
+    if same:
+        lines.append(f"{counted(len(same))} as before")
+    for one in others[:rows]:
+        if one.before is not None and one.after is not None and one.change is not None:
+            found = changed_lines(one.before, one.after)[:rows]
+            if found:
+                lines += ["", f"lines that hold more or less in {printable(one.name)}:"]
+                lines += [row for line in found for row in _changed(line)]
+    return "\n".join(lines) + "\n"
+
+
+def grew(one: ChangedTest, limit: str) -> str:
+    """A test whose peak grew too much.
+
+    Args:
+        one: the test, in both files.
+        limit: the option.
+    """
+    assert one.change is not None
+    growth = f"{prose_size(one.change.growth)} ({percent(one.change)})"
+    return f"{printable(one.name)}: the peak grew by {growth}, more than {limit}"
+
+
+def _size(test: MeasuredTest | None) -> str:
+    return "" if test is None else prose_size(test.peak) + "?" * test.is_lower_bound
+
+
 def _row(cells: Sequence[str], widths: Sequence[int], name: str) -> str:
     return "  ".join([*(one.rjust(width) for one, width in zip(cells, widths, strict=True)), name])
 
@@ -134,6 +182,8 @@ def _row(cells: Sequence[str], widths: Sequence[int], name: str) -> str:
 def _change(one: ChangedTest) -> list[str]:
     if one.before is None:
         return ["new", ""]
+    if one.after is None:
+        return ["gone", ""]
     if one.change is None:
         return ["other GPU", ""]
     return [signed(one.change.growth), percent(one.change)] if one.change.growth else ["same", ""]
