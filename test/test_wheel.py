@@ -90,3 +90,18 @@ def test_the_wheel_is_typed_licensed_and_has_its_command(wheel):
         names[-1].partition("/")[0],
     }
     assert commands == "[console_scripts]\npytorch-memlab = pytorch_memlab.cli.main:entry\n"
+
+
+def test_pytest_finds_the_plugin_of_the_wheel(wheel, installed, tmp_path):
+    with zipfile.ZipFile(wheel) as archive:
+        name = next(one for one in archive.namelist() if one.endswith("entry_points.txt"))
+        assert "[pytest11]\nmemlab = pytorch_memlab.pytest_plugin\n" in archive.read(name).decode()
+    (tmp_path / "test_it.py").write_text(
+        "import sys\n\n\ndef test_nothing_is_loaded():\n"
+        "    loaded = [one for one in sys.modules if one.startswith('pytorch_memlab')]\n"
+        "    assert sorted(loaded) == ['pytorch_memlab', 'pytorch_memlab.pytest_plugin']\n"
+        "    assert not {'torch', 'numpy', 'pandas'} & sys.modules.keys()\n"
+    )
+    command = [installed, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout.splitlines()[-1].startswith("1 passed in "), done.stdout + done.stderr
