@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytorch_memlab._common.standard_output import write_to_stdout
 from pytorch_memlab.cli.common_options import number_from
 from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from typing import TextIO
