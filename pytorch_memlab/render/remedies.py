@@ -147,7 +147,7 @@ def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
     again = f", {_flops(finding.flops, step_flops)} more" if finding.flops else ""
     yield from _wrapped(
         f"to fit: checkpoint {count} of {found.candidates} blocks ({finding.kind}): peak"
-        f" {peak}{again}; {count - 1} {'is' if count == 2 else 'are'} not enough"
+        f" {peak}{again}{'; none of them can be left out' * (count > 1)}"
     )
     yield from _code(f"checkpoint {count} block{'s' * (count != 1)}", finding)
 

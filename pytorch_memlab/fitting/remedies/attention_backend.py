@@ -8,7 +8,6 @@ from functools import wraps
 from typing import Any, Final
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...simulation.cuda_ops import attention_backends
 from ...simulation.cuda_ops.attention_backends import Backend, against_cudnn, select
@@ -46,16 +45,15 @@ class AttentionBackend(Remedy):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Leave one backend switched on."""
-        self._calls = self._changed = 0
+        """Choose the backend while all that were switched on are so."""
+        self._calls = self._changed = self._alike = 0
         self._against: str | None = None
         self._backend, self._member, self._reason = _BACKENDS[self.name]
         self._before = _enabled()
         patches = Patches()
         try:
             patches.set_by_name(select, self._choosing(attention_backends.select))
-            with sdpa_kernel(getattr(SDPBackend, self._member)):
-                yield
+            yield
         finally:
             patches.undo()
 
@@ -65,30 +63,33 @@ class AttentionBackend(Remedy):
             return does_not_apply(self._against)
         if not self._calls:
             return does_not_apply("scaled_dot_product_attention is never called")
-        if not self._changed:
-            return already_used("PyTorch chooses it")
-        return applied(
-            [
-                f"torch.backends.cuda.enable_{switch}(False)"
-                for member, switch in _SWITCHES.items()
-                if member != self._member
-            ]
-        )
+        if self._changed:
+            return applied(
+                [
+                    f"torch.backends.cuda.enable_{switch}(False)"
+                    for member, switch in _SWITCHES.items()
+                    if member != self._member
+                ]
+            )
+        if self._alike:
+            return already_used("all attention runs on it")
+        return does_not_apply("the program chooses the kernel of attention itself")
 
     def _choosing(self, original: Callable[[Call], Backend]) -> Callable[[Call], Backend]:
-        wanted = [self._member]
-
         @wraps(original)
         def choose(call: Call) -> Backend:
             self._calls += 1
-            if _enabled() != wanted:  # the program chooses here
-                return original(call)
-            with sdpa_kernel([getattr(SDPBackend, member) for member in self._before]):
-                without = original(call)
-            if without is not self._backend:
-                self._against = self._against or self._reason(call)
-                self._changed += 1
-            return original(call)
+            without = original(call)
+            if without is self._backend:
+                self._alike += 1
+                return without
+            if _enabled() != self._before:  # the program chooses here
+                return without
+            self._against = self._against or self._reason(call)
+            if self._against is not None:
+                raise RuntimeError("No available kernel. Aborting execution.")
+            self._changed += 1
+            return self._backend
 
         return choose
 

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from ...simulation.patches import Patches
-from .program_lines import Line, around_statements, has_name, user_lines
+from .program_lines import Line, around_statements, has_name, runs_module, user_lines
 from .remedy import Edit, Finding, Remedy, already_used, applied, does_not_apply
 
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -57,7 +57,7 @@ class Autocast(Remedy):
         self._alone: dict[_Lines, None] = {}
         self._until_backward: dict[tuple[_Lines, _Lines], None] = {}
         self._half: str | None = None
-        self._is_of_program = self._is_ours = False
+        self._is_of_program = self._is_ours = self._is_in_trainer = False
         patches = Patches()
         try:
             patches.set(nn.Module, "__call__", self._module_call(nn.Module.__call__))
@@ -79,6 +79,8 @@ class Autocast(Remedy):
             if self._half is not None:
                 return already_used(f"the parameters are {self._half}")
             return does_not_apply("the program calls no module on a GPU")
+        if self._is_in_trainer:
+            return applied(["TrainingArguments(..., bf16=True)"])
         edits = [_edit(begin, end) for begin, end in self._until_backward]
         edits += [_edit(lines, None) for lines in self._alone]
         return applied([_OPENING, "    loss = ...  # the forward pass, without backward()"], edits)
@@ -121,6 +123,7 @@ class Autocast(Remedy):
         region = self._region
         region.cast, region.lines = torch.autocast("cuda", dtype=torch.bfloat16), lines
         self._is_ours = True
+        self._is_in_trainer = self._is_in_trainer or runs_module("transformers.trainer")
         try:
             region.cast.__enter__()
         finally:

@@ -22,16 +22,19 @@ class Survey:
     """What was found of a program.
 
     Args:
-        kept: bytes that each block keeps for the backward pass beside its result, at most.
+        kept: bytes that each block keeps for the backward pass beside its result.
+        phases: between two moments at which a block begins or ends its forward pass or begins its
+            backward pass: the highest bytes in use, by the blocks that kept their activations.
         flops: floating point operations of an optimizer step, or of the whole program without.
     """
 
     kept: dict[str, int]
+    phases: dict[tuple[str, ...], int]
     flops: int
 
 
 class BlockSurvey(Change):
-    """Changes nothing, and looks at the blocks."""
+    """Changes nothing of the program, and looks at its blocks; resets the peaks of the GPU."""
 
     name = "survey"
 
@@ -39,6 +42,8 @@ class BlockSurvey(Change):
     def applied(self) -> Iterator[None]:
         """Look at each block when it has run."""
         self._kept: dict[str, int] = {}
+        self._phases: dict[tuple[str, ...], int] = {}
+        self._held: dict[str, None] = {}
         self._flops = CountedFlops()
         self._steps = StepFlops(self._flops)
         with self._steps.counting(), BlockModels(self._look_at).watching(), self._flops:
@@ -46,7 +51,8 @@ class BlockSurvey(Change):
 
     def finding(self) -> Survey:
         """What was found."""
-        return Survey(self._kept, self._steps.per_step)
+        self._end_phase()
+        return Survey(self._kept, self._phases, self._steps.per_step)
 
     def _look_at(self, found: BlockModel) -> None:
         for name, (_, block) in zip(found.names(found.blocks), found.blocks, strict=True):
@@ -57,20 +63,37 @@ class BlockSurvey(Change):
 
         @wraps(original)
         def forward(*args: Any, **kwargs: Any) -> Any:
+            self._end_phase()
             before = torch.cuda.memory_allocated()
             result = original(*args, **kwargs)
             kept = torch.cuda.memory_allocated() - before - _bytes(result)
-            self._kept[name] = max(kept, self._kept.get(name, 0))
+            self._end_phase()
+            results = [each for each in tensors_in(result) if each.requires_grad]
+            if results:
+                self._kept[name] = kept  # the first call may make workspaces too
+                self._held[name] = None
+                results[0].register_hook(lambda _gradient: self._begin_backward(name))
             return result
 
         return forward
 
+    def _begin_backward(self, name: str) -> None:
+        self._end_phase()
+        self._held.pop(name, None)
+
+    def _end_phase(self) -> None:
+        peak, held = torch.cuda.max_memory_allocated(), tuple(self._held)
+        self._phases[held] = max(peak, self._phases.get(held, 0))
+        torch.cuda.reset_peak_memory_stats()
+
+
+def tensors_in(result: Any) -> list[torch.Tensor]:
+    """The tensors of a result on GPUs."""
+    leaves = tree_leaves(result)
+    return [each for each in leaves if isinstance(each, torch.Tensor) and each.is_cuda]
+
 
 def _bytes(result: Any) -> int:
     """Bytes of the storages of a result on GPUs."""
-    storages = {
-        one.untyped_storage()._cdata: one.untyped_storage().nbytes()
-        for one in tree_leaves(result)
-        if isinstance(one, torch.Tensor) and one.is_cuda
-    }
-    return sum(storages.values())
+    storages = [each.untyped_storage() for each in tensors_in(result)]
+    return sum({one._cdata: one.nbytes() for one in storages}.values())

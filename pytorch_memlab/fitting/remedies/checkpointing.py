@@ -186,8 +186,10 @@ class Checkpointing(Remedy):
 
     def _generator(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def generator(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            again = self._again(run) if isinstance(run, _Forward) else self.of_program(run)
-            return original(again, *args, **kwargs)
+            if not isinstance(run, _Forward):
+                return original(self.of_program(run), *args, **kwargs)
+            self._is_of_program = self._is_of_program or self._depth["program"] > 0
+            return original(self._again(run), *args, **kwargs)
 
         return generator
 

@@ -44,6 +44,16 @@ def user_lines() -> tuple[Line, ...]:
     return tuple(map(line_of, user_frames()))
 
 
+def runs_module(name: str) -> bool:
+    """Whether a function of a module is running."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == name:
+            return True
+        frame = frame.f_back
+    return False
+
+
 def line_of(frame: FrameType) -> Line:
     """The line that a frame runs."""
     return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_firstlineno)

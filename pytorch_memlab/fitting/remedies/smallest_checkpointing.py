@@ -1,19 +1,26 @@
 """The fewest blocks whose activation checkpointing makes a program fit.
 
 Note [Which blocks are checkpointed]
-Blocks are taken in the order of what they keep for the backward pass, the most first, and of equal
-ones the earlier in the model: while a late block is computed again, the activations of all others
-are still there. How many of them are needed is found by runs: the program fits with as many, and
-it does not with one less.
+A survey of the program as it is tells how high the memory goes while each set of blocks has its
+activations. Checkpointing takes from such a peak what the blocks among them keep. So for a number
+of bytes there is a set of blocks that brings all peaks below it: while a peak is too high, add the
+block of that moment that keeps most, beginning with the moments that have fewest blocks. Of equal
+blocks the earlier one goes first: while a late block is computed again, the activations of all
+before it are still there. For each number of blocks, the set that gets lowest is tried.
+
+This orders the sets only: it does not know how the allocator's cache splits. Whether a set fits,
+runs of the program tell. In the end each block of the set is left out once (of those that keep the
+same, the last one), so that the program does not fit with fewer of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..change import Change
 from ..verdict import Verdict
+from .block_survey import Survey
 from .checkpointing import Checkpointed, Checkpointing
 
 _AT_ONCE = 2
@@ -41,7 +48,7 @@ class Smallest:
 
 def smallest_checkpointing(
     every: Verdict,
-    kept: Mapping[str, int],
+    survey: Survey | None,
     verdicts: Verdicts,
     ended: Callable[[], object] = lambda: None,
 ) -> Smallest:
@@ -49,29 +56,109 @@ def smallest_checkpointing(
 
     Args:
         every: the verdict with all blocks checkpointed.
-        kept: bytes that each block keeps for the backward pass; 0 for those that are not named.
+        survey: of the program as it is; None if there is none.
         verdicts: runs the program with changes.
         ended: called after each run.
     """
-    best, best_finding = every, _finding(every)
-    total = len(best_finding.candidates)
-    order = sorted(best_finding.candidates, key=lambda name: -kept.get(name, 0))
-    runs = 0
-    low, high = 0, total  # does not fit, and fits
-    while every.fits and high - low > 1:
-        numbers = sorted({low + (high - low) * (n + 1) // (_AT_ONCE + 1) for n in range(_AT_ONCE)})
-        numbers = [number for number in numbers if low < number < high] or [low + 1]
-        found = verdicts([Checkpointing(order[:number]) for number in numbers], ended)
-        runs += len(numbers)
-        for number, one in zip(numbers, found, strict=True):
-            if one.fits:
-                high, best, best_finding = number, one, _finding(one)
+    search = _Search(every, survey, verdicts, ended)
+    if every.fits:
+        search.halve()
+        while search.leave_one_out():
+            pass
+    return Smallest(
+        finding=search.finding,
+        verdict=search.best,
+        candidates=len(search.candidates),
+        runs=search.runs,
+    )
+
+
+class _Search:
+    """Looks for fewer blocks than the fewest so far."""
+
+    def __init__(
+        self,
+        every: Verdict,
+        survey: Survey | None,
+        verdicts: Verdicts,
+        ended: Callable[[], object],
+    ) -> None:
+        self._survey = survey
+        self._verdicts = verdicts
+        self._ended = ended
+        self.best = every
+        self.candidates = self.finding.candidates
+        self.runs = 0
+
+    @property
+    def finding(self) -> Checkpointed:
+        """What the best run found."""
+        finding = self.best.trial.findings[-1]
+        assert isinstance(finding, Checkpointed)
+        return finding
+
+    def halve(self) -> None:
+        """Find a number of blocks that fits where one less does not."""
+        low, high = 0, len(self.candidates)
+        while high - low > 1:
+            step = (high - low) // (_AT_ONCE + 1) or 1
+            numbers = [each for each in (low + step, low + 2 * step) if each < high]
+            fits = self._try([_set_of(each, self.candidates, self._survey) for each in numbers])
+            for number, one in zip(numbers, fits, strict=True):
+                if one.fits:
+                    high, self.best = number, one
+                    break
+                low = number
+
+    def leave_one_out(self) -> bool:
+        """Whether one block of the best set can be left out."""
+        blocks = self.finding.blocks
+        kept = {} if self._survey is None else self._survey.kept
+        last = {kept.get(name, 0): name for name in blocks}
+        smaller = [[each for each in blocks if each != name] for name in last.values()]
+        if len(blocks) < 2 or len(self.candidates) == 1:
+            return False
+        fitting = [one for one in self._try(smaller) if one.fits]
+        if fitting:
+            self.best = fitting[0]
+        return bool(fitting)
+
+    def _try(self, sets: Sequence[Sequence[str]]) -> Sequence[Verdict]:
+        self.runs += len(sets)
+        return self._verdicts([Checkpointing(each) for each in sets], self._ended)
+
+
+def _set_of(number: int, candidates: Sequence[str], survey: Survey | None) -> Sequence[str]:
+    """That many blocks, which get the memory lowest."""
+    if survey is None or not survey.kept:
+        return candidates[:number]
+    low, high = 0, max(survey.phases.values())
+    while low < high:
+        limit = (low + high) // 2
+        if len(_set_below(limit, candidates, survey)) <= number:
+            high = limit
+        else:
+            low = limit + 1
+    found = _set_below(high, candidates, survey)
+    rest = [name for name in candidates if name not in found]
+    rest.sort(key=lambda name: -survey.kept.get(name, 0))
+    return [*found, *rest[: number - len(found)]]
+
+
+def _set_below(limit: int, candidates: Sequence[str], survey: Survey) -> list[str]:
+    """Blocks that bring all peaks that they can bring there below a number of bytes."""
+    chosen: dict[str, None] = {}
+    order = {name: number for number, name in enumerate(candidates)}
+    for held in sorted(survey.phases, key=len):
+        here = [name for name in held if name in order]
+        here.sort(key=lambda name: (-survey.kept[name], order[name]))
+        lacking = (
+            survey.phases[held] - limit - sum(survey.kept[one] for one in here if one in chosen)
+        )
+        for name in here:
+            if lacking <= 0:
                 break
-            low = number
-    return Smallest(finding=best_finding, verdict=best, candidates=total, runs=runs)
-
-
-def _finding(found: Verdict) -> Checkpointed:
-    finding = found.trial.findings[-1]
-    assert isinstance(finding, Checkpointed)
-    return finding
+            if name not in chosen:
+                chosen[name] = None
+                lacking -= survey.kept[name]
+    return list(chosen)

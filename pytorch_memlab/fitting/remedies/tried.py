@@ -153,8 +153,7 @@ def try_remedies(
     for one in tried:
         is_wanted = isinstance(one.finding, Checkpointed) and unchanged.fits is False
         if is_wanted and one.verdict is not None:
-            kept = {} if survey is None else survey.kept
-            smallest = smallest_checkpointing(one.verdict, kept, gpu.verdicts, ended)
+            smallest = smallest_checkpointing(one.verdict, survey, gpu.verdicts, ended)
     flops = 0 if survey is None else survey.flops
     return Remedies(
         program=program, unchanged=unchanged, tried=tried, smallest=smallest, step_flops=flops
