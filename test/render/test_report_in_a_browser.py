@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 from browser import CHROMIUM, title_of
 from contrast_script import CONTRAST
-from reports import MAIN, PROFILE, STEP, UNUSED, line, page_of, two_devices, with_history
+from reports import (
+    MAIN,
+    PROFILE,
+    STEP,
+    UNUSED,
+    line,
+    page_of,
+    two_devices,
+    two_ranks,
+    with_history,
+)
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
 
@@ -173,3 +183,38 @@ def test_line_numbers_stay_on_a_phone(tmp_path):
     )
     found = title_of(frame, tmp_path, WAITS)
     assert found == {"wider": False, "sticks": True, "scrolled": True, "width": 390}
+
+
+RANKS = """<script>
+const found = {};
+const seen = (selector) =>
+  [...document.querySelectorAll(selector)].filter((one) => one.checkVisibility());
+const texts = (selector) => seen(selector).map((one) => one.textContent.trim());
+const state = () => ({
+  tabs: seen("[role=tablist]")[0].textContent,
+  chosen: texts("[role=tab][aria-selected=true]"),
+  heading: texts("h2")[0],
+  kept: seen("tbody tr td:nth-child(3):not(:last-child)").map((one) => one.textContent).filter(Boolean),
+  peak: texts("tr.peak th"),
+});
+found.first = state();
+seen("[role=tab]")[1].click();
+found.second = state();
+found.wrong = wrong;
+document.title = JSON.stringify(found);
+</script></body>"""
+
+
+def test_ranks_of_a_merged_profile_are_tabs(tmp_path):
+    page = page_of(two_ranks()).replace("<head>", WATCH).replace("</body>", RANKS)
+    found = title_of(page, tmp_path)
+    first, second = found["first"], found["second"]
+    assert first["tabs"] == second["tabs"] == "rank0 cuda:0rank1 cuda:0"
+    assert first["chosen"][0] == first["heading"] == "rank0 cuda:0"
+    assert second["chosen"][0] == second["heading"] == "rank1 cuda:0"
+    assert (first["kept"], first["peak"]) == (
+        ["6.0 MiB", "8.0 MiB", "\N{MINUS SIGN}8.0 MiB"],
+        ["11"],
+    )
+    assert (second["kept"], second["peak"]) == (["8.0 MiB"], ["3"])
+    assert found["wrong"] == []
