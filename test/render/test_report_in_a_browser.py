@@ -194,7 +194,7 @@ const state = () => ({
   tabs: seen("[role=tablist]")[0].textContent,
   chosen: texts("[role=tab][aria-selected=true]"),
   heading: texts("h2")[0],
-  kept: seen("tbody tr td:nth-child(3):not(:last-child)").map((one) => one.textContent).filter(Boolean),
+  kept: texts("tbody tr td:nth-child(3):not(:last-child)").filter(Boolean),
   peak: texts("tr.peak th"),
 });
 found.first = state();
