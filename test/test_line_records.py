@@ -266,7 +266,7 @@ def test_display_after_a_million_events_is_fast() -> None:
     infos = {code: FunctionInfo(f"f{code}", "f.py", 1, source) for code in range(20)}
     entries = [entry(code, line, 512, hits=1000) for code in infos for line in range(1, 51)]
     assert sum(each.hits for each in entries) == 10**6
-    begin = time.perf_counter()
+    begin = time.thread_time()
     shown = repr(LineRecords(entries, infos).display())
-    assert time.perf_counter() - begin < 0.1
+    assert time.thread_time() - begin < 0.1
     assert shown.count("512.00B") == 1000

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +9,7 @@ import torch
 from recorded_programs.memory_history import UnknownHistoryError, context_of, trace_of
 from recorded_programs.streams import load
 from recorded_programs.workloads import WORKLOADS
+from support.python_process import run_python
 
 from pytorch_memlab.simulation import replay, simulate
 
@@ -200,8 +199,7 @@ def test_a_recorded_trace_survives_being_a_snapshot(name):
 def test_without_a_gpu_the_recorder_says_so():
     if torch.cuda.is_available():
         pytest.skip("this machine has a CUDA GPU")
-    command = [sys.executable, ROOT / "test" / "gpu" / "record.py"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = run_python([ROOT / "test" / "gpu" / "record.py"])
     assert done.returncode == 1
     assert done.stderr == "recording needs a CUDA GPU, and this machine has none\n"
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
 
@@ -107,20 +106,8 @@ threading.Thread(target=work).start()
 
 
 def test_a_process_ends_with_3_after_its_threads_tables_and_handlers(write):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytorch_memlab",
-            "run",
-            "--gpu",
-            "1GiB",
-            "--max-peak",
-            "40MiB",
-            write(THREAD),
-        ],
-        capture_output=True,
-        text=True,
+    done = run_python(
+        ["-m", "pytorch_memlab", "run", "--gpu", "1GiB", "--max-peak", "40MiB", write(THREAD)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
 

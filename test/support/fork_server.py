@@ -20,6 +20,7 @@ import runpy
 import signal
 import socket
 import sys
+import tempfile
 from importlib.machinery import BuiltinImporter, SourceFileLoader
 from types import ModuleType
 from typing import Any
@@ -70,6 +71,7 @@ def prepare(request: dict[str, Any]) -> None:
     sys.path[: len(_folders(before))] = _folders(after)
     os.environ.clear()
     os.environ.update(request["env"])
+    tempfile.tempdir = None  # asked for, maybe, under another TMPDIR
     sys.orig_argv[1:] = request["arguments"]
     sys.stdin = sys.__stdin__ = _stream(0, "<stdin>", "strict")
     sys.stdout = sys.__stdout__ = _stream(1, "<stdout>", "strict")
