@@ -17,6 +17,7 @@ from pytorch_memlab.cli.notices import tell
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.program_output import tell_output
 from pytorch_memlab.cli.try_options import add_try_options, remedies_tried
+from pytorch_memlab.cli.vary_options import add_vary_options, searched
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class FitCommand:
       pytorch-memlab fit --gpu rtx4090,a100,h100 train.py -- --batch-size 8
       pytorch-memlab fit --gpu 24GiB --steps 5 -m package.train
       pytorch-memlab fit --try --gpu rtx4090 train.py
+      pytorch-memlab fit --vary "--batch-size=1:512" -o curve.svg train.py
 
     exit codes:
       0  the program fits on one of the GPUs at least, or with one of the remedies
@@ -59,6 +61,7 @@ class FitCommand:
         """Declare the options."""
         add_fit_options(parser)
         add_try_options(parser)
+        add_vary_options(parser)
 
     def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
         """Find the program and the GPUs.
@@ -79,7 +82,14 @@ class FitCommand:
         _check_memory(gpus, settings)
         target = _target(options)
         target.check()
-        if options.remedies is not None or options.budget is not None:
+        is_tried = options.remedies is not None or options.budget is not None
+        if options.vary:
+            if is_tried:
+                raise UsageError("--vary and --try are two questions: ask one after the other")
+            return searched(options, gpus, settings, target)
+        if options.output is not None:
+            raise UsageError("--output draws the curve of --vary: give that too")
+        if is_tried:
             return remedies_tried(options, gpus if options.gpu else (), settings, target)
         return partial(_fit, target, gpus, settings)
 

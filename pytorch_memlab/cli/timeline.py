@@ -105,6 +105,7 @@ def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
             missing.
     """
     from pytorch_memlab.render import timeline, timeline_picture
+    from pytorch_memlab.render.picture import check_installed
 
     file: OutputFile[Sequence[Timeline]] = OutputFile(
         path,
@@ -115,7 +116,7 @@ def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
         },
     )
     if file.ending != ".html":
-        timeline_picture.check_installed()
+        check_installed()
     return file
 
 

@@ -40,6 +40,7 @@ class TimelinePicture:
 
     def __init__(self, path: str, command: str) -> None:
         from pytorch_memlab.render import timeline_picture
+        from pytorch_memlab.render.picture import check_installed
 
         self._file: OutputFile[_Drawing] = OutputFile(
             path_of_rank(path),
@@ -48,7 +49,7 @@ class TimelinePicture:
                 ".png": lambda drawing: timeline_picture.png(*drawing),
             },
         )
-        timeline_picture.check_installed()
+        check_installed()
         self._command = command
         self._process = os.getpid()
 

@@ -83,3 +83,34 @@ def fitted_line(points: Iterable[Point]) -> Line | None:
     base = height - slope * middle
     error = max(abs(base + slope * point.value - point.peak) for point in ordered)
     return Line(base, slope, ordered, error)
+
+
+_TOLERANCE = 0.01
+
+
+def upper_line(points: Iterable[Point]) -> Line | None:
+    """The line of a curve at its upper end, where it decides what fits.
+
+    A curve may begin flat, where the step of an optimizer holds more than the activations. The
+    line goes through as many of the last points as lie within 1 % of it.
+
+    Args:
+        points: of a curve.
+
+    Returns:
+        The line; None for less than two values.
+
+    >>> line = upper_line([Point(1, 50), Point(9, 50), Point(20, 60), Point(30, 70)])
+    >>> line.base, line.per_item, [point.value for point in line.points]
+    (40.0, 1.0, [20, 30])
+    """
+    ordered = sorted(set(points))
+    found = None
+    for count in range(2, len(ordered) + 1):
+        line = fitted_line(ordered[-count:])
+        if line is None:
+            continue
+        if found is not None and line.error > _TOLERANCE * ordered[-1].peak:
+            break
+        found = line
+    return found

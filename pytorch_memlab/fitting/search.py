@@ -7,8 +7,8 @@ it fits, and a trial with the next value does not. The guess saves trials and de
 Note [Peaks that are not monotonic]
 The allocator rounds and splits, so a value may fit though a smaller one does not. A value for
 which the bytes in use alone are more than the GPU has cannot fit, whatever the allocator does.
-Between the first value that does not fit and such a value, others are tried: all if they are few,
-or else the nearest ones.
+Between the first value that does not fit and such a value, the nearest ones are tried too, if a
+little less memory would do for them.
 
 Note [Values that a program refuses]
 Some programs take only some values: a batch that micro-batches divide, a length up to the size of
@@ -28,6 +28,9 @@ from .curve import Point, line_through
 LOOK_AHEAD: Final = 4
 """Values after the first one that does not fit which are tried too."""
 
+_NEARLY: Final = 1.03
+"""What the allocator's rounding and splitting may do to the bytes that a value needs."""
+
 _FIRST_ACCEPTED: Final = (8, 12, 60, 64, 480)
 """Where the smallest value is refused: multiples of these are tried, until the program runs."""
 
@@ -41,6 +44,7 @@ class Tried:
         fits: whether the program fits.
         active: bytes in use at the peak, where memory has no limit.
         reserved: bytes reserved at the peak, where memory has no limit.
+        needed: bytes with which the program would just fit, for guesses; 0 for ``reserved``.
         problem: why the program does not run with this value; None if it runs.
         is_final: whether the problem is one of all values, such as an unknown option.
     """
@@ -49,6 +53,7 @@ class Tried:
     fits: bool
     active: int = 0
     reserved: int = 0
+    needed: int = 0
     problem: str | None = None
     is_final: bool = False
 
@@ -101,7 +106,7 @@ def largest(
         values: that may be tried, in ascending order.
         attempt: runs a trial.
         available: bytes that PyTorch can have on the GPU.
-        hints: reserved bytes of values on other GPUs, for the first guess.
+        hints: bytes that values need on other GPUs, for the first guess.
     """
     search = Search(values, available, hints)
     while wanted := search.wanted():
@@ -115,7 +120,7 @@ class Search:
     Args:
         values: that may be tried, in ascending order.
         available: bytes that PyTorch can have on the GPU.
-        hints: reserved bytes of values on other GPUs, for the first guess.
+        hints: bytes that values need on other GPUs, for the first guess.
     """
 
     def __init__(self, values: Sequence[int], available: int, hints: Iterable[Point] = ()) -> None:
@@ -248,8 +253,6 @@ class Search:
         limit = self._limit(best)
         guess = self._guess(candidates)
         if guess is None:  # below all candidates
-            if best is not None and self._tried[best].reserved > self._available:
-                return self._within_active(candidates)
             return self._near_end(candidates)
         if guess == candidates[-1] and limit is not None:
             if self._tried[limit].problem is not None:
@@ -269,20 +272,17 @@ class Search:
         self._from_end = candidates[place]
         return candidates[place]
 
-    def _within_active(self, candidates: Sequence[int]) -> int:
-        """In the middle of what fits if the allocator gives back what it does not use."""
-        points = [Point(one.value, one.active) for one in self._ran()]
-        highest = self._guessed(points, candidates)
-        if highest is None:
-            return self._near_end(candidates)
-        return candidates[candidates.index(highest) // 2]
-
     def _guess(self, candidates: Sequence[int]) -> int | None:
-        """The largest candidate that should fit by its reserved bytes."""
-        points = [Point(one.value, one.reserved) for one in self._ran()]
+        """The largest candidate that should fit."""
+        points = [Point(one.value, self._needed(one)) for one in self._ran()]
         if len(points) == 1:
             points = self._moved_hints(points[0])
         return self._guessed(points, candidates)
+
+    def _needed(self, one: Tried) -> int:
+        """Bytes with which the program fits, no more than there are if it does fit."""
+        needed = one.needed or one.reserved
+        return min(needed, self._available) if one.fits else max(needed, self._available + 1)
 
     def _moved_hints(self, own: Point) -> list[Point]:
         """Hints of other GPUs, as far off as they are at the only value tried on this one."""
@@ -337,14 +337,15 @@ class Search:
         )
 
     def _may_fit(self, value: int) -> bool:
-        """Whether the bytes in use alone may be few enough; more items are not less."""
+        """Whether the bytes in use alone may be few enough, and those needed are nearly so."""
         ran = self._ran()
         if any(one.active > self._available and one.value <= value for one in ran):
             return False
-        points = [Point(one.value, one.active) for one in ran]
-        if len(points) < 2:
+        if len(ran) < 2:
             return True
-        return _interpolated(points, value) <= self._available
+        active = _interpolated([Point(one.value, one.active) for one in ran], value)
+        needed = _interpolated([Point(one.value, one.needed or one.reserved) for one in ran], value)
+        return active <= self._available and needed <= _NEARLY * self._available
 
 
 def _interpolated(points: Sequence[Point], value: int) -> float:

@@ -139,3 +139,32 @@ def _failed(trial: Trial, replays: _Replays) -> FailedAllocation | None:
 
 def _room(replays: _Replays) -> tuple[bool, int]:
     return replays.limited.out_of_memory is None, -replays.unlimited.peak_reserved
+
+
+_NEARLY = 256
+"""Parts of the peak; ``needed_memory`` is found to one of them."""
+
+
+def needed_memory(trial: Trial, device: int) -> int:
+    """The least memory with which a program fits, by replays, to a 256th of it.
+
+    It lies between the bytes in use and the bytes reserved without limit: close to full, the
+    allocator gives cached memory back.
+
+    Args:
+        trial: without limit.
+        device: index of the GPU in its history.
+
+    Returns:
+        Bytes that PyTorch can have.
+    """
+    assert trial.history is not None
+    unlimited = replay(trial.history, device)
+    low, high = unlimited.peak_active, unlimited.peak_reserved
+    while high - low > high // _NEARLY:
+        middle = (low + high) // 2
+        if replay(trial.history, device, capacity=middle).failures:
+            low = middle
+        else:
+            high = middle
+    return high

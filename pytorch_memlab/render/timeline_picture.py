@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..errors import UsageError
+from .picture import ALARM, COLOURS, INK, QUIET, drawn
 from .scale import byte_marks, event_marks
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
 
@@ -19,51 +17,11 @@ if TYPE_CHECKING:
 
     from ..history.timeline import Timeline
 
-COLOURS: Final = (
-    "#2961ce",
-    "#8b3f03",
-    "#5f9c72",
-    "#614691",
-    "#a1790c",
-    "#17495a",
-    "#d55fb8",
-    "#2a320b",
-    "#737378",
-)
-"""Of bands, as the page has them where it is light."""
-
-_ALARM: Final = "#b3151b"
-_INK: Final = "#1b1f24"
-_QUIET: Final = "#57606a"
 _WIDTH: Final = 12.0
 _HEIGHT: Final = 6.3
-_DOTS_PER_INCH: Final = 100
 """The picture of one GPU has 1200 x 630 dots, as pages that show a link expect of a picture."""
 _LONGEST: Final = 48
 _LONGEST_TITLE: Final = 90
-
-_SETTINGS: Final[dict[Any, Any]] = {
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "svg.fonttype": "none",  # text stays text: it can be searched, and the file is small
-    "svg.hashsalt": "pytorch_memlab",  # the same timeline makes the same file
-    "text.parse_math": False,  # the name of a function may have two dollar signs
-}
-
-
-def check_installed() -> None:
-    """Find out beforehand whether pictures can be drawn.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
-    try:
-        import matplotlib.figure  # noqa: F401
-    except ImportError as error:
-        raise UsageError(
-            "SVG and PNG pictures need matplotlib: pip install 'pytorch-memlab[plot]', or write"
-            f" .html, which needs nothing more ({error})"
-        ) from None
 
 
 def svg(timelines: Sequence[Timeline], title: str = "") -> bytes:
@@ -76,7 +34,7 @@ def svg(timelines: Sequence[Timeline], title: str = "") -> bytes:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    return _picture(timelines, title, "svg", {"Date": None})
+    return _picture(timelines, title, "svg")
 
 
 def png(timelines: Sequence[Timeline], title: str = "") -> bytes:
@@ -89,30 +47,18 @@ def png(timelines: Sequence[Timeline], title: str = "") -> bytes:
     Raises:
         UsageError: matplotlib is not installed.
     """
-    return _picture(timelines, title, "png", {})
+    return _picture(timelines, title, "png")
 
 
-def _picture(
-    timelines: Sequence[Timeline], title: str, kind: str, metadata: dict[str, Any]
-) -> bytes:
-    check_installed()
-    import matplotlib as mpl
-    from matplotlib.figure import Figure
-
-    output = BytesIO()
-    with mpl.rc_context(), warnings.catch_warnings():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_SETTINGS)
-        # Letters that no font of the machine has are drawn as boxes.
-        warnings.filterwarnings("ignore", "Glyph .* missing from")
-        figure = Figure(figsize=(_WIDTH, _HEIGHT * len(timelines)), layout="constrained")
+def _picture(timelines: Sequence[Timeline], title: str, kind: str) -> bytes:
+    def draw(figure: Figure) -> None:
         if title:
             figure.suptitle(
-                _cut(title, _LONGEST_TITLE), x=0.01, ha="left", color=_INK, weight="bold", size=16
+                _cut(title, _LONGEST_TITLE), x=0.01, ha="left", color=INK, weight="bold", size=16
             )
         _draw(figure, timelines)
-        figure.savefig(output, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
-    return output.getvalue()
+
+    return drawn(draw, (_WIDTH, _HEIGHT * len(timelines)), kind)
 
 
 def _draw(figure: Figure, timelines: Sequence[Timeline]) -> None:
@@ -139,22 +85,22 @@ def _timeline(axes: Axes, timeline: Timeline) -> None:
         at_peak = prose_size(band.sizes[timeline.peak])
         keys.insert(0, Patch(facecolor=face, label=f"{_cut(band.name)}, {at_peak}"))
         below = edge
-    keys.append(Line2D([], [], color=_INK, linewidth=1.2, label="reserved"))
-    axes.step(moments, _held(timeline.reserved), where="post", color=_INK, linewidth=1.2)
+    keys.append(Line2D([], [], color=INK, linewidth=1.2, label="reserved"))
+    axes.step(moments, _held(timeline.reserved), where="post", color=INK, linewidth=1.2)
     if timeline.capacity is not None:
-        keys.append(Line2D([], [], color=_ALARM, linewidth=1.5, label=capacity_text(timeline)))
+        keys.append(Line2D([], [], color=ALARM, linewidth=1.5, label=capacity_text(timeline)))
         if shown.capacity_shown:
-            axes.axhline(timeline.capacity, color=_ALARM, linewidth=1.5)
+            axes.axhline(timeline.capacity, color=ALARM, linewidth=1.5)
     if timeline.steps:
         keys.append(
-            Line2D([], [], color=_QUIET, linewidth=0.8, linestyle=":", label=step_note(timeline))
+            Line2D([], [], color=QUIET, linewidth=0.8, linestyle=":", label=step_note(timeline))
         )
     for step in shown.steps:
-        axes.axvline(step + 1, color=_QUIET, linewidth=0.8, linestyle=":")
+        axes.axvline(step + 1, color=QUIET, linewidth=0.8, linestyle=":")
     if timeline.failures:
-        keys.append(Line2D([], [], color=_ALARM, linestyle="--", label="out of memory"))
+        keys.append(Line2D([], [], color=ALARM, linestyle="--", label="out of memory"))
     for failure in timeline.failures:
-        axes.axvline(failure + 1, color=_ALARM, linestyle="--")
+        axes.axvline(failure + 1, color=ALARM, linestyle="--")
     _mark_peak(axes, timeline, shown)
     _finish(axes, timeline, shown, keys)
 
@@ -186,7 +132,7 @@ def _head(timeline: Timeline) -> str:
 
 def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
     moment = timeline.points[timeline.peak] + 1
-    axes.plot([moment], [shown.highest], "o", color=_INK, markersize=5, markeredgecolor="white")
+    axes.plot([moment], [shown.highest], "o", color=INK, markersize=5, markeredgecolor="white")
     place = _cut(peak_place(timeline)[0])
     is_right = moment > shown.last * 0.6
     axes.annotate(
@@ -196,20 +142,20 @@ def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
         textcoords="offset points",
         ha="right" if is_right else "left",
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1},
-        color=_INK,
+        color=INK,
     )
 
 
 def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -> None:
     """The title, the axes and the legend."""
-    axes.set_title(_head(timeline), loc="left", fontsize=11, fontweight="bold", color=_INK)
+    axes.set_title(_head(timeline), loc="left", fontsize=11, fontweight="bold", color=INK)
     axes.set_xlim(0, shown.last)
     axes.set_ylim(0, shown.top)
     sizes, events = byte_marks(shown.top), event_marks(0, shown.last)
     axes.set_yticks(sizes, [prose_size(size) for size in sizes])
     axes.set_xticks(events, [f"{event:,}" for event in events])
-    axes.set_xlabel("events of the allocator", color=_QUIET)
-    axes.tick_params(colors=_QUIET)
+    axes.set_xlabel("events of the allocator", color=QUIET)
+    axes.tick_params(colors=QUIET)
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d4d8dd", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -221,4 +167,4 @@ def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -
         title="at the peak",
         alignment="left",
     )
-    legend.get_title().set_color(_QUIET)
+    legend.get_title().set_color(QUIET)

@@ -129,20 +129,27 @@ def test_growing_peaks_give_what_every_value_gives(
     assert len(program.tried) <= 20
 
 
-def test_a_value_fits_although_it_would_reserve_too_much_without_a_limit() -> None:
+@pytest.mark.parametrize(("is_known", "trials"), [(True, 5), (False, 9)])
+def test_a_value_fits_although_it_would_reserve_too_much_without_a_limit(
+    is_known: bool, trials: int
+) -> None:
     """The allocator gives cached memory back before it fails."""
+    tried: list[int] = []
 
     def attempt(value: int) -> Tried:
+        tried.append(value)
         active = (50 + value) * 1000
+        needed = active * 51 // 50
         return Tried(
-            value=value, fits=active * 1.02 <= 80_000, active=active, reserved=int(active * 1.3)
+            value=value,
+            fits=needed <= 80_000,
+            active=active,
+            reserved=active * 13 // 10,
+            needed=needed if is_known else 0,
         )
 
-    tried: list[int] = []
-    found = largest(UP_TO_512, lambda v: (tried.append(v), attempt(v))[1], 80_000)
-
-    assert found.value == 28  # by its reserved bytes it would be 11
-    assert len(tried) <= 7
+    assert largest(UP_TO_512, attempt, 80_000).value == 28  # by its reserved bytes it would be 11
+    assert len(tried) <= trials
 
 
 def test_peaks_that_are_not_monotonic() -> None:
@@ -151,11 +158,11 @@ def test_peaks_that_are_not_monotonic() -> None:
 
     def attempt(value: int) -> Tried:
         tried.append(value)
-        reserved = {26: 77, 27: 78, 28: 75}.get(value, 50 + value)
-        return Tried(value=value, fits=reserved <= 75, active=45 + value, reserved=reserved)
+        reserved = {26: 527, 27: 528, 28: 525}.get(value, 500 + value)
+        return Tried(value=value, fits=reserved <= 525, active=495 + value, reserved=reserved)
 
-    assert largest(UP_TO_512, attempt, 75).value == 28
-    assert set(tried) == {1, 22, 25, 26, 27, 28, 29, 30}  # 31 has 76 in use
+    assert largest(UP_TO_512, attempt, 525).value == 28
+    assert set(tried) == {1, 22, 25, 26, 27, 28, 29, 30}  # 31 would have 526 in use
 
 
 def test_a_value_whose_bytes_in_use_do_not_fit_ends_the_search() -> None:

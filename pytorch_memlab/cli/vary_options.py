@@ -1,0 +1,141 @@
+"""``pytorch-memlab fit --vary``: its options, and what carries them out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from pytorch_memlab._common.standard_output import print_to_stdout
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
+from pytorch_memlab.cli.notices import tell
+from pytorch_memlab.cli.output_file import OutputFile
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.cli.program_output import tell_output
+
+if TYPE_CHECKING:
+    from pytorch_memlab.fitting.comparison import Settings
+    from pytorch_memlab.fitting.grid import GridReport
+    from pytorch_memlab.fitting.target import ProgramTarget
+    from pytorch_memlab.fitting.variable import Variable
+    from pytorch_memlab.simulation.hardware.gpu import GPU
+
+_FAILED = 1
+_INTERRUPTED = 130
+"""What shells give for a command that Ctrl-C ended."""
+
+
+def add_vary_options(parser: CommandParser) -> None:
+    """Declare the options.
+
+    Args:
+        parser: of the command.
+    """
+    parser.optional_values["--vary"] = bool  # the next word, also if it begins with a dash
+    add = parser.add_argument_group("search").add_argument
+    add(
+        "--vary",
+        action="append",
+        metavar="NAME=VALUES",
+        help='find the largest value that fits each GPU: of an option of the program ("--batch-size'
+        '=1:512"), an environment variable (BATCH=1:512) or a value of a file (config.yaml:train.'
+        "batch_size=1:512; YAML, JSON, TOML or Python). VALUES are a range, a range with a step"
+        " (8:512:8) or a list (1,2,4). Repeatable: the first range is searched for each"
+        " combination of the others, of whose ranges the doublings are taken",
+    )
+    add(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="with --vary, draw the curve to a file too: .svg or .png",
+    )
+
+
+def searched(
+    options: argparse.Namespace,
+    gpus: Sequence[tuple[str, GPU]],
+    settings: Settings,
+    target: ProgramTarget,
+) -> Callable[[], int]:
+    """What searches the largest values.
+
+    Args:
+        options: what was given.
+        gpus: on which.
+        settings: how the program is run.
+        target: the program.
+
+    Raises:
+        UsageError: an option cannot be carried out.
+    """
+    from pytorch_memlab.fitting.grid import check_variables
+    from pytorch_memlab.fitting.variable import read_variable
+
+    variables = [read_variable(text, target.arguments) for text in options.vary]
+    check_variables(variables)
+    picture = None if options.output is None else picture_file(options.output)
+    return partial(_search, target, gpus, variables, settings, picture)
+
+
+def picture_file(path: str) -> OutputFile[GridReport]:
+    """The file of a curve.
+
+    Args:
+        path: as the user gave it.
+
+    Raises:
+        UsageError: another ending, no file can be written there, or matplotlib is missing.
+    """
+    from pytorch_memlab.render import curve_picture
+    from pytorch_memlab.render.picture import check_installed
+
+    file = OutputFile(path, {".svg": curve_picture.svg, ".png": curve_picture.png})
+    check_installed()
+    return file
+
+
+def _search(
+    target: ProgramTarget,
+    gpus: Sequence[tuple[str, GPU]],
+    variables: Sequence[Variable],
+    settings: Settings,
+    picture: OutputFile[GridReport] | None,
+) -> int:
+    from dataclasses import replace
+
+    from pytorch_memlab.fitting.grid import GridSearch
+    from pytorch_memlab.render import curve
+
+    folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
+    search = GridSearch(target, gpus, variables, replace(settings, output=folder))
+    is_interrupted = False
+    try:
+        search.run(_tell_progress)
+    except KeyboardInterrupt:
+        is_interrupted = True
+    report = search.report()
+    print_to_stdout(curve.text(report))
+    tell_output(folder)
+    if picture is not None and report.problem is None:
+        picture.write(report, "picture")
+    if report.error:
+        print(f"\n{report.error}", file=sys.stderr, end="")
+    if is_interrupted:
+        tell("interrupted: values with >= fit, and larger ones may fit too")
+        return _INTERRUPTED
+    return _exit_code(report)
+
+
+def _exit_code(report: GridReport) -> int:
+    if report.problem is not None:
+        return _FAILED
+    return 0 if any(one.best is not None for one in report.answers) else DOES_NOT_FIT
+
+
+def _tell_progress(runs: int, latest: str) -> None:
+    """How many runs have ended, in a terminal."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        tell(f"run {runs}: {latest}")

@@ -1,0 +1,233 @@
+"""The largest values that fit on GPUs, and their curves, as text."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
+from .gaps import summary
+
+if TYPE_CHECKING:
+    from ..fitting.curve import Line
+    from ..fitting.grid import Answer, GridReport
+    from ..fitting.search import Tried
+    from ..records import Gap
+
+_WIDTH: Final = 80
+_NAME: Final = 16
+_CELL: Final = 11
+_NOTHING: Final = "none"
+
+
+def text(report: GridReport) -> str:
+    """The largest value on each GPU, what the next one needs, and the curve.
+
+    Args:
+        report: what was found.
+
+    Returns:
+        Lines of at most 80 columns.
+    """
+    lines = [_cut(f"{printable(report.program)}: {_ran(report)}")]
+    if report.problem is not None:
+        lines += _wrapped(_refusal(report))
+        return "\n".join(lines) + "\n"
+    if len(report.others) == 1 and len(report.combinations) > 1:
+        lines += ["", *_matrix(report)]
+    for combination in report.combinations:
+        answers = report.of(combination)
+        if any(one.largest.tried for one in answers):
+            lines += ["", *_section(report, combination, answers)]
+    lines += [""]
+    for note in _notes(report):
+        lines += _wrapped(note)
+    return "\n".join(lines) + "\n"
+
+
+def _ran(report: GridReport) -> str:
+    count = len(report.trials)
+    return f"{count} run{'s' * (count != 1)} without values"
+
+
+def _refusal(report: GridReport) -> str:
+    """Why the program runs with no value at all."""
+    tried = report.answers[0].largest.tried
+    values = ", ".join(str(one.value) for one in tried)
+    name = printable(report.variable.name)
+    first = printable(tried[0].problem or "")
+    if len(tried) == 1:
+        return f"the program does not run with {name} {values}: {first}"
+    return (
+        f"the program runs with none of {name} {values}. With {tried[0].value}: {first}."
+        f" If it takes multiples of a number only, give them as a range with a step: 6:512:6"
+    )
+
+
+def _matrix(report: GridReport) -> Iterator[str]:
+    """The largest values, with a column for each value of the other variable."""
+    other = report.others[0]
+    columns = [combination[0] for combination in report.combinations]
+    per_block = (_WIDTH - _NAME) // _CELL
+    yield f"largest {printable(report.variable.name)} by {printable(other.name)}"
+    for begin in range(0, len(columns), per_block):
+        block = columns[begin : begin + per_block]
+        yield f"{'GPU':{_NAME}}" + "".join(
+            f"{printable(str(one))[: _CELL - 1]:>{_CELL}}" for one in block
+        )
+        for name in dict.fromkeys(one.name for one in report.answers):
+            cells = [
+                _value(one) for value in block for one in report.of((value,)) if one.name == name
+            ]
+            yield f"{_name(name)}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
+
+
+def _section(
+    report: GridReport, combination: tuple[int | str, ...], answers: Sequence[Answer]
+) -> Iterator[str]:
+    """A table of all GPUs, and their curves."""
+    pairs = zip(report.others, combination, strict=True)
+    setting = ", ".join(f"{printable(one.name)} {printable(str(value))}" for one, value in pairs)
+    name = printable(report.variable.name)
+    yield f"largest {name} that fits" + (f", with {setting}" if setting else "")
+    heads = ("memory", "largest", "peak", "left")
+    yield f"{'GPU':{_NAME}}" + "".join(f"{head:>{_CELL}}" for head in heads) + "  next"
+    for one in answers:
+        yield _row(one)
+    yield ""
+    for curve in report.curves(combination):
+        if curve.line is not None:
+            yield from _wrapped(_curve(curve.line, name, curve.names, len(answers)))
+
+
+def _row(answer: Answer) -> str:
+    from ..fitting.report import mark
+
+    best = answer.best
+    cells = [prose_size(answer.gpu.total_memory), _value(answer), "", ""]
+    if best is not None:
+        cells[2:] = [prose_size(best.reserved_peak) + mark(best.trial), prose_size(best.headroom)]
+    return f"{_name(answer.name)}{''.join(f'{cell:>{_CELL}}' for cell in cells)}  {_next(answer)}"
+
+
+def _value(answer: Answer) -> str:
+    value = answer.largest.value
+    if not answer.is_proven:
+        return "?" if value is None else f">= {value}"
+    return _NOTHING if value is None else str(value)
+
+
+def _next(answer: Answer) -> str:
+    """What the next value needs."""
+    above = answer.largest.above
+    if not answer.is_proven:
+        return "not finished"
+    if above is None:
+        return "upper end"
+    if above.problem is not None:
+        return f"{above.value}: fails"
+    return f"{above.value}: {prose_size(above.reserved)}"
+
+
+def _name(name: str) -> str:
+    shown = printable(name)
+    return f"{shown if len(shown) < _NAME else shown[: _NAME - 2] + '…':{_NAME}}"
+
+
+# Curves
+
+
+def _curve(line: Line, variable: str, gpus: Sequence[str], total: int) -> str:
+    names = "" if len(gpus) == total else f"{', '.join(map(printable, gpus))}: "
+    first, last = line.points[0].value, line.points[-1].value
+    per_item = _signed(line.per_item, " + ", " - ")
+    text = (
+        f"{names}peak = {_signed(line.base, '', '-')}{per_item} x {variable}, from {first} to"
+        f" {last}"
+    )
+    if len(line.points) > 2:
+        text += f" (a line through {len(line.points)} runs, off by {prose_size(round(line.error))})"
+    return text
+
+
+def _signed(size: float, plus: str, minus: str) -> str:
+    return f"{plus if size >= 0 else minus}{prose_size(round(abs(size)))}"
+
+
+# Notes
+
+
+def _notes(report: GridReport) -> Iterator[str]:
+    name = printable(report.variable.name)
+    yield (
+        "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left: what"
+        " is free beside it and the CUDA context, whose size is an estimate; next: the peak of the"
+        " next value, which does not fit"
+    )
+    yield from _about_steps(report)
+    yield from _about_refused(report, name)
+    if _is_flat(report):
+        yield (
+            f"the peak is the same with all values of {name} that ran: look whether the program"
+            " uses it"
+        )
+    yield from _about_peaks(report)
+    yield from summary(_gaps(report))
+
+
+def _about_steps(report: GridReport) -> Iterator[str]:
+    steps = {one.largest.step for one in report.answers}
+    if max(steps) > 1:
+        yield (f"the program takes multiples of {max(steps)} only, as far as its runs tell")
+
+
+def _about_refused(report: GridReport, name: str) -> Iterator[str]:
+    """One value with which the program fails, for each kind of error."""
+    seen: dict[str, Tried] = {}
+    for answer in report.answers:
+        for one in answer.largest.tried:
+            if one.problem is not None:
+                kind = one.problem.replace(str(one.value), "")
+                seen.setdefault(kind, one)
+    for one in list(seen.values())[:3]:
+        yield f"with {name} {one.value} the program fails: {printable(one.problem or '')}"
+
+
+def _is_flat(report: GridReport) -> bool:
+    peaks = [{point.peak for point in one.points} for one in report.answers]
+    counts = [len(one.points) for one in report.answers]
+    return max(counts) > 1 and all(len(one) <= 1 for one in peaks)
+
+
+def _about_peaks(report: GridReport) -> Iterator[str]:
+    from ..fitting.trial import Ending
+
+    unsettled = [one for one in report.trials if one.ending is Ending.UNSETTLED]
+    if unsettled:
+        yield (
+            f"the peak did not repeat within {len(unsettled[0].step_peaks)} steps in"
+            f" {len(unsettled)} of {len(report.trials)} runs: a later step may need more"
+            " (--steps N runs N steps)"
+        )
+    used = any(point.peak for one in report.answers for point in one.points)
+    if not used and any(one.points for one in report.answers):
+        yield (
+            'the program created no CUDA tensor: move the model and its inputs to the device "cuda"'
+        )
+
+
+def _gaps(report: GridReport) -> tuple[Gap, ...]:
+    found = {gap.subject: gap for trial in report.trials for gap in trial.gaps}
+    return tuple(found.values())
+
+
+def _wrapped(line: str) -> list[str]:
+    return textwrap.wrap(
+        line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
+    )
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

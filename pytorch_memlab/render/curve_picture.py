@@ -1,0 +1,148 @@
+"""The peak over a variable, with the memory of GPUs, as an SVG or PNG picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from .._common.prose_size import prose_size
+from .._common.quoted import printable
+from .picture import ALARM, COLOURS, INK, QUIET, drawn
+from .scale import byte_marks
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ..fitting.grid import Answer, Curve, GridReport
+
+_WIDTH: Final = 12.0
+_HEIGHT: Final = 6.3
+_LONGEST: Final = 70
+_ABOVE: Final = 1.15
+"""How far above the memory of the largest GPU the picture goes."""
+
+
+def svg(report: GridReport) -> bytes:
+    """The curve as an SVG picture, one for each combination of other variables.
+
+    Args:
+        report: what was found.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    return _picture(report, "svg")
+
+
+def png(report: GridReport) -> bytes:
+    """The curve as a PNG picture, one for each combination of other variables.
+
+    Args:
+        report: what was found.
+
+    Raises:
+        UsageError: matplotlib is not installed.
+    """
+    return _picture(report, "png")
+
+
+def _picture(report: GridReport, kind: str) -> bytes:
+    shown = [one for one in report.combinations if any(map(_has_points, report.of(one)))]
+
+    def draw(figure: Figure) -> None:
+        title = f"{report.program}: peak by {report.variable.name}"
+        figure.suptitle(_cut(title), x=0.01, ha="left", color=INK, weight="bold", size=16)
+        grid = figure.subplots(max(len(shown), 1), 1, squeeze=False)
+        for axes, combination in zip(grid[:, 0], shown, strict=False):
+            _curve(axes, report, combination)
+
+    return drawn(draw, (_WIDTH, _HEIGHT * max(len(shown), 1)), kind)
+
+
+def _has_points(answer: Answer) -> bool:
+    return bool(answer.points)
+
+
+def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -> None:
+    answers = report.of(combination)
+    values = [point.value for one in answers for point in one.points]
+    top = _ABOVE * max(
+        (one.room for one in answers if one.largest.value is not None),
+        default=max(one.room for one in answers),
+    )
+    last = _last_value(answers, top)
+    axes.set_xlim(min(0, *values), last)
+    axes.set_ylim(0, top)
+    for number, curve in enumerate(report.curves(combination)):
+        axes.plot(
+            [point.value for point in curve.points],
+            [point.peak for point in curve.points],
+            "o-",
+            color=COLOURS[number % len(COLOURS)],
+            markersize=4,
+            linewidth=1.4,
+            label=_label(curve),
+        )
+    _rooms(axes, answers, last)
+    pairs = zip(report.others, combination, strict=True)
+    setting = ", ".join(f"{one.name} {value}" for one, value in pairs)
+    axes.set_title(_cut(setting), loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_xlabel(printable(report.variable.name), color=QUIET)
+    sizes = byte_marks(round(top))
+    axes.set_yticks(sizes, [prose_size(size) for size in sizes])
+    axes.tick_params(colors=QUIET)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#d4d8dd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    axes.legend(loc="upper left", frameon=False, title="peak, reserved", alignment="left")
+
+
+def _last_value(answers: Sequence[Answer], top: float) -> float:
+    """The value up to which curves are shown: the first that lies above the picture."""
+    inside = [point.value for one in answers for point in one.points if point.peak <= top]
+    outside = [
+        point.value
+        for one in answers
+        for point in one.points
+        if point.peak > top and point.value > max(inside, default=0)
+    ]
+    last = max(inside, default=0)
+    if outside and last:
+        return min(*outside, 1.25 * last) if len(outside) > 1 else min(outside[0], 1.25 * last)
+    return max(last, *outside, 1) if outside else max(1.05 * last, 1)
+
+
+def _label(curve: Curve) -> str:
+    """The GPUs of a curve, and its line."""
+    line = curve.line
+    names = _cut(", ".join(curve.names))
+    if line is None:
+        return names
+    sign = "-" if line.base < 0 else ""
+    base, each = prose_size(round(abs(line.base))), prose_size(round(abs(line.per_item)))
+    return f"{names}: {sign}{base} {'-' if line.per_item < 0 else '+'} {each} each"
+
+
+def _rooms(axes: Axes, answers: Sequence[Answer], last: float) -> None:
+    """What PyTorch can have on each GPU, and the largest value that fits."""
+    for one in answers:
+        best = one.best
+        if best is None:
+            continue
+        axes.axhline(one.room, color=ALARM, linewidth=1)
+        value = one.largest.value or 0
+        axes.plot([value], [best.reserved_peak], "D", color=ALARM, markersize=6)
+        axes.annotate(
+            _cut(f"{printable(one.name)}: {value}"),
+            (last, one.room),
+            xytext=(-4, 3),
+            textcoords="offset points",
+            ha="right",
+            color=ALARM,
+        )
+
+
+def _cut(text: str) -> str:
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
