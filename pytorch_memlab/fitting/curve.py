@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 
@@ -83,6 +83,26 @@ def fitted_line(points: Iterable[Point]) -> Line | None:
     base = height - slope * middle
     error = max(abs(base + slope * point.value - point.peak) for point in ordered)
     return Line(base, slope, ordered, error)
+
+
+def interpolated(points: Sequence[Point], value: int) -> float | None:
+    """The height of a curve at a value between two of its points; None outside.
+
+    Args:
+        points: of the curve, by value.
+        value: any.
+
+    >>> interpolated([Point(1, 10), Point(3, 20)], 2), interpolated([Point(1, 10)], 2)
+    (15.0, None)
+    """
+    below = [point for point in points if point.value <= value]
+    above = [point for point in points if point.value >= value]
+    if not below or not above:
+        return None
+    if below[-1].value == above[0].value:
+        return below[-1].peak
+    base, slope = line_through(below[-1], above[0])
+    return base + slope * value
 
 
 _TOLERANCE = 0.01

@@ -20,7 +20,7 @@ from ..errors import UsageError
 from ..simulation.taken_memory import TakenMemory
 from .comparison import Settings
 from .config_value import Value
-from .curve import Line, Point, upper_line
+from .curve import Line, Point, interpolated, upper_line
 from .gpu_classes import runs_alike
 from .search import Largest, Search, Tried
 from .trial import UNLIMITED, Trial, TrialRequest, processors, run, run_all
@@ -39,6 +39,9 @@ _UNKNOWN_OPTION: Final = re.compile(
     re.I,
 )
 """What the usual readers of command lines say of an option that they do not have, or that lacks."""
+
+_SLACK: Final = 40 * 2**20
+"""Two segments of 20 MiB, of which the allocator makes blocks between 1 and 10 MiB."""
 
 _MOST_COMBINATIONS: Final = 200
 
@@ -73,15 +76,18 @@ class Answer:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """Peaks of all values that ran, of reserved bytes."""
+        """What all values that ran need, to fit."""
         return tuple(
-            Point(one.value, one.reserved) for one in self.largest.tried if one.problem is None
+            Point(one.value, one.needed) for one in self.largest.tried if one.problem is None
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The peak over the variable on GPUs that need the same, or nearly so.
+    """What values need on GPUs where that is the same, or nearly so.
+
+    That is the least memory that PyTorch's allocator serves all requests with. With more, it keeps
+    more in its cache.
 
     Args:
         names: of the GPUs.
@@ -139,7 +145,7 @@ class GridReport:
         return tuple(one for one in self.answers if one.others == others)
 
     def curves(self, others: tuple[Value, ...]) -> tuple[Curve, ...]:
-        """The curves of one combination: one for all GPUs whose peaks differ by less than 1 %.
+        """The curves of one combination: one for all GPUs whose needs differ by less than 2 %.
 
         Args:
             others: values of the other variables.
@@ -188,30 +194,26 @@ class GridReport:
             "capacity": answer.gpu.total_memory,
             "context": answer.gpu.total_memory - answer.room,
             "next": None if above is None else above.value,
-            "next_peak": None if above is None or above.problem else above.reserved,
+            "next_needs": None if above is None or above.problem else above.needed,
             "base": None if line is None else round(line.base),
             "per_item": None if line is None else round(line.per_item),
         }
 
 
-_NEAR: Final = 0.01
+_NEAR: Final = 0.02
 
 
 def _curve(alike: Sequence[Answer]) -> Curve:
     """What is known of the curve of GPUs on which the same happens."""
-    peaks: dict[int, int] = {}
-    for one in alike:
-        for point in one.points:  # a GPU that the program nearly fills may reserve less
-            peaks[point.value] = max(point.peak, peaks.get(point.value, 0))
-    points = (Point(value, peaks[value]) for value in sorted(peaks))
-    return Curve(tuple(one.name for one in alike), tuple(points))
+    needs = {point.value: point for one in alike for point in one.points}
+    return Curve(tuple(one.name for one in alike), tuple(sorted(needs.values())))
 
 
 def _is_near(one: Curve, other: Curve) -> bool:
-    """Whether two curves have values in common, and nearly the same peaks there."""
-    peaks = {point.value: point.peak for point in one.points}
-    pairs = [(peaks[point.value], point.peak) for point in other.points if point.value in peaks]
-    return bool(pairs) and all(abs(a - b) <= _NEAR * max(a, b) for a, b in pairs)
+    """Whether a curve lies near another one where both are known."""
+    pairs = [(interpolated(one.points, point.value), point.peak) for point in other.points]
+    known = [(a, b) for a, b in pairs if a is not None]
+    return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
 
 
 class GridSearch:
@@ -314,7 +316,7 @@ class GridSearch:
             yield first
             if first.is_done:
                 for one in group[:-1]:
-                    one.start(first.needs())
+                    one.start(first.answer().points)
                     yield one
 
 
@@ -356,7 +358,7 @@ class _GPUSearch:
             hints: of the curve, from another GPU.
         """
         if self._search is None:
-            self._search = Search(self._variable.numbers or (), self._room, hints)
+            self._search = Search(self._variable.numbers or (), self._room, hints, _SLACK)
 
     def with_value(self, value: int) -> tuple[Change, ...]:
         """All changes of a run."""
@@ -380,11 +382,6 @@ class _GPUSearch:
             search.tell(self._tried(wanted[0], found, runs, settings))
         self.is_done = True
         return ()
-
-    def needs(self) -> tuple[Point, ...]:
-        """Bytes with which each value that ran would just fit."""
-        tried = () if self._search is None else self._search.found().tried
-        return tuple(Point(one.value, one.needed) for one in tried if one.problem is None)
 
     def answer(self) -> Answer:
         """What is known so far."""
@@ -413,8 +410,12 @@ class _GPUSearch:
             fits=bool(one.fits),
             active=one.active_peak,
             reserved=reserved,
-            needed=runs.needed(found.trial, one.device) or reserved,
+            needed=self._needed(bool(one.fits), runs.needed(found.trial, one.device) or reserved),
         )
+
+    def _needed(self, fits: bool, nearly: int) -> int:
+        """Bytes that a value needs, which agree with the verdict."""
+        return min(nearly, self._room) if fits else max(nearly, self._room + 1)
 
 
 @dataclass(frozen=True, slots=True)

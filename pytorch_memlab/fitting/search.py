@@ -6,9 +6,10 @@ it fits, and a trial with the next value does not. The guess saves trials and de
 
 Note [Peaks that are not monotonic]
 The allocator rounds and splits, so a value may fit though a smaller one does not. A value for
-which the bytes in use alone are more than the GPU has cannot fit, whatever the allocator does.
-Between the first value that does not fit and such a value, the nearest ones are tried too, if a
-little less memory would do for them.
+which the bytes in use alone are more than the GPU has cannot fit, whatever the allocator does. Of
+the values between, those are tried that would fit if they needed a little less: by the slack that
+the caller gives, and by as much as the peaks near the answer leave a line. The largest one comes
+first, because only the largest that fits is of interest.
 
 Note [Values that a program refuses]
 Some programs take only some values: a batch that micro-batches divide, a length up to the size of
@@ -25,11 +26,8 @@ from typing import Final
 
 from .curve import Point, line_through
 
-LOOK_AHEAD: Final = 4
-"""Values after the first one that does not fit which are tried too."""
-
-_NEARLY: Final = 1.03
-"""What the allocator's rounding and splitting may do to the bytes that a value needs."""
+LOOK_AHEAD: Final = 16
+"""How many values after the first one that does not fit may be tried too."""
 
 _FIRST_ACCEPTED: Final = (8, 12, 60, 64, 480)
 """Where the smallest value is refused: multiples of these are tried, until the program runs."""
@@ -99,6 +97,7 @@ def largest(
     attempt: Callable[[int], Tried],
     available: int,
     hints: Iterable[Point] = (),
+    slack: int = 0,
 ) -> Largest:
     """Find the largest value that fits, with few trials. See Note [Proven by trials].
 
@@ -107,8 +106,9 @@ def largest(
         attempt: runs a trial.
         available: bytes that PyTorch can have on the GPU.
         hints: bytes that values need on other GPUs, for the first guess.
+        slack: bytes by which the needs of neighbours may differ from a line.
     """
-    search = Search(values, available, hints)
+    search = Search(values, available, hints, slack)
     while wanted := search.wanted():
         search.tell(attempt(wanted[0]))
     return search.found()
@@ -121,12 +121,20 @@ class Search:
         values: that may be tried, in ascending order.
         available: bytes that PyTorch can have on the GPU.
         hints: bytes that values need on other GPUs, for the first guess.
+        slack: bytes by which the needs of neighbours may differ from a line.
     """
 
-    def __init__(self, values: Sequence[int], available: int, hints: Iterable[Point] = ()) -> None:
+    def __init__(
+        self,
+        values: Sequence[int],
+        available: int,
+        hints: Iterable[Point] = (),
+        slack: int = 0,
+    ) -> None:
         self._values = values
         self._available = available
         self._hints = sorted(hints)
+        self._slack = slack
         self._tried: dict[int, Tried] = {}
         self._step = 1
         self._from_end: int | None = None
@@ -332,11 +340,11 @@ class Search:
         larger = [value for value in self._values if value > limit and value % self._step == 0]
         return tuple(
             value
-            for value in larger[:LOOK_AHEAD]
-            if value not in self._tried and self._may_fit(value)
+            for value in reversed(larger[:LOOK_AHEAD])
+            if value not in self._tried and self._may_fit(value, best)
         )
 
-    def _may_fit(self, value: int) -> bool:
+    def _may_fit(self, value: int, best: int) -> bool:
         """Whether the bytes in use alone may be few enough, and those needed are nearly so."""
         ran = self._ran()
         if any(one.active > self._available and one.value <= value for one in ran):
@@ -344,8 +352,18 @@ class Search:
         if len(ran) < 2:
             return True
         active = _interpolated([Point(one.value, one.active) for one in ran], value)
-        needed = _interpolated([Point(one.value, one.needed or one.reserved) for one in ran], value)
-        return active <= self._available and needed <= _NEARLY * self._available
+        needs = [Point(one.value, one.needed or one.reserved) for one in ran]
+        slack = self._slack + 2 * _off_line(needs, best)
+        return active <= self._available and _interpolated(needs, value) <= self._available + slack
+
+
+def _off_line(points: Sequence[Point], value: int) -> float:
+    """How far the three points nearest to a value are off a line."""
+    near = sorted(sorted(points, key=lambda one: abs(one.value - value))[:3])
+    if len(near) < 3:
+        return 0
+    base, slope = line_through(near[0], near[2])
+    return abs(base + slope * near[1].value - near[1].peak)
 
 
 def _interpolated(points: Sequence[Point], value: int) -> float:

@@ -141,12 +141,12 @@ def _room(replays: _Replays) -> tuple[bool, int]:
     return replays.limited.out_of_memory is None, -replays.unlimited.peak_reserved
 
 
-_NEARLY = 256
+_NEARLY = 512
 """Parts of the peak; ``needed_memory`` is found to one of them."""
 
 
 def needed_memory(trial: Trial, device: int) -> int:
-    """The least memory with which a program fits, by replays, to a 256th of it.
+    """The least memory with which a program fits, by replays, to a 512th of it.
 
     It lies between the bytes in use and the bytes reserved without limit: close to full, the
     allocator gives cached memory back.

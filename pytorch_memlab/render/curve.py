@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _WIDTH: Final = 80
 _NAME: Final = 16
 _CELL: Final = 11
+_WIDTHS: Final = (11, 9, 13, 12)
 _NOTHING: Final = "none"
 
 
@@ -92,8 +93,7 @@ def _section(
     setting = ", ".join(f"{printable(one.name)} {printable(str(value))}" for one, value in pairs)
     name = printable(report.variable.name)
     yield f"largest {name} that fits" + (f", with {setting}" if setting else "")
-    heads = ("memory", "largest", "peak", "left")
-    yield f"{'GPU':{_NAME}}" + "".join(f"{head:>{_CELL}}" for head in heads) + "  next"
+    yield _cells("GPU", ("memory", "largest", "peak", "left"), "next")
     for one in answers:
         yield _row(one)
     yield ""
@@ -109,7 +109,12 @@ def _row(answer: Answer) -> str:
     cells = [prose_size(answer.gpu.total_memory), _value(answer), "", ""]
     if best is not None:
         cells[2:] = [prose_size(best.reserved_peak) + mark(best.trial), prose_size(best.headroom)]
-    return f"{_name(answer.name)}{''.join(f'{cell:>{_CELL}}' for cell in cells)}  {_next(answer)}"
+    return _cells(answer.name, cells, _next(answer))
+
+
+def _cells(name: str, cells: Sequence[str], last: str) -> str:
+    sized = zip(cells, _WIDTHS, strict=True)
+    return f"{_name(name)}{''.join(f'{cell:>{width}}' for cell, width in sized)}  {last}"
 
 
 def _value(answer: Answer) -> str:
@@ -128,7 +133,7 @@ def _next(answer: Answer) -> str:
         return "upper end"
     if above.problem is not None:
         return f"{above.value}: fails"
-    return f"{above.value}: {prose_size(above.reserved)}"
+    return f"{above.value}: {prose_size(above.needed)}"
 
 
 def _name(name: str) -> str:
@@ -144,7 +149,7 @@ def _curve(line: Line, variable: str, gpus: Sequence[str], total: int) -> str:
     first, last = line.points[0].value, line.points[-1].value
     per_item = _signed(line.per_item, " + ", " - ")
     text = (
-        f"{names}peak = {_signed(line.base, '', '-')}{per_item} x {variable}, from {first} to"
+        f"{names}memory = {_signed(line.base, '', '-')}{per_item} x {variable}, from {first} to"
         f" {last}"
     )
     if len(line.points) > 2:
@@ -163,8 +168,8 @@ def _notes(report: GridReport) -> Iterator[str]:
     name = printable(report.variable.name)
     yield (
         "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left: what"
-        " is free beside it and the CUDA context, whose size is an estimate; next: the peak of the"
-        " next value, which does not fit"
+        " is free beside it and the CUDA context, whose size is an estimate; next: the next value,"
+        " which does not fit, and the memory that it needs, by replays to 0.2 %"
     )
     yield from _about_steps(report)
     yield from _about_refused(report, name)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _WIDTH: Final = 12.0
 _HEIGHT: Final = 6.3
 _LONGEST: Final = 70
+_LABEL: Final = 0.025
+"""Height of a label, as a part of the picture."""
 _ABOVE: Final = 1.15
 """How far above the memory of the largest GPU the picture goes."""
 
@@ -51,7 +53,7 @@ def _picture(report: GridReport, kind: str) -> bytes:
     shown = [one for one in report.combinations if any(map(_has_points, report.of(one)))]
 
     def draw(figure: Figure) -> None:
-        title = f"{report.program}: peak by {report.variable.name}"
+        title = f"{report.program}: memory by {report.variable.name}"
         figure.suptitle(_cut(title), x=0.01, ha="left", color=INK, weight="bold", size=16)
         grid = figure.subplots(max(len(shown), 1), 1, squeeze=False)
         for axes, combination in zip(grid[:, 0], shown, strict=False):
@@ -84,7 +86,7 @@ def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -
             linewidth=1.4,
             label=_label(curve),
         )
-    _rooms(axes, answers, last)
+    _rooms(axes, answers, top, last)
     pairs = zip(report.others, combination, strict=True)
     setting = ", ".join(f"{one.name} {value}" for one, value in pairs)
     axes.set_title(_cut(setting), loc="left", fontsize=11, fontweight="bold", color=INK)
@@ -95,7 +97,9 @@ def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#d4d8dd", linewidth=0.6)
     axes.set_axisbelow(True)
-    axes.legend(loc="upper left", frameon=False, title="peak, reserved", alignment="left")
+    axes.legend(
+        loc="upper left", frameon=False, title="memory that PyTorch needs", alignment="left"
+    )
 
 
 def _last_value(answers: Sequence[Answer], top: float) -> float:
@@ -124,18 +128,29 @@ def _label(curve: Curve) -> str:
     return f"{names}: {sign}{base} {'-' if line.per_item < 0 else '+'} {each} each"
 
 
-def _rooms(axes: Axes, answers: Sequence[Answer], last: float) -> None:
+def _rooms(axes: Axes, answers: Sequence[Answer], top: float, last: float) -> None:
     """What PyTorch can have on each GPU, and the largest value that fits."""
-    for one in answers:
-        best = one.best
-        if best is None:
-            continue
-        axes.axhline(one.room, color=ALARM, linewidth=1)
+    shown = [one for one in answers if one.largest.value is not None]
+    labels: list[tuple[int, list[str]]] = []
+    for one in sorted(shown, key=lambda one: one.room):
         value = one.largest.value or 0
-        axes.plot([value], [best.reserved_peak], "D", color=ALARM, markersize=6)
+        axes.axhline(one.room, color=ALARM, linewidth=1)
+        axes.plot(
+            [value],
+            [next(p.peak for p in one.points if p.value == value)],
+            "D",
+            color=ALARM,
+            markersize=6,
+        )
+        label = f"{printable(one.name)}: {value}"
+        if labels and one.room - labels[-1][0] < _LABEL * top:
+            labels[-1][1].append(label)
+        else:
+            labels.append((one.room, [label]))
+    for room, names in labels:
         axes.annotate(
-            _cut(f"{printable(one.name)}: {value}"),
-            (last, one.room),
+            _cut(", ".join(names)),
+            (last, room),
             xytext=(-4, 3),
             textcoords="offset points",
             ha="right",
