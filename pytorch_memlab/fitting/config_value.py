@@ -121,7 +121,10 @@ def _yaml_part(node: Node | None, part: str) -> Node:
 def _python(text: str, parts: Sequence[str], value: Value) -> str:
     node: ast.AST = ast.parse(text)
     for part in parts:
-        found = dict(_assigned(node))
+        found: dict[str, ast.AST] = {}
+        for name, one in _assigned(node):  # a constant goes before what is computed from it
+            if isinstance(one, ast.Constant) or not isinstance(found.get(name), ast.Constant):
+                found[name] = one
         if part not in found:
             raise _NoSuchKeyError(part, found)
         node = found[part]

@@ -105,14 +105,14 @@ def interpolated(points: Sequence[Point], value: int) -> float | None:
     return base + slope * value
 
 
-_TOLERANCE = 0.01
+_TOLERANCE = 0.005
 
 
 def upper_line(points: Iterable[Point]) -> Line | None:
     """The line of a curve at its upper end, where it decides what fits.
 
     A curve may begin flat, where the step of an optimizer holds more than the activations. The
-    line goes through as many of the last points as lie within 1 % of it.
+    line goes through as many of the last points as lie within 0.5 % of it.
 
     Args:
         points: of a curve.
@@ -120,7 +120,7 @@ def upper_line(points: Iterable[Point]) -> Line | None:
     Returns:
         The line; None for less than two values.
 
-    >>> line = upper_line([Point(1, 50), Point(9, 50), Point(20, 60), Point(30, 70)])
+    >>> line = upper_line([Point(1, 50), Point(2, 50), Point(20, 60), Point(30, 70)])
     >>> line.base, line.per_item, [point.value for point in line.points]
     (40.0, 1.0, [20, 30])
     """

@@ -40,6 +40,9 @@ _UNKNOWN_OPTION: Final = re.compile(
 )
 """What the usual readers of command lines say of an option that they do not have, or that lacks."""
 
+_EXIT: Final = "the program ended with exit status"
+"""How the error of a trial begins whose program said itself what is wrong."""
+
 _SLACK: Final = 40 * 2**20
 """Two segments of 20 MiB, of which the allocator makes blocks between 1 and 10 MiB."""
 
@@ -435,8 +438,8 @@ class _Run:
         """Why the program does not run with its values; None if it runs."""
         if not self.trial.failed:
             return next((one for one in self.trial.findings if _is_unread(one)), None)
-        if self.trial.error.startswith("SystemExit"):
-            return self.last_line or self.trial.error
+        if self.trial.error.startswith(_EXIT):
+            return self.last_line or self.trial.error.strip()
         return error_line(self.trial.error)
 
     @property
@@ -565,7 +568,7 @@ def error_line(text: str) -> str:
     Args:
         text: a traceback, or one line.
 
-    >>> error_line('Traceback ...\n  File "a.py", line 1\\n    f()\\nValueError: no\\nnot so\\n')
+    >>> error_line('Traceback ...\n  File "a.py", line 1\n    f()\nValueError: no\nnot so\n')
     'ValueError: no'
     """
     lines = [line for line in text.splitlines() if line.strip()]

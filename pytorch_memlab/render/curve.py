@@ -175,7 +175,7 @@ def _notes(report: GridReport) -> Iterator[str]:
     yield from _about_refused(report, name)
     if _is_flat(report):
         yield (
-            f"the peak is the same with all values of {name} that ran: look whether the program"
+            f"the memory is the same with all values of {name} that ran: look whether the program"
             " uses it"
         )
     yield from _about_peaks(report)
