@@ -65,6 +65,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", line)
     if not any(config.getoption(name) for name in _OPTIONS):
         return
+    _check_version()
     from .pytest_memlab.session import begin
 
     begin(config)
@@ -73,9 +74,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
     """Load what measures, if a test asks for it."""
     if any(map(asks_for_memory, items)):
+        _check_version()
         from .pytest_memlab.measuring import register
 
         register(config)
+
+
+def _check_version() -> None:
+    if pytest.version_tuple < (8, 0):
+        raise pytest.UsageError(
+            f"pytorch-memlab measures tests with pytest 8 or later, this is {pytest.__version__}"
+        )
 
 
 def asks_for_memory(item: pytest.Item) -> bool:

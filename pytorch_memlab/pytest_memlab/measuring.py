@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import ExitStack
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from .._common.switch import is_switched_off
 from ..devices.failed_request import observe
 from ..errors import MemlabError
 from ..history.recorder import Recording
@@ -32,17 +34,21 @@ _NAME: Final = "memlab-measuring"
 _KEY: Final = pytest.StashKey["RunOfTest"]()
 _MISTAKE: Final = pytest.StashKey[str]()
 _SECTION: Final = "GPU memory"
+_LATE: Final = (
+    "gpu_memory measures tests that name it, or whose fixtures do: request.getfixturevalue comes"
+    " too late"
+)
 REPORT_FIELD: Final = "memlab"
 """The attribute of a test's report that has its memory; xdist sends it along."""
 
 
 def register(config: pytest.Config) -> None:
-    """Measure from now on; a second call has no effect.
+    """Measure from now on; a second call has no effect, nor has any if ``PYTORCH_MEMLAB=0``.
 
     Args:
         config: of the session.
     """
-    if not config.pluginmanager.has_plugin(_NAME):
+    if not is_switched_off() and not config.pluginmanager.has_plugin(_NAME):
         config.pluginmanager.register(MeasuredTests(config), _NAME)
 
 
@@ -53,7 +59,11 @@ def gpu_memory_of(item: pytest.Item) -> GPUMemory:
         item: the test.
     """
     run = item.stash.get(_KEY, None)
-    return GPUMemory() if run is None else run.memory
+    if run is not None:
+        return run.memory
+    if not is_switched_off():
+        pytest.fail(_LATE, pytrace=False)
+    return GPUMemory()
 
 
 class RunOfTest:
@@ -96,12 +106,13 @@ class MeasuredTests:
         """Give a test its GPUs, from before its fixtures until after them."""
         if not self._measures_all and not asks_for_memory(item):
             return (yield)
-        try:
-            limits = limits_of(item)
-        except MemlabError as error:
-            item.stash[_MISTAKE] = str(error)
-            return (yield)
-        with self._machines.simulated(limits.gpu):
+        with ExitStack() as gpus:
+            try:
+                limits = limits_of(item)
+                gpus.enter_context(self._machines.simulated(limits.gpu))
+            except MemlabError as error:
+                item.stash[_MISTAKE] = str(error)
+                return (yield)
             run = item.stash[_KEY] = self._current = RunOfTest(limits)
             if active.machine is None:
                 observe()

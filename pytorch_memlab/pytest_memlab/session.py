@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from .._common.atomic_write import check_writable, write_file
+from .._common.switch import is_switched_off
 from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest
 from ..profiles.growth_limit import growth_limit
@@ -32,7 +33,7 @@ def begin(config: pytest.Config) -> None:
     try:
         results = SessionResults(config)
         gpu = config.getoption("memlab_gpu")
-        if gpu and not _hands_tests_out(config):
+        if gpu and not is_switched_off() and not _hands_tests_out(config):
             _simulate(config, gpu)
     except OSError as error:
         raise pytest.UsageError(f"cannot read {error.filename}: {error.strerror}") from None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from ..history.category import Category
 from ..history.model import device_name
 from ..profiles.changed_tests import changed_lines
 from . import peak
@@ -108,11 +109,12 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
         return
     gpus = list(dict.fromkeys(_gpu(test) for _, test in measured))
     yield f"peak of the memory in use while the test ran, on {', '.join(gpus)}"
-    heads = ["peak", "limit", *(["change", ""] if has_baseline else [])]
+    has_limits = any(test.limit is not None for _, test in measured)
+    heads = ["peak", *(["limit"] * has_limits), *(["change", ""] if has_baseline else [])]
     rows = [
         [
             _size(test),
-            "" if test.limit is None else prose_size(test.limit),
+            *(["" if test.limit is None else prose_size(test.limit)] * has_limits),
             *(_change(one) if has_baseline else ()),
         ]
         for one, test in measured
@@ -217,9 +219,15 @@ def _held(holders: PeakHolders | None) -> Iterator[str]:
     yield ""
     yield "held by these lines:"
     yield from peak.rows(holders, _LINES)
-    yield from _shares("as", holders.by_category())
+    yield from _shares("as", _known(holders.by_category()))
     modules = [one for one in holders.by_module() if one.name]
     yield from _shares("in modules", modules)
+
+
+def _known(categories: Sequence[Share]) -> Sequence[Share]:
+    """The categories; none if no block has one, as on a real GPU."""
+    is_known = any(one.name != Category.UNKNOWN.value for one in categories)
+    return categories if is_known else ()
 
 
 def _shares(head: str, shares: Sequence[Share]) -> Iterator[str]:

@@ -193,9 +193,9 @@ class TestCase(unittest.TestCase):
 
 OF_ALL = """\
 peak of the memory in use while the test ran, on simulated Tesla T4
-   peak  limit  test
-3.0 MiB         test_it.py::TestCase::test_method
-2.0 MiB         test_it.py::test_gpu
+   peak  test
+3.0 MiB  test_it.py::TestCase::test_method
+2.0 MiB  test_it.py::test_gpu
 """
 
 
