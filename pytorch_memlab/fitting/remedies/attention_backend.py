@@ -86,8 +86,8 @@ class AttentionBackend(Remedy):
             if _enabled() != self._before:  # the program chooses here
                 return without
             self._against = self._against or self._reason(call)
-            if self._against is not None:
-                raise RuntimeError("No available kernel. Aborting execution.")
+            if self._against is not None:  # there is an error where it is the only one
+                return without
             self._changed += 1
             return self._backend
 

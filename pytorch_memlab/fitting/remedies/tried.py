@@ -170,7 +170,7 @@ def _tried(remedy: Remedy, found: Verdict) -> TriedRemedy:
         what_it_changes=remedy.what_it_changes,
         finding=finding,
         verdict=found if is_applied and not has_failed else None,
-        error=trial.error if has_failed and (finding is None or is_applied) else "",
+        error=trial.error if has_failed else "",
     )
 
 
