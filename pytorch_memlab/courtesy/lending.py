@@ -9,7 +9,7 @@ from collections import deque
 import torch
 
 from .._common.prose_size import prose_size
-from ..devices.driver_memory import allocated_memory
+from ..devices.driver_memory import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.living import living
 from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
@@ -53,9 +53,7 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
 
 def give_cache_back() -> None:
     """Give the GPUs what PyTorch keeps of their memory: cuBLAS' workspaces and free blocks."""
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:  # the next call makes them again
-        clear()
+    drop_workspaces()
     torch.cuda.empty_cache()
 
 

@@ -35,6 +35,13 @@ def empty_caches() -> None:
         torch.cuda.empty_cache()
 
 
+def drop_workspaces() -> None:
+    """Free the workspaces of cuBLAS; the next call makes them again."""
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+
+
 def driver_memory(index: int) -> DriverMemory:
     """Memory of a card, as ``torch.cuda.mem_get_info`` reads it off the driver.
 

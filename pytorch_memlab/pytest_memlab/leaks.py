@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..devices.allocations import Allocation, allocations_of, workspaces_of
+from ..devices.allocations import Allocation, allocations_of
+from ..devices.driver_memory import drop_workspaces
 from ..history.holders import PeakHolders
 from ..history.recorder import live_holders
 
@@ -49,6 +50,7 @@ class LeakCheck:
     def found(self) -> Leak:
         """What stayed in use, on the GPU that has most of it."""
         gc.collect()
+        drop_workspaces()
         new = [
             (index, one)
             for (index, address), one in _blocks()
@@ -70,13 +72,12 @@ class LeakCheck:
 
 
 def _blocks() -> list[tuple[_Address, Allocation]]:
-    """The blocks in use on all GPUs, without the workspaces of kernels."""
+    """The blocks in use on all GPUs."""
     found = []
     for index in range(torch.cuda.device_count()):
         device = torch.device("cuda", index)
         blocks = allocations_of(device) or []
-        workspaces = workspaces_of(device).addresses or () if blocks else ()
-        found += [((index, one.address), one) for one in blocks if one.address not in workspaces]
+        found += [((index, one.address), one) for one in blocks]
     return found
 
 

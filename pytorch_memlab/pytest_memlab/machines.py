@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ..devices.driver_memory import drop_workspaces
 from ..simulation import active
 from ..simulation.hardware.presets import find_gpu
 from ..simulation.simulator import simulate
@@ -66,6 +67,4 @@ def _forget_earlier_tests() -> None:
     for name in ("last_exc", "last_type", "last_value", "last_traceback"):
         vars(sys).pop(name, None)  # pytest does so too, a moment later
     gc.collect()
-    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
-    if clear is not None:  # the next call makes them again
-        clear()
+    drop_workspaces()
