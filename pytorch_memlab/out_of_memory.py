@@ -252,6 +252,14 @@ class Explained:
         found = "no such error" if self.report is None else self.report.strip().partition("\n")[0]
         return f"<explain_oom: {found}>"
 
+    def _repr_html_(self) -> str | None:
+        """The report as a notebook shows it; None, for the line alone, if there is none."""
+        if self.report is None:
+            return None
+        from .render import notebook
+
+        return notebook.block([notebook.plain(self.report.strip("\n"), "Out of memory")])
+
     def __call__(self, func: Function) -> Function:
         """Decorate a function."""
         return decorated(Explained, func, "explain_oom")  # type: ignore[no-any-return]

@@ -50,7 +50,7 @@ def test_seed_tables() -> None:
     head = ("line code", "active peak", "reserved peak")
     assert rows_of(markup, 0) == [
         head,
-        ("7 def outer():", "0.00B", "0.00B"),
+        ("7 def outer():", "0", "0"),
         ("8 linear = torch.nn.Linear(100, 100).cuda()", "40.00K", "2.00M"),
         ("9 linear2 = torch.nn.Linear(100, 100).cuda()", "80.00K", "2.00M"),
         ("10 inner() ◀ peak", "120.00K", "2.00M"),
@@ -120,7 +120,7 @@ def test_only_the_first_column_and_signed_ones_have_bars() -> None:
     bar = '<td style="padding:0;background:linear-gradient(90deg,#0000 {}%,{} 0 {}%,#0000 0)">{}'
     first = '<td style="padding:0;box-shadow:inset 88px 0 #38f6">80.00K<td style=padding:0>2.00M'
     assert first + bar.format(0, "#8886", 25, "-40.00K") in markup
-    assert "<td style=padding:0>0.00B<td style=padding:0>2.00M" in markup
+    assert "<td style=padding:0>0<td style=padding:0>2.00M" in markup
     assert bar.format(25, "#38f6", 100, "120.00K") in markup
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from html import escape
 
 import pytest
 import torch
@@ -159,6 +160,9 @@ def test_an_explained_error(gpu):
         torch.empty(2**35, device="cuda")
     assert repr(explained).startswith(f"<explain_oom: Out of memory on cuda:0 at {HERE}:")
     assert "\n" not in repr(explained)
+    shown = explained._repr_html_()
+    assert escape(explained.report.strip("\n")) in shown
+    assert explain_oom()._repr_html_() is None
 
 
 def test_watchers_of_cells():

@@ -286,12 +286,15 @@ def _mark(table: FunctionTable, line: int) -> str:
 
 
 def _cell(column: _Column, value: int | float | None) -> str:
-    """A value; the styles override the theme's padding, which would tear the lines apart."""
+    """A value, zero without a unit: what is left stands out.
+
+    The style overrides the theme's padding, which would tear the lines apart.
+    """
     if value is None:
         return "<td>"
     bar = _bar(column, value) if column.has_bars else ""
     style = f'"padding:0;{bar}"' if bar else "padding:0"
-    return f"<td style={style}>{cell(column.name, value)}"
+    return f"<td style={style}>{cell(column.name, value) if value else 0}"
 
 
 def _bar(column: _Column, value: float) -> str:

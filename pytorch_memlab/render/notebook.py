@@ -16,7 +16,7 @@ a table with a row for each line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from html import escape
 
 _GROUND = (
@@ -126,16 +126,18 @@ def folded(title: str, notes: Iterable[str]) -> str:
     )
 
 
-def table(heads: Sequence[str], rows: Iterable[str]) -> str:
+def table(heads: Sequence[str], rows: Iterable[str], texts: Collection[str] = ()) -> str:
     """A table whose first column has the names of the rows.
 
     Args:
         heads: of the columns.
         rows: their cells.
+        texts: heads of the other columns that have text, not numbers.
     """
     first, *others = heads
     cells = f'<th style="{_HEAD};{STAYS};text-align:left">{first}</th>'
-    cells += "".join(f'<th style="{_HEAD}">{one}</th>' for one in others)
+    for one in others:
+        cells += f'<th style="{_HEAD}{";text-align:left" if one in texts else ""}">{one}</th>'
     body = "".join(f"<tr>{row}</tr>" for row in rows)
     return f'<table style="{_TABLE}"><thead><tr>{cells}</tr></thead><tbody>{body}</tbody></table>'
 

@@ -45,7 +45,7 @@ def _table(lines: Sequence[Holder], total: int) -> str:
         size = sum(one.size for one in rest)
         blocks = sum(one.blocks for one in rest)
         rows.append(_cells(f"{len(rest):,} more", size, total, blocks, ""))
-    return notebook.table(["line", "held", "share", "blocks", "code"], rows)
+    return notebook.table(["line", "held", "share", "blocks", "code"], rows, ["code"])
 
 
 def _row(holder: Holder, total: int) -> str:

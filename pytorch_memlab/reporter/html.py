@@ -60,7 +60,7 @@ def difference_fragment(difference: Difference) -> str:
         most = max(abs(change.delta) for change in difference.changes)
         heads = ["name", "change", "device", "before", "after", "difference"]
         rows = [_change(change, most) for change in difference.changes]
-        parts.append(scrolling(table(heads, rows), "Changes of memory"))
+        parts.append(scrolling(table(heads, rows, ["change", "device"]), "Changes of memory"))
     return block(parts)
 
 
@@ -101,7 +101,7 @@ def _device(snapshot: MemorySnapshot, device: torch.device) -> Iterator[str]:
             rows += [_tensor(row, most) for row in members]
     if rows:
         heads = ["tensor", "size", "memory", "held by"]
-        yield scrolling(table(heads, rows), f"Tensors on {device}")
+        yield scrolling(table(heads, rows, ["held by"]), f"Tensors on {device}")
     for record in snapshot.reconciliations:
         if record.device == device:
             yield from _reconciliation(record)
