@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -18,6 +18,8 @@ from ..simulation.taken_memory import TakenMemory
 from .comparison import Settings, compare_gpus
 from .report import FitReport, fit_report
 from .target import FunctionTarget, ProgramTarget, Target
+from .variable import variables_of
+from .vary_frame import VaryFrame, vary_frame
 
 if TYPE_CHECKING:
     from .verdict import FailedAllocation, Verdict
@@ -63,7 +65,8 @@ def fit(
     num_gpus: int = 1,
     context: str | int | None = None,
     others: str | int = 0,
-) -> FitFrame:
+    vary: Mapping[str, object] | None = None,
+) -> FitFrame | VaryFrame:
     """On which GPUs a program fits, without any of them.
 
     The program runs without values, in processes of its own, so nothing here changes. GPUs on
@@ -78,9 +81,12 @@ def fit(
         num_gpus: how many GPUs the program has.
         context: size of the CUDA context; None for the estimate that goes with each GPU.
         others: size of the memory that other processes use on each GPU.
+        vary: keyword arguments of the function, such as ``{"batch_size": (1, 512)}``: the largest
+            value of this range that fits each GPU is searched. Further names have lists of values,
+            each of which is tried. For a script, names are those of ``fit --vary``.
 
     Returns:
-        A row for each GPU.
+        A row for each GPU; with ``vary``, for each combination of the other values.
 
     Raises:
         UsageError: an argument that cannot be used.
@@ -101,6 +107,9 @@ def fit(
     named = _named(gpus)
     for _, gpu in named:
         TakenMemory.of(gpu, settings.context, settings.others)
+    if vary is not None:
+        is_function = isinstance(target, FunctionTarget)
+        return vary_frame(target, named, variables_of(vary, is_function=is_function), settings)
     known = list(compare_gpus(target, named, settings))
     report = fit_report(
         target.name, [name for name, _ in named], known, settings.num_gpus, settings.steps

@@ -26,7 +26,7 @@ _EXAMPLES: Final = (
     " value of a file (config.yaml:train.batch_size=1:512)"
 )
 _OPTION: Final = re.compile(r"(?P<name>-[^\s=]+)(?P<between>=|\s+)(?P<values>\S.*)")
-_OTHER: Final = re.compile(r"(?P<name>[^-=\s][^=]*)=(?P<values>.+)")
+_OTHER: Final = re.compile(r"(?P<name>[^-=\s][^=]*)(?P<between>=)(?P<values>.+)")
 _IN_FILE: Final = re.compile(rf"(?P<file>.+\.(?:{'|'.join(FORMATS)})):(?P<key>[^:]+)", re.I)
 _RANGE: Final = re.compile(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*(?::\s*(-?\d+)\s*)?")
 _NUMBER: Final = re.compile(r"-?\d+")
@@ -85,21 +85,33 @@ def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
     if match is None:
         raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(text)}")
     name, (values, is_range) = match["name"].strip(), read_values(match["values"], f"--vary {text}")
+    return Variable(place_of(name, match["between"], arguments), values, is_range)
+
+
+def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Place:
+    """Where a program has a variable. See Note [Where a variable is].
+
+    Args:
+        name: of an option, an environment variable, or a value of a file.
+        between: what stands between an option and its value: ``=`` or blanks.
+        arguments: of the program.
+
+    Raises:
+        UsageError: it is no name, or a file has no such value.
+    """
     in_file = _IN_FILE.fullmatch(name)
-    place: Place
     if name.startswith("-"):
         is_short = len(name) == 2
-        place = Option(name, "" if is_short or match["between"] != "=" else "=")
-    elif in_file is not None:
+        return Option(name, "" if is_short or between != "=" else "=")
+    if in_file is not None:
         place = FileValue.of(in_file["file"], in_file["key"])
-        place.check(values[0])
-    elif "." in name or any(one.startswith(f"{name}=") for one in arguments):
-        place = Option(name, "=")
-    elif name.isidentifier():
-        place = EnvironmentVariable(name)
-    else:
-        raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(text)}")
-    return Variable(place, values, is_range)
+        place.check(1)
+        return place
+    if "." in name or any(one.startswith(f"{name}=") for one in arguments):
+        return Option(name, "=")
+    if name.isidentifier():
+        return EnvironmentVariable(name)
+    raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(name)}")
 
 
 def read_values(text: str, whole: str) -> tuple[Sequence[Value], bool]:
@@ -149,31 +161,38 @@ def number_range(first: int, last: int, step: int, whole: object) -> range:
     return range(first, last + 1, step)
 
 
-def variables_of(vary: Mapping[str, object]) -> list[Variable]:
-    """The keyword arguments of a function that ``fit(step, vary=...)`` names.
+def variables_of(vary: Mapping[str, object], *, is_function: bool) -> list[Variable]:
+    """The variables that ``fit(step, vary=...)`` names.
 
     Args:
         vary: by their names, values: two numbers as a tuple, the first and the last of a range; or
             a ``range``, or a list of numbers or words.
+        is_function: whether the names are keyword arguments of a function; otherwise they are what
+            ``place_of`` takes.
 
     Raises:
-        UsageError: these are no values.
+        UsageError: these are no variables.
     """
-    return [_keyword(name, values) for name, values in vary.items()]
+    if not isinstance(vary, Mapping) or not all(isinstance(name, str) for name in vary):
+        raise UsageError(f"vary is a dict such as {{'batch_size': (1, 512)}}, not {quoted(vary)}")
+    return [
+        _variable(name, values, Keyword(name) if is_function else place_of(name))
+        for name, values in vary.items()
+    ]
 
 
-def _keyword(name: str, values: object) -> Variable:
+def _variable(name: str, values: object, place: Place) -> Variable:
     whole = f"vary={{{name!r}: {values!r}}}"
     if isinstance(values, tuple) and len(values) == 2 and all(map(_is_number, values)):
         first, last = values
-        return Variable(Keyword(name), number_range(first, last, 1, whole), is_range=True)
+        return Variable(place, number_range(first, last, 1, whole), is_range=True)
     if isinstance(values, range) and values and values.step > 0:
-        return Variable(Keyword(name), values, is_range=True)
+        return Variable(place, values, is_range=True)
     if isinstance(values, (list, tuple)) and values:
         if all(map(_is_number, values)):
-            return Variable(Keyword(name), tuple(sorted(set(values))), is_range=False)
+            return Variable(place, tuple(sorted(set(values))), is_range=False)
         if all(isinstance(value, (str, int)) for value in values):
-            return Variable(Keyword(name), tuple(dict.fromkeys(values)), is_range=False)
+            return Variable(place, tuple(dict.fromkeys(values)), is_range=False)
     raise UsageError(
         f"{shortened(whole)}: values are the two ends of a range such as (1, 512), or a list such"
         " as [1, 2, 4, 8]"

@@ -207,7 +207,7 @@ def test_other_files_and_links(tmp_path: Path) -> None:
 
 def test_values_of_keyword_arguments() -> None:
     def values(given: object) -> object:
-        (variable,) = variables_of({"batch_size": given})
+        (variable,) = variables_of({"batch_size": given}, is_function=True)
         assert variable.name == "batch_size"
         return variable.values
 
@@ -215,7 +215,7 @@ def test_values_of_keyword_arguments() -> None:
     assert values(range(8, 65, 8)) == range(8, 65, 8)
     assert values([4, 1, 4]) == (1, 4)
     assert values(("bf16", "fp32")) == ("bf16", "fp32")
-    change = variables_of({"batch_size": (1, 512)})[0].place.set_to(9)
+    change = variables_of({"batch_size": (1, 512)}, is_function=True)[0].place.set_to(9)
     assert change.name == "batch_size=9"
     assert change.keywords({"length": 3}) == {"length": 3, "batch_size": 9}
     for wrong in (512, [], (1.5, 2), "1:512", {1: 2}):
@@ -227,3 +227,14 @@ def test_values_of_keyword_arguments() -> None:
         )
     with pytest.raises(UsageError, match="the range ends before it begins, write 1:512"):
         values((512, 1))
+
+
+def test_a_dict_of_variables() -> None:
+    (option,) = variables_of({"--batch-size": (1, 512)}, is_function=False)
+    assert option.place.set_to(9).arguments(()) == ("--batch-size=9",)
+    for wrong in ([1], {3: (1, 2)}):
+        with pytest.raises(UsageError) as error:
+            variables_of(wrong, is_function=True)  # type: ignore[arg-type]
+        assert str(error.value) == (
+            f"vary is a dict such as {{'batch_size': (1, 512)}}, not {wrong!r}"
+        )
