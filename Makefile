@@ -40,7 +40,7 @@ demo: $(INSTALLED)
 
 # Byte code is kept, whatever the shell says: each process that a test starts would compile all.
 test: $(INSTALLED)
-	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist loadfile
+	PYTHONDONTWRITEBYTECODE= $(PY) -m pytest -n auto --dist worksteal
 
 test-gpu: $(INSTALLED)
 	$(PY) -m pytest -m gpu test/gpu

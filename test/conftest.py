@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
@@ -25,6 +26,10 @@ raises it while a process runs; tests that read resident memory need it low."""
 
 if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
     ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 2**16)
+
+# One seed for each property, and no deadlines, which a busy machine misses.
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 # As many tests run at a time as there are cores: threads of each would wait for each other.
 torch.set_num_threads(1)
