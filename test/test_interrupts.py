@@ -283,3 +283,47 @@ def _arrive(*numbers: int, seen: list[int]) -> None:
     for number in numbers:
         signal.raise_signal(number)
     assert seen == []
+
+
+class _Last:
+    """Something that dies right before what stands before it in a list."""
+
+
+def clear_interrupted(held: list[Any], number: int) -> None:
+    """Clear a list; a signal arrives right before its first element dies, all of it in C."""
+    last = _Last()
+    first = _Arriving(last, methodcaller("arrive", number))
+    held.append(last)
+    del last
+    held.clear()
+    del first
+
+
+@pytest.mark.parametrize("what", ["window", "event"])
+def test_an_interrupt_where_a_window_or_an_event_dies_is_not_swallowed(
+    what: str, number: int, monkeypatch: Any
+) -> None:
+    swallowed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", swallowed.append)
+    with simulate("24GiB"):
+        block()
+        held: list[Any] = []
+        if what == "window":
+            held.append(ledger_of(get_device(0)).open()[0])
+            held[0].close()
+        else:
+            held.append(torch.cuda.Event())
+            held[0].record()
+        with pytest.raises(Interrupted):
+            clear_interrupted(held, number)
+    assert swallowed == []
+
+
+def test_a_window_that_is_dropped_ends(number: int) -> None:
+    with simulate("24GiB"):
+        block()
+        ledger = ledger_of(get_device(0))
+        window, _ = ledger.open()
+        assert ledger.epochs != []
+        del window
+        assert ledger.epochs == []

@@ -75,8 +75,18 @@ class Window:
         """The counters now, with the peaks since the window began, which ends; None if it has."""
         return self.ledger.close(self)
 
+
+class _OpenWindow(Window):
+    """A window until it ends.
+
+    Only then something has to be done when its object dies: nothing of a window that has ended runs
+    there, where Python would swallow an interrupt.
+    """
+
+    __slots__ = ()
+
     def __del__(self) -> None:
-        if self.is_open and not sys.is_finalizing() and self.epoch in self.ledger.epochs:
+        if not sys.is_finalizing() and self.epoch in self.ledger.epochs:
             self.close()
 
 
@@ -137,7 +147,7 @@ class Ledger:
         with self.lock:
             self._own_peaks()
             sample = self.take()
-            window = Window(self, self._begin(sample), sample)
+            window = _OpenWindow(self, self._begin(sample), sample)
             self._windows.add(id(window))
             return window, sample
 
@@ -152,7 +162,7 @@ class Ledger:
         self.device.attach()
         with self.lock:
             self._own_peaks()
-            window = Window(self, self.epochs[0], start)
+            window = _OpenWindow(self, self.epochs[0], start)
             self._windows.add(id(window))
             return window
 
@@ -294,6 +304,7 @@ class Ledger:
         if not self._windows:
             self._release()
         window.is_open = False
+        window.__class__ = Window
 
     def _end(self, window: Window) -> None:
         epoch = window.epoch

@@ -232,6 +232,11 @@ class Machine:
             for gpu in self.gpus:
                 gpu.trace(self._trace)
 
+    @property
+    def is_traced(self) -> bool:
+        """Whether the program has callbacks of ``torch.cuda._gpu_trace`` called."""
+        return self._trace is not None
+
     def traced(self, event: str, *args: int) -> None:
         """Tell the callbacks of ``torch.cuda._gpu_trace``, if the program wants them.
 

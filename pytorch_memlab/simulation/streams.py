@@ -164,6 +164,24 @@ class SimulatedCUDAStream(SimulatedStream):
         return SimulatedCUDAEvent()
 
 
+class _Deletion:
+    """Tells who watches that the event that holds this is no more.
+
+    Other events die without a line of Python, in which an interrupt would be swallowed.
+
+    Args:
+        machine: the simulated machine.
+        event_id: of the event.
+    """
+
+    def __init__(self, machine: Machine, event_id: int) -> None:
+        self._machine = machine
+        self._event_id = event_id
+
+    def __del__(self) -> None:
+        self._machine.traced("EventDeletion", self._event_id)
+
+
 class SimulatedEvent:
     """``torch.Event`` of a simulated GPU: it happens when the work before it is done.
 
@@ -267,12 +285,6 @@ class SimulatedEvent:
             f"event_flag={0 if self.enable_timing else 1}, event_id={self.event_id:#x}"
         )
 
-    def __del__(self) -> None:
-        """Tell who watches."""
-        machine = getattr(self, "machine", None)  # none after the simulation
-        if machine is not None and vars(self).get("event_id"):
-            machine.traced("EventDeletion", self.event_id)
-
     def _belong_to(self, index: int) -> None:
         """Belong to a GPU, as an event does from its first record on."""
         if self._index is not None and self._index != index:
@@ -283,6 +295,8 @@ class SimulatedEvent:
         if not self.event_id:
             self.event_id = next(_new_event_handles)
             self.machine.traced("EventCreation", self.event_id)
+            if self.machine.is_traced:
+                self._deletion = _Deletion(self.machine, self.event_id)
 
     def _stream_or_current(self, stream: Any) -> Any:
         if stream is not None:
