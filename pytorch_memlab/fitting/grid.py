@@ -23,7 +23,7 @@ from .config_value import Value
 from .curve import Line, Point, interpolated, upper_line
 from .gpu_classes import runs_alike
 from .search import Largest, Search, Tried
-from .trial import UNLIMITED, Trial, TrialRequest, processors, run, run_all
+from .trial import UNLIMITED, Trial, TrialRequest, run, run_all
 from .variable import Variable
 from .verdict import Verdict, needed_memory, verdict
 
@@ -39,6 +39,9 @@ _UNKNOWN_OPTION: Final = re.compile(
     re.I,
 )
 """What the usual readers of command lines say of an option that they do not have, or that lacks."""
+
+_EARLY: Final = 2
+"""Runs at once up to which values are tried that are likely to be needed next."""
 
 _EXIT: Final = "the program ended with exit status"
 """How the error of a trial begins whose program said itself what is wrong."""
@@ -214,7 +217,11 @@ def _curve(alike: Sequence[Answer]) -> Curve:
 
 def _is_near(one: Curve, other: Curve) -> bool:
     """Whether a curve lies near another one where both are known."""
-    pairs = [(interpolated(one.points, point.value), point.peak) for point in other.points]
+    pairs = [
+        (interpolated(curve.points, point.value), point.peak)
+        for curve, others in ((one, other), (other, one))
+        for point in others.points
+    ]
     known = [(a, b) for a, b in pairs if a is not None]
     return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
 
@@ -305,8 +312,7 @@ class GridSearch:
             if not self._runs.is_covered(gpu, changes, needed):
                 needed.append((gpu, changes))
         for gpu, changes in seconds if needed else ():
-            has_room = len(needed) < (self._settings.processes or processors())
-            if has_room and not self._runs.is_covered(gpu, changes, needed):
+            if len(needed) < _EARLY and not self._runs.is_covered(gpu, changes, needed):
                 needed.append((gpu, changes))
         return needed
 

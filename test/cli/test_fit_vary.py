@@ -9,7 +9,6 @@ import pytest
 
 from pytorch_memlab.cli import vary_options
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.fitting import grid
 
 # 30 MiB, and 2 MiB for each item.
 SCRIPT = """
@@ -56,7 +55,6 @@ def temporary_folder(tmp_path, monkeypatch):
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    monkeypatch.setattr(grid, "processors", lambda: 2)  # decides which values are tried early
 
 
 def fitted(capsys, *words):
