@@ -28,6 +28,10 @@ _NO_TESTS: Final = (
     "no test was measured: none that ran has a mark gpu_memory_limit or gpu_leaks, or uses"
     " gpu_memory; --memlab-gpu GPU measures all"
 )
+_ALL_NEW: Final = (
+    "no test is in the baseline: both runs need one folder of the project (rootdir), so write"
+    " --memlab-baseline=FILE with ="
+)
 _LOWER_BOUND: Final = "?: a lower bound, the simulation did not count all memory"
 
 
@@ -128,6 +132,8 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
         yield f"{len(rows) - len(order)} more: --memlab-save FILE keeps all"
     if any(test.is_lower_bound for _, test in measured):
         yield _LOWER_BOUND
+    if has_baseline and all(one.before is None for one, _ in measured):
+        yield _ALL_NEW
 
 
 def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int) -> str:

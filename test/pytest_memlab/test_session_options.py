@@ -128,6 +128,17 @@ def test_a_baseline_of_another_gpu_is_not_compared(run):
     assert "4.0 MiB  64.0 MiB  other GPU    test_it.py::test_small\n" in result.stdout.str()
 
 
+def test_a_baseline_of_other_tests(run):
+    run(TESTS, "--memlab-save=main.json")
+    result = run(TESTS.replace("def test_", "def test_other_"), "--memlab-baseline=main.json")
+
+    assert section(result.stdout.str(), "GPU memory").endswith(
+        "2.0 MiB  64.0 MiB     new    test_it.py::test_other_small\n"
+        "no test is in the baseline: both runs need one folder of the project (rootdir), so write"
+        " --memlab-baseline=FILE with =\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
