@@ -118,9 +118,15 @@ class ForwardOps(Generic[T]):
             return own[1]
         return found[0][1] if len(found) == 1 else None
 
-    def forget(self) -> None:
-        """Forget all nodes that were made so far."""
+    def forget(self, forgotten: Callable[[T], object] = lambda _note: None) -> None:
+        """Forget all nodes that were made so far.
+
+        Args:
+            forgotten: called with each note.
+        """
         for notes in self._threads.copy():
+            for _, note in list(notes.values()):
+                forgotten(note)
             notes.clear()
 
 

@@ -256,7 +256,8 @@ class LiveBlocks:
     def _describe_backward(self, block: LiveBlock, state: ProgramState) -> None:
         note = state.forward_ops.of_current_node()
         if note is not None:
-            block.forward = note[0]
+            block.forward = stack = note[0]
+            stack.is_kept = True
             block.module = block.module or note[1]
         if not _is_grad_enabled():
             block.made_in = BACKWARD

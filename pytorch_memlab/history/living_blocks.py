@@ -21,7 +21,7 @@ from .tensor_categories import TensorCategories
 BlockOf = Callable[["Piece"], "LiveBlock | None"]
 """Gives the block of a piece of a tensor; None if it is not followed."""
 
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
 Note = Callable[[torch.UntypedStorage, Category], object]
 """Takes the category of a storage."""
@@ -35,8 +35,14 @@ def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note)
         category: of them all.
         note: takes it.
     """
+    # This runs for every tensor of an optimizer in every step: most are plain.
     for tensor in tensors:
-        for storage in () if tensor is None else _storages(tensor):
+        if tensor is None:
+            continue
+        if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+            note(tensor.untyped_storage(), category)
+            continue
+        for storage in _storages(tensor):
             note(storage, category)
 
 
@@ -59,8 +65,11 @@ def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
 def mark_state(optimizer: torch.optim.Optimizer, note: Note) -> None:
     """Note the category of an optimizer's state."""
     for _, state in states_of(optimizer):
-        tensors = (tensor for _, tensor in tensors_in(state))
-        mark(tensors, Category.OPTIMIZER_STATE, note)
+        if type(state) is dict and _PLAIN.issuperset(map(type, state.values())):
+            mark(state.values(), Category.OPTIMIZER_STATE, note)
+        else:
+            tensors = (tensor for _, tensor in tensors_in(state))
+            mark(tensors, Category.OPTIMIZER_STATE, note)
 
 
 def categories_of_living(block_of: BlockOf) -> dict[LiveBlock, Category]:
@@ -130,8 +139,6 @@ def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    if type(tensor) in _PLAIN and tensor.layout is torch.strided:
-        return [tensor.untyped_storage()]
     try:
         return storages_of(getattr(tensor, "_local_tensor", tensor))  # that of a DTensor
     except Exception:  # a subclass that refuses

@@ -73,7 +73,7 @@ class Program:
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
-            self.state.forward_ops.forget()
+            self.state.forward_ops.forget(lambda note: note[0].drop())
 
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""
