@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _NAME: Final = "memlab-session"
 _FIELD: Final = "memlab"
+_BROKEN_OFF: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
 
 
 def begin(config: pytest.Config) -> None:
@@ -99,7 +100,9 @@ class SessionResults:
         if data is not None:
             self._tests[report.nodeid] = from_report(data)
 
-    def pytest_terminal_summary(self, terminalreporter: Any, config: pytest.Config) -> None:
+    def pytest_terminal_summary(
+        self, terminalreporter: Any, exitstatus: int, config: pytest.Config
+    ) -> None:
         """Show the tests, and write the file."""
         compared = [
             ChangedTest(name, (self._baseline or {}).get(name), test)
@@ -110,7 +113,9 @@ class SessionResults:
             lines = memory_of_tests.summary(compared, has_baseline=self._baseline is not None)
             for line in lines:
                 terminalreporter.write_line(line)
-        if self._path:
+        if self._path and not self._tests and exitstatus in _BROKEN_OFF:
+            terminalreporter.write_line(f"no test ran: {self._path} is as it was")
+        elif self._path:
             try:
                 write_file(
                     config.invocation_params.dir / self._path,

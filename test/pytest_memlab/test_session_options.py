@@ -128,6 +128,19 @@ def test_a_baseline_of_another_gpu_is_not_compared(run):
     assert "4.0 MiB  64.0 MiB  other GPU    test_it.py::test_small\n" in result.stdout.str()
 
 
+def test_a_session_that_breaks_off_leaves_the_saved_file(run, pytester):
+    file = pytester.path / "main.json"
+    run(TESTS, "--memlab-save=main.json")
+    before = file.read_text()
+
+    broken = run("1 / 0\n", "--memlab-save=main.json")
+    assert file.read_text() == before
+    assert "no test ran: main.json is as it was\n" in broken.stdout.str()
+
+    run("def test_plain(): pass\n", "--memlab-save=main.json")
+    assert load(file.read_text(), "main.json") == {}
+
+
 def test_a_baseline_of_other_tests(run):
     run(TESTS, "--memlab-save=main.json")
     result = run(TESTS.replace("def test_", "def test_other_"), "--memlab-baseline=main.json")
