@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from pytorch_memlab.simulation.hardware.gpu import GPU
 
 _FAILED = 1
+_INTERRUPTED = 130
+"""What shells give for a command that Ctrl-C ended."""
 
 
 def add_try_options(parser: CommandParser) -> None:
@@ -104,9 +106,15 @@ def _try(
 
     folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
     runs = OneGPU(target, name, gpu, replace(settings, output=folder))
-    found = try_remedies(target.name, runs, remedies, _Progress().ended)
+    progress = _Progress()
+    try:
+        found = try_remedies(target.name, runs, remedies, progress.ended)
+    except KeyboardInterrupt:
+        tell(f"interrupted after {progress.count} runs of the program")
+        return _INTERRUPTED
+    finally:
+        tell_output(folder)
     print_to_stdout(text(found))
-    tell_output(folder)
     if found.unchanged.fits is None:
         print(f"\n{found.unchanged.trial.error}", file=sys.stderr, end="")
         return _FAILED
@@ -118,10 +126,10 @@ class _Progress:
     """Says in a terminal how many runs have ended."""
 
     def __init__(self) -> None:
-        self._count = 0
+        self.count = 0
 
     def ended(self) -> None:
         """One more has."""
-        self._count += 1
+        self.count += 1
         if sys.stderr is not None and sys.stderr.isatty():
-            tell(f"{self._count} runs")
+            tell(f"{self.count} runs")

@@ -37,7 +37,7 @@ def text(found: Remedies) -> str:
     Returns:
         Lines of at most 80 columns, except for lines of code.
     """
-    lines = [_cut(f"{printable(found.program)} on {_gpu(found.unchanged)}")]
+    lines = _wrapped(f"{printable(found.program)} on {_gpu(found.unchanged)}")
     if found.unchanged.fits is None:
         return "\n".join([*lines, "the program fails as it is, so no remedy was tried"]) + "\n"
     lines += ["", *_table(found)]
@@ -190,7 +190,3 @@ def _gaps(found: Remedies) -> tuple[Gap, ...]:
 
 def _wrapped(line: str) -> list[str]:
     return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

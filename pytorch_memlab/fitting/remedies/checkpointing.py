@@ -45,11 +45,16 @@ class Checkpointed(Finding):
 
 
 class _Forward:
-    """What runs a block, and may be computed again."""
+    """What runs a block, and may be computed again.
 
-    def __init__(self, run: Callable[..., Any], remedy: Checkpointing) -> None:
+    Attributes:
+        model: number of the model that has the block.
+    """
+
+    def __init__(self, run: Callable[..., Any], remedy: Checkpointing, model: int) -> None:
         self._run = run
         self._remedy = remedy
+        self.model = model
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._remedy.within("block"):
@@ -73,11 +78,11 @@ class Checkpointing(Remedy):
     def applied(self) -> Iterator[None]:
         """Change each model when it is called first."""
         self._changed: list[tuple[BlockModel, list[Named]]] = []
-        self._candidates: list[str] = []
         self._flops = CountedFlops()
         self._steps = StepFlops(self._flops)
         self._depth = {"block": 0, "program": 0}
-        self._recomputes = self._is_of_program = False
+        self._recomputed: set[int] = set()
+        self._is_of_program = False
         self._models = BlockModels(self._change)
         patches = Patches()
         try:
@@ -99,23 +104,22 @@ class Checkpointing(Remedy):
             return does_not_apply("the program calls no module")
         if not self._changed:
             return does_not_apply("no model has repeated blocks")
-        if not self._recomputes:
+        if not self._recomputed:
             return does_not_apply("no block is part of a backward pass")
-        codes = [_code(model, chosen) for model, chosen in self._changed]
+        # A model that is never trained, such as an average of another one, stays as it is.
+        changed = [self._changed[number] for number in sorted(self._recomputed)]
+        codes = [_code(model, chosen) for model, chosen in changed]
         edits = [
-            model.variable.with_code(code)
-            for (model, _), code in zip(self._changed, codes, strict=True)
+            model.variable.with_code(code) for (model, _), code in zip(changed, codes, strict=True)
         ]
         known = tuple(edit for edit in edits if edit is not None)
-        kinds = dict.fromkeys(
-            type(block).__name__ for _, chosen in self._changed for _, block in chosen
-        )
+        kinds = dict.fromkeys(type(block).__name__ for _, chosen in changed for _, block in chosen)
         return Checkpointed(
             Outcome.APPLIED,
             code=tuple(line for code in codes for line in code),
             edits=known if len(known) == len(edits) else (),
-            blocks=tuple(name for model, chosen in self._changed for name in model.names(chosen)),
-            candidates=tuple(self._candidates),
+            blocks=tuple(name for model, chosen in changed for name in model.names(chosen)),
+            candidates=tuple(name for model, _ in changed for name in model.names(model.blocks)),
             kind=", ".join(kinds),
             flops=self._steps.per_step,
         )
@@ -143,24 +147,23 @@ class Checkpointing(Remedy):
     # What a model becomes
 
     def _change(self, found: BlockModel) -> None:
-        names = found.names(found.blocks)
-        self._candidates += names
         chosen = [
             block
-            for block, name in zip(found.blocks, names, strict=True)
+            for block, name in zip(found.blocks, found.names(found.blocks), strict=True)
             if self._only is None or name in self._only
         ]
         if not chosen:
             return
+        number = len(self._changed)
         self._changed.append((found, chosen))
         if found.switch is not None:
-            self._switch_on(found, chosen)
+            self._switch_on(found, chosen, number)
             return
         for _, block in chosen:
-            forward = _Forward(block.forward, self)
+            forward = _Forward(block.forward, self, number)
             block.forward = partial(torch_checkpoint.checkpoint, forward, use_reentrant=False)
 
-    def _switch_on(self, found: BlockModel, chosen: Sequence[Named]) -> None:
+    def _switch_on(self, found: BlockModel, chosen: Sequence[Named], number: int) -> None:
         owner: Any = found.model.get_submodule(found.switch or "")
         if owner.is_gradient_checkpointing:
             self._is_of_program = True
@@ -173,12 +176,12 @@ class Checkpointing(Remedy):
         for module in owner.modules():
             if hasattr(module, "_gradient_checkpointing_func"):
                 module._gradient_checkpointing_func = self._ours(
-                    module._gradient_checkpointing_func
+                    module._gradient_checkpointing_func, number
                 )
 
-    def _ours(self, checkpoint: Callable[..., Any]) -> Any:
+    def _ours(self, checkpoint: Callable[..., Any], number: int) -> Any:
         def call(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            return checkpoint(_Forward(run, self), *args, **kwargs)
+            return checkpoint(_Forward(run, self, number), *args, **kwargs)
 
         return call
 
@@ -193,9 +196,9 @@ class Checkpointing(Remedy):
 
         return generator
 
-    def _again(self, run: Callable[..., Any]) -> Callable[..., Any]:
+    def _again(self, run: _Forward) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._recomputes = True
+            self._recomputed.add(run.model)
             with self._flops:
                 return run(*args, **kwargs)
 

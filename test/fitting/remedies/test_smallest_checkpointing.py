@@ -134,3 +134,19 @@ def test_blocks_keep_their_activations_and_a_step_computes_them_again(path):
     # The second product saves nothing that is not known by then, so it is not computed again.
     again = run(path, [Checkpointing(NAMES[:2])]).finding
     assert again.flops == products[0] + products[1]
+
+
+AVERAGE = """\
+average = Net().cuda()
+with torch.no_grad():
+    average(torch.ones(1, 256).cuda())
+"""
+AVERAGED = UNEQUAL.replace("optimizer = ", f"{AVERAGE}optimizer = ")
+
+
+def test_a_model_that_is_never_trained_stays_as_it_is(tmp_path):
+    promised = run(written(tmp_path, AVERAGED), [Checkpointing()])
+    assert promised.finding.candidates == promised.finding.blocks == NAMES
+    assert len(promised.finding.edits) == 1
+    found = run(edited(tmp_path / "train.py", promised.finding.edits))
+    assert found.peaks == promised.peaks
