@@ -71,7 +71,8 @@ class Trial:
             before the first line.
         step_peaks: peaks of each step.
         gaps: what was not counted (``?``), estimated (``~``) or assumed.
-        gpu_reads: properties of the GPU that decided what ran, as attributes of ``GPU``.
+        gpu_reads: what of the GPU decided what ran: names of properties, as attributes of ``GPU``,
+            and each ``Decision``.
         capacity: bytes of the GPU that the run had; ``UNLIMITED`` for a run without limit.
         seconds: of processor time.
         findings: what each change found, in their order.
@@ -83,7 +84,7 @@ class Trial:
     history: AllocationHistory | None = None
     step_peaks: tuple[StepPeak, ...] = ()
     gaps: tuple[Gap, ...] = ()
-    gpu_reads: frozenset[str] = frozenset()
+    gpu_reads: frozenset[Any] = frozenset()
     capacity: int = UNLIMITED
     seconds: float = 0.0
     findings: tuple[Any, ...] = ()
@@ -301,7 +302,7 @@ class _Run:
             history=_history(self._recording),
             step_peaks=tuple(self._peaks.all),
             gaps=_gaps(self._machine),
-            gpu_reads=self._reads.names(),
+            gpu_reads=self._reads.all(),
             capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
             seconds=time.process_time() - self._began,
             findings=tuple(change.finding() for change in request.changes),

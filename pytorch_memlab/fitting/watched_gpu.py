@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..simulation.hardware import decisions
 from ..simulation.hardware.gpu import GPU
 from ..simulation.torch_api.device_properties import DeviceProperties
+from .gpu_classes import Decision
 
 if TYPE_CHECKING:
     from ..simulation.driver import SimulatedDriver
@@ -73,10 +76,12 @@ class _WatchedDriver:
 
 
 class GPUReads:
-    """The properties of a GPU that were read since the program began."""
+    """What was read and decided of a GPU since the program began."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()
+        self._decisions: dict[Any, Decision] = {}
+        self._gpu: GPU | None = None
         self._gpus: list[SimulatedGPU] = []
         self._fixed: list[int | None] = []
 
@@ -87,6 +92,7 @@ class GPUReads:
             gpu: to be like.
             memory: its bytes; None for those of ``gpu``.
         """
+        self._gpu = gpu
         one: Any = object.__new__(_WatchedGPU)
         object.__setattr__(one, "_read", self._read)
         for name in _FIELDS:
@@ -120,12 +126,31 @@ class GPUReads:
             return properties
 
         patches.set(cuda, "_get_device_properties", watched_properties)
+        patches.set(decisions, "watcher", self._decide)
         self._fixed = [gpu.allocator.allowed_bytes for gpu in self._gpus]
         self._read.clear()
 
-    def names(self) -> frozenset[str]:
-        """Those read so far."""
-        found = set(self._read)
+    def _decide(
+        self,
+        function: Callable[..., Any],
+        gpu: GPU,
+        arguments: tuple[Any, ...],
+        keywords: dict[str, Any],
+    ) -> Any:
+        """Let the GPU decide, and keep what it decided instead of what was read for that."""
+        inner: Any = vars(function)["__wrapped__"]
+        if not isinstance(gpu, _WatchedGPU):
+            return inner(gpu, *arguments, **keywords)
+        key = function, arguments, tuple(keywords.items())
+        known = self._decisions.get(key)
+        if known is None:
+            result = inner(self._gpu, *arguments, **keywords)
+            known = self._decisions[key] = Decision(*key, result)
+        return known.result
+
+    def all(self) -> frozenset[Any]:
+        """Names of the properties that were read so far, and the decisions."""
+        found: set[Any] = {*self._read, *self._decisions.values()}
         if [gpu.allocator.allowed_bytes for gpu in self._gpus] != self._fixed:
             found.add("total_memory")  # set_per_process_memory_fraction
         return frozenset(found)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ..hardware.decisions import has_capability, has_major
 from .attention_rules import (
     RELEASE,
     Call,
@@ -108,7 +109,7 @@ def against_cudnn(call: Call) -> str | None:
         against_dimensions(call)
         or against_dtypes(call, (torch.float16, torch.bfloat16))
         or _against_mask(call)
-        or ("it needs compute capability 8.0 or higher" if call.gpu.major < 8 else None)
+        or (None if has_major(call.gpu, 8) else "it needs compute capability 8.0 or higher")
         or _against_dropout(call)
         or against_empty(call)
         or against_strides(call, ignores_single=True)
@@ -140,7 +141,7 @@ def _priority(call: Call) -> list[int]:
 def _prefers_cudnn(call: Call) -> bool:
     """``check_prefer_cudnn_attention``: on Hopper and its successor, from cuDNN 9.15.1 on."""
     return (
-        call.gpu.major in (9, 10)
+        has_major(call.gpu, 9, 10)
         and cudnn_version() > 91500
         and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     )
@@ -182,10 +183,13 @@ def _against_sizes(call: Call) -> str | None:
 
 
 def _most_head_dimensions(call: Call, size: int, value_size: int) -> int:
-    major, minor = call.gpu.major, call.gpu.minor
-    if (major, minor) == (9, 0) and cudnn_version() >= 91000:
+    if has_capability(call.gpu, 9, 0) and cudnn_version() >= 91000:
         return 256
-    if major == 10 and cudnn_version() >= 91100 and (size, value_size) == (192, 128):
+    if (
+        has_major(call.gpu, 10, 10)
+        and cudnn_version() >= 91100
+        and (size, value_size) == (192, 128)
+    ):
         return 192
     return 128
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
+from ..hardware.decisions import has_major
+
 if TYPE_CHECKING:
     from ..hardware.gpu import GPU
 
@@ -66,7 +68,7 @@ def against_flash(call: Call) -> str | None:
         against_dimensions(call)
         or ("it takes no mask" if call.mask is not None else None)
         or _against_head_size(call)
-        or ("it needs compute capability 8.0 or higher" if call.gpu.major < 8 else None)
+        or (None if has_major(call.gpu, 8) else "it needs compute capability 8.0 or higher")
         or _against_gradient(call)
         or _against_oblong_causal(call)
         or against_dtypes(call, _HALF)
@@ -94,7 +96,7 @@ def against_efficient(call: Call) -> str | None:
         or against_empty(call)
         or against_strides(call, ignores_single=False)
         or against_heads(call, takes_groups=False)
-        or against_dtypes(call, (*dtypes, torch.bfloat16) if call.gpu.major >= 8 else dtypes)
+        or against_dtypes(call, (*dtypes, torch.bfloat16) if has_major(call.gpu, 8) else dtypes)
     )
 
 
@@ -180,8 +182,9 @@ def _against_head_size(call: Call) -> str | None:
 def _against_gradient(call: Call) -> str | None:
     """Where a block has 99 KiB of shared memory, some head dimensions have no backward kernel."""
     gpu, size = call.gpu, call.query.shape[-1]
-    small = (gpu.major == 8 and gpu.minor >= 6) or gpu.major == 12
-    if not small or size <= 192 or (size > 224 and not call.dropout) or not call.trains:
+    if size <= 192 or (size > 224 and not call.dropout) or not call.trains:
+        return None
+    if not (gpu.major == 8 and gpu.minor >= 6) and gpu.major != 12:
         return None
     return f"{gpu.major}.{gpu.minor} has no backward pass for a head dimension of {size}"
 
@@ -196,14 +199,14 @@ def _against_alignment(call: Call) -> str | None:
     """The tiles of a matrix product read 4 to 16 bytes at once."""
     is_half = call.query.dtype in _HALF
     elements = 1
-    if call.gpu.major >= 8:
+    if has_major(call.gpu, 8):
         elements = 8 if is_half else 4
-    elif call.gpu.major >= 7 and is_half:
+    elif has_major(call.gpu, 7) and is_half:
         elements = 8
     query, key, value = (tensor.shape[-1] for tensor in call[1:4])
     if query != key or not query or not value or query % elements or value % elements:
         return f"head dimensions must be multiples of {elements}, equal for query and key"
-    if RELEASE >= (2, 13) and call.gpu.major >= 8:
+    if RELEASE >= (2, 13) and has_major(call.gpu, 8):
         return _against_offsets(call, elements)
     return None
 

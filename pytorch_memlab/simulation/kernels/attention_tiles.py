@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
 
+from ..hardware.decisions import decision
+
 if TYPE_CHECKING:
     from ..hardware.gpu import GPU
 
@@ -76,6 +78,7 @@ _FLOAT: Final = {
 }
 
 
+@decision
 def tile_of(gpu: GPU, dtype: torch.dtype, size: int, has_dropout: bool) -> Tile:
     """The kernel that a backward pass runs.
 

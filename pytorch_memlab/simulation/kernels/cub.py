@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ..hardware.decisions import decision
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -44,6 +46,7 @@ _SMALL_KEYS_BLACKWELL: Final = {
 }  # fmt: skip
 
 
+@decision
 def radix_sort(
     gpu: GPU, count: int, key: int, value: int = 0, *, bits: int = 0, is_float: bool = False
 ) -> int:

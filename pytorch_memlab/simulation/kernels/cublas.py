@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ..hardware.decisions import decision, has_major
 from . import cublaslt
 from .entry import Basis, Entry
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..hardware.gpu import GPU
     from ..simulated_gpu import Placement, SimulatedGPU
     from .launch import Launch
 
@@ -44,17 +46,25 @@ def workspace_size(major: int) -> int:
     >>> workspace_size(8), workspace_size(9)
     (8519680, 33554432)
     """
+    configured = _configured_size()
+    return (_LARGE if major in _LARGE_SINCE else _DEFAULT) if configured is None else configured
+
+
+def _configured_size() -> int | None:
+    """Bytes of one cuBLAS workspace as CUBLAS_WORKSPACE_CONFIG says; None if it does not."""
     chunks = _CONFIGURED.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    if chunks:
-        return sum(int(size) * 1024 * int(count) for size, count in chunks)
-    return _LARGE if major in _LARGE_SINCE else _DEFAULT
+    return sum(int(size) * 1024 * int(count) for size, count in chunks) if chunks else None
 
 
-def _is_recorded(major: int) -> bool:
+@decision
+def _default_size(gpu: GPU) -> int:
+    """Bytes of one cuBLAS workspace where nothing is configured."""
+    return _LARGE if gpu.major in _LARGE_SINCE else _DEFAULT
+
+
+def _is_recorded(gpu: GPU) -> bool:
     """Whether recordings show what a workspace takes: the default, up to Hopper."""
-    return major <= _LAST_RECORDED and not _CONFIGURED.search(
-        os.environ.get("CUBLAS_WORKSPACE_CONFIG", "")
-    )
+    return _configured_size() is None and has_major(gpu, 0, _LAST_RECORDED)
 
 
 class _Handle:
@@ -120,7 +130,7 @@ class Workspaces:
         before = self._of_thread(gpu).get(key)
         if before is not None and self.chosen_size in (None, before.nbytes):
             return 0
-        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model.major)
+        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model)
         return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
 
     def need_cublaslt(self, gpu: SimulatedGPU, stream: int, size: int) -> int:
@@ -159,7 +169,8 @@ class Workspaces:
         """Bytes of the workspaces that are made from now on."""
         if self.chosen_size is not None:
             return self.chosen_size
-        return workspace_size(gpu.model.major)
+        configured = _configured_size()
+        return _default_size(gpu.model) if configured is None else configured
 
     def living(self) -> list[Placement]:
         """Where the workspaces are that exist now."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ..hardware.decisions import decision
 from . import cub
 from .entry import Basis, Entry, nothing
 from .staging import LOW_PRECISION
@@ -13,6 +14,7 @@ from .staging import LOW_PRECISION
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..hardware.gpu import GPU
     from .launch import Launch
 
 _UNSORTED: Final = 3072
@@ -128,10 +130,17 @@ def _adds_atomically(launch: Launch, segments: int, partial: int, columns: int) 
     """Whether partial sums go to the gradient at once: when few rows get many."""
     padded = -(-columns // 32) * 32
     blocks = -(-segments * padded // min(padded, _MOST_THREADS))
-    most = launch.gpu.model.multi_processor_count * _MOST_BLOCKS_PER_PROCESSOR
     return (
-        blocks < most and partial > blocks * 4 and not torch.are_deterministic_algorithms_enabled()
+        _runs_at_once(launch.gpu.model, blocks)
+        and partial > blocks * 4
+        and not torch.are_deterministic_algorithms_enabled()
     )
+
+
+@decision
+def _runs_at_once(gpu: GPU, blocks: int) -> bool:
+    """Whether so many blocks of threads are fewer than the GPU runs at once."""
+    return blocks < gpu.multi_processor_count * _MOST_BLOCKS_PER_PROCESSOR
 
 
 def bag_inputs(launch: Launch) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from ..hardware.decisions import decision
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -135,14 +137,15 @@ def _compare(
     return 0
 
 
+@decision
 def staging_of(
-    reduction: Reduction, gpu: GPU, element_size: int, max_threads: int = 512, vector: int = _VECTOR
+    gpu: GPU, reduction: Reduction, element_size: int, max_threads: int = 512, vector: int = _VECTOR
 ) -> tuple[int, int] | None:
     """What a reduction stages in device memory when it splits each result across blocks.
 
     Args:
-        reduction: with at least one element.
         gpu: that it runs on.
+        reduction: with at least one element.
         element_size: bytes of the type that it accumulates in.
         max_threads: of a block.
         vector: how many inputs a thread loads at once.

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..hardware.decisions import decision
 from .entry import Basis, Entry, nothing
 from .staging import LOW_PRECISION, stage_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from ..hardware.gpu import GPU
     from .launch import Launch
 
 _COLUMNS: Final = 32
@@ -55,6 +57,12 @@ def rms_gradients(launch: Launch) -> None:
     _sum_gradients(launch, gradient, source, shape, (launch.result[1],))
 
 
+@decision
+def _is_narrow(gpu: GPU, columns: int) -> bool:
+    """Whether blocks of threads for all columns leave most of the GPU idle."""
+    return columns // _COLUMNS < gpu.multi_processor_count // 2
+
+
 def _sum_gradients(
     launch: Launch,
     gradient: torch.Tensor,
@@ -68,8 +76,7 @@ def _sum_gradients(
     rows = source.numel() // columns
     launch.contiguous(gradient)
     given = [weight for weight in weights if weight is not None and weight.numel()]
-    narrow = columns // _COLUMNS < launch.gpu.model.multi_processor_count // 2
-    if not given or rows <= _TALL or not narrow:
+    if not given or rows <= _TALL or not _is_narrow(launch.gpu.model, columns):
         return
     blocks = min(_MOST_BLOCKS // -(-columns // _COLUMNS), -(-rows // _COLUMNS))
     for weight in given:
