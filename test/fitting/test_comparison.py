@@ -9,7 +9,7 @@ from fit_programs import MIB
 
 from pytorch_memlab.fitting.comparison import Settings, compare_gpus
 from pytorch_memlab.fitting.target import ProgramTarget
-from pytorch_memlab.fitting.trial import Ending
+from pytorch_memlab.fitting.trial import Ending, run_trial
 from pytorch_memlab.simulation.hardware.presets import PRESETS, find_gpu
 
 
@@ -52,14 +52,23 @@ def test_one_run_is_for_all_gpus_on_which_the_same_happens(compare):
 
 
 def test_gpus_on_which_kernels_differ_have_a_run_each(compare):
-    """A sum of few outputs takes a buffer that depends on the number of multiprocessors."""
+    """A sum of long columns takes a buffer that depends on the number of multiprocessors."""
     text = """
         import torch
-        x = torch.zeros(4, 2**24, device="cuda").sum(1)
+        x = torch.zeros(8192, 3072, device="cuda").sum(0)
     """
     found = compare(text, "t4", "rtx4090", "a100", "a100-40gb", "24GiB")
     assert runs(found) == 3
     assert found["a100"].trial is found["a100-40gb"].trial is found["24GiB"].trial
+
+
+def test_gpus_that_differ_and_decide_alike_share_a_run(compare):
+    """The same sum of few elements is split on none of them."""
+    text = """
+        import torch
+        x = torch.zeros(100, device="cuda").sum()
+    """
+    assert runs(compare(text, *PRESETS)) == 1
 
 
 def test_what_others_and_the_context_take_is_not_free(compare):
@@ -184,3 +193,26 @@ def test_close_to_full_the_cache_goes_back(compare):
         (True, 1, 60),
         (False, 1, 100),
     ]
+
+
+LAYER = """
+    import torch
+    from torch import nn
+
+    model = nn.TransformerEncoderLayer(256, 4, 512, batch_first=True).to("cuda", torch.bfloat16)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(3):
+        x = torch.randn(4, 512, 256, device="cuda", dtype=torch.bfloat16)
+        model(x).float().mean().backward()
+        optimizer.step()
+"""
+
+
+def test_a_shared_run_is_what_each_gpu_would_have_done(compare, tmp_path):
+    names = ("a100", "rtx4090", "l4", "h100", "t4")
+    found = compare(LAYER, *names)
+    assert len({one.reserved_peak for one in found.values()}) > 1
+    target = ProgramTarget(str(tmp_path / "program.py"))
+    for name, verdict in found.items():
+        own = run_trial(target, find_gpu(name))
+        assert verdict.trial.step_peaks == own.step_peaks, name

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ..hardware.decisions import decision
 from .attention_tiles import tile_of, workspace
 from .cudnn import CUDNN_WORKSPACES
 from .entry import Basis, Entry, nothing
@@ -14,6 +15,7 @@ from .entry import Basis, Entry, nothing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from ..hardware.gpu import GPU
     from .launch import Launch
 
 _FLOAT: Final = 4
@@ -71,13 +73,17 @@ def _split_keys(launch: Launch) -> None:
     if queries == 1 and heads > key.shape[1]:
         queries, heads = heads // key.shape[1], key.shape[1]
     rows = 256 if size <= 64 else 128 if size <= 128 else 64
-    processors = 2 * launch.gpu.model.multi_processor_count
     blocks = batch * heads * ceil(queries / 64)
-    splits = splits_of(blocks, processors, ceil(key.shape[2] / rows))
+    splits = _splits(launch.gpu.model, blocks, ceil(key.shape[2] / rows))
     if splits > 1:
         sums = splits * batch * heads * queries * _FLOAT
         launch.borrow(sums)
         launch.borrow(sums * _rounded_head(size))
+
+
+@decision
+def _splits(gpu: GPU, blocks: int, parts: int) -> int:
+    return splits_of(blocks, 2 * gpu.multi_processor_count, parts)
 
 
 def _flash_gradients(launch: Launch) -> None:

@@ -137,15 +137,14 @@ def _compare(
     return 0
 
 
-@decision
 def staging_of(
-    gpu: GPU, reduction: Reduction, element_size: int, max_threads: int = 512, vector: int = _VECTOR
+    reduction: Reduction, gpu: GPU, element_size: int, max_threads: int = 512, vector: int = _VECTOR
 ) -> tuple[int, int] | None:
     """What a reduction stages in device memory when it splits each result across blocks.
 
     Args:
-        gpu: that it runs on.
         reduction: with at least one element.
+        gpu: that it runs on.
         element_size: bytes of the type that it accumulates in.
         max_threads: of a block.
         vector: how many inputs a thread loads at once.
@@ -153,6 +152,13 @@ def staging_of(
     Returns:
         bytes of the staging buffer and of the semaphores; None when no result is split.
     """
+    return _staging(gpu, reduction, element_size, max_threads, vector)
+
+
+@decision
+def _staging(
+    gpu: GPU, reduction: Reduction, element_size: int, max_threads: int, vector: int
+) -> tuple[int, int] | None:
     inputs = _product(reduction.sizes[: reduction.reduced])
     outputs = _product(reduction.sizes[reduction.reduced :])
     config = _Config(reduction, inputs, outputs, max_threads, vector)
