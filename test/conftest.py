@@ -77,8 +77,9 @@ def _changed(before: list[dict[str, Any]], after: list[dict[str, Any]]) -> list[
     return sorted(changed - _TORCHS_OWN)
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    """Keep what pytest and the test files made out of each garbage collection and search."""
+@pytest.fixture(autouse=True, scope="module")
+def the_heap_of_others_is_frozen() -> None:
+    """Keep what was made before a file of tests out of each garbage collection and search."""
     _freeze()
 
 
