@@ -287,7 +287,7 @@ class GridSearch:
             others=self._others,
             combinations=self._combinations,
             answers=tuple(one.answer() for group in self._groups for one in group),
-            trials=tuple(self._runs.all),
+            trials=self._runs.all,
             reads=self._runs.reads,
         )
 
@@ -413,7 +413,7 @@ class _GPUSearch:
         self._verdicts[value] = one
         reserved = one.reserved_peak
         if found.trial.capacity != UNLIMITED and one.failure is not None:
-            reserved = max(reserved, self._room + one.failure.size)  # of a run that ended there
+            reserved = max(reserved, one.active_peak + one.failure.size)  # the run ended there
         return Tried(
             value=value,
             fits=bool(one.fits),
@@ -429,11 +429,11 @@ class _GPUSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A trial, and the last line that its program printed.
+    """A trial, and the last line that its program printed before it failed.
 
     Args:
         trial: of the program.
-        last_line: of its output.
+        last_line: of its output, if it failed.
     """
 
     trial: Trial
@@ -475,8 +475,12 @@ class _Runs:
         """Properties of GPUs that decided what ran."""
         self._needed: dict[tuple[int, int], int] = {}
         self._is_limited = False
-        self.all: list[Trial] = []
-        """In the order in which they ended."""
+        self._all: dict[int, Trial] = {}
+
+    @property
+    def all(self) -> tuple[Trial, ...]:
+        """In the order in which they began."""
+        return tuple(self._all[number] for number in sorted(self._all))
 
     def find(self, gpu: GPU, changes: tuple[Change, ...]) -> _Run | None:
         """The run that stands for a GPU, if there is one."""
@@ -512,19 +516,20 @@ class _Runs:
 
     def run(self, needed: Sequence[tuple[GPU, tuple[Change, ...]]]) -> Iterator[str]:
         """Run the program for some GPUs and changes; yields the names of these after each run."""
-        requests = [self._request(number, *one) for number, one in enumerate(needed)]
+        first = len(self._all)
+        requests = [self._request(first + n, *one) for n, one in enumerate(needed)]
         for number, trial in run_all(requests, self._settings.processes):
             if trial.failed and len(requests) > 1:  # another run at the same time may be the reason
                 trial = run(requests[number])
             changes = needed[number][1]
+            self._all[first + number] = trial
             self._add(trial, changes, requests[number].output)
             yield ", ".join(_names(changes))
 
     def _add(self, trial: Trial, changes: tuple[Change, ...], output: str) -> None:
-        self.all.append(trial)
         self.reads |= trial.gpu_reads
         self._is_limited = self._is_limited or trial.asked_for_memory
-        run_ = _Run(trial, _last_line(output))
+        run_ = _Run(trial, _last_line(output) if trial.failed else "")
         self._found.setdefault(_names(changes), []).append(run_)
 
     def _request(self, number: int, gpu: GPU, changes: tuple[Change, ...]) -> TrialRequest:
@@ -541,7 +546,7 @@ class _Runs:
         )
         if not settings.output:
             return request
-        name = f"{len(self.all) + number + 1:03}.txt"
+        name = f"{number + 1:03}.txt"
         return replace(request, output=os.path.join(settings.output, name))
 
 

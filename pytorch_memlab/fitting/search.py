@@ -20,6 +20,7 @@ number, or all up to a limit. Only such values are tried from then on.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -219,13 +220,12 @@ class Search:
         """Values between the best one and the smallest that does not fit, in ascending order."""
         best = self._best()
         limit = self._limit(best)
+        begin = 0 if best is None else bisect_right(self._values, best)
+        end = len(self._values) if limit is None else bisect_left(self._values, limit)
         return [
             value
-            for value in self._values
-            if value % self._step == 0
-            and value not in self._tried
-            and (best is None or value > best)
-            and (limit is None or value < limit)
+            for value in self._values[begin:end]
+            if value % self._step == 0 and value not in self._tried
         ]
 
     # Which value is next
@@ -270,7 +270,7 @@ class Search:
 
     def _far_from(self, value: int, candidates: Sequence[int]) -> tuple[int, ...]:
         """A candidate far enough from a value for a line through both; empty without any."""
-        middle = math.isqrt(max(value, 1) * candidates[-1])
+        middle = math.isqrt(max(value, 1) * max(candidates[-1], 1))
         others = [one for one in candidates if one > value]
         return tuple(([one for one in others if one <= middle] or others[:1])[-1:])
 

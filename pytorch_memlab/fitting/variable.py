@@ -29,6 +29,7 @@ _OPTION: Final = re.compile(r"(?P<name>-[^\s=]+)(?P<between>=|\s+)(?P<values>\S.
 _OTHER: Final = re.compile(r"(?P<name>[^-=\s][^=]*)(?P<between>=)(?P<values>.+)")
 _IN_FILE: Final = re.compile(rf"(?P<file>.+\.(?:{'|'.join(FORMATS)})):(?P<key>[^:]+)", re.I)
 _RANGE: Final = re.compile(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*(?::\s*(-?\d+)\s*)?")
+_MOST_VALUES: Final = 1_000_000
 _NUMBER: Final = re.compile(r"-?\d+")
 
 
@@ -158,7 +159,13 @@ def number_range(first: int, last: int, step: int, whole: object) -> range:
         raise UsageError(
             f"{shortened(str(whole))}: the range ends before it begins, write {last}:{first}"
         )
-    return range(first, last + 1, step)
+    values = range(first, last + 1, step)
+    if len(values) > _MOST_VALUES:
+        raise UsageError(
+            f"{shortened(str(whole))}: a range has at most {_MOST_VALUES:,} values, so give it a"
+            f" step: {first}:{last}:{-(-len(values) // _MOST_VALUES) * step}"
+        )
+    return values
 
 
 def variables_of(vary: Mapping[str, object], *, is_function: bool) -> list[Variable]:
@@ -186,7 +193,7 @@ def _variable(name: str, values: object, place: Place) -> Variable:
     if isinstance(values, tuple) and len(values) == 2 and all(map(_is_number, values)):
         first, last = values
         return Variable(place, number_range(first, last, 1, whole), is_range=True)
-    if isinstance(values, range) and values and values.step > 0:
+    if isinstance(values, range) and values.step > 0 and 0 < len(values) <= _MOST_VALUES:
         return Variable(place, values, is_range=True)
     if isinstance(values, (list, tuple)) and values:
         if all(map(_is_number, values)):

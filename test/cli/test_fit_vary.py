@@ -174,6 +174,23 @@ def test_values_of_files(write, capsys):
         assert file.read() == '{"train": {"size": 1}}'
 
 
+ASKING = """
+    import os
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    kept = torch.zeros(int(os.environ["BATCH"]), free // 10, dtype=torch.uint8, device="cuda")
+"""
+
+
+def test_a_program_that_asks_how_much_memory_there_is(write, capsys):
+    words = ("--gpu", "100MiB,200MiB", "--vary", "BATCH=1:64", write(ASKING))
+    code, out, _ = fitted(capsys, *words)
+    assert code == 0
+    assert "100MiB            100.0 MiB       10    100.0 MiB         0 B  11: 110.0 MiB\n" in out
+    assert "200MiB            200.0 MiB       10    200.0 MiB         0 B  11: 220.0 MiB\n" in out
+
+
 def test_a_variable_that_changes_nothing(write, capsys):
     _, out, _ = fitted(capsys, "--gpu", "50MiB", "--vary", "BATCHES=1:64", write(CONFIGURED))
     assert (

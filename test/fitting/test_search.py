@@ -216,6 +216,13 @@ def test_a_problem_of_all_values_ends_the_search_at_once() -> None:
     assert tried == [1]
 
 
+def test_values_below_zero() -> None:
+    program = Program(lambda value: 50 + value, 40)
+
+    assert program.search(range(-20, 20)).value == -10
+    assert Program(lambda value: 50 + value, 80).search(range(-20, -4)).value == -5
+
+
 def test_values_of_a_list() -> None:
     program = Program(lambda value: value, 100)
 

@@ -20,6 +20,7 @@ _EXAMPLES = (
     "an option of the program (--batch-size=1:512), an environment variable (BATCH=1:512) or a"
     " value of a file (config.yaml:train.batch_size=1:512)"
 )
+_TOO_MANY = "a range has at most 1,000,000 values"
 _RANGES = "values are a range such as 1:512, with a step 8:512:8, or a list such as 1,2,4,8"
 
 
@@ -85,6 +86,10 @@ def test_values(text: str, values: object, is_range: bool) -> None:
             f"--vary takes {_EXAMPLES}, not '512'",
         ),
         ("-b=512:1", "--vary -b=512:1: the range ends before it begins, write 1:512"),
+        (
+            "-b=1:3000000:2",
+            f"--vary -b=1:3000000:2: {_TOO_MANY}, so give it a step: 1:3000000:4",
+        ),
         ("-b=1:9:0", "--vary -b=1:9:0: a step is 1 or more, not 0"),
         (
             "-b=1:x",
