@@ -411,15 +411,14 @@ class _GPUSearch:
             return Tried(value=value, fits=False, problem=problem, is_final=found.is_final)
         one = verdict(found.trial, self.gpu, self._name, settings.context, settings.others)
         self._verdicts[value] = one
-        reserved = one.reserved_peak
-        if found.trial.capacity != UNLIMITED and one.failure is not None:
-            reserved = max(reserved, one.active_peak + one.failure.size)  # the run ended there
         return Tried(
             value=value,
             fits=bool(one.fits),
             active=one.active_peak,
-            reserved=reserved,
-            needed=self._needed(bool(one.fits), runs.needed(found.trial, one.device) or reserved),
+            reserved=one.reserved_peak,
+            needed=self._needed(
+                bool(one.fits), runs.needed(found.trial, one.device) or one.reserved_peak
+            ),
         )
 
     def _needed(self, fits: bool, nearly: int) -> int:
