@@ -42,6 +42,8 @@ class Shapes:
         self._unknown: StorageTable[bool] = StorageTable(_forget)
         self._results = MetaResults()
         self.reads = ValueReads()
+        self.answers: list[bool] = []
+        """What the next truth values read are, one after the other; then they are false."""
 
     def execute(self, func: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one op.

@@ -43,6 +43,7 @@ from . import (
 from .allocator_settings import AllocatorSettings
 from .calls import CallMode
 from .cuda_calls import CudaCalls
+from .dry_run import truncated_normal
 from .hardware.presets import find_gpu
 from .machine import Machine, Strictness
 from .patches import Patches
@@ -298,6 +299,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         storage_methods.install(machine, patches)
         if shapes is not None:
             shapes.install(patches)
+            truncated_normal.install(shapes, patches)
             if not allow_writes:
                 exits.callback(dry_run.install(machine, patches))
         autograd_calls.install(machine, patches)
