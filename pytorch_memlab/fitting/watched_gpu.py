@@ -80,7 +80,7 @@ class GPUReads:
 
     def __init__(self) -> None:
         self._read: set[str] = set()
-        self._decisions: dict[Any, Decision] = {}
+        self._decisions: dict[Decision, Any] = {}
         self._gpu: GPU | None = None
         self._gpus: list[SimulatedGPU] = []
         self._fixed: list[int | None] = []
@@ -137,20 +137,18 @@ class GPUReads:
         arguments: tuple[Any, ...],
         keywords: dict[str, Any],
     ) -> Any:
-        """Let the GPU decide, and keep what it decided instead of what was read for that."""
+        """Let the GPU decide, and keep what was asked instead of the properties read for that."""
         inner: Any = vars(function)["__wrapped__"]
         if not isinstance(gpu, _WatchedGPU):
             return inner(gpu, *arguments, **keywords)
-        key = function, arguments, tuple(keywords.items())
-        known = self._decisions.get(key)
-        if known is None:
-            result = inner(self._gpu, *arguments, **keywords)
-            known = self._decisions[key] = Decision(*key, result)
-        return known.result
+        one = Decision(function, arguments, tuple(keywords.items()))
+        if one not in self._decisions:
+            self._decisions[one] = inner(self._gpu, *arguments, **keywords)
+        return self._decisions[one]
 
     def all(self) -> frozenset[Any]:
         """Names of the properties that were read so far, and the decisions."""
-        found: set[Any] = {*self._read, *self._decisions.values()}
+        found: set[Any] = {*self._read, *self._decisions}
         if [gpu.allocator.allowed_bytes for gpu in self._gpus] != self._fixed:
             found.add("total_memory")  # set_per_process_memory_fraction
         return frozenset(found)
