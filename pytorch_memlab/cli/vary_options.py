@@ -93,7 +93,7 @@ def picture_file(path: str) -> OutputFile[GridReport]:
     from pytorch_memlab.render.picture import check_installed
 
     file = OutputFile(path, {".svg": curve_picture.svg, ".png": curve_picture.png})
-    check_installed()
+    check_installed(instead="")
     return file
 
 

@@ -40,8 +40,11 @@ _SETTINGS: Final[dict[Any, Any]] = {
 }
 
 
-def check_installed() -> None:
+def check_installed(instead: str = ", or write .html, which needs nothing more") -> None:
     """Find out beforehand whether pictures can be drawn.
+
+    Args:
+        instead: what else can be done, as the end of the message.
 
     Raises:
         UsageError: matplotlib is not installed.
@@ -50,8 +53,8 @@ def check_installed() -> None:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise UsageError(
-            "SVG and PNG pictures need matplotlib: pip install 'pytorch-memlab[plot]', or write"
-            f" .html, which needs nothing more ({error})"
+            "SVG and PNG pictures need matplotlib: pip install 'pytorch-memlab[plot]'"
+            f"{instead} ({error})"
         ) from None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import tempfile
 
 import pytest
@@ -213,6 +214,14 @@ def test_pictures(write, capsys, tmp_path):
         "60MiB: 10",
         "--batch-size",
     } <= set(texts)
+
+
+def test_a_picture_without_matplotlib(write, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, out, err = fitted(capsys, "--vary", "BATCH=1:2", "-o", "curve.svg", write(SCRIPT))
+    assert (code, out) == (2, "")
+    assert "need matplotlib: pip install 'pytorch-memlab[plot]' (import of" in err
 
 
 def test_what_was_learned_before_an_interrupt(write, capsys, monkeypatch):

@@ -166,6 +166,12 @@ def test_a_file_that_has_no_such_value(path: str, text: str, key: str, message: 
     assert "\n" not in str(error.value)
 
 
+def test_yaml_files_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    with pytest.raises(UsageError, match="^YAML files need PyYAML: pip install pyyaml$"):
+        changed_text("a.yaml", YAML, "train.batch_size", 9)
+
+
 def test_the_program_reads_the_value_and_the_file_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
