@@ -58,6 +58,8 @@ def changed_text(path: str, text: str, key: str, value: Value) -> str:
         hint = f"did you mean {near[0]}?" if near else f"there is {shortened(known or 'nothing')}"
         where = "" if error.part == key else f" of {key}"
         raise UsageError(f"{path} has no {error.part}{where}: {hint}") from None
+    except UsageError:
+        raise
     except (ValueError, SyntaxError) as error:
         problem = " ".join(str(error).split())
         raise UsageError(f"cannot read {path}: {shortened(problem)}") from None

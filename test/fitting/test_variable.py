@@ -168,7 +168,7 @@ def test_a_file_that_has_no_such_value(path: str, text: str, key: str, message: 
 
 def test_yaml_files_need_a_reader(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(UsageError, match="^YAML files need PyYAML: pip install pyyaml$"):
+    with pytest.raises(UsageError, match=r"^YAML files need PyYAML: pip install pyyaml$"):
         changed_text("a.yaml", YAML, "train.batch_size", 9)
 
 
