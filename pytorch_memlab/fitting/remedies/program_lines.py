@@ -113,7 +113,10 @@ def before_statement(line: Line, new: Sequence[str]) -> Edit | None:
 
 
 def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
-    """New lines after the last statement that assigns a variable before a line.
+    """New lines after the last statement before a line that makes the value of a variable.
+
+    A statement makes it if it calls something. One that only gives it another name, such as
+    ``net = self.net``, may run many times.
 
     Args:
         line: at which the variable has its value.
@@ -121,7 +124,7 @@ def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
         new: lines without indentation.
 
     Returns:
-        None where no statement of that function, or for ``self.name`` of that class, assigns it.
+        None where no statement of that function, or for ``self.name`` of that class, does.
     """
     tree = _tree(line.file)
     scope = _scope(tree, line)
@@ -135,6 +138,7 @@ def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
         node
         for node in nodes
         if isinstance(node, (ast.Assign, ast.AnnAssign))
+        and any(isinstance(part, ast.Call) for part in ast.walk(node))
         and any(ast.unparse(target) == name for target in _targets(node))
     ]
     if not found:
@@ -163,7 +167,8 @@ def around_statements(first: Line, after: Line | None, opening: Sequence[str]) -
 
     Args:
         first: a line of the first of them.
-        after: a line of the statement that follows the last; None for the first one alone.
+        after: a line of the statement that follows the last, which has no statements in it; None
+            for the first one alone.
         opening: lines before them, the ``with`` statement last.
 
     Returns:
@@ -177,7 +182,7 @@ def around_statements(first: Line, after: Line | None, opening: Sequence[str]) -
     end = _path_to(after)
     for block in _blocks(_tree(first.file)):
         inside = [node for node in block if node in begin or node in end]
-        if len(inside) == 2 and inside[0] in begin and inside[1] in end:
+        if len(inside) == 2 and inside[0] in begin and inside[1] is end[-1]:
             last = block[block.index(inside[1]) - 1]
             return _indented(first.file, inside[0], last, opening)
     return None
