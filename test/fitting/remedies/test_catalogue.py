@@ -1,0 +1,33 @@
+"""All remedies by name."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.fitting.remedies.catalogue import REMEDIES, chosen
+from pytorch_memlab.fitting.remedies.names import NAMES, WITH_VALUE
+
+
+def test_every_name_makes_the_remedy_of_that_name_as_plain_data():
+    found = chosen()
+    assert tuple(REMEDIES) == NAMES
+    assert [one.name.partition("=")[0] for one in found] == list(NAMES)
+    assert all(one.what_it_changes for one in found)
+    # Where processes cannot be forked, a remedy is sent to the process of its trial.
+    assert [one.name for one in pickle.loads(pickle.dumps(found))] == [one.name for one in found]
+
+
+def test_remedies_with_values():
+    settings, ranks = chosen(["max_split_size=64", "shard=16"])
+    assert settings.environment()["PYTORCH_CUDA_ALLOC_CONF"].endswith("max_split_size_mb:64")
+    assert ranks.environment()["WORLD_SIZE"] == "16"
+    assert set(WITH_VALUE) < set(NAMES)
+
+
+@pytest.mark.parametrize("name", ["shard=one", "shard=", "max_split_size=1", "roundup=x"])
+def test_values_that_do_not_work(name):
+    with pytest.raises(UsageError):
+        chosen([name])
