@@ -110,11 +110,11 @@ def _try(
     try:
         found = try_remedies(target.name, runs, remedies, progress.ended)
     except KeyboardInterrupt:
+        tell_output(folder)
         tell(f"interrupted after {progress.count} runs of the program")
         return _INTERRUPTED
-    finally:
-        tell_output(folder)
     print_to_stdout(text(found))
+    tell_output(folder)
     if found.unchanged.fits is None:
         print(f"\n{found.unchanged.trial.error}", file=sys.stderr, end="")
         return _FAILED
