@@ -125,6 +125,7 @@ def fit_frame(report: FitReport) -> FitFrame:
     """
     rows = [_row(one) for one in report.verdicts]
     frame = FitFrame(rows, columns=list(_COLUMNS), index=_index(report.verdicts))
+    frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out
     frame.report = report
     return frame
 

@@ -71,6 +71,13 @@ def test_selections_are_plain_frames(frame):
     assert type(frame.sort_values("peak")) is pd.DataFrame
 
 
+def test_a_program_that_fails_fits_no_gpu_and_the_frame_says_so():
+    frame = pytorch_memlab.fit(lambda: 1 / 0, gpus="64MiB")
+    assert frame.fits.isna().all()
+    assert len(frame[frame.fits]) == 0
+    assert frame.report.error.endswith("ZeroDivisionError: division by zero\n")
+
+
 def test_a_console_shows_the_table_of_the_command(frame):
     assert repr(frame).splitlines()[:6] == [
         "step: 3 steps without values",
