@@ -88,6 +88,9 @@ class Answer:
         )
 
 
+_NEAR: Final = 0.02
+
+
 @dataclass(frozen=True, slots=True)
 class Curve:
     """What values need on GPUs where that is the same, or nearly so.
@@ -102,6 +105,24 @@ class Curve:
 
     names: tuple[str, ...]
     points: tuple[Point, ...]
+
+    def at(self, value: int) -> float | None:
+        """What a value needs, between the points or beyond them on the line; None before them."""
+        line = self.line
+        if line is not None and value > self.points[-1].value:
+            return line.at(value)
+        return interpolated(self.points, value)
+
+    def is_near(self, other: Curve) -> bool:
+        """Whether two curves differ by less than 2 % where both are known.
+
+        Args:
+            other: the other one.
+        """
+        pairs = [(self.at(point.value), point.peak) for point in other.points]
+        pairs += [(other.at(point.value), point.peak) for point in self.points]
+        known = [(a, b) for a, b in pairs if a is not None]
+        return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
 
     @property
     def line(self) -> Line | None:
@@ -159,7 +180,7 @@ class GridReport:
         found: list[Curve] = []
         for alike in self._alike(self.of(others)):
             curve = _curve(alike)
-            near = next((one for one in found if _is_near(one, curve)), None)
+            near = next((one for one in found if one.is_near(curve)), None)
             if near is None:
                 found.append(curve)
             else:
@@ -206,24 +227,10 @@ class GridReport:
         }
 
 
-_NEAR: Final = 0.02
-
-
 def _curve(alike: Sequence[Answer]) -> Curve:
     """What is known of the curve of GPUs on which the same happens."""
     needs = {point.value: point for one in alike for point in one.points}
     return Curve(tuple(one.name for one in alike), tuple(sorted(needs.values())))
-
-
-def _is_near(one: Curve, other: Curve) -> bool:
-    """Whether a curve lies near another one where both are known."""
-    pairs = [
-        (interpolated(curve.points, point.value), point.peak)
-        for curve, others in ((one, other), (other, one))
-        for point in others.points
-    ]
-    known = [(a, b) for a, b in pairs if a is not None]
-    return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
 
 
 class GridSearch:
