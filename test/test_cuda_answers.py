@@ -159,6 +159,29 @@ def test_an_invalid_memory_fraction_is_refused_in_torchs_words(
         simulate("24GiB").__enter__()
 
 
+def test_settings_hold_that_the_program_puts_in_its_environment_before_it_uses_a_gpu(
+    gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True,max_split_size_mb:64")
+    first = torch.zeros(3_000_000).cuda()
+    assert [one["is_expandable"] for one in torch.cuda.memory_snapshot()] == [True]
+    assert torch.cuda.memory_stats()["max_split_size"] == 64 * 2**20
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")
+    second = torch.zeros(30_000_000, device="cuda")
+    assert [one["is_expandable"] for one in torch.cuda.memory_snapshot()] == [True]
+    del first, second
+
+
+def test_the_environment_does_not_change_settings_that_the_program_has_set(
+    gpus: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch._C._cuda_cudaCachingAllocator_set_allocator_settings("expandable_segments:True")
+    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:False")
+    first = torch.zeros(3_000_000, device="cuda")
+    assert [one["is_expandable"] for one in torch.cuda.memory_snapshot()] == [True]
+    del first
+
+
 @pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
 def test_another_allocator_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "backend:cudaMallocAsync")

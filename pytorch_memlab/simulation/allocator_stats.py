@@ -117,15 +117,10 @@ class PoolStats:
 
 
 class DeviceStats:
-    """All statistics of one device.
+    """All statistics of one device."""
 
-    Args:
-        max_split_size: blocks of this many bytes and more are not split; shown as torch shows it,
-            as a signed 64-bit number (-1: no limit).
-    """
-
-    def __init__(self, max_split_size: int) -> None:
-        self.max_split_size = max_split_size - 2**64 if max_split_size >= 2**63 else max_split_size
+    def __init__(self) -> None:
+        self.max_split_size = -1
         self.total = PoolStats()
         self.small_pool = PoolStats()
         self.large_pool = PoolStats()
@@ -138,6 +133,14 @@ class DeviceStats:
         self.num_device_free = 0
         self.num_oom_rejections = 0
         self._stats = self._all_stats()
+
+    def show_max_split_size(self, size: int) -> None:
+        """Show a setting as torch does, as a signed 64-bit number (-1: no limit).
+
+        Args:
+            size: blocks of this many bytes and more are not split.
+        """
+        self.max_split_size = size - 2**64 if size >= 2**63 else size
 
     def as_nested_dict(self) -> dict[str, Any]:
         """Return what ``torch.cuda.memory_stats_as_nested_dict()`` returns, keys in its order.

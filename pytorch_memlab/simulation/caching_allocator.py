@@ -57,12 +57,21 @@ class CachingAllocator:
         self.is_making_room = False
         self._settings = settings
         self._told = AllocatorEvents()
-        self._stats = stats = DeviceStats(settings.max_split_size)
+        self._stats = stats = DeviceStats()
         self._store = BlockStore(stats, settings, self._told)
         self._source = BlockSource(
             driver, stats, settings, device, self._told, order_by_address=order_by_address
         )
         self._events = StreamEvents()
+        self.begin_with(settings)
+
+    def begin_with(self, settings: AllocatorSettings) -> None:
+        """Take settings as PyTorch does when it makes the allocator, before the first allocation.
+
+        Args:
+            settings: as PYTORCH_CUDA_ALLOC_CONF gives them.
+        """
+        self._stats.show_max_split_size(settings.max_split_size)
         self.change_settings(settings)
         self.set_memory_fraction(settings.per_process_memory_fraction)
 

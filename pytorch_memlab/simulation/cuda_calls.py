@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import uncovered
-from .runtime_settings import RuntimeSettings, settings_string
 from .stream_ids import handle_of, id_of
 from .streams import (
     CUDA_DEVICE_TYPE,
@@ -43,7 +42,6 @@ class CudaCalls:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._settings = RuntimeSettings(machine, settings_string())
         self._was_initialized = False
 
     def install(self, patches: Patches) -> None:
@@ -61,7 +59,7 @@ class CudaCalls:
             **self._memory_calls(),
             **self._host_memory_calls(),
             **self._accelerator_calls(),
-            **self._settings.calls(),
+            **self._machine.allocator_settings.calls(),
         }
 
     def _device_calls(self) -> dict[str, Callable[..., Any]]:

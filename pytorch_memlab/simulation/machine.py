@@ -17,6 +17,7 @@ from .cuda_generator import SimulatedGenerator
 from .kernels import Workspaces
 from .kernels.gaps import OpCount, OpGaps
 from .pinned_memory import PinnedMemory
+from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Placement, SimulatedGPU
 from .stream_ids import StreamIds, all_ids, handle_of
 from .taken_memory import TakenMemory
@@ -27,7 +28,6 @@ from .visible_devices import visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .allocator_settings import AllocatorSettings
     from .dry_run.kept_files import KeptFiles
     from .hardware.gpu import GPU
     from .shapes import Shapes
@@ -85,7 +85,6 @@ class Machine:
     Args:
         model: which hardware each GPU stands for.
         count: how many there are.
-        settings: of their allocators.
         shapes: runs ops for their shapes only; None: ops compute.
         taken: what their allocators do not get.
     """
@@ -94,20 +93,21 @@ class Machine:
         self,
         model: GPU,
         count: int,
-        settings: AllocatorSettings,
         shapes: Shapes | None = None,
         taken: TakenMemory = TakenMemory(),  # noqa: B008 - it is frozen
     ) -> None:
-        self._all_gpus = [SimulatedGPU(index, model, settings, taken) for index in range(count)]
+        self._all_gpus = [SimulatedGPU(index, model, taken) for index in range(count)]
         self.gpus = self._all_gpus[: visible(self._all_gpus)]
         self.known_gpus = self.gpus.copy()
         """Those that the program sees or saw: it may hide them until it uses one."""
+        self.allocator_settings = RuntimeSettings(self._all_gpus)
         self.generators = [SimulatedGenerator(index) for index in range(count)]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
         self.placements: StorageTable[Placement] = StorageTable(_release)
         for gpu in self._all_gpus:
             gpu.sweep = self.placements.sweep
+            gpu.before_first_use = self.see_environment
         self.pinned_memory = PinnedMemory()
         self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
         self.thread = ThreadState()
@@ -308,10 +308,14 @@ class Machine:
             self.pinned.add(storage, self.pinned_memory.take(storage.nbytes()))
 
     def see_environment(self) -> None:
-        """Hide GPUs as CUDA_VISIBLE_DEVICES says now, until the program uses one."""
+        """Follow what the program sets in its environment, until it uses a GPU.
+
+        CUDA_VISIBLE_DEVICES hides GPUs; the allocator's settings are in PYTORCH_CUDA_ALLOC_CONF.
+        """
         if not any(gpu.in_use() for gpu in self._all_gpus):
             self.gpus[:] = self._all_gpus[: visible(self._all_gpus)]
             self.known_gpus += self.gpus[len(self.known_gpus) :]
+            self.allocator_settings.see_environment()
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from .allocator_settings import AllocatorSettings
 
-    from .machine import Machine
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from .simulated_gpu import SimulatedGPU
 
 
 def settings_string(environment: Mapping[str, str] = os.environ) -> str:
@@ -27,19 +29,33 @@ def settings_string(environment: Mapping[str, str] = os.environ) -> str:
 
 
 class RuntimeSettings:
-    """What a program asks and sets of the allocators' settings while it runs.
+    """The allocators' settings, which the environment gives and the program changes.
 
-    They hold for all GPUs, as PyTorch has one such configuration for the process
-    (c10/core/AllocatorConfig.h).
+    They hold for all GPUs, as PyTorch has one such configuration for the process. It reads the
+    environment when a program first uses CUDA (``instance`` in c10/core/AllocatorConfig.h).
 
     Args:
-        machine: whose GPUs.
-        text: what they began with.
+        gpus: those of the machine.
+
+    Raises:
+        AllocatorSettingsError: an unknown setting in the environment, or a value that PyTorch
+            refuses.
     """
 
-    def __init__(self, machine: Machine, text: str) -> None:
-        self._machine = machine
-        self._text = text
+    def __init__(self, gpus: Sequence[SimulatedGPU]) -> None:
+        self._gpus = gpus
+        self._text = ""
+        self._was_changed = False
+        self.see_environment()
+
+    def see_environment(self) -> None:
+        """Take the settings that the environment has now, unless the program has set its own."""
+        text = settings_string()
+        if text != self._text and not self._was_changed:
+            settings = AllocatorSettings.parse(text)
+            for gpu in self._gpus:
+                gpu.call("begin_with", settings)
+            self._text = text
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch._C`` that answer, by name; torch 2.4 has the last one."""
@@ -50,8 +66,8 @@ class RuntimeSettings:
         }
 
     def _change(self, text: str) -> None:
-        gpus = self._machine.known_gpus
-        settings = gpus[0].allocator.settings.changed_by(text)
-        for gpu in gpus:
+        settings = self._gpus[0].allocator.settings.changed_by(text)
+        for gpu in self._gpus:
             gpu.call("change_settings", settings)
         self._text = text
+        self._was_changed = True

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from .._common.call_stacks import CallStacks
     from .allocation_log import LiveBlock
-    from .allocator_settings import AllocatorSettings
     from .hardware.gpu import GPU
     from .taken_memory import TakenMemory
     from .trace_callbacks import TraceCallbacks
@@ -88,16 +87,13 @@ class SimulatedGPU:
     Args:
         index: as in ``cuda:index``.
         model: which hardware it stands for.
-        settings: the allocator's.
         taken: what the allocator does not get.
     """
 
     reader: Any = None
     """The one object that reads its counters, once somebody has asked for it."""
 
-    def __init__(
-        self, index: int, model: GPU, settings: AllocatorSettings, taken: TakenMemory
-    ) -> None:
+    def __init__(self, index: int, model: GPU, taken: TakenMemory) -> None:
         self.index = index
         self.model = model
         self.device = torch.device("cuda", index)
@@ -105,13 +101,15 @@ class SimulatedGPU:
         self.driver = SimulatedDriver(
             model.total_memory, taken.context, taken.others, base=_ADDRESSES * (index + 1)
         )
-        self.allocator = CachingAllocator(self.driver, settings, index)
+        self.allocator = CachingAllocator(self.driver, device=index)
         self.log = AllocationLog()
         self.failure: SimulatedFailure | None = None
         """The last request that failed."""
         self._dead: deque[int] = deque()
         self.sweep: Callable[[], object] = lambda: None
         """Gives back what storages held that died; called before every question."""
+        self.before_first_use: Callable[[], object] = lambda: None
+        """Called before requests until something was allocated here."""
         self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
         self._trace: TraceCallbacks | None = None
         self._estimates: dict[int, int] = {}
@@ -137,6 +135,8 @@ class SimulatedGPU:
         Raises:
             torch.OutOfMemoryError: the GPU is full, in PyTorch's own words.
         """
+        if not self.allocator.ever_allocated:
+            self.before_first_use()
         try:
             return Placement(self, self._alone(self._malloc, nbytes, stream, is_estimate), nbytes)
         except OutOfMemory as error:

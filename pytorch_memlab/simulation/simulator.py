@@ -40,7 +40,6 @@ from . import (
     visible_devices,
     wrapper_tensors,
 )
-from .allocator_settings import AllocatorSettings
 from .calls import CallMode
 from .cuda_calls import CudaCalls
 from .dry_run import truncated_normal
@@ -48,7 +47,6 @@ from .hardware.presets import find_gpu
 from .machine import Machine, Strictness
 from .patches import Patches
 from .placement import PlacementMode, compute
-from .runtime_settings import settings_string
 from .shapes import Shapes
 from .taken_memory import TakenMemory
 from .tensor_methods import TensorMethods
@@ -224,10 +222,9 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         return machine
 
     def _made(self) -> Machine:
-        settings = AllocatorSettings.parse(settings_string())
         shapes = None if self._options["compute"] else Shapes()
         count = self._options["count"]
-        machine = Machine(self._model, count, settings, shapes, self._taken)
+        machine = Machine(self._model, count, shapes, self._taken)
         if not machine.gpus:
             raise UsageError(
                 f"{visible_devices.NAME}={os.environ[visible_devices.NAME]!r} names none of the "
