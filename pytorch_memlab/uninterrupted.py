@@ -117,12 +117,19 @@ class uninterrupted:  # noqa: N801 - reads as the state that it is
         handlers = self._handlers
         if not handlers:
             return
-        if self._arrived or len(handlers) > 1:
+        if self._arrived:
             self._run_handlers()
             return
-        try:  # mostly: only Ctrl-C has a handler, and nobody pressed it
-            _set_handler(*handlers[0])
+        # Mostly nothing has arrived. No function is called: where Python can call no deeper,
+        # the handlers would stay away.
+        left = handlers
+        try:
+            while left:
+                _set_handler(*left[0])
+                left = left[1:]
         finally:
+            if left:  # the first of them has raised
+                _put_back(left)
             if self._arrived:  # at the last moment
                 _raise_all(self._arrived)
 

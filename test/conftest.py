@@ -103,6 +103,7 @@ def everything_is_given_back() -> Iterator[None]:
     names = _names()
     default_device = torch.empty(0).device
     watching = uncaught._watching
+    ctrl_c = signal.getsignal(signal.SIGINT)
     yield
     from pytorch_memlab.line_profiler.profile import global_line_profiler
 
@@ -113,6 +114,7 @@ def everything_is_given_back() -> Iterator[None]:
     global_line_profiler._is_off = False
     assert simulated_machine() is None
     assert uncaught._watching == watching
+    assert signal.getsignal(signal.SIGINT) is ctrl_c
     assert (sys.gettrace(), threading.gettrace(), _monitoring_tools()) == tracers
     assert _get_current_dispatch_mode_stack() == []
     assert _get_current_function_mode_stack() == []

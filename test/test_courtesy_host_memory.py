@@ -175,6 +175,23 @@ class TestUninterrupted:
             signal.signal(signal.SIGUSR2, before[1])
         assert heard == [signal.SIGUSR1, signal.SIGUSR2]
 
+    def test_all_handlers_are_put_back_where_python_can_call_no_deeper(self):
+        def recurse():
+            with uninterrupted():
+                pass
+            recurse()
+
+        before = signal.signal(signal.SIGUSR1, lambda *_: None), signal.getsignal(signal.SIGINT)
+        now = signal.getsignal(signal.SIGUSR1)
+        try:
+            with pytest.raises(RecursionError):
+                recurse()
+            assert signal.getsignal(signal.SIGUSR1) is now
+            assert signal.getsignal(signal.SIGINT) is before[1]
+        finally:
+            signal.signal(signal.SIGUSR1, before[0])
+            signal.signal(signal.SIGINT, before[1])
+
     def test_all_handlers_are_put_back_though_one_raises(self, monkeypatch):
         def terminate(number, frame):
             raise SystemExit

@@ -22,6 +22,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:torch.compile runs eagerly"),
 ]
 
+
+@pytest.fixture(autouse=True)
+def nothing_is_compiled():
+    """Forget graphs: a guard that fails because its tensors are dead is an error."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
 BOTH_WAYS = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
 ROWS = 2 * 256
 """Of the scores of two heads, for 256 queries."""

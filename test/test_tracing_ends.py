@@ -105,7 +105,7 @@ def test_the_report_says_where_and_shows_what_ran_before(
     func: Callable[..., Any], at: str, recorded: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = io.StringIO()
-    debugger = pdb.Pdb(stdin=io.StringIO("c\n"), stdout=asked, readrc=False)
+    debugger = pdb.Pdb(stdin=io.StringIO("c\n"), stdout=asked, nosigint=True, readrc=False)
     monkeypatch.setattr(sys, "breakpointhook", lambda: debugger.set_trace(sys._getframe(1)))
     alloc(64)
     torch.cuda.reset_peak_memory_stats()

@@ -61,6 +61,7 @@ line 10: dry run: Tensor.item (once, assumed 0): a real run may branch different
 line 13: dry run: Tensor.item (2 times, assumed 0): a real run may branch differently
 line 15: dry run: Tensor.tolist (once, assumed 0): a real run may branch differently
 
+peak 1024.00 GiB reserved of 8192.00 GiB: fits, 7168.00 GiB free
 simulated GPU: Simulated GPU (8192.00 GiB) (cuda:0)
 dry run: Tensor.item at {script}:13 (2 times, assumed 0), Tensor.item at {script}:10 (once, \
 assumed 0), Tensor.tolist at {script}:15 (once, assumed 0): a real run may branch differently

@@ -89,7 +89,10 @@ def test_the_wheel_is_typed_licensed_and_has_its_command(wheel):
         "pytorch_memlab",
         names[-1].partition("/")[0],
     }
-    assert commands == "[console_scripts]\npytorch-memlab = pytorch_memlab.cli.main:entry\n"
+    assert commands == (
+        "[console_scripts]\npytorch-memlab = pytorch_memlab.cli.main:entry\n\n"
+        "[pytest11]\nmemlab = pytorch_memlab.pytest_plugin\n"
+    )
 
 
 def test_pytest_finds_the_plugin_of_the_wheel(wheel, installed, tmp_path):

@@ -31,6 +31,8 @@ train()
 @pytest.fixture
 def packages():
     """Forgets the modules that a test has imported."""
+    for name in [one for one in sys.modules if one.partition(".")[0] == "package"]:
+        del sys.modules[name]  # another test's
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:

@@ -32,8 +32,8 @@ def test_a_trial_brings_back_what_each_change_found():
         counts.calls += 1
 
     trial = run_trial(FunctionTarget(program), find_gpu("24GiB"), [Change(), counts])
-    assert trial.ending is Ending.FINISHED
-    assert trial.findings == (None, (True, 1))
+    assert trial.ending is Ending.SETTLED
+    assert trial.findings == (None, (True, 3))
     assert counts.calls == 0, "the trial ran in a process of its own"
 
 

@@ -49,13 +49,20 @@ FAILS_ON_PURPOSE = {"attention(q, k, v).sum().backward()": torch.OutOfMemoryErro
 """Last lines of blocks that show an error."""
 
 
+WITH_A_TEST_OF_THEIR_OWN = {"pytest.md", "training-frameworks.md"}
+"""Documents whose blocks need pytest or other libraries: ``test_plugin_guide.py`` and
+``test_training_frameworks_guide.py`` run them."""
+
+
 def snippets(path):
     found = re.findall(r"^```python\n(.*?)^```$", path.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     return [block for block in found if block.strip()]
 
 
 DOCUMENTS = [
-    path for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))) if snippets(path)
+    path
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+    if snippets(path) and path.name not in WITH_A_TEST_OF_THEIR_OWN
 ]
 
 
