@@ -23,6 +23,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, Final, Generic, NoReturn, TextIO, TypeVar
 
 from ..errors import UsageError
@@ -36,7 +37,33 @@ _PAUSE: Final = 0.005
 
 def can_fork() -> bool:
     """Whether processes are forked. On macOS, system libraries may fail in a fork."""
-    return sys.platform == "linux"
+    return sys.platform == "linux" and _backward_runs_in_forks()
+
+
+def _backward_runs_in_forks() -> bool:
+    """Whether a fork can train.
+
+    Where autograd has threads of its own, such as one for each GPU, it refuses to work in a fork of
+    a process that has run a backward pass. There is no other way to ask.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return True
+    pid = _forked()
+    if not pid:
+        status = 1
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()
+            status = 0
+        finally:
+            os._exit(status)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _forked() -> int:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, from 3.12 on
+        return os.fork()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,9 +175,7 @@ class _Fork(_Child):
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, from 3.12 on
-            self._pid = os.fork()
+        self._pid = _forked()
         if not self._pid:
             _be_fork(work, result)
 
@@ -175,13 +200,15 @@ class _NewPython(_Child):
         super().__init__(result)
         request = f"{result}.request"
         try:
-            content = pickle.dumps(sys.path) + pickle.dumps((work.function, work.request))
+            with open(request, "wb") as file:
+                pickle.dump(sys.path, file)
+                _Pickler(file).dump((work.function, work.request))
         except Exception as error:
             raise UsageError(
-                f"this system cannot fork, and {error}: put the function into a module"
+                "a new Python has to run the function, because this process cannot be forked (not"
+                f" on this system, or after backward() here), and {error}: put the function into a"
+                " module"
             ) from None
-        with open(request, "wb") as file:
-            file.write(content)
         with open(work.output or os.devnull, "wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _NEW_PYTHON, request, result],
@@ -199,6 +226,16 @@ class _NewPython(_Child):
         """End the process."""
         self._process.kill()
         self._process.wait()
+
+
+class _Pickler(pickle.Pickler):
+    """Refuses what a new Python would not find again."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Refuse functions and classes of the program that runs."""
+        if isinstance(value, FunctionType | type) and value.__module__ == "__main__":
+            raise pickle.PicklingError(f"{value.__qualname__} is part of the program itself")
+        return NotImplemented
 
 
 _NEW_PYTHON: Final = """\

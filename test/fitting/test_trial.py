@@ -156,8 +156,29 @@ def test_where_processes_cannot_be_forked_a_new_python_runs_the_program(tmp_path
     assert started.ending is Ending.SETTLED
     assert started.step_peaks == forked.step_peaks
     assert started.gpu_reads == forked.gpu_reads
-    with pytest.raises(UsageError, match=r"^this system cannot fork, and .*: put the function"):
+    with pytest.raises(UsageError, match=r"^a new Python has to run .*: put the function into"):
         run_trial(FunctionTarget(lambda: None), A100)
+
+
+def test_a_function_of_the_program_itself_is_refused_where_nothing_can_be_forked(monkeypatch):
+    def step():
+        pass
+
+    step.__module__ = "__main__"
+    step.__qualname__ = "step"
+    monkeypatch.setattr(child, "can_fork", lambda: False)
+    monkeypatch.setattr(sys.modules["__main__"], "step", step, raising=False)
+    with pytest.raises(UsageError, match=r"and step is part of the program itself: put the func"):
+        run_trial(FunctionTarget(step), A100)
+
+
+def test_a_process_whose_forks_could_not_train_starts_a_new_python(monkeypatch):
+    def refuses(_self):
+        raise RuntimeError("Unable to handle autograd's threading in combination with fork-based")
+
+    assert child.can_fork() == (sys.platform == "linux")
+    monkeypatch.setattr(torch.Tensor, "backward", refuses)
+    assert not child.can_fork()
 
 
 def test_trials_that_still_run_end_with_the_one_who_asked(tmp_path):
