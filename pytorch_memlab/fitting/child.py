@@ -23,7 +23,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from types import FunctionType
 from typing import Any, Final, Generic, NoReturn, TextIO, TypeVar
 
 from ..errors import UsageError
@@ -198,16 +197,18 @@ class _NewPython(_Child):
 
     def __init__(self, work: Work[Any, Any], result: str) -> None:
         super().__init__(result)
+        import cloudpickle
+
         request = f"{result}.request"
         try:
             with open(request, "wb") as file:
                 pickle.dump(sys.path, file)
-                _Pickler(file).dump((work.function, work.request))
+                cloudpickle.dump((work.function, work.request), file)
         except Exception as error:
             raise UsageError(
                 "a new Python has to run the function, because this process cannot be forked (not"
-                f" on this system, or after backward() here), and {error}: put the function into a"
-                " module"
+                f" on this system, or after backward() here), and {error}: make what it uses in the"
+                " function, or run a script"
             ) from None
         with open(work.output or os.devnull, "wb") as output:
             self._process = subprocess.Popen(
@@ -226,16 +227,6 @@ class _NewPython(_Child):
         """End the process."""
         self._process.kill()
         self._process.wait()
-
-
-class _Pickler(pickle.Pickler):
-    """Refuses what a new Python would not find again."""
-
-    def reducer_override(self, value: Any) -> Any:
-        """Refuse functions and classes of the program that runs."""
-        if isinstance(value, FunctionType | type) and value.__module__ == "__main__":
-            raise pickle.PicklingError(f"{value.__qualname__} is part of the program itself")
-        return NotImplemented
 
 
 _NEW_PYTHON: Final = """\

@@ -156,20 +156,28 @@ def test_where_processes_cannot_be_forked_a_new_python_runs_the_program(tmp_path
     assert started.ending is Ending.SETTLED
     assert started.step_peaks == forked.step_peaks
     assert started.gpu_reads == forked.gpu_reads
-    with pytest.raises(UsageError, match=r"^a new Python has to run .*: put the function into"):
-        run_trial(FunctionTarget(lambda: None), A100)
 
 
-def test_a_function_of_the_program_itself_is_refused_where_nothing_can_be_forked(monkeypatch):
+def test_a_new_python_runs_functions_of_the_program_and_what_they_use(monkeypatch):
+    width = 2**20
+
     def step():
-        pass
+        return torch.zeros(width, device="cuda")
 
     step.__module__ = "__main__"
-    step.__qualname__ = "step"
     monkeypatch.setattr(child, "can_fork", lambda: False)
-    monkeypatch.setattr(sys.modules["__main__"], "step", step, raising=False)
-    with pytest.raises(UsageError, match=r"and step is part of the program itself: put the func"):
-        run_trial(FunctionTarget(step), A100)
+    trial = run_trial(FunctionTarget(step), A100)
+    assert trial.ending is Ending.SETTLED, trial.error
+    sizes = {event.size for event in trial.history.devices[0].events if event.action == "alloc"}
+    assert sizes == {4 * MIB}
+
+
+def test_a_function_that_no_other_process_can_get_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(child, "can_fork", lambda: False)
+    with (tmp_path / "log").open("w") as file:
+        pattern = r"^a new Python has to run the function, .*: make what it uses in the function"
+        with pytest.raises(UsageError, match=pattern):
+            run_trial(FunctionTarget(lambda: file.write("")), A100)
 
 
 def test_a_process_whose_forks_could_not_train_starts_a_new_python(monkeypatch):
