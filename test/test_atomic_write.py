@@ -139,7 +139,7 @@ def test_a_full_disk_leaves_what_was_there(limit, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(WRITERS.format(here=str(Path(__file__).parent), padding="x" * 100))
     done = subprocess.run(
-        [sys.executable, script, *paths],
+        [sys.executable, "-B", script, *paths],  # half a file of byte code would stay
         preexec_fn=full_disk(limit),
         capture_output=True,
         text=True,
