@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from pytorch_memlab.devices import simulated_machine
 from pytorch_memlab.out_of_memory import uncaught
+from pytorch_memlab.reporter import variables
 
 _M_MMAP_THRESHOLD = -3
 """Of ``mallopt``: the size from which a block goes back to the system when it is freed. glibc
@@ -86,6 +87,12 @@ def the_heap_of_others_is_frozen() -> None:
 def _freeze() -> None:
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Searches for names of tensors end early: variables of pytest lead to all tests."""
+    monkeypatch.setattr(variables, "LOOKED_INTO", 3_000)
 
 
 @pytest.fixture

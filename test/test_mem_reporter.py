@@ -23,6 +23,8 @@ from pytorch_memlab.mem_reporter import LEN, MemReporter
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.utils import readable_size
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 CUDA = torch.device("cuda:0")
 CPU = torch.device("cpu")
 META = torch.device("meta")

@@ -18,6 +18,8 @@ import torch
 from pytorch_memlab.mem_reporter import MemReporter
 from pytorch_memlab.reporter import variables
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 META = torch.device("meta")
 CACHE: list[torch.Tensor] = []
 NUMBERED = re.compile(r"[A-Za-z]*Tensor\d+(\.|$)")

@@ -21,6 +21,8 @@ from pytorch_memlab.simulation import simulate
 from pytorch_memlab.tensors.lines import SourceLine, line_of
 from pytorch_memlab.tensors.saved import held_by_graphs, name_of
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 
 @pytest.fixture
 def gpu():

@@ -13,6 +13,8 @@ from pytorch_memlab.cli import leaks
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.reporter.leaks import LeakWatch
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 TRAINING = """\
 import torch
 
