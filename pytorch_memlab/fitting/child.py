@@ -10,6 +10,7 @@ here do not exist in the fork, and work given to them would wait forever.
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import pickle
 import signal
@@ -242,6 +243,7 @@ write(function(request), sys.argv[2])
 def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
     """What a fork does: never return to what this process was doing."""
     status = 1
+    gc.freeze()  # a collection would write to all pages, which the fork shares so far
     try:
         _forget_exit_handlers()
         _redirect(work.output)
