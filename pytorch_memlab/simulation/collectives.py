@@ -55,7 +55,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         self._rank = rank
         self._size = size
         self._name: str | None = None
-        self.options = options or self.Options()
+        self._options = options or self.Options()
         if size > 1 and not dist.is_initialized():
             _say_that_the_others_are_not_there(size)
 
@@ -70,6 +70,11 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     def rank(self) -> int:
         """Which one this process is."""
         return self._rank
+
+    @property
+    def options(self) -> Any:
+        """What the program gave; torch 2.4 lets no subclass set this attribute."""
+        return self._options
 
     @property
     def group_name(self) -> str:
@@ -136,7 +141,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     def abort(self) -> None:
         """Nothing runs that could be ended."""
 
-    shutdown = abort
+    shutdown = _shutdown = abort  # torch 2.4 calls the second
 
     def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
         """All ranks get the sum, or what ``opts`` wants."""
