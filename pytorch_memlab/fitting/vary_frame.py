@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from html import escape
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -26,7 +25,8 @@ class VaryFrame(pd.DataFrame):
     the next value, and ``next_needs`` the memory that it needs. ``base`` and ``per_item``: of the
     line through what values need.
 
-    Selections of rows or columns are plain frames. ``report`` has everything that was tried.
+    A notebook shows bars of the memory. Selections of rows or columns are plain frames. ``report``
+    has everything that was tried.
     """
 
     _metadata = ["report"]  # noqa: RUF012 - as pandas has it
@@ -37,7 +37,9 @@ class VaryFrame(pd.DataFrame):
         return pd.DataFrame
 
     def _repr_html_(self) -> str:
-        return f"<pre>{escape(repr(self), quote=False)}</pre>"
+        from ..render import curve_html
+
+        return curve_html.fragment(self.report)
 
     def __repr__(self) -> str:
         """The tables of the command line."""

@@ -32,9 +32,9 @@ def text(report: GridReport) -> str:
     Returns:
         Lines of at most 80 columns.
     """
-    lines = [_cut(f"{printable(report.program)}: {_ran(report)}")]
+    lines = [_cut(heading(report))]
     if report.problem is not None:
-        lines += _wrapped(_refusal(report))
+        lines += _wrapped(refusal(report))
         return "\n".join(lines) + "\n"
     if len(report.others) == 1 and len(report.combinations) > 1:
         lines += ["", *_matrix(report)]
@@ -43,17 +43,18 @@ def text(report: GridReport) -> str:
         if any(one.largest.tried for one in answers):
             lines += ["", *_section(report, combination, answers)]
     lines += [""]
-    for note in _notes(report):
+    for note in notes(report):
         lines += _wrapped(note)
     return "\n".join(lines) + "\n"
 
 
-def _ran(report: GridReport) -> str:
+def heading(report: GridReport) -> str:
+    """The program, and how often it ran."""
     count = len(report.trials)
-    return f"{count} run{'s' * (count != 1)} without values"
+    return f"{printable(report.program)}: {count} run{'s' * (count != 1)} without values"
 
 
-def _refusal(report: GridReport) -> str:
+def refusal(report: GridReport) -> str:
     """Why the program runs with no value at all."""
     tried = report.answers[0].largest.tried
     values = ", ".join(str(one.value) for one in tried)
@@ -89,27 +90,49 @@ def _section(
     report: GridReport, combination: tuple[int | str, ...], answers: Sequence[Answer]
 ) -> Iterator[str]:
     """A table of all GPUs, and their curves."""
+    yield title(report, combination)
+    yield _cells("GPU", HEADS, "next")
+    for one in answers:
+        yield _cells(one.name, cells_of(one), next_value(one))
+    yield ""
+    for line in curve_lines(report, combination):
+        yield from _wrapped(line)
+
+
+HEADS: Final = ("memory", "largest", "peak", "left")
+
+
+def title(report: GridReport, combination: tuple[int | str, ...]) -> str:
+    """What a table is about.
+
+    Args:
+        report: what was found.
+        combination: values of the other variables.
+    """
     pairs = zip(report.others, combination, strict=True)
     setting = ", ".join(f"{printable(one.name)} {printable(str(value))}" for one, value in pairs)
     name = printable(report.variable.name)
-    yield f"largest {name} that fits" + (f", with {setting}" if setting else "")
-    yield _cells("GPU", ("memory", "largest", "peak", "left"), "next")
-    for one in answers:
-        yield _row(one)
-    yield ""
-    for curve in report.curves(combination):
-        if curve.line is not None:
-            yield from _wrapped(_curve(curve.line, name, curve.names, len(answers)))
+    return f"largest {name} that fits" + (f", with {setting}" if setting else "")
 
 
-def _row(answer: Answer) -> str:
+def cells_of(answer: Answer) -> list[str]:
+    """What the row of a GPU says below ``HEADS``."""
     from ..fitting.report import mark
 
     best = answer.best
     cells = [prose_size(answer.gpu.total_memory), _value(answer), "", ""]
     if best is not None:
         cells[2:] = [prose_size(best.reserved_peak) + mark(best.trial), prose_size(best.headroom)]
-    return _cells(answer.name, cells, _next(answer))
+    return cells
+
+
+def curve_lines(report: GridReport, combination: tuple[int | str, ...]) -> Iterator[str]:
+    """The line through what the values need, for GPUs where it is the same."""
+    name = printable(report.variable.name)
+    total = len(report.of(combination))
+    for curve in report.curves(combination):
+        if curve.line is not None:
+            yield _curve(curve.line, name, curve.names, total)
 
 
 def _cells(name: str, cells: Sequence[str], last: str) -> str:
@@ -124,7 +147,7 @@ def _value(answer: Answer) -> str:
     return _NOTHING if value is None else str(value)
 
 
-def _next(answer: Answer) -> str:
+def next_value(answer: Answer) -> str:
     """What the next value needs."""
     above = answer.largest.above
     if not answer.is_proven:
@@ -164,7 +187,8 @@ def _signed(size: float, plus: str, minus: str) -> str:
 # Notes
 
 
-def _notes(report: GridReport) -> Iterator[str]:
+def notes(report: GridReport) -> Iterator[str]:
+    """What a reader has to know of the numbers."""
     name = printable(report.variable.name)
     yield (
         "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left: what"

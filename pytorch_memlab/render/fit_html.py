@@ -13,12 +13,13 @@ if TYPE_CHECKING:
     from ..fitting.report import FitReport
     from ..fitting.verdict import Verdict
 
-_BLOCK: Final = "font:13px/1.5 sans-serif;overflow-x:auto"
-_TABLE: Final = "border-collapse:collapse;font:13px/1.5 monospace;margin:6px 0"
-_CELL: Final = "padding:1px 10px;text-align:right;border:0"
-_NAME: Final = "padding:1px 10px;text-align:left;border:0"
-_BAR: Final = "padding:1px 10px;min-width:220px;border:0;text-align:left"
-_NOTE: Final = "opacity:.75;margin:2px 0"
+BLOCK: Final = "font:13px/1.5 sans-serif;overflow-x:auto"
+TABLE: Final = "border-collapse:collapse;font:13px/1.5 monospace;margin:6px 0"
+CELL: Final = "padding:1px 10px;text-align:right;border:0"
+NAME: Final = "padding:1px 10px;text-align:left;border:0"
+NOTE: Final = "opacity:.75;margin:2px 0"
+"""Styles of the block, its table, numbers, names and notes."""
+_BAR: Final = f"{NAME};min-width:220px"
 _FITS, _LACKS, _CONTEXT = "#2b58", "#e448", "#8888"
 """Translucent, so that the text of a dark theme and of a light one can be read on them."""
 
@@ -32,34 +33,38 @@ def fragment(report: FitReport) -> str:
     heading, *lines = fit.heading_lines(report)
     rows = "".join(map(_row, report.verdicts))
     notes = "".join(
-        f'<p style="{_NOTE}">{escape(note)}</p>'
+        f'<p style="{NOTE}">{escape(note)}</p>'
         for note in (*fit.failure_lines(report), *fit.note_lines(report))
     )
     about = "".join(f"<div>{escape(line)}</div>" for line in lines)
     return (
-        f'<div style="{_BLOCK}"><div><b>{escape(heading)}</b></div>{about}'
-        f'<table style="{_TABLE}"><thead>{_head()}</thead><tbody>{rows}</tbody></table>'
+        f'<div style="{BLOCK}"><div><b>{escape(heading)}</b></div>{about}'
+        f'<table style="{TABLE}"><thead>{_head()}</thead><tbody>{rows}</tbody></table>'
         f"{notes}</div>"
     )
 
 
 def _head() -> str:
-    cells = [f'<th style="{_NAME}">GPU</th>']
-    cells += [f'<th style="{_CELL}">{name}</th>' for name in fit.HEADS]
-    cells += [f'<th style="{_NAME}">fits</th>', f'<th style="{_NAME}">share of the memory</th>']
+    cells = [f'<th style="{NAME}">GPU</th>']
+    cells += [f'<th style="{CELL}">{name}</th>' for name in fit.HEADS]
+    cells += [f'<th style="{NAME}">fits</th>', f'<th style="{NAME}">share of the memory</th>']
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def _row(verdict: Verdict) -> str:
-    cells = [f'<td style="{_NAME}">{escape(printable(verdict.name))}</td>']
-    cells += [f'<td style="{_CELL}">{escape(size)}</td>' for size in fit.sizes(verdict)]
-    cells += [f'<td style="{_NAME}">{fit.answer(verdict)}</td>', _bar(verdict)]
+    cells = [f'<td style="{NAME}">{escape(printable(verdict.name))}</td>']
+    cells += [f'<td style="{CELL}">{escape(size)}</td>' for size in fit.sizes(verdict)]
+    cells += [f'<td style="{NAME}">{fit.answer(verdict)}</td>', bar(verdict)]
     return f"<tr>{''.join(cells)}</tr>"
 
 
-def _bar(verdict: Verdict) -> str:
-    """What the context and the peak take of the GPU: more than all of it where it lacks."""
-    if verdict.fits is None:
+def bar(verdict: Verdict | None) -> str:
+    """A cell with what the context and the peak take of the GPU: all of it where memory lacks.
+
+    Args:
+        verdict: of a run; None for an empty cell.
+    """
+    if verdict is None or verdict.fits is None:
         return f'<td style="{_BAR}"></td>'
     needed = verdict.taken + verdict.reserved_peak
     share = needed / verdict.capacity

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pandas as pd
 import pytest
 import torch
@@ -37,7 +39,20 @@ def test_a_row_for_each_gpu_and_length():
     pd.testing.assert_frame_equal(pd.DataFrame(found.astype(object)), wanted)
     assert repr(found).startswith("step: ")
     assert "largest batch_size by length" in repr(found)
-    assert found._repr_html_() == f"<pre>{found!r}</pre>".replace(">=", "&gt;=")
+    rows = re.findall(r"<tr>(.*?)</tr>", found._repr_html_())
+    cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+    heads = ["GPU", "memory", "largest", "peak", "left", "next", "share of the memory"]
+    assert cells == [
+        heads,
+        ["40MiB", "40.0 MiB", "none", "", "", "1: 42.0 MiB", ""],
+        ["50MiB", "50.0 MiB", "5", "50.0 MiB", "0 B", "6: 52.0 MiB", "100 %"],
+        heads,
+        ["40MiB", "40.0 MiB", "none", "", "", "1: 44.0 MiB", ""],
+        ["50MiB", "50.0 MiB", "2", "48.0 MiB", "2.0 MiB", "3: 52.0 MiB", "96 %"],
+    ]
+    assert "#2b58 0 96.0%" in rows[-1], "the bar of what fits"
+    assert "<div>largest batch_size that fits, with length 2</div>" in found._repr_html_()
+    assert "memory = 40.0 MiB + 4.0 MiB x batch_size" in found._repr_html_()
     assert type(found[found.batch_size > 0]) is pd.DataFrame
 
 
