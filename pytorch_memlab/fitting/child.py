@@ -37,33 +37,7 @@ _PAUSE: Final = 0.005
 
 def can_fork() -> bool:
     """Whether processes are forked. On macOS, system libraries may fail in a fork."""
-    return sys.platform == "linux" and _backward_runs_in_forks()
-
-
-def _backward_runs_in_forks() -> bool:
-    """Whether a fork can train.
-
-    Where autograd has threads of its own, such as one for each GPU, it refuses to work in a fork of
-    a process that has run a backward pass. There is no other way to ask.
-    """
-    torch = sys.modules.get("torch")
-    if torch is None:
-        return True
-    pid = _forked()
-    if not pid:
-        status = 1
-        try:
-            torch.ones(1, requires_grad=True).sum().backward()
-            status = 0
-        finally:
-            os._exit(status)
-    return os.waitpid(pid, 0)[1] == 0
-
-
-def _forked() -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, from 3.12 on
-        return os.fork()
+    return sys.platform == "linux"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +90,7 @@ def run_in_children(
     Raises:
         UsageError: one cannot be sent to another process.
     """
-    start = _Fork if can_fork() else _NewPython
+    start: type[_Fork | _NewPython] = _Fork if can_fork() else _NewPython
     with ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="pytorch-memlab-"))
         running: dict[int, _Child] = {}
@@ -128,7 +102,12 @@ def run_in_children(
                 running[index] = start(work, os.path.join(folder, str(index)))
             ended = [index for index, child in running.items() if child.has_ended()]
             for index in ended:
-                yield index, running.pop(index).result(works[index])
+                found = running.pop(index).result(works[index])
+                if isinstance(found, _CannotTrain):
+                    start = _NewPython
+                    waiting.insert(0, (index, works[index]))
+                else:
+                    yield index, found
             if not ended:
                 time.sleep(_PAUSE)
 
@@ -175,7 +154,9 @@ class _Fork(_Child):
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        self._pid = _forked()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, from 3.12 on
+            self._pid = os.fork()
         if not self._pid:
             _be_fork(work, result)
 
@@ -240,6 +221,25 @@ write(function(request), sys.argv[2])
 """
 
 
+class _CannotTrain:
+    """What a fork returns in which autograd does not work."""
+
+
+def _can_train() -> bool:
+    """Whether autograd works in this fork.
+
+    Where it has threads of its own, such as one for each GPU, it refuses to work in a fork of a
+    process that has run a backward pass. There is no other way to ask.
+    """
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        try:
+            torch.ones(1, requires_grad=True).sum().backward()
+        except RuntimeError:
+            return False
+    return True
+
+
 def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
     """What a fork does: never return to what this process was doing."""
     status = 1
@@ -247,7 +247,7 @@ def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
     try:
         _forget_exit_handlers()
         _redirect(work.output)
-        write(work.function(work.request), result)
+        write(work.function(work.request) if _can_train() else _CannotTrain(), result)
         status = 0
         atexit._run_exitfuncs()
         _end_own_children()

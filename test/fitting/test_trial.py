@@ -180,13 +180,27 @@ def test_a_function_that_no_other_process_can_get_is_refused(tmp_path, monkeypat
             run_trial(FunctionTarget(lambda: file.write("")), A100)
 
 
-def test_a_process_whose_forks_could_not_train_starts_a_new_python(monkeypatch):
+def test_a_process_whose_forks_cannot_train_starts_a_new_python(monkeypatch):
+    def step():
+        weight = torch.zeros(2**20, device="cuda", requires_grad=True)
+        weight.sum().backward()
+
     def refuses(_self):
         raise RuntimeError("Unable to handle autograd's threading in combination with fork-based")
 
-    assert child.can_fork() == (sys.platform == "linux")
+    class Counted(child._NewPython):
+        def __init__(self, work, result):
+            started.append(work)
+            super().__init__(work, result)
+
+    started = []
+    monkeypatch.setattr(child, "_NewPython", Counted)
+    forked = run_trial(FunctionTarget(step), A100)
+    assert (forked.ending, len(started)) == (Ending.SETTLED, sys.platform != "linux")
     monkeypatch.setattr(torch.Tensor, "backward", refuses)
-    assert not child.can_fork()
+    trial = run_trial(FunctionTarget(step), A100)
+    assert (trial.ending, trial.step_peaks) == (Ending.SETTLED, forked.step_peaks), trial.error
+    assert len(started) == 1 + (sys.platform != "linux")
 
 
 def test_trials_that_still_run_end_with_the_one_who_asked(tmp_path):
