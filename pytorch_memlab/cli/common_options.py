@@ -13,6 +13,27 @@ Add = Callable[..., Any]
 """The ``add_argument`` of a group of options."""
 
 
+def add_program(add: Add, note: str = "") -> None:
+    """Declare ``-m``, and the program with its arguments.
+
+    Args:
+        add: the ``add_argument`` of a group.
+        note: more help on the script.
+    """
+    add(
+        "-m",
+        "--module",
+        dest="is_module",
+        action="store_true",
+        help="run a module, as python -m does",
+    )
+    add("script", metavar="SCRIPT", help=f"the file, or with -m the module, to run{note}")
+    # Not required: Python before 3.13 names it among the missing arguments otherwise.
+    add(
+        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program"
+    ).required = False
+
+
 def add_functions(add: Add, text: str) -> None:
     """Declare ``-f``.
 

@@ -1,7 +1,13 @@
 """Exit codes that a command gives beside those of the program that it runs."""
 
+FAILED = 1
+"""The program failed."""
+
 USAGE_ERROR = 2
 """The command line cannot be carried out."""
 
 DOES_NOT_FIT = 3
 """The program needs more memory than it may have."""
+
+INTERRUPTED = 130
+"""Ctrl-C ended the command; shells give this."""

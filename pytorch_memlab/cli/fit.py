@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
 from pytorch_memlab.cli.fit_options import add_fit_options
-from pytorch_memlab.cli.notices import tell
+from pytorch_memlab.cli.notices import tell, tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.program_output import tell_output
+from pytorch_memlab.cli.program_output import output_folder, tell_error, tell_output
 from pytorch_memlab.cli.try_options import add_try_options, remedies_tried
 from pytorch_memlab.cli.vary_options import add_vary_options, searched
 from pytorch_memlab.errors import UsageError
@@ -26,10 +24,6 @@ if TYPE_CHECKING:
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.verdict import Verdict
     from pytorch_memlab.simulation.hardware.gpu import GPU
-
-_FAILED = 1
-_INTERRUPTED = 130
-"""What shells give for a command that Ctrl-C ended."""
 
 
 class FitCommand:
@@ -151,7 +145,7 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     from pytorch_memlab.fitting.report import fit_report
     from pytorch_memlab.render import fit
 
-    folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
+    folder = output_folder()
     known: list[tuple[int, Verdict]] = []
     is_interrupted = False
     try:
@@ -165,21 +159,20 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     report = fit_report(target.name, names, known, settings.num_gpus, settings.steps)
     print_to_stdout(fit.text(report))
     tell_output(folder)
-    if report.error:
-        print(f"\n{report.error}", file=sys.stderr, end="")
+    tell_error(report.error)
     if is_interrupted:
         tell(f"interrupted: {len(known)} of {len(gpus)} GPUs are known")
-        return _INTERRUPTED
+        return INTERRUPTED
     return _exit_code(report)
 
 
 def _exit_code(report: FitReport) -> int:
     if report.fitting:
         return 0
-    return DOES_NOT_FIT if any(one.fits is False for one in report.verdicts) else _FAILED
+    return DOES_NOT_FIT if any(one.fits is False for one in report.verdicts) else FAILED
 
 
 def _tell_progress(known: int, total: int) -> None:
     """How many GPUs are known, in a terminal; the last message says nothing new."""
-    if known < total and sys.stderr is not None and sys.stderr.isatty():
-        tell(f"{known} of {total} GPUs")
+    if known < total:
+        tell_in_terminal(f"{known} of {total} GPUs")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-
-from pytorch_memlab.cli.common_options import comma_list, number_from
+from pytorch_memlab.cli.common_options import add_program, comma_list, number_from
 from pytorch_memlab.cli.parser import CommandParser
 
 
@@ -16,19 +14,7 @@ def add_fit_options(parser: CommandParser) -> None:
     """
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [--] [ARGS ...]"
     parser.hint_on_unknown = "; options of the script go after it: fit SCRIPT ARGS"
-    add = parser.add_argument_group("what to run").add_argument
-    add(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="run a module, as python -m does",
-    )
-    add("script", metavar="SCRIPT", help="the file, or with -m the module, to run")
-    # Not required: Python before 3.13 names it among the missing arguments otherwise.
-    add(
-        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program"
-    ).required = False
+    add_program(parser.add_argument_group("what to run").add_argument)
     add = parser.add_argument_group("how long").add_argument
     add(
         "--steps",

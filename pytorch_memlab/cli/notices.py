@@ -16,6 +16,12 @@ def tell(text: str) -> None:
         print(f"pytorch-memlab: {text}", file=sys.stderr, flush=True)
 
 
+def tell_in_terminal(text: str) -> None:
+    """Print a line on standard error if somebody looks at it there."""
+    if sys.stderr is not None and sys.stderr.isatty():
+        tell(text)
+
+
 def tell_simulated_gpu(options: argparse.Namespace) -> None:
     """Say which GPU is simulated, why, and how to change it; nothing where none is.
 
@@ -46,8 +52,8 @@ def tell_next_steps(outputs: Sequence[str]) -> None:
         outputs: files that were asked for.
     """
     failed = not isinstance(sys.exc_info()[1], (SystemExit, type(None)))
-    if not failed and sys.stderr is not None and sys.stderr.isatty():
-        tell(f"next: {next_step(outputs)}")
+    if not failed:
+        tell_in_terminal(f"next: {next_step(outputs)}")
 
 
 def next_step(outputs: Sequence[str]) -> str:

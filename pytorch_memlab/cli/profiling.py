@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pytorch_memlab._common.main_program import Program
+from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
 from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.progress import progress_shown
@@ -329,5 +330,5 @@ def _ending(error: BaseException | None) -> tuple[int, str]:
     if isinstance(error, SystemExit):
         code = error.code
         return (code, "") if isinstance(code, int) else (int(code is not None), "")
-    status = 130 if isinstance(error, KeyboardInterrupt) else 1
+    status = INTERRUPTED if isinstance(error, KeyboardInterrupt) else FAILED
     return status, traceback.format_exception_only(error)[-1].splitlines()[0]

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from pytorch_memlab.cli.common_options import Add, add_columns, add_functions, number_from
+from pytorch_memlab.cli.common_options import (
+    Add,
+    add_columns,
+    add_functions,
+    add_program,
+    number_from,
+)
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.report_options import add_report_options
 
@@ -19,31 +25,12 @@ def add_run_options(parser: CommandParser) -> None:
     """
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
-    _add_program(parser.add_argument_group("what to run").add_argument)
+    add_program(parser.add_argument_group("what to run").add_argument, "; - for standard input")
     profiled = parser.add_argument_group("what to profile").add_argument
     _add_profiled(profiled)
     _add_steps(profiled)
     _add_output(parser.add_argument_group("output").add_argument)
     _add_simulation(parser.add_argument_group("simulation").add_argument)
-
-
-def _add_program(add: Add) -> None:
-    add(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="run a module, as python -m does",
-    )
-    add(
-        "script",
-        metavar="SCRIPT",
-        help="the file, or with -m the module, to run; - for standard input",
-    )
-    # Not required: Python before 3.13 names it among the missing arguments otherwise.
-    add(
-        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program"
-    ).required = False
 
 
 def _add_profiled(add: Add) -> None:

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
-from pytorch_memlab.cli.notices import tell
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from pytorch_memlab.cli.notices import tell, tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.program_output import tell_output
+from pytorch_memlab.cli.program_output import output_folder, tell_error, tell_output
 from pytorch_memlab.cli.run_options import DEFAULT_GPU
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting.remedies.names import NAMES, WITH_VALUE, nearest
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from pytorch_memlab.fitting.remedies.remedy import Remedy
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.simulation.hardware.gpu import GPU
-
-_FAILED = 1
-_INTERRUPTED = 130
-"""What shells give for a command that Ctrl-C ended."""
 
 
 def add_try_options(parser: CommandParser) -> None:
@@ -104,7 +98,7 @@ def _try(
     from pytorch_memlab.fitting.remedies.tried import OneGPU, try_remedies
     from pytorch_memlab.render.remedies import text
 
-    folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
+    folder = output_folder()
     runs = OneGPU(target, name, gpu, replace(settings, output=folder))
     progress = _Progress()
     try:
@@ -112,12 +106,12 @@ def _try(
     except KeyboardInterrupt:
         tell_output(folder)
         tell(f"interrupted after {progress.count} runs of the program")
-        return _INTERRUPTED
+        return INTERRUPTED
     print_to_stdout(text(found))
     tell_output(folder)
     if found.unchanged.fits is None:
-        print(f"\n{found.unchanged.trial.error}", file=sys.stderr, end="")
-        return _FAILED
+        tell_error(found.unchanged.trial.error)
+        return FAILED
     shown = [found.unchanged, *(one.verdict for one in found.tried)]
     return 0 if any(one is not None and one.fits for one in shown) else DOES_NOT_FIT
 
@@ -131,5 +125,4 @@ class _Progress:
     def ended(self) -> None:
         """One more has."""
         self.count += 1
-        if sys.stderr is not None and sys.stderr.isatty():
-            tell(f"{self.count} runs")
+        tell_in_terminal(f"{self.count} runs")

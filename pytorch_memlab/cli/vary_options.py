@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
-from pytorch_memlab.cli.notices import tell
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from pytorch_memlab.cli.notices import tell, tell_in_terminal
 from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.program_output import tell_output
+from pytorch_memlab.cli.program_output import output_folder, tell_error, tell_output
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.comparison import Settings
@@ -22,10 +20,6 @@ if TYPE_CHECKING:
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.variable import Variable
     from pytorch_memlab.simulation.hardware.gpu import GPU
-
-_FAILED = 1
-_INTERRUPTED = 130
-"""What shells give for a command that Ctrl-C ended."""
 
 
 def add_vary_options(parser: CommandParser) -> None:
@@ -109,7 +103,7 @@ def _search(
     from pytorch_memlab.fitting.grid import GridSearch
     from pytorch_memlab.render import curve
 
-    folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
+    folder = output_folder()
     search = GridSearch(target, gpus, variables, replace(settings, output=folder))
     is_interrupted = False
     try:
@@ -121,21 +115,19 @@ def _search(
     tell_output(folder)
     if picture is not None and report.problem is None:
         picture.write(report, "picture")
-    if report.error:
-        print(f"\n{report.error}", file=sys.stderr, end="")
+    tell_error(report.error)
     if is_interrupted:
         tell("interrupted: values with >= fit, and larger ones may fit too")
-        return _INTERRUPTED
+        return INTERRUPTED
     return _exit_code(report)
 
 
 def _exit_code(report: GridReport) -> int:
     if report.problem is not None:
-        return _FAILED
+        return FAILED
     return 0 if any(one.best is not None for one in report.answers) else DOES_NOT_FIT
 
 
 def _tell_progress(runs: int, latest: str) -> None:
     """How many runs have ended, in a terminal."""
-    if sys.stderr is not None and sys.stderr.isatty():
-        tell(f"run {runs}: {latest}")
+    tell_in_terminal(f"run {runs}: {latest}")

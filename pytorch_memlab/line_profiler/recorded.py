@@ -17,6 +17,7 @@ import pytorch_memlab
 
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import FunctionInfo, LineEntry
+from ..scopes import DevicePeaks
 from .columns import DEFAULT_COLUMNS
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
     from ..devices import Device
     from ..history.holders import PeakHolders
-    from ..scopes import DevicePeaks
     from .line_store import LineStore
 
 
@@ -140,12 +140,8 @@ def with_peaks(
         devices: with the peaks of the lines.
         peaks: of the run by the names of the devices.
     """
-    return tuple(
-        replace(one, peak_active=max(one.peak_active, peaks[one.device.name].peak.active))
-        if one.device.name in peaks
-        else one
-        for one in devices
-    )
+    active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
+    return with_run_peaks(devices, active)
 
 
 def with_run_peaks(
