@@ -10,18 +10,11 @@ from .model import Frame, Stack
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call in the tree: all stacks that begin with the same frames.
+    """A call in the tree: all stacks that begin with the same frames."""
 
-    Args:
-        frame: that is called; None for the root.
-        depth: how many frames are around it, plus one; 0 for the root.
-        start: bytes of the calls to the left of it.
-        size: bytes of the stacks that run through it.
-    """
-
-    frame: Frame | None
-    depth: int
-    start: int
+    frame: Frame | None  # that is called; None for the root
+    depth: int  # how many frames are around it, plus one; 0 for the root
+    start: int  # bytes of the calls to the left of it
     size: int
 
 
@@ -36,14 +29,7 @@ class _Node:
 
 
 def call_tree(stacks: Sequence[tuple[Stack, int]]) -> list[Call]:
-    """The calls of some stacks, each followed by those in it, the largest first.
-
-    Args:
-        stacks: each with its bytes, innermost frame first.
-
-    Returns:
-        At least the root, whose size is that of all stacks.
-    """
+    """The calls of some stacks, each followed by those in it, the largest first."""
     root = _Node()
     for stack, size in stacks:
         node = root

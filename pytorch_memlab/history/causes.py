@@ -81,14 +81,7 @@ class Basis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would help.
-
-    Args:
-        cause: why.
-        size: bytes that it frees or does not need.
-        basis: how that is known.
-        details: names and numbers that a report puts into its sentences.
-    """
+    """What would help."""
 
     cause: Cause
     size: int
@@ -97,11 +90,7 @@ class Remedy:
 
 
 def remedies(oom: OutOfMemory) -> list[Remedy]:
-    """Up to three remedies, the one for the most likely cause first.
-
-    Args:
-        oom: what is known.
-    """
+    """Up to three remedies, the one for the most likely cause first."""
     found = [remedy for rule in RULES if (remedy := rule(oom)) is not None]
     # What frees less than the request lacks does not help alone.
     found.sort(key=lambda remedy: remedy.size < oom.shortage)

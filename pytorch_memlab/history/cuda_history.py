@@ -73,11 +73,7 @@ class CudaHistory:
         program.begin()
 
     def end(self) -> AllocationHistory:
-        """Record no more.
-
-        Returns:
-            What the allocators did since ``begin``.
-        """
+        """Record no more."""
         program.end()
         program.notes = tuple(note for note in program.notes if note != self._note)
         try:

@@ -15,16 +15,7 @@ _MOST_ACTIONS: Final = 255
 
 
 class EventLog(Sequence[Event]):
-    """Events in order; each is made when it is asked for.
-
-    Args:
-        events: the first ones.
-
-    Attributes:
-        action_names: the actions that occur.
-        actions: of each event, the index of its action in ``action_names``.
-        addresses: as ``Event`` has them, and so the other columns.
-    """
+    """Events in order; each is made when it is asked for."""
 
     __slots__ = (
         "_action_numbers",
@@ -71,12 +62,7 @@ class EventLog(Sequence[Event]):
         category: Category = Category.UNKNOWN,
         module: str = "",
     ) -> None:
-        """Add an event; the arguments are those of ``Event``.
-
-        Raises:
-            OverflowError: a number has more than 64 bits.
-            ValueError: there are more kinds of actions than an allocator has.
-        """
+        """Add an event; the arguments are those of ``Event``."""
         self.actions.append(self.number_of(action))
         self.addresses.append(address)
         self.sizes.append(size)
@@ -88,12 +74,7 @@ class EventLog(Sequence[Event]):
         self._modules.append(self._module_number(module))
 
     def extend(self, events: Sequence[tuple[str, int, int, int, int, str]]) -> None:
-        """Add events whose stacks and categories are not known yet.
-
-        Args:
-            events: of each its action, address, size, stream, time and module, as ``Event`` has
-                them.
-        """
+        """Add events whose stacks and categories are not known yet."""
         if not events:
             return
         actions, addresses, sizes, streams, times, modules = zip(*events, strict=True)
@@ -130,12 +111,7 @@ class EventLog(Sequence[Event]):
         return self._categories
 
     def set_category(self, index: int, category: Category) -> None:
-        """Change the category of an event, which is often known only later.
-
-        Args:
-            index: of the event.
-            category: of its block.
-        """
+        """Change the category of an event, which is often known only later."""
         self._categories[index] = _CATEGORY_NUMBERS[category]
 
     def part(self, start: int, stop: int) -> EventLog:

@@ -24,12 +24,7 @@ RELEASES = frozenset({"segment_free", "segment_unmap"})
 
 
 def first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segment]:
-    """The segments before the first event, by address, each with its blocks in use.
-
-    Args:
-        device: what the allocator of the GPU did.
-        settings: of the allocator.
-    """
+    """The segments before the first event, by address, each with its blocks in use."""
     known = device.first_segments.get(settings)
     if known is None:
         known = device.first_segments[settings] = _first_state(device, settings)
@@ -64,11 +59,7 @@ def serves_small(segment: Segment) -> bool:
 
 
 def parts_of(segment: Segment) -> Iterator[tuple[int, int | None]]:
-    """Size of each block of a segment, and what was requested; None for one that is free.
-
-    Args:
-        segment: whose blocks in use are known.
-    """
+    """Size of each block of a segment, and what was requested; None for one that is free."""
     address = segment.address
     for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
         if block.address > address:
@@ -140,12 +131,7 @@ def _first_segments(log: EventLog, segments: Sequence[Segment]) -> list[Segment]
 def first_blocks(
     device: DeviceHistory, settings: AllocatorSettings
 ) -> Iterator[tuple[Block, bool]]:
-    """Blocks in use before the first event, and whether their sizes are recorded.
-
-    Args:
-        device: what the allocator of the GPU did.
-        settings: of the allocator.
-    """
+    """Blocks in use before the first event, and whether their sizes are recorded."""
     if device.initial is not None:
         for segment in device.initial:
             for block in segment.blocks:

@@ -24,12 +24,7 @@ _MAKE_THEIR_OWN: Final = tuple(
 
 
 def category_of_freed(block: LiveBlock, stacks: CallStacks) -> Category:
-    """The category of a block that was freed. See Note [Categories of freed blocks].
-
-    Args:
-        block: that was freed.
-        stacks: where its stacks were taken.
-    """
+    """The category of a block that was freed. See Note [Categories of freed blocks]."""
     if block.category is not Category.UNKNOWN:
         return block.category
     if block.data is None:
@@ -47,13 +42,7 @@ def category_of_freed(block: LiveBlock, stacks: CallStacks) -> Category:
 
 
 def _ended_in_its_line(made: list[Place], ended: list[Place]) -> bool:
-    """Whether the line that made a block still ran at its end, or the line that called from there.
-
-    Args:
-        made: the program's frames of the allocation, innermost first.
-        ended: those of the free. Of a main function all is freed in the one line that calls it,
-            which tells nothing.
-    """
+    """True if the line that made a block, or its caller's line, still ran at the block's end."""
     return made == ended or (len(ended) > 1 and made[-len(ended) :] == ended)
 
 

@@ -31,73 +31,44 @@ NO_FRAMES = "no Python frame"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A place whose allocations are in use at a peak.
+    """A place whose allocations are in use at a peak."""
 
-    Args:
-        file: of the source; empty if the place is not known.
-        line: its number; None for a whole function, 0 if the place is not known.
-        function: the function's name, or why the place is not known.
-        size: bytes of the blocks.
-        blocks: how many they are.
-        backward: those of the bytes that the backward pass of the place allocated.
-    """
-
-    file: str
-    line: int | None
+    file: str  # of the source; empty if the place is not known
+    line: int | None  # its number; None for a whole function, 0 if the place is not known
     function: str
     size: int
     blocks: int
-    backward: int = 0
+    backward: int = 0  # those of the bytes that the backward pass of the place allocated
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A part of a peak that has a name: a category, or a module.
+    """A part of a peak that has a name: a category, or a module."""
 
-    Args:
-        name: of the category, or path of the module; empty for what no module made.
-        size: bytes of the blocks.
-        blocks: how many they are.
-        backward: those of the bytes that the backward pass allocated for a forward op.
-    """
-
-    name: str
+    name: str  # of the category, or path of the module; empty for what no module made
     size: int
     blocks: int
-    backward: int = 0
+    backward: int = 0  # those of the bytes that the backward pass allocated for a forward op
 
 
 @dataclass(frozen=True, slots=True)
 class LineDetails:
-    """A line of the program that holds memory at a peak, and what the memory is.
+    """A line of the program that holds memory at a peak, and what the memory is."""
 
-    Args:
-        holder: the line and its bytes.
-        categories: its bytes by category, the largest first.
-        modules: its bytes by path of the module, the largest first.
-    """
-
-    holder: Holder
-    categories: tuple[Share, ...]
-    modules: tuple[Share, ...]
+    holder: Holder  # the line and its bytes
+    categories: tuple[Share, ...]  # its bytes by category, the largest first
+    modules: tuple[Share, ...]  # its bytes by path of the module, the largest first
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleNode:
-    """A module in the tree of modules, with the bytes that it and its parts hold at a peak.
+    """A module in the tree of modules, with the bytes that it and its parts hold at a peak."""
 
-    Args:
-        name: its name in the module around it, or the type of the outermost module; empty for the
-            root, whose own bytes are those that no module made.
-        path: from the outermost module on, such as ``GPT.blocks.3.attn``; empty for the root.
-        own: bytes that it holds itself.
-        total: with those of the modules in it.
-        children: the modules in it, the largest first.
-    """
-
+    # its name in the module around it, or the type of the outermost module; empty for the root,
+    # whose own bytes are those that no module made
     name: str
-    path: str
-    own: int
+    path: str  # from the outermost module on, such as ``GPT.blocks.3.attn``; empty for the root
+    own: int  # bytes that it holds itself
     total: int
     children: tuple[ModuleNode, ...] = ()
 
@@ -300,27 +271,14 @@ def _collapsed(frame: Frame) -> str:
 
 
 def peak_holders(history: AllocationHistory, device: int | None = None) -> PeakHolders:
-    """What holds a GPU's memory at the moment of its highest active bytes.
-
-    Args:
-        history: of the process.
-        device: index of the GPU, -1 for the host; None for the first device of the history.
-    """
+    """What holds a GPU's memory at the moment of its highest active bytes."""
     if device is None:
         device = history.devices[0].device if history.devices else 0
     return PeakHolders(find_peak(history, device), history.stacks)
 
 
 def charged_frame(made: Block | Event, stacks: Sequence[Stack]) -> tuple[Frame, bool]:
-    """The frame of the program that a block counts at, and whether it is the forward op's.
-
-    Args:
-        made: the block, or the event that allocated it.
-        stacks: of the history.
-
-    Returns:
-        A frame without a file, whose name says why, if the place is not known.
-    """
+    """The frame of the program that a block counts at, and whether it is the forward op's."""
     if made.forward:
         stack = stacks[made.stack or 0]
         innermost = next((n for n, f in enumerate(stack) if is_of_user(f.filename)), len(stack))
@@ -335,14 +293,7 @@ def _place(made: Block | Event, stacks: Sequence[Stack]) -> Frame:
 
 
 def innermost_of_user(stack: Stack) -> Frame:
-    """The innermost frame of the program; the innermost of all if only libraries are in the stack.
-
-    Args:
-        stack: innermost frame first.
-
-    Returns:
-        A frame without a file if the stack is empty.
-    """
+    """The innermost frame of the program, or of all if the stack holds only libraries."""
     for frame in stack:
         if is_of_user(frame.filename):
             return frame

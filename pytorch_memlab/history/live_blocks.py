@@ -32,30 +32,16 @@ another; with gradients off; in a backward pass; or it was not seen."""
 
 
 class LiveBlock:
-    """A block from its allocation until nobody asks for it.
-
-    Attributes:
-        address: where it begins.
-        size: bytes that the allocator counts.
-        requested: bytes that were asked for.
-        stack: of the allocation; None if it was not seen, or while ``LiveBlocks.stack_of`` has it.
-        forward: of one in the backward pass, the stack of the forward op if it is known.
-        module: path of the module.
-        category: as far as it is known by now.
-        made_in: the pass.
-        data: what tells its storage from all others; None for memory that a kernel took.
-        call: number of the outermost call of a module in which it was made; 0 outside of all.
-        end: the stack of its free, where the category depends on it.
-        number: of its event in the log.
-    """
+    """A block from its allocation until nobody asks for it."""
 
     # No slots: most blocks live and die with the values of the class, and cost half the time.
+    # of the allocation; None if it was not seen, or while ``LiveBlocks.stack_of`` has it
     stack: TakenStack | None = None
     forward: TakenStack | None = None
     module = ""
     category = _UNKNOWN
     made_in = NOT_SEEN
-    data: object = None
+    data: object = None  # identifies its storage; None for memory that a kernel allocated
     call = 0
     end: TakenStack | None = None
     number = -1
@@ -68,14 +54,7 @@ class LiveBlock:
 
 @dataclass(slots=True)
 class ProgramState:
-    """What the program does at the moment of an event.
-
-    Args:
-        stacks: takes them.
-        forward_ops: knows the stack and the module of the op of each node of autograd.
-        modules: knows the modules that run.
-        is_on: whether somebody wants to know.
-    """
+    """What the program does at the moment of an event."""
 
     stacks: CallStacks
     forward_ops: ForwardOps[tuple[TakenStack, str]]
@@ -88,9 +67,6 @@ class PeakBlocks:
 
     They are those in use now, without those made since, and with those freed since. So this is as
     large as the blocks at the peak and the blocks now, however many events there were.
-
-    Args:
-        blocks: those in use, as ``LiveBlocks`` has them.
     """
 
     __slots__ = ("_blocks", "born", "died", "event", "highest", "is_on", "reserved")
@@ -119,24 +95,7 @@ class PeakBlocks:
 
 
 class LiveBlocks:
-    """The blocks in use on one device, followed from event to event.
-
-    Args:
-        state: of the program.
-        reserved: tells the bytes that the allocator holds.
-        first: those in use already, of which nothing is known but their sizes.
-        stacks: where the stacks of allocations are taken.
-        stack_at: tells the stack of the allocation at an address, where somebody takes them all
-            anyway; None: this takes them.
-
-    Attributes:
-        blocks: those in use, by address.
-        active: their bytes.
-        events: so far, with those of segments.
-        peaks: what notes the highest active bytes.
-        log: what notes all events, if somebody wants them.
-        adopted: the numbers of stacks in the program's table, by those in ``stacks``.
-    """
+    """The blocks in use on one device, followed from event to event."""
 
     def __init__(
         self,

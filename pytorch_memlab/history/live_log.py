@@ -21,16 +21,7 @@ _MOST_OPEN: Final = 4096
 
 
 class LiveLog:
-    """The events of one device since somebody wanted them: 46 bytes for each.
-
-    Args:
-        number_of: gives the number, in the history, of the stack of a block's allocation.
-        stacks: where the stacks of allocations and frees are taken.
-        forwards: where the stacks of forward ops are taken, whose numbers are the history's.
-        initial: segments at the beginning, with their blocks.
-        category_of: tells the category of a block that was freed.
-        earlier: events of the device before the first one here.
-    """
+    """The events of one device since somebody wanted them: 46 bytes for each."""
 
     def __init__(
         self,
@@ -77,11 +68,7 @@ class LiveLog:
         self._count += 1
 
     def settle(self, living: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
-        """The events so far, with all that is known of them by now.
-
-        Args:
-            living: the blocks in use with their categories.
-        """
+        """The events so far, with all that is known of them by now."""
         self._read()
         for block, category in living:
             if block.number >= 0:

@@ -28,13 +28,7 @@ Note = Callable[[torch.UntypedStorage, Category], object]
 
 
 def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note) -> None:
-    """Note the category of the storages of tensors.
-
-    Args:
-        tensors: of any class; None is no tensor.
-        category: of them all.
-        note: takes it.
-    """
+    """Note the category of the storages of tensors."""
     # This runs for every tensor of an optimizer in every step: most are plain.
     for tensor in tensors:
         if tensor is None:
@@ -77,12 +71,6 @@ def categories_of_living(block_of: BlockOf) -> dict[LiveBlock, Category]:
 
     What autograd keeps counts as saved unless the program made it outside of modules without a
     node, as an input.
-
-    Args:
-        block_of: finds blocks.
-
-    Returns:
-        the category of each block that a living tensor has.
     """
     with no_garbage_collection():
         return dict(_categories(block_of))

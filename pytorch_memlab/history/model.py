@@ -174,9 +174,6 @@ class AllocationHistory:
 def device_name(device: int) -> str:
     """What a report calls a device.
 
-    Args:
-        device: index of a GPU; -1 for the host.
-
     >>> device_name(1), device_name(-1)
     ('cuda:1', 'cpu')
     """

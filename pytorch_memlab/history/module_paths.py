@@ -16,12 +16,7 @@ Call = Callable[..., Any]
 
 
 class _Calls:
-    """What one thread runs.
-
-    Attributes:
-        running: the modules that run and their paths, the outermost first.
-        number: of the outermost call; 0 where no module runs.
-    """
+    """What one thread runs."""
 
     __slots__ = ("number", "running")
 
@@ -42,9 +37,6 @@ class ModulePaths:
 
     ``nn.Module.__call__`` is replaced. Global hooks would miss what ends with Ctrl-C, and what the
     hooks of the module itself do.
-
-    Args:
-        on_new: called with each outermost module when it is called first.
     """
 
     def __init__(self, on_new: Callable[[torch.nn.Module], object] = lambda _module: None) -> None:

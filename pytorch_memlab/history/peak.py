@@ -30,27 +30,17 @@ from .settings import settings_of
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """The moment at which a GPU's active bytes are highest.
+    """The moment at which a GPU's active bytes are highest."""
 
-    Args:
-        device: index of the GPU; -1 for the host.
-        active: bytes of all blocks in use then.
-        reserved: bytes of all segments then.
-        event: index of the last event before; -1 if that is the beginning of the history.
-        events: how many events the history has.
-        blocks: those in use then, by address.
-        failures: requests that the GPU had no room for: index of each event, and the event.
-        run: label of the run in a merged profile, such as ``rank0``; empty in one of a run.
-    """
-
-    device: int
-    active: int
-    reserved: int
-    event: int
+    device: int  # index of the GPU; -1 for the host
+    active: int  # bytes of all blocks in use then
+    reserved: int  # bytes of all segments then
+    event: int  # index of the last event before; -1 if that is the beginning of the history
     events: int
-    blocks: tuple[Block, ...]
+    blocks: tuple[Block, ...]  # those in use then, by address
+    # requests that the GPU had no room for: index of each event, and the event
     failures: tuple[tuple[int, Event], ...] = ()
-    run: str = ""
+    run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
 
     @property
     def name(self) -> str:
@@ -69,15 +59,7 @@ class Peak:
 
 
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
-    """The first moment of the highest active bytes.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-
-    Returns:
-        The peak; the sizes of its blocks add up to ``active``.
-    """
+    """The first moment of the highest active bytes."""
     one = history.of_device(device)
     settings = settings_of(history.settings)
     state = AllocatorState(one, settings)
@@ -114,12 +96,7 @@ def _failures(events: Sequence[Event]) -> Iterator[tuple[int, Event]]:
 
 
 class AllocatorState:
-    """Segments and blocks of a GPU, followed from the beginning of its history.
-
-    Args:
-        device: what the allocator of the GPU did.
-        settings: of the allocator.
-    """
+    """Segments and blocks of a GPU, followed from the beginning of its history."""
 
     def __init__(self, device: DeviceHistory, settings: AllocatorSettings) -> None:
         self._settings = settings
@@ -142,16 +119,7 @@ class AllocatorState:
             self._add(block.address, block.size)
 
     def follow(self, action: str, address: int, size: int) -> int:
-        """Do what the allocator did in the next event.
-
-        Args:
-            action: as ``Event`` has it, and so the others.
-            address: of the block or the segment.
-            size: in bytes.
-
-        Returns:
-            Bytes of the block that it allocated; 0 for any other event.
-        """
+        """Do what the allocator did in the next event."""
         if action == "alloc":
             size = self._size_of(address, size)
             self._add(address, size)

@@ -26,12 +26,7 @@ if TYPE_CHECKING:
 
 
 class Program:
-    """Follows modules and optimizers between as many ``begin`` as ``end``.
-
-    Attributes:
-        state: what allocators ask at an event.
-        notes: take the categories of storages, one for each source of blocks.
-    """
+    """Follows modules and optimizers between as many ``begin`` as ``end``."""
 
     def __init__(self) -> None:
         stacks = CallStacks()

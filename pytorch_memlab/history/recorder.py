@@ -33,12 +33,7 @@ NOT_ASKED_FOR: Final = (
 
 
 class Recording:
-    """What one profiler records, over all the times that it is on.
-
-    Args:
-        device: index of the only GPU that is recorded, -1 for the host; None for every one.
-        history: whether all events are kept: 46 bytes for each.
-    """
+    """What one profiler records, over all the times that it is on."""
 
     def __init__(self, device: int | None = None, *, history: bool = False) -> None:
         self._device = device
@@ -104,14 +99,7 @@ class Recording:
             self.begin()
 
     def peak_holders(self, device: int | None = None) -> PeakHolders:
-        """What held the memory of a device at its peak.
-
-        Args:
-            device: index of the GPU, -1 for the host; None for the one with the highest peak.
-
-        Raises:
-            HistoryError: nothing was recorded of it.
-        """
+        """What held the memory of a device at its peak."""
         found = self._found()
         if device is not None:
             if device not in found:
@@ -141,11 +129,7 @@ class Recording:
         return _holders(followed, device, peak, 0 if log is None else log.earlier)
 
     def history(self) -> AllocationHistory:
-        """All events, from the first time that this was on.
-
-        Raises:
-            HistoryError: they were not kept, or there are none.
-        """
+        """All events, from the first time that this was on."""
         if not self._keeps_history:
             raise HistoryError("the events were not kept: ask for them with history=True")
         for source in self._used:
@@ -196,12 +180,6 @@ def live_holders(device: int = 0) -> PeakHolders | None:
     """What holds the memory of a simulated GPU now, such as when it runs out.
 
     Where a profiler is on, the blocks have their lines and modules.
-
-    Args:
-        device: index of the GPU.
-
-    Returns:
-        Holders whose peak is this moment; None where no GPU is simulated.
     """
     machine = active.machine
     if machine is None:
@@ -222,14 +200,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
 def _holders(
     followed: FollowedSource, device: int, peak: PeakBlocks, earlier: int = 0
 ) -> PeakHolders:
-    """The holders of a peak.
-
-    Args:
-        followed: the source of the blocks.
-        device: theirs.
-        peak: their moment.
-        earlier: events that do not count.
-    """
+    """The holders of a peak."""
     blocks = peak.at_peak()
     categories = followed.categories(device, blocks)
     live, stacks = followed.source.live[device], program.state.stacks

@@ -163,13 +163,6 @@ def replay(
 def changed_settings(settings: AllocatorSettings, text: str) -> AllocatorSettings:
     """Settings of which some are changed.
 
-    Args:
-        settings: the others.
-        text: as PYTORCH_CUDA_ALLOC_CONF has it.
-
-    Raises:
-        AllocatorSettingsError: an unknown setting, or a value that PyTorch refuses.
-
     >>> settings = AllocatorSettings.parse("max_split_size_mb:64")
     >>> settings = changed_settings(settings, "expandable_segments:True")
     >>> settings.max_split_size // 2**20, settings.expandable_segments
@@ -179,15 +172,7 @@ def changed_settings(settings: AllocatorSettings, text: str) -> AllocatorSetting
 
 
 def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None:
-    """Bytes that the allocator could get at most, as an out-of-memory event of a history tells.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-
-    Returns:
-        What was reserved and what was free on the GPU at the first such event; None without one.
-    """
+    """Bytes that the allocator could get at most, as an out-of-memory event of a history tells."""
     one = history.of_device(device)
     log = log_of(one.events)
     if "oom" not in log.action_names:
@@ -205,11 +190,7 @@ def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None
 
 
 def mapped_pages(log: EventLog) -> Iterator[Mapped]:
-    """Address, size and stream of all pages of expandable segments that get memory.
-
-    Args:
-        log: the events.
-    """
+    """Address, size and stream of all pages of expandable segments that get memory."""
     if "segment_map" in log.action_names:
         number = log.number_of("segment_map")
         for index, action in enumerate(log.actions):
@@ -218,30 +199,17 @@ def mapped_pages(log: EventLog) -> Iterator[Mapped]:
 
 
 class ReleaseRun(NamedTuple):
-    """Segments or pages that went back to the GPU one after the other.
+    """Segments or pages that went back to the GPU one after the other."""
 
-    Args:
-        first: index of the event of the first one.
-        last: index of the event of the last one.
-        is_of_request: whether the allocator made room for a request; else the program emptied the
-            cache. See Note [What is replayed].
-    """
-
-    first: int
-    last: int
-    is_of_request: bool
+    first: int  # index of the event of the first one
+    last: int  # index of the event of the last one
+    is_of_request: bool  # the program did not empty the cache; see Note [What is replayed]
 
 
 def release_runs(
     log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
 ) -> Iterator[ReleaseRun]:
-    """All runs of releases of a history, in order.
-
-    Args:
-        log: the events.
-        segments: those before the first event.
-        settings: of the allocator.
-    """
+    """All runs of releases of a history, in order."""
     names = log.action_names
     growth = {number for number, name in enumerate(names) if name in GROWTH}
     releases = {number for number, name in enumerate(names) if name in RELEASES}
@@ -297,12 +265,7 @@ _BASE: Final = 2**62
 
 
 class _Driver(SimulatedDriver):
-    """A GPU on which segments lie from before; counts the calls.
-
-    Args:
-        total: bytes of the GPU.
-        taken: bytes that the allocator does not get.
-    """
+    """A GPU on which segments lie from before; counts the calls."""
 
     def __init__(self, total: int, taken: int) -> None:
         super().__init__(total, taken, base=_BASE)
@@ -348,13 +311,7 @@ class _Driver(SimulatedDriver):
 
 
 class _Run:
-    """One replay.
-
-    Args:
-        log: the events.
-        allocator: that serves them.
-        driver: of the allocator.
-    """
+    """One replay."""
 
     def __init__(self, log: EventLog, allocator: CachingAllocator, driver: _Driver) -> None:
         self._log = log
@@ -366,11 +323,7 @@ class _Run:
         self._failures: list[FailedRequest] = []
 
     def begin(self, segments: Sequence[Segment]) -> None:
-        """Take over what exists before the first event.
-
-        Args:
-            segments: as ``first_state`` gives them.
-        """
+        """Take over what exists before the first event."""
         for segment in segments:
             self._driver.adopt(segment.address, segment.size, segment.is_expandable)
             for block in segment.blocks:
@@ -393,11 +346,7 @@ class _Run:
         self._reserved = ReservedPeak(self._allocator)
 
     def go_on(self, cache_releases: set[int]) -> None:
-        """Replay the events.
-
-        Args:
-            cache_releases: indexes at which the program empties the cache.
-        """
+        """Replay the events."""
         log, allocator = self._log, self._allocator
         kinds = [_KINDS.get(name, _OTHER) for name in log.action_names]
         actions, addresses = log.actions, log.addresses
@@ -443,12 +392,7 @@ class _Run:
         self._done = total
 
     def result(self, device: int, capacity: int | None) -> ReplayResult:
-        """What was found.
-
-        Args:
-            device: index of the GPU.
-            capacity: of the GPU.
-        """
+        """What was found."""
         stats, driver = self._allocator.memory_stats(), self._driver
         return ReplayResult(
             device=device,

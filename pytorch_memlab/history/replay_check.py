@@ -21,25 +21,16 @@ _MOST_DIFFERENCES: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ReplayCheck:
-    """A recording replayed as it was recorded, event by event.
+    """A recording replayed as it was recorded, event by event."""
 
-    Args:
-        figures: of the replay; None if it was ended by too many differences.
-        allocations: how many were compared by their addresses.
-        segments: how many segments and ranges of pages that came or went were compared.
-        differences: at how many events the two differ.
-        first: the first of those.
-        ends_alike: whether all segments and blocks are as recorded in the end.
-        order_by_address: which of several free blocks of one size is taken, as
-            ``CachingAllocator`` says: the rule that reproduces the recording best.
-    """
-
-    figures: Figures | None
-    allocations: int
+    figures: Figures | None  # of the replay; None if it was ended by too many differences
+    allocations: int  # how many were compared by their addresses
     segments: int
     differences: int
     first: Mismatch | None
     ends_alike: bool
+    # which of several free blocks of one size is taken, as ``CachingAllocator`` says: the rule
+    # that reproduces the recording best
     order_by_address: bool
 
     @property
@@ -49,12 +40,7 @@ class ReplayCheck:
 
 
 def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
-    """Replay a recording on the recorded segments, and compare every address.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-    """
+    """Replay a recording on the recorded segments, and compare every address."""
     settings = settings_of(history.settings)
     trace = _trace(history.of_device(device), first_state(history.of_device(device), settings))
     begun = {}
@@ -73,12 +59,7 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
 
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
-    """What a recording itself tells, without a replay.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-    """
+    """What a recording itself tells, without a replay."""
     one, settings = history.of_device(device), settings_of(history.settings)
     state = AllocatorState(one, settings)
     peak_active, peak_reserved = state.active, state.reserved
@@ -110,13 +91,7 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
 def recorded_retries(
     history: AllocationHistory, device: int, failures: Sequence[FailedRequest]
 ) -> int:
-    """How often cached memory went back to the GPU for a request.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-        failures: requests that failed in the recording.
-    """
+    """How often cached memory went back to the GPU for a request."""
     one, settings = history.of_device(device), settings_of(history.settings)
     runs = release_runs(log_of(one.events), first_state(one, settings), settings)
     ends = {run.last for run in runs if run.is_of_request}

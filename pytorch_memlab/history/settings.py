@@ -15,10 +15,6 @@ from ..simulation.allocator_settings import AllocatorSettings
 def settings_of(found: Mapping[str, object]) -> AllocatorSettings:
     """The settings of a history's allocators.
 
-    Args:
-        found: as a snapshot has them: the text of PYTORCH_CUDA_ALLOC_CONF, of which only what is
-            known here counts, and some settings as numbers, which count more.
-
     >>> text = "max_split_size_mb:64,a_later_setting:1"
     >>> settings = settings_of({"PYTORCH_CUDA_ALLOC_CONF": text, "expandable_segments": True})
     >>> settings.max_split_size // 2**20, settings.expandable_segments

@@ -24,16 +24,7 @@ def check(
     one_stream: bool = False,
     is_whole: bool = True,
 ) -> SettingsCheck:
-    """Make the recorded requests again, and the one that failed after them.
-
-    Args:
-        request: that failed.
-        requests: as ``AllocationLog`` has them.
-        length: how many of its numbers came before the request.
-        settings: as PYTORCH_CUDA_ALLOC_CONF has them.
-        one_stream: make all requests on one stream.
-        is_whole: whether ``requests`` has all requests.
-    """
+    """Make the recorded requests again, and the one that failed after them."""
     log = _events(request, requests, length, one_stream=one_stream)
     history = AllocationHistory((DeviceHistory(request.device, log, (), ()),), ((),))
     taken = (request.context or 0) + (request.others or 0)

@@ -57,25 +57,12 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
 
 
 def history_of(snapshot: Any) -> AllocationHistory:
-    """The history in a snapshot.
-
-    Args:
-        snapshot: what ``torch.cuda.memory._snapshot()`` returns.
-
-    Raises:
-        SnapshotError: it is something else.
-    """
+    """The history in a snapshot."""
     return _history(snapshot, _Stacks(), EventLog())
 
 
 def _history(snapshot: Any, stacks: _Stacks, read: EventLog) -> AllocationHistory:
-    """The history in a snapshot.
-
-    Args:
-        snapshot: of which some events may be read already, with ``EVENT`` in their places.
-        stacks: of those events.
-        read: the events.
-    """
+    """The history in a snapshot."""
     if isinstance(snapshot, list):
         raise SnapshotError(
             "this is what torch.cuda.memory_snapshot() returns, which has no history: record it "
@@ -139,12 +126,7 @@ def _entry_error(error: Exception) -> _EntryError:
 
 
 class _Events(Sink):
-    """Takes the events of a pickle into a log.
-
-    Args:
-        log: that gets them.
-        stacks: that gets their stacks.
-    """
+    """Takes the events of a pickle into a log."""
 
     def __init__(self, log: EventLog, stacks: _Stacks) -> None:
         self._log = log

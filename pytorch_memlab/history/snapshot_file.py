@@ -20,16 +20,7 @@ _MOST_EXPANSION: Final = 100
 
 @contextmanager
 def open_snapshot(path: str | Path) -> Iterator[IO[bytes]]:
-    """Open a file that may be compressed by gzip, and read its pickle.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        SnapshotError: the file is of another kind; the message says which.
-        OSError: it cannot be read.
-        EOFError: it is cut off.
-    """
+    """Open a file that may be compressed by gzip, and read its pickle."""
     with open(path, "rb") as file:
         head = file.read(_HEAD)
         file.seek(0)
@@ -44,13 +35,7 @@ def open_snapshot(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 class _Expanded:
-    """A compressed file that does not expand to more than a snapshot would.
-
-    Args:
-        file: the content.
-        path: of the file, for messages.
-        size: its bytes as they are.
-    """
+    """A compressed file that does not expand to more than a snapshot would."""
 
     def __init__(self, file: gzip.GzipFile, path: str | Path, size: int) -> None:
         self._file = file

@@ -61,13 +61,9 @@ class NotPlainPickleError(Exception):
 
 
 class StackReference(NamedTuple):
-    """A list of frames that was read by its references.
+    """A list of frames that was read by its references."""
 
-    Args:
-        stack: its index, as the sink gave it.
-    """
-
-    stack: int
+    stack: int  # its index, as the sink gave it
 
 
 class Sink:
@@ -78,11 +74,7 @@ class Sink:
         raise NotImplementedError
 
     def adder(self, keys: Sequence[str]) -> Callable[[list[Any]], None]:
-        """What takes events that all have the same keys.
-
-        Args:
-            keys: of the values in the list that the function takes, in their order.
-        """
+        """What takes events that all have the same keys."""
         raise NotImplementedError
 
     def index_of(self, frames: Any) -> int:
@@ -91,28 +83,17 @@ class Sink:
 
 
 class _Shape(NamedTuple):
-    """How the events of one kind are written; see Note [Shapes of events].
-
-    Args:
-        match: of the regular expression, from a position of the buffer on.
-        add: takes the values.
-        memoized: indexes of the groups whose values are memoized where they are no references.
-        is_memoized: whether the event itself is.
-    """
+    """How the events of one kind are written; see Note [Shapes of events]."""
 
     match: Callable[[bytes, int], re.Match[bytes] | None]
     add: Callable[[list[Any]], None]
+    # indexes of the groups whose values are memoized where they are no references
     memoized: tuple[int, ...]
     is_memoized: bool
 
 
 class PickleReader:
-    """Reads one pickle.
-
-    Args:
-        file: opened for reading bytes.
-        sink: takes the events.
-    """
+    """Reads one pickle."""
 
     def __init__(self, file: IO[bytes], sink: Sink) -> None:
         self._file = file
@@ -131,13 +112,7 @@ class PickleReader:
         """Values by their opcodes."""
 
     def read(self) -> Any:
-        """What the pickle holds, with ``EVENT`` in place of each event.
-
-        Raises:
-            EOFError: it has no end.
-            ForbiddenCodeError: it wants more than plain data.
-            NotPlainPickleError: it is no pickle, or not one of plain data.
-        """
+        """What the pickle holds, with ``EVENT`` in place of each event."""
         stack, marks, memo = self._stack, self._marks, self._memo
         data, pos = self._refilled(0)
         while True:
@@ -259,12 +234,7 @@ class PickleReader:
         raise NotPlainPickleError(f"the opcode {op:#04x} is none of plain data")
 
     def _refilled(self, pos: int, needed: int = 0) -> tuple[bytes, int]:
-        """The buffer from a position on, with more of the file, and the position in it.
-
-        Args:
-            pos: of the buffer.
-            needed: bytes that have to be there, unless the file ends before.
-        """
+        """The buffer from a position on, with more of the file, and the position in it."""
         read = self._file.read(max(_BUFFER, needed))
         self._is_whole = not read
         self._offset += pos
@@ -331,14 +301,7 @@ class PickleReader:
                 self._shapes.insert(0, shape)
 
     def _read_event(self, pos: int) -> int:
-        """Hand an event of a known shape on.
-
-        Args:
-            pos: where its dictionary begins.
-
-        Returns:
-            Where it ends; 0 if it has no known shape.
-        """
+        """Hand an event of a known shape on."""
         shapes = self._shapes
         for shape in shapes:
             match = shape.match(self._data, pos)
@@ -398,13 +361,7 @@ _PUT: Final = rb"(?:\x94|q.|r.{4})"
 
 
 def _shape_of(written: bytes, memo: list[Any], sink: Sink) -> _Shape | None:
-    """The shape of an event; None if it has parts that differ from event to event.
-
-    Args:
-        written: its opcodes.
-        memo: what references refer to.
-        sink: takes the events.
-    """
+    """The shape of an event; None if it has parts that differ from event to event."""
     pos = 1
     pattern = [rb"\}"]
     keys: list[str] = []

@@ -30,13 +30,9 @@ CPU = -1
 
 
 class BlockSource(Protocol):
-    """The devices of one simulation, or the host.
+    """The devices of one simulation, or the host."""
 
-    Attributes:
-        live: the blocks of each device, by its index.
-    """
-
-    live: dict[int, LiveBlocks]
+    live: dict[int, LiveBlocks]  # the blocks of each device, by its index
 
     def begin(self) -> None:
         """Follow the blocks from now on."""
@@ -58,11 +54,7 @@ class BlockSource(Protocol):
 
 
 class SimulatedBlocks:
-    """The blocks of simulated GPUs.
-
-    Args:
-        machine: the GPUs.
-    """
+    """The blocks of simulated GPUs."""
 
     def __init__(self, machine: Machine) -> None:
         self.live: dict[int, LiveBlocks] = {}
@@ -221,11 +213,7 @@ class CpuBlocks:
 
 
 class FollowedSource:
-    """A source, as often used as somebody records it.
-
-    Args:
-        source: of the blocks.
-    """
+    """A source, as often used as somebody records it."""
 
     def __init__(self, source: BlockSource) -> None:
         self.source = source
@@ -265,12 +253,7 @@ class FollowedSource:
         return None if live is None else live.blocks.get(address)
 
     def categories(self, device: int, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
-        """The categories of blocks, by their ends or by what is alive now.
-
-        Args:
-            device: theirs.
-            blocks: in use or freed.
-        """
+        """The categories of blocks, by their ends or by what is alive now."""
         living: dict[LiveBlock, Category] | None = None
         block_of = self.source.block_of
         found = {}
@@ -317,12 +300,7 @@ class FollowedSource:
 
 
 def number_in_program(live: LiveBlocks, block: LiveBlock) -> int:
-    """The number of the stack of a block's allocation among the program's stacks.
-
-    Args:
-        live: the blocks of its device.
-        block: one of them.
-    """
+    """The number of the stack of a block's allocation among the program's stacks."""
     taken = live.stack_of(block)
     if taken is None:
         return 0

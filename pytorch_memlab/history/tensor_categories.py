@@ -11,12 +11,7 @@ from .category import Category
 
 
 class TensorCategories:
-    """Categories of tensors at one moment, by who holds them.
-
-    Args:
-        modules: whose parameters and buffers are known as such.
-        optimizers: whose state is, and whose parameters.
-    """
+    """Categories of tensors at one moment, by who holds them."""
 
     def __init__(
         self, modules: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]

@@ -51,52 +51,33 @@ _Integers = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Band:
-    """A part of the active bytes.
+    """A part of the active bytes."""
 
-    Args:
-        name: of the category, or the place in the program, such as ``train.py:12 step``.
-        sizes: bytes at each point.
-    """
-
-    name: str
+    name: str  # of the category, or the place in the program, such as ``train.py:12 step``
     sizes: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """The memory of one GPU over time.
+    """The memory of one GPU over time."""
 
-    Args:
-        device: index of the GPU.
-        events: how many the history has.
-        by: what the bands are: categories, or lines of the program.
-        points: for each point, the index of the event that it follows; -1 for the beginning.
-        seconds: at each point, since the first event; all 0 if the history has no times.
-        active: bytes of all blocks in use at each point.
-        reserved: bytes of all segments at each point.
-        bands: parts that add up to ``active`` at each point, the lowest first.
-        frames: of the program, on whose line each point's event happened; None if not known.
-        peak: index of the first point with the highest active bytes.
-        steps: indexes of the events that end steps of an optimizer.
-        failures: indexes of the events at which the GPU ran out of memory.
-        capacity: bytes of the GPU; None if not known.
-        run: label of the run in a merged profile, such as ``rank0``; empty in one of a run.
-    """
-
-    device: int
+    device: int  # index of the GPU
     events: int
     by: Grouping
+    # for each point, the index of the event that it follows; -1 for the beginning
     points: tuple[int, ...]
+    # at each point, since the first event; all 0 if the history has no times
     seconds: tuple[float, ...]
-    active: tuple[int, ...]
-    reserved: tuple[int, ...]
-    bands: tuple[Band, ...]
+    active: tuple[int, ...]  # bytes of all blocks in use at each point
+    reserved: tuple[int, ...]  # bytes of all segments at each point
+    bands: tuple[Band, ...]  # parts that add up to ``active`` at each point, the lowest first
+    # of the program, on whose line each point's event happened; None if not known
     frames: tuple[Frame | None, ...]
-    peak: int
-    steps: tuple[int, ...]
-    failures: tuple[int, ...]
-    capacity: int | None = None
-    run: str = ""
+    peak: int  # index of the first point with the highest active bytes
+    steps: tuple[int, ...]  # indexes of the events that end steps of an optimizer
+    failures: tuple[int, ...]  # indexes of the events at which the GPU ran out of memory
+    capacity: int | None = None  # bytes of the GPU; None if not known
+    run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
 
     @property
     def name(self) -> str:
@@ -116,20 +97,7 @@ def timeline_of(
     capacity: int | None = None,
     by: Grouping | None = None,
 ) -> Timeline:
-    """The memory of one GPU over time, in at most some 1,800 points.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-        capacity: bytes of the GPU, if known.
-        by: what the bands are; None for categories if the history has any, else for lines.
-
-    Returns:
-        Moments that were; those of the highest active and reserved bytes are among them.
-
-    Raises:
-        SnapshotError: more bytes are in use than 64 bits can count.
-    """
+    """The memory of one GPU over time, in at most some 1,800 points."""
     one = history.of_device(device)
     log = log_of(one.events)
     state = AllocatorState(one, settings_of(history.settings))
@@ -209,26 +177,14 @@ def _chosen(active: _Integers, reserved: _Integers) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _InUse:
-    """Which bytes are in use at which moment; see Note [Bands of a timeline].
-
-    Args:
-        first: the blocks before the first event.
-        changes: bytes by which each event changes the active bytes.
-        blocks: the block of each event.
-    """
+    """Which bytes are in use at which moment; see Note [Bands of a timeline]."""
 
     first: Sequence[Block]
-    changes: _Integers
+    changes: _Integers  # bytes by which each event changes the active bytes
     blocks: _Integers
 
     def in_band(self, bands: _Integers, number: int, moments: Sequence[int]) -> tuple[int, ...]:
-        """Bytes of one band at some moments.
-
-        Args:
-            bands: of each block, the number of its band: first those that events allocate.
-            number: of the band.
-            moments: numbers of events.
-        """
+        """Bytes of one band at some moments."""
         count = len(self.changes)
         before = sum(
             block.size

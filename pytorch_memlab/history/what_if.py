@@ -16,44 +16,26 @@ from .settings import settings_of
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A recording replayed in another way.
+    """A recording replayed in another way."""
 
-    Args:
-        name: of the GPU, as the user wrote it; empty for that of the recording.
-        gpu: the GPU; None for that of the recording.
-        result: of the replay.
-    """
-
-    name: str
-    gpu: GPU | None
+    name: str  # of the GPU, as the user wrote it; empty for that of the recording
+    gpu: GPU | None  # the GPU; None for that of the recording
     result: ReplayResult
 
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A recording, the check that it can be replayed, and its variants.
+    """A recording, the check that it can be replayed, and its variants."""
 
-    Args:
-        device: index of the GPU.
-        events: how many the history has.
-        stacks: of the history.
-        earlier: bytes of the segments from before the first event.
-        recorded: what the recording tells.
-        check: how well a replay reproduces it.
-        settings: that variants change, as the user wrote them.
-        variants: in the order in which they were asked for.
-        run: label of the run in a merged profile, such as ``rank0``; empty in one of a run.
-    """
-
-    device: int
+    device: int  # index of the GPU
     events: int
     stacks: Sequence[Stack]
-    earlier: int
+    earlier: int  # bytes of the segments from before the first event
     recorded: Figures
     check: ReplayCheck
     settings: str
     variants: tuple[Variant, ...]
-    run: str = ""
+    run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
 
     @property
     def name(self) -> str:
@@ -67,18 +49,7 @@ def what_if(
     settings: str = "",
     gpus: Sequence[tuple[str, GPU]] = (),
 ) -> WhatIf:
-    """Replay a recording as it was, and with other settings or on other GPUs.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-        settings: changes of the allocator's settings, as PYTORCH_CUDA_ALLOC_CONF has them.
-        gpus: names and GPUs; without any, settings are tried on the GPU of the recording.
-
-    Raises:
-        AllocatorSettingsError: an unknown setting, or a value that PyTorch refuses.
-        UsageError: the CUDA context leaves nothing of a GPU.
-    """
+    """Replay a recording as it was, and with other settings or on other GPUs."""
     recorded = settings_of(history.settings)
     changed = changed_settings(recorded, settings)
     taken = [TakenMemory.of(gpu, None, 0).context for _, gpu in gpus]

@@ -55,13 +55,7 @@ _NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What the program's own snapshots show.
-
-    Args:
-        entries: how many of the newest events.
-        skipped: actions that are left out.
-        has_stacks: whether the events have theirs.
-    """
+    """What the program's own snapshots show."""
 
     entries: int
     skipped: frozenset[str] = frozenset()
@@ -80,11 +74,7 @@ _NOTHING: Final = _Wish(0)
 
 
 class WholeRunHistory:
-    """Records the memory history of all CUDA devices while a program runs.
-
-    Args:
-        keeps_events: record every event; otherwise the stacks of the blocks in use alone.
-    """
+    """Records the memory history of all CUDA devices while a program runs."""
 
     def __init__(self, *, keeps_events: bool = True) -> None:
         self._keeps_events = keeps_events
@@ -94,12 +84,7 @@ class WholeRunHistory:
         self._process = os.getpid()
 
     def start(self, process: ExitStack) -> None:
-        """Record from now on, or once the program initialises CUDA.
-
-        Args:
-            process: ends the recording when it closes; a history that the program then records
-                goes on.
-        """
+        """Record from now on, or once the program initialises CUDA."""
         import torch
 
         self._calls = _Calls(*(getattr(torch._C, name) for name in _NAMES))
