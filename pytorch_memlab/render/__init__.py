@@ -21,16 +21,6 @@ def renderer_for(
 ) -> Callable[[Report], str]:
     """The renderer that a file's name asks for.
 
-    Args:
-        path: a file ending in ``.txt`` or ``.html``.
-        otherwise: the renderer for a name with another ending or none.
-
-    Returns:
-        A function from a report to the file's text.
-
-    Raises:
-        UsageError: another ending, and there is no renderer for it.
-
     >>> renderer_for("profile.html").__module__
     'pytorch_memlab.render.html'
     """

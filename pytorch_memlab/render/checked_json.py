@@ -17,21 +17,13 @@ class DamagedError(MemlabError):
 
 
 class Checked:
-    """An object of JSON.
-
-    Args:
-        data: as ``json`` gives it.
-    """
+    """An object of JSON."""
 
     def __init__(self, data: dict[str, Any]) -> None:
         self._data = data
 
     def value(self, name: str) -> Any:
-        """A field, unchecked.
-
-        Raises:
-            DamagedError: there is none. The other methods raise it too for another type.
-        """
+        """A field, unchecked."""
         if name not in self._data:
             raise DamagedError(f"it has no {quoted(name)}")
         return self._data[name]

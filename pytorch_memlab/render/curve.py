@@ -24,14 +24,7 @@ _NOTHING: Final = "none"
 
 
 def text(report: GridReport) -> str:
-    """The largest value on each GPU, what the next one needs, and the curve.
-
-    Args:
-        report: what was found.
-
-    Returns:
-        Lines of at most 80 columns.
-    """
+    """The largest value on each GPU, what the next one needs, and the curve."""
     lines = [_cut(heading(report))]
     if report.problem is not None:
         lines += _wrapped(refusal(report))
@@ -103,12 +96,7 @@ HEADS: Final = ("memory", "largest", "peak", "left")
 
 
 def title(report: GridReport, combination: tuple[int | str, ...]) -> str:
-    """What a table is about.
-
-    Args:
-        report: what was found.
-        combination: values of the other variables.
-    """
+    """What a table is about."""
     pairs = zip(report.others, combination, strict=True)
     setting = ", ".join(f"{printable(one.name)} {printable(str(value))}" for one, value in pairs)
     name = printable(report.variable.name)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def fragment(report: GridReport) -> str:
-    """The answers as HTML: a row for each GPU, with a bar of its memory.
-
-    Args:
-        report: what was found.
-    """
+    """The answers as HTML: a row for each GPU, with a bar of its memory."""
     parts = [f"<div><b>{escape(curve.heading(report))}</b></div>"]
     if report.problem is not None:
         parts.append(_note(curve.refusal(report)))

@@ -26,26 +26,12 @@ _ABOVE: Final = 1.15
 
 
 def svg(report: GridReport) -> bytes:
-    """The curve as an SVG picture, one for each combination of other variables.
-
-    Args:
-        report: what was found.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """The curve as an SVG picture, one for each combination of other variables."""
     return _picture(report, "svg")
 
 
 def png(report: GridReport) -> bytes:
-    """The curve as a PNG picture, one for each combination of other variables.
-
-    Args:
-        report: what was found.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """The curve as a PNG picture, one for each combination of other variables."""
     return _picture(report, "png")
 
 

@@ -24,18 +24,7 @@ def text(
     found: Differences,
     rows: int,
 ) -> str:
-    """The peaks of both profiles, and the lines that changed most.
-
-    Args:
-        names: of the files.
-        before: the first profile.
-        after: the second one.
-        found: what differs.
-        rows: how many lines of each kind to show.
-
-    Returns:
-        Lines of at most 80 columns, but for those that name the files.
-    """
+    """The peaks of both profiles, and the lines that changed most."""
     parts = [
         [_file_line(names[0], before), _file_line(names[1], after), *_warnings(before, after)],
         _peaks(found),
@@ -59,9 +48,6 @@ def text(
 def signed(size: int) -> str:
     """A change with its sign.
 
-    Args:
-        size: bytes.
-
     >>> signed(-(3 << 20)), signed(512), signed(0)
     ('-3.0 MiB', '+512 B', '0 B')
     """
@@ -70,11 +56,7 @@ def signed(size: int) -> str:
 
 
 def percent(change: Change) -> str:
-    """How much a size grew for its first value.
-
-    Args:
-        change: of the size.
-    """
+    """How much a size grew for its first value."""
     if not change.growth:
         return ""
     if not change.before:

@@ -25,14 +25,7 @@ HEADS: Final = ("memory", "context", "peak", "left")
 
 
 def text(report: FitReport) -> str:
-    """The verdicts of all GPUs.
-
-    Args:
-        report: what was found.
-
-    Returns:
-        Lines of at most 80 columns: what ran, a table, why the program does not fit, and notes.
-    """
+    """The verdicts of all GPUs."""
     lines = [*heading_lines(report)]
     if report.verdicts:
         lines += ["", *_table(report)]
@@ -45,29 +38,17 @@ def text(report: FitReport) -> str:
 
 
 def heading_lines(report: FitReport) -> list[str]:
-    """What ran, and on how many GPUs it fits.
-
-    Args:
-        report: what was found.
-    """
+    """What ran, and on how many GPUs it fits."""
     return list(_heading(report))
 
 
 def failure_lines(report: FitReport) -> list[str]:
-    """Where the memory runs out, with the GPUs of each place.
-
-    Args:
-        report: what was found.
-    """
+    """Where the memory runs out, with the GPUs of each place."""
     return list(_failures(report.verdicts))
 
 
 def note_lines(report: FitReport) -> list[str]:
-    """What has to be known about the numbers.
-
-    Args:
-        report: what was found.
-    """
+    """What has to be known about the numbers."""
     return list(_notes(report))
 
 
@@ -109,11 +90,7 @@ def _row(verdict: Verdict) -> str:
 
 
 def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
-    """The cells under ``HEADS``.
-
-    Args:
-        verdict: of one GPU.
-    """
+    """The cells under ``HEADS``."""
     from ..fitting.report import mark
 
     memory, context = prose_size(verdict.capacity), prose_size(verdict.taken)
@@ -124,11 +101,7 @@ def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
 
 
 def answer(verdict: Verdict) -> str:
-    """Whether the program fits, in a word or two.
-
-    Args:
-        verdict: of one GPU.
-    """
+    """Whether the program fits, in a word or two."""
     from ..fitting.trial import Ending
 
     if verdict.fits is None:

@@ -25,11 +25,7 @@ _FITS, _LACKS, _CONTEXT = "#2b58", "#e448", "#8888"
 
 
 def fragment(report: FitReport) -> str:
-    """The verdicts as HTML: a row for each GPU, with a bar of its memory.
-
-    Args:
-        report: what was found.
-    """
+    """The verdicts as HTML: a row for each GPU, with a bar of its memory."""
     heading, *lines = fit.heading_lines(report)
     rows = "".join(map(_row, report.verdicts))
     notes = "".join(
@@ -59,11 +55,7 @@ def _row(verdict: Verdict) -> str:
 
 
 def bar(verdict: Verdict | None) -> str:
-    """A cell with what the context and the peak take of the GPU: all of it where memory lacks.
-
-    Args:
-        verdict: of a run; None for an empty cell.
-    """
+    """A cell with what the context and the peak take of the GPU: all of it where memory lacks."""
     if verdict is None or verdict.fits is None:
         return f'<td style="{_BAR}"></td>'
     needed = verdict.taken + verdict.reserved_peak

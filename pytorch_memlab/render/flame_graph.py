@@ -21,12 +21,7 @@ _MOST_CALLS: Final = 2500
 
 
 def fragment(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment:
-    """A flame graph as a part of a page.
-
-    Args:
-        stacks: each with its bytes, innermost frame first.
-        place: on the page: two graphs of one page have different ones.
-    """
+    """A flame graph as a part of a page."""
     calls = call_tree(stacks)
     drawn = _largest(calls)
     total = max(calls[0].size, 1)

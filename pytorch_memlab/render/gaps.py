@@ -29,13 +29,6 @@ _TAILS = {
 def mark(gaps: Sequence[Gap]) -> str:
     """The mark after the number of a line.
 
-    Args:
-        gaps: of the line.
-
-    Returns:
-        ``?`` where memory is not counted, so that the number is a lower bound, or where a value
-        was assumed; ``~`` where nothing but an estimate is counted; empty where there is no gap.
-
     >>> mark([Gap(GapKind.ESTIMATED, "mean", 1, 512)])
     '~'
     """
@@ -45,24 +38,12 @@ def mark(gaps: Sequence[Gap]) -> str:
 
 
 def line_mark(table: FunctionTable, line: int) -> str:
-    """The sign behind the number of a line of a table.
-
-    Args:
-        table: one function on one device.
-        line: its number.
-
-    Returns:
-        ``!`` where a GPU ran out of memory, else what ``mark`` says.
-    """
+    """The sign behind the number of a line of a table."""
     return "!" if line in table.failed else mark(table.gaps.get(line, ()))
 
 
 def line_notes(gaps: Sequence[Gap]) -> list[str]:
-    """What is said of one line, a sentence for each kind of gap.
-
-    Args:
-        gaps: of the line.
-    """
+    """What is said of one line, a sentence for each kind of gap."""
     anywhere = joined(replace(gap, place="") for gap in gaps)
     return [
         f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
@@ -72,11 +53,7 @@ def line_notes(gaps: Sequence[Gap]) -> list[str]:
 
 
 def table_notes(table: FunctionTable) -> list[str]:
-    """What is said below a table: a few of its marked lines, estimates only where there is room.
-
-    Args:
-        table: one function on one device.
-    """
+    """What is said below a table: a few of its marked lines, estimates only where there is room."""
     lines = sorted(table.gaps, key=lambda line: (mark(table.gaps[line]) == "~", line))
     notes = [
         f"line {line}: {note}"
@@ -90,11 +67,7 @@ def table_notes(table: FunctionTable) -> list[str]:
 
 
 def summary(gaps: Iterable[Gap]) -> list[str]:
-    """What is said below all tables, a sentence for each kind of gap.
-
-    Args:
-        gaps: all that there were, in profiled lines and elsewhere.
-    """
+    """What is said below all tables, a sentence for each kind of gap."""
     return [
         f"{_HEADS[kind]}: {_named(found, _NAMED_IN_ALL)}: {_TAILS[kind]}"
         for kind, found in _by_kind(gaps)
@@ -102,12 +75,7 @@ def summary(gaps: Iterable[Gap]) -> list[str]:
 
 
 def own_notes(notes: Iterable[str], found: Iterable[Gap]) -> tuple[str, ...]:
-    """The notes without the summaries of gaps that are in other lines only.
-
-    Args:
-        notes: said below tables.
-        found: the gaps of the lines that are shown.
-    """
+    """The notes without the summaries of gaps that are in other lines only."""
     kinds = {gap.kind for gap in found}
     others = tuple(f"{head}: " for kind, head in _HEADS.items() if kind not in kinds)
     return tuple(note for note in notes if not note.startswith(others))
@@ -115,12 +83,6 @@ def own_notes(notes: Iterable[str], found: Iterable[Gap]) -> tuple[str, ...]:
 
 def share(peak: PeakShare) -> str | None:
     """How much of a GPU's peak is exact, in a sentence.
-
-    Args:
-        peak: what the GPU held then, and what was not known.
-
-    Returns:
-        the sentence, None where all memory that was taken is exact, at the peak and elsewhere.
 
     >>> share(PeakShare("cuda:0", 1000, 13, (Gap(GapKind.ESTIMATED, "mean", 1, 512),)))
     'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'

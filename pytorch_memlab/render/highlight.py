@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 
 
 def highlighted(lines: Sequence[str]) -> list[Markup]:
-    """Lines of code, each complete in itself.
-
-    Args:
-        lines: of one function, or of a part of a file.
-
-    Returns:
-        As many lines: ``b`` around keywords, ``i`` around comments, ``u`` around strings, ``var``
-        around the names that ``def`` and ``class`` define.
-    """
+    """Lines of code, each complete in itself."""
     from markupsafe import Markup
 
     found: list[list[str]] = [[]]

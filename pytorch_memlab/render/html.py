@@ -75,14 +75,7 @@ _Line = tuple[int, int]
 
 
 def render(report: Report) -> str:
-    """The report as a page of its own, which loads nothing from elsewhere.
-
-    Args:
-        report: what was measured.
-
-    Returns:
-        An HTML document.
-    """
+    """The report as a page of its own, which loads nothing from elsewhere."""
     names = dict.fromkeys(table.function.qual_name for table in report.tables)
     title = f"Line profile of {', '.join(names)}" if names else "Line profile"
     # The title of the page is a heading of the first level, those of the tables of the second.
@@ -91,14 +84,7 @@ def render(report: Report) -> str:
 
 
 def fragment(report: Report) -> str:
-    """The report as a piece of a page, as a notebook shows it.
-
-    Args:
-        report: what was measured.
-
-    Returns:
-        One ``div`` element.
-    """
+    """The report as a piece of a page, as a notebook shows it."""
     if report.tables:
         parts, notes = list(_tables(report)), report.notes
     else:
@@ -114,20 +100,12 @@ def _section(section: Section) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column of values, alike in all tables, so that bars can be compared.
-
-    Args:
-        name: of the column.
-        place: of its values in a row.
-        least: value of all tables, at most 0.
-        largest: value of all tables, at least 0.
-        width: pixels.
-    """
+    """A column of values, alike in all tables, so that bars can be compared."""
 
     name: str
     place: int
-    least: float
-    largest: float
+    least: float  # value of all tables, at most 0
+    largest: float  # value of all tables, at least 0
     width: int
 
     @property

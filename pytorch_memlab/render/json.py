@@ -18,26 +18,12 @@ T = TypeVar("T")
 
 
 def is_of_format_1(text: str) -> bool:
-    """Whether a text begins as those releases began it.
-
-    Args:
-        text: of a file.
-    """
+    """Whether a text begins as those releases began it."""
     return re.match(r'\s*\{\s*"format"\s*:\s*1\b', text) is not None
 
 
 def load(text: str) -> Report:
-    """The report in the text.
-
-    Args:
-        text: a saved profile.
-
-    Returns:
-        A report equal to the one saved.
-
-    Raises:
-        UsageError: the text is no saved profile, or one of another format.
-    """
+    """The report in the text."""
     try:
         data = _of(dict, json.loads(text, parse_constant=_refuse_constant))
         saved_format = data["format"]

@@ -36,26 +36,13 @@ _LOWER_BOUND: Final = "?: a lower bound, the simulation did not count all memory
 
 
 def over_limit(test: MeasuredTest, limit: int, holders: PeakHolders | None) -> str:
-    """A test that used more than its mark allows, and what held the memory.
-
-    Args:
-        test: what was measured.
-        limit: bytes that it may use.
-        holders: of its peak; None if they were not recorded.
-    """
+    """A test that used more than its mark allows, and what held the memory."""
     head = f"GPU memory is over the limit of {prose_size(limit)}: {_peak(test)}"
     return "\n".join([*wrapped(head, ""), *_before(test), *_held(holders)])
 
 
 def increased(test: MeasuredTest, change: Change, limit: str, lines: Sequence[ChangedLine]) -> str:
-    """A test whose peak grew too much since the baseline, and the lines that did it.
-
-    Args:
-        test: what was measured.
-        change: of its peak.
-        limit: the option.
-        lines: what changed, the largest change first.
-    """
+    """A test whose peak grew too much since the baseline, and the lines that did it."""
     growth = f"{prose_size(change.before)} to {prose_size(change.after)} ({percent(change)})"
     head = [
         *wrapped(f"GPU memory grew from {growth}, more than --memlab-fail-on-increase {limit}", ""),
@@ -66,15 +53,7 @@ def increased(test: MeasuredTest, change: Change, limit: str, lines: Sequence[Ch
 
 
 def leak(device: int, size: int, blocks: int, limit: int, holders: PeakHolders | None) -> str:
-    """A test of which too much stayed in use, and the lines that allocated it.
-
-    Args:
-        device: index of the GPU.
-        size: bytes that stayed.
-        blocks: how many blocks they are.
-        limit: bytes that may stay.
-        holders: of these blocks; None if they were not recorded.
-    """
+    """A test of which too much stayed in use, and the lines that allocated it."""
     count = f"{blocks} block{'s' * (blocks != 1)}"
     head = (
         f"GPU memory leak of {prose_size(size)} in {count} on {device_name(device)}, more"
@@ -84,11 +63,7 @@ def leak(device: int, size: int, blocks: int, limit: int, holders: PeakHolders |
 
 
 def unused(name: str) -> str:
-    """A test whose limit means nothing, because it uses no GPU.
-
-    Args:
-        name: of the test.
-    """
+    """A test whose limit means nothing, because it uses no GPU."""
     return (
         f"{name} has a mark for GPU memory and made no CUDA tensor: a device that was chosen when"
         " the file was imported is the CPU; choose it in the test or in a fixture"
@@ -101,12 +76,7 @@ def counted(tests: int) -> str:
 
 
 def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str]:
-    """The peaks of all tests, the highest first.
-
-    Args:
-        tests: with their memory now, and that of the baseline if there is one.
-        has_baseline: whether changes are shown.
-    """
+    """The peaks of all tests, the highest first."""
     measured = [(one, one.after) for one in tests if one.after is not None]
     if not measured:
         yield _NO_TESTS
@@ -137,13 +107,7 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
 
 
 def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int) -> str:
-    """The tests of two files, those whose peak changed most first, and the lines that did it.
-
-    Args:
-        names: of the files.
-        tests: of both.
-        rows: how many tests, and how many lines of each, are shown.
-    """
+    """The tests of two files, those whose peak changed most first, and the lines that did it."""
     same = [one for one in tests if one.change is not None and not one.change.growth]
     others = [one for one in tests if one not in same]
     lines = [f"peak of the memory in use in each test, from {names[0]} to {names[1]}", ""]
@@ -168,12 +132,7 @@ def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int)
 
 
 def grew(one: ChangedTest, limit: str) -> str:
-    """A test whose peak grew too much.
-
-    Args:
-        one: the test, in both files.
-        limit: the option.
-    """
+    """A test whose peak grew too much."""
     assert one.change is not None
     growth = f"{prose_size(one.change.growth)} ({percent(one.change)})"
     return f"{printable(one.name)}: the peak grew by {growth}, more than {limit}"

@@ -18,12 +18,7 @@ _OPEN_DEPTH: Final = 3
 
 
 def fragment(root: ModuleNode, place: int = 0) -> Fragment:
-    """A tree of modules as a part of a page.
-
-    Args:
-        root: of the tree.
-        place: on the page: two trees of one page have different ones.
-    """
+    """A tree of modules as a part of a page."""
     return Fragment(
         fill(
             "module_tree.html",

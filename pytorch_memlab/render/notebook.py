@@ -54,58 +54,32 @@ PEAK = "#d9730d"
 
 
 def block(parts: Iterable[str]) -> str:
-    """Pieces of HTML as one output.
-
-    Args:
-        parts: in order.
-    """
+    """Pieces of HTML as one output."""
     return f'<div style="{_BLOCK}">\n' + "\n".join(parts) + "\n</div>"
 
 
 def heading(text: str) -> str:
-    """What stands above a table.
-
-    Args:
-        text: not escaped yet.
-    """
+    """What stands above a table."""
     return f'<h3 style="{_HEADING}">{escape(text)}</h3>'
 
 
 def summary(text: str) -> str:
-    """What an output says first.
-
-    Args:
-        text: not escaped yet.
-    """
+    """What an output says first."""
     return f'<p style="{_SUMMARY}">{escape(text)}</p>'
 
 
 def paragraph(text: str) -> str:
-    """A sentence below a table.
-
-    Args:
-        text: not escaped yet.
-    """
+    """A sentence below a table."""
     return f'<p style="{_PARAGRAPH}">{escape(text)}</p>'
 
 
 def plain(text: str, label: str) -> str:
-    """Text as it is.
-
-    Args:
-        text: not escaped yet.
-        label: what it is, for those who do not see it.
-    """
+    """Text as it is."""
     return scrolling(f'<pre style="{_PLAIN}">{escape(text)}</pre>', label)
 
 
 def scrolling(content: str, label: str) -> str:
-    """HTML that scrolls to the right where it is too wide, by keys too.
-
-    Args:
-        content: HTML.
-        label: what it is, not escaped yet.
-    """
+    """HTML that scrolls to the right where it is too wide, by keys too."""
     name = escape(label)
     return (
         f'<div style="overflow-x:auto" tabindex=0 role=region aria-label="{name}">{content}</div>'
@@ -113,12 +87,7 @@ def scrolling(content: str, label: str) -> str:
 
 
 def folded(title: str, notes: Iterable[str]) -> str:
-    """Notes that a click shows.
-
-    Args:
-        title: what is seen of them at first, not escaped yet.
-        notes: not escaped yet.
-    """
+    """Notes that a click shows."""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)
     return (
         f'<details style="{_PARAGRAPH}"><summary>{escape(title)}</summary>'
@@ -127,13 +96,7 @@ def folded(title: str, notes: Iterable[str]) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[str], texts: Collection[str] = ()) -> str:
-    """A table whose first column has the names of the rows.
-
-    Args:
-        heads: of the columns.
-        rows: their cells.
-        texts: heads of the other columns that have text, not numbers.
-    """
+    """A table whose first column has the names of the rows."""
     first, *others = heads
     cells = f'<th style="{_HEAD};{STAYS};text-align:left">{first}</th>'
     for one in others:
@@ -143,41 +106,21 @@ def table(heads: Sequence[str], rows: Iterable[str], texts: Collection[str] = ()
 
 
 def name_cell(name: str, more: str = "") -> str:
-    """What a row is of; it stays at the left.
-
-    Args:
-        name: not escaped yet.
-        more: style of a row that stands out.
-    """
+    """What a row is of; it stays at the left."""
     return f'<th style="{_TEXT};{STAYS};font-weight:400{more}">{escape(name, quote=False)}</th>'
 
 
 def text_cell(content: str, more: str = "") -> str:
-    """Text, such as code.
-
-    Args:
-        content: HTML.
-        more: style of a row that stands out.
-    """
+    """Text, such as code."""
     return f'<td style="{_TEXT}{more}">{content}</td>'
 
 
 def value_cell(text: str, more: str = "") -> str:
-    """A number.
-
-    Args:
-        text: plain.
-        more: style of a row that stands out.
-    """
+    """A number."""
     return f'<td style="{_VALUE}{more}">{text}</td>'
 
 
 def bar_cell(text: str, share: float) -> str:
-    """A number with a bar behind it.
-
-    Args:
-        text: plain.
-        share: of the longest bar.
-    """
+    """A number with a bar behind it."""
     bar = f"min-width:{_BAR_WIDTH}px;box-shadow:inset {_BAR_WIDTH * share:.0f}px 0 {BAR}"
     return f'<td style="{_VALUE};{bar}">{text}</td>'

@@ -86,14 +86,7 @@ _SHORT = {
 
 
 def text(oom: OutOfMemory) -> str:
-    """What a terminal shows after the traceback.
-
-    Args:
-        oom: what is known.
-
-    Returns:
-        At most 20 lines of at most 80 columns.
-    """
+    """What a terminal shows after the traceback."""
     head = [*_head(oom), *_held(oom)]
     advice = _advice(oom, remedies(oom))
     room = LINES - len(advice)
@@ -102,11 +95,7 @@ def text(oom: OutOfMemory) -> str:
 
 
 def data(oom: OutOfMemory) -> dict[str, Any]:
-    """The report as plain data, for JSON.
-
-    Args:
-        oom: what is known.
-    """
+    """The report as plain data, for JSON."""
     request = oom.request
     return {
         "error": request.text,

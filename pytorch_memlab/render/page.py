@@ -19,18 +19,12 @@ _TEMPLATES = "templates"
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A part of a page.
-
-    Args:
-        html: its elements.
-        style: name of its style sheet, which the page has once for all fragments.
-        script: name of its script, likewise; empty for none.
-        parts: fragments that its elements have in them; their scripts run first.
-    """
+    """A part of a page."""
 
     html: str
     style: str
-    script: str = ""
+    script: str = ""  # name of its script, likewise; empty for none
+    # fragments that its elements have in them; their scripts run first
     parts: tuple[Fragment, ...] = ()
 
     def with_parts(self) -> list[Fragment]:
@@ -39,16 +33,7 @@ class Fragment:
 
 
 def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
-    """A page of its own, light or dark as the reader's system is.
-
-    Args:
-        title: of the page.
-        fragments: in order.
-        heading: above the fragments; empty for the title.
-
-    Returns:
-        An HTML document.
-    """
+    """A page of its own, light or dark as the reader's system is."""
     parts = [part for one in fragments for part in one.with_parts()]
     styles = dict.fromkeys(["page.css", *(one.style for one in parts)])
     scripts = dict.fromkeys(one.script for one in parts if one.script)
@@ -63,30 +48,18 @@ def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
 
 
 def fill(template: str, **values: Any) -> str:
-    """A template with its values, each of which is escaped.
-
-    Args:
-        template: name of its file.
-        values: by the names that it uses.
-    """
+    """A template with its values, each of which is escaped."""
     return _environment().get_template(template).render(**values)
 
 
 def asset(name: str) -> str:
-    """The text of a style sheet or a script.
-
-    Args:
-        name: of its file.
-    """
+    """The text of a style sheet or a script."""
     file = resources.files(__package__) / _TEMPLATES / name
     return file.read_text(encoding="utf-8")
 
 
 def script_data(value: object) -> str:
     r"""JSON that may stand in a ``script`` element, whatever strings are in it.
-
-    Args:
-        value: plain data.
 
     >>> print(script_data("</script>"))
     "\u003c/script>"

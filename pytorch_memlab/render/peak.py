@@ -21,16 +21,7 @@ _FAILURES = 3
 
 
 def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
-    """The peak of one GPU, and what holds it.
-
-    Args:
-        holders: of the peak.
-        top: how many rows to show; None for all.
-        by: ``line``, ``function``, ``module`` or ``category``.
-
-    Returns:
-        Lines of at most 80 columns.
-    """
+    """The peak of one GPU, and what holds it."""
     lines = [head(holders.peak), *failures(holders), "", *rows(holders, top, by)]
     if by in ("line", "function"):
         lines += backward_calls(holders)
@@ -38,13 +29,7 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
 
 
 def rows(holders: PeakHolders, top: int | None, by: str = "line") -> Iterator[str]:
-    """What holds a peak, the largest part first.
-
-    Args:
-        holders: of the peak.
-        top: how many parts to show; None for all.
-        by: ``line``, ``function``, ``module`` or ``category``.
-    """
+    """What holds a peak, the largest part first."""
     found = parts(holders, by)
     total = holders.peak.active
     shown = found if top is None else found[:top]
@@ -56,11 +41,7 @@ def rows(holders: PeakHolders, top: int | None, by: str = "line") -> Iterator[st
 
 
 def backward_calls(holders: PeakHolders) -> Iterator[str]:
-    """The lines that ran the backward pass; their memory counts at the lines of forward ops.
-
-    Args:
-        holders: of the peak.
-    """
+    """The lines that ran the backward pass; their memory counts at the lines of forward ops."""
     for number, call in enumerate(holders.backward_calls()):
         if not number:
             yield ""
@@ -71,12 +52,7 @@ def backward_calls(holders: PeakHolders) -> Iterator[str]:
 
 
 def parts(holders: PeakHolders, by: str) -> Sequence[Holder | Share]:
-    """The parts of a peak, the largest first.
-
-    Args:
-        holders: of the peak.
-        by: ``line``, ``function``, ``module`` or ``category``.
-    """
+    """The parts of a peak, the largest first."""
     if by == "module":
         return holders.by_module()
     if by == "category":
@@ -85,11 +61,7 @@ def parts(holders: PeakHolders, by: str) -> Sequence[Holder | Share]:
 
 
 def head(peak: Peak) -> str:
-    """The peak of one GPU in a sentence.
-
-    Args:
-        peak: the moment.
-    """
+    """The peak of one GPU in a sentence."""
     moment = "before the first event" if peak.event < 0 else f"event {peak.event + 1:,}"
     return (
         f"{peak.name}: {prose_size(peak.active)} in use at the peak, "
@@ -98,11 +70,7 @@ def head(peak: Peak) -> str:
 
 
 def failures(holders: PeakHolders) -> Iterator[str]:
-    """The requests that the GPU had no room for, with their lines of the program.
-
-    Args:
-        holders: of the peak.
-    """
+    """The requests that the GPU had no room for, with their lines of the program."""
     found = holders.peak.failures
     for index, event in found[:_FAILURES]:
         frame = innermost_of_user(holders.stacks[event.stack])

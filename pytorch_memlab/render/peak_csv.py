@@ -16,15 +16,7 @@ if TYPE_CHECKING:
 
 
 def render(peaks: Sequence[PeakHolders], by: str = "line") -> str:
-    """The parts of some peaks, whose sizes in bytes add up to each peak.
-
-    Args:
-        peaks: of the GPUs.
-        by: ``line``, ``function``, ``module`` or ``category``.
-
-    Returns:
-        A head and rows; the first column is the index of the GPU, or its name with the run.
-    """
+    """The parts of some peaks, whose sizes in bytes add up to each peak."""
     kind = Holder if by in ("line", "function") else Share
     output = StringIO()
     writer = csv.writer(output, lineterminator="\n")

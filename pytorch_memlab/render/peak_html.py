@@ -23,15 +23,7 @@ _MOST_NAMED: Final = 3
 def render(
     peaks: Sequence[PeakHolders], title: str = "What holds the GPU memory at its peak"
 ) -> str:
-    """The peaks of some GPUs as a page of its own, which loads nothing from elsewhere.
-
-    Args:
-        peaks: of the GPUs.
-        title: of the page.
-
-    Returns:
-        An HTML document.
-    """
+    """The peaks of some GPUs as a page of its own, which loads nothing from elsewhere."""
     several_runs = len({one.peak.run for one in peaks}) > 1
     return page(
         title,
@@ -44,12 +36,7 @@ def render(
 
 
 def fragments(holders: PeakHolders, place: int | None = None) -> list[Fragment]:
-    """The peak of one GPU as parts of a page: tables, the tree of modules, and the flame graph.
-
-    Args:
-        holders: of the peak.
-        place: on the page, if there may be two of one index: each has another; None for the index.
-    """
+    """The peak of one GPU as parts of a page: tables, the tree of modules, and the flame graph."""
     number = holders.peak.device if place is None else place
     return [
         table(holders, number),
@@ -59,12 +46,7 @@ def fragments(holders: PeakHolders, place: int | None = None) -> list[Fragment]:
 
 
 def table(holders: PeakHolders, place: int) -> Fragment:
-    """The categories and the lines of a peak as a part of a page.
-
-    Args:
-        holders: of the peak.
-        place: on the page.
-    """
+    """The categories and the lines of a peak as a part of a page."""
     total = max(holders.peak.active, 1)
     details = holders.line_details()
     rest = details[_MOST_LINES:]

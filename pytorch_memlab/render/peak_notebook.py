@@ -20,14 +20,7 @@ _MOST_LINES: Final = 20
 
 
 def fragment(holders: PeakHolders) -> str:
-    """The peak of one GPU and the lines that hold most of it.
-
-    Args:
-        holders: of the peak.
-
-    Returns:
-        One ``div`` element.
-    """
+    """The peak of one GPU and the lines that hold most of it."""
     lines, total = holders.by_line(), max(holders.peak.active, 1)
     parts = [notebook.summary(head(holders.peak)), *map(notebook.paragraph, failures(holders))]
     if lines:

@@ -41,14 +41,7 @@ _SETTINGS: Final[dict[Any, Any]] = {
 
 
 def check_installed(instead: str = ", or write .html, which needs nothing more") -> None:
-    """Find out beforehand whether pictures can be drawn.
-
-    Args:
-        instead: what else can be done, as the end of the message.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """Find out beforehand whether pictures can be drawn."""
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
@@ -59,16 +52,7 @@ def check_installed(instead: str = ", or write .html, which needs nothing more")
 
 
 def drawn(draw: Callable[[Figure], object], inches: tuple[float, float], kind: str) -> bytes:
-    """A picture.
-
-    Args:
-        draw: draws it.
-        inches: its width and height; an inch has 100 dots.
-        kind: ``svg`` or ``png``.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """A picture."""
     check_installed()
     import matplotlib as mpl
     from matplotlib.figure import Figure

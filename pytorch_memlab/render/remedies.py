@@ -29,14 +29,7 @@ _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6,
 
 
 def text(found: Remedies) -> str:
-    """A table of remedies, how each is written, and the fewest blocks to checkpoint.
-
-    Args:
-        found: the program with each remedy.
-
-    Returns:
-        Lines of at most 80 columns, except for lines of code.
-    """
+    """A table of remedies, how each is written, and the fewest blocks to checkpoint."""
     lines = _wrapped(f"{printable(found.program)} on {_gpu(found.unchanged)}")
     if found.unchanged.fits is None:
         return "\n".join([*lines, "the program fails as it is, so no remedy was tried"]) + "\n"

@@ -22,14 +22,7 @@ _FRAMES: Final = 2
 
 
 def text(found: WhatIf) -> str:
-    """The replays of one GPU.
-
-    Args:
-        found: a recording and its variants.
-
-    Returns:
-        Lines of at most 80 columns: a table, what each row is, and where memory runs out.
-    """
+    """The replays of one GPU."""
     lines = [f"{found.name}: {found.events:,} events", "", *_table(found), ""]
     for line in _notes(found):
         lines += _wrapped(line)

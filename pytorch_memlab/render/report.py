@@ -35,24 +35,12 @@ _CODE: Final = "code"
 
 
 def render(overview: Overview) -> str:
-    """The report as plain text.
-
-    Args:
-        overview: what it says.
-
-    Returns:
-        Text that ends in one newline. Code and notes are not cut.
-    """
+    """The report as plain text."""
     return "".join(_plain(row) + "\n" for row in _rows(overview, None))
 
 
 def write(overview: Overview, stream: TextIO) -> None:
-    """Write the report to a stream in the form that suits it.
-
-    Args:
-        overview: what it says.
-        stream: coloured, and cut to its width, where it is a terminal; plain text otherwise.
-    """
+    """Write the report to a stream in the form that suits it."""
     if not is_colourful(stream):
         stream.write(render(overview))
         return
@@ -62,12 +50,7 @@ def write(overview: Overview, stream: TextIO) -> None:
 
 
 def coloured(overview: Overview, width: int = 80) -> str:
-    """The report as a terminal shows it, with escape codes for the colours.
-
-    Args:
-        overview: what it says.
-        width: columns of the terminal.
-    """
+    """The report as a terminal shows it, with escape codes for the colours."""
     from rich.console import Console
 
     output = StringIO()
@@ -119,12 +102,7 @@ def _highlighted(code: str) -> Text:
 
 
 def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
-    """The rows of the report.
-
-    Args:
-        overview: what it says.
-        width: columns of a terminal; None where columns of a table are not split.
-    """
+    """The rows of the report."""
     room = WIDTH if width is None else min(width, WIDTH)
     for headline in overview.headlines:
         yield from _headline(headline, room)

@@ -37,13 +37,7 @@ _NO_TIMELINE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _PeakLine:
-    """The line of the program at a peak.
-
-    Args:
-        file: that has it.
-        number: of the line.
-        function: that it is in.
-    """
+    """The line of the program at a peak."""
 
     file: str
     number: int
@@ -57,15 +51,7 @@ class _PeakLine:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceView:
-    """What a page shows of a device.
-
-    Args:
-        measured: the device and its peaks.
-        tables: of the functions that used it.
-        timeline: if its history is known.
-        holders: of the peak, if they are known.
-        peak: the line at the peak, if it is known.
-    """
+    """What a page shows of a device."""
 
     measured: MeasuredDevice
     tables: tuple[MeasuredTable, ...]
@@ -75,15 +61,7 @@ class _DeviceView:
 
 
 def render(profile: RecordedProfile, report: Report) -> str:
-    """A profile as a page of its own, which loads nothing from elsewhere.
-
-    Args:
-        profile: what was recorded.
-        report: the tables to show, one for each function and device, and what is said of them.
-
-    Returns:
-        An HTML document.
-    """
+    """A profile as a page of its own, which loads nothing from elsewhere."""
     views = _views(profile, report)
     runs = list(dict.fromkeys(command(run) for run in profile.runs))
     heading = ", ".join(runs) or "GPU memory"

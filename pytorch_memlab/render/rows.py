@@ -17,43 +17,24 @@ _UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%)")
 
 
 def cut(line: str) -> str:
-    """A line of at most 80 columns.
-
-    Args:
-        line: of any length.
-    """
+    """A line of at most 80 columns."""
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
 
 
 def place_of(function: FunctionInfo, line: int) -> str:
-    """A line as people find it.
-
-    Args:
-        function: that it is in.
-        line: its number.
-    """
+    """A line as people find it."""
     return printable(f"{os.path.basename(function.filename)}:{line}  {function.qual_name}")
 
 
 def code_of(function: FunctionInfo, line: int) -> str:
-    """The code of a line, empty where there is no source.
-
-    Args:
-        function: that it is in.
-        line: its number.
-    """
+    """The code of a line, empty where there is no source."""
     place = line - function.first_line
     source = function.source or ()
     return printable(source[place].strip()) if 0 <= place < len(source) else ""
 
 
 def fitted(line: str, width: int) -> list[str]:
-    """A line cut to 80 columns; in a narrower terminal it is wrapped, so that nothing is lost.
-
-    Args:
-        line: of any length.
-        width: columns, at most 80.
-    """
+    """A line cut to 80 columns; in a narrower terminal it is wrapped, so that nothing is lost."""
     if width == WIDTH or len(line) <= width:
         return [cut(line)]
     text = line.lstrip()
@@ -61,13 +42,7 @@ def fitted(line: str, width: int) -> list[str]:
 
 
 def wrapped(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
-    """Lines that keep a number and its unit together.
-
-    Args:
-        text: a sentence.
-        indent: of the first line; two more columns are that of the others.
-        width: columns.
-    """
+    """Lines that keep a number and its unit together."""
     joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
     further = f"{indent}  "
     lines = textwrap.wrap(

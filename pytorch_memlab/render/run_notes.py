@@ -13,29 +13,17 @@ if TYPE_CHECKING:
 
 
 def run_notes(profile: RecordedProfile) -> list[str]:
-    """A line for each run, and one for each device.
-
-    Args:
-        profile: what was recorded.
-    """
+    """A line for each run, and one for each device."""
     return [*map(run_note, profile.runs), *map(device_note, profile.devices)]
 
 
 def command(run: Run) -> str:
-    """The command line, without the folder of the program.
-
-    Args:
-        run: of the program.
-    """
+    """The command line, without the folder of the program."""
     return printable(" ".join([os.path.basename(run.program) or "a notebook", *run.arguments]))
 
 
 def device_note(measured: MeasuredDevice) -> str:
-    """The peaks of a device.
-
-    Args:
-        measured: the device.
-    """
+    """The peaks of a device."""
     device = measured.device
     kind = f"simulated {device.description}" if device.simulated else device.description
     capacity = f", {prose_size(measured.capacity)}" if measured.capacity else ""
@@ -47,11 +35,7 @@ def device_note(measured: MeasuredDevice) -> str:
 
 
 def run_note(run: Run) -> str:
-    """What ran, when, and how it ended.
-
-    Args:
-        run: of the program.
-    """
+    """What ran, when, and how it ended."""
     label = f"{run.label}: " if run.label else ""
     when = f" on {run.started}" if run.started else ""
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
@@ -61,11 +45,7 @@ def run_note(run: Run) -> str:
 
 
 def ending(run: Run) -> str:
-    """How a run failed; empty if it did not.
-
-    Args:
-        run: of the program.
-    """
+    """How a run failed; empty if it did not."""
     if run.exception:
         return f"ended with {printable(run.exception)}"
     return f"exit status {run.exit_status}" if run.exit_status else ""

@@ -30,11 +30,7 @@ class Texts:
 
 
 def holders_data(holders: PeakHolders) -> dict[str, Any]:
-    """The peak of a device, its blocks, and their stacks.
-
-    Args:
-        holders: of the peak.
-    """
+    """The peak of a device, its blocks, and their stacks."""
     peak = holders.peak
     texts = Texts()
     return {
@@ -50,15 +46,7 @@ def holders_data(holders: PeakHolders) -> dict[str, Any]:
 
 
 def read_holders(data: Checked, run: str = "") -> PeakHolders:
-    """What ``holders_data`` made the object of.
-
-    Args:
-        data: the object.
-        run: label of the run in a merged profile.
-
-    Raises:
-        DamagedError: a field is missing or is not what it has to be.
-    """
+    """What ``holders_data`` made the object of."""
     texts = data.texts("texts")
     stacks = [read_stack(data, frames, texts) for frames in data.lists("stacks")]
     blocks = tuple(read_block(data, fields, texts, len(stacks)) for fields in data.lists("blocks"))
@@ -78,23 +66,12 @@ def read_holders(data: Checked, run: str = "") -> PeakHolders:
 
 
 def stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
-    """The frames of a stack.
-
-    Args:
-        stack: innermost frame first.
-        texts: that get the files and names.
-    """
+    """The frames of a stack."""
     return [[texts.index(one.filename), one.line, texts.index(one.name)] for one in stack]
 
 
 def read_stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
-    """What ``stack_data`` made of a stack.
-
-    Args:
-        data: that has it.
-        frames: of the stack.
-        texts: files and names.
-    """
+    """What ``stack_data`` made of a stack."""
     found = []
     for frame in frames:
         if not isinstance(frame, list) or len(frame) != 3:
@@ -111,12 +88,7 @@ def read_stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stac
 
 
 def block_data(block: Block, texts: Texts) -> list[int | None]:
-    """The fields of a block.
-
-    Args:
-        block: in use.
-        texts: that get the category and the module.
-    """
+    """The fields of a block."""
     return [
         block.address,
         block.size,
@@ -129,14 +101,7 @@ def block_data(block: Block, texts: Texts) -> list[int | None]:
 
 
 def read_block(data: Checked, fields: object, texts: tuple[str, ...], stacks: int) -> Block:
-    """What ``block_data`` made of a block.
-
-    Args:
-        data: that has it.
-        fields: of the block.
-        texts: categories and modules.
-        stacks: how many there are.
-    """
+    """What ``block_data`` made of a block."""
     if not isinstance(fields, list) or len(fields) != _WIDTH:
         raise DamagedError(f"a block has other than {_WIDTH} fields")
     address, size, requested, stack, forward, category, module = fields

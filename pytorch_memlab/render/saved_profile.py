@@ -32,15 +32,7 @@ _BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.pr
 
 
 def render(profile: RecordedProfile) -> str:
-    """The profile as one JSON document.
-
-    Args:
-        profile: what was recorded.
-
-    Returns:
-        An object with ``format``, ``version`` and what ``RecordedProfile`` has; sizes are ints in
-        bytes, times are in seconds.
-    """
+    """The profile as one JSON document."""
     data = {
         "format": FORMAT,
         "version": VERSION,
@@ -65,15 +57,7 @@ def render(profile: RecordedProfile) -> str:
 
 
 def load(text: str, called: str) -> RecordedProfile:
-    """The profile that ``render`` made the text of.
-
-    Args:
-        text: of a file.
-        called: what errors call the file.
-
-    Raises:
-        ProfileError: the text is no saved profile; the message says what it is.
-    """
+    """The profile that ``render`` made the text of."""
     data = _document(text, called)
     saved_format, version = data.get("format"), data.get("version")
     if saved_format == 1 and "tables" in data:

@@ -18,14 +18,7 @@ VERSION: Final = 1
 
 
 def text_of(tests: Mapping[str, MeasuredTest]) -> str:
-    """The tests as one JSON document.
-
-    Args:
-        tests: by their node ids.
-
-    Returns:
-        An object with ``format``, ``version`` and ``tests``; sizes are ints in bytes.
-    """
+    """The tests as one JSON document."""
     data = {
         "format": FORMAT,
         "version": VERSION,
@@ -36,24 +29,12 @@ def text_of(tests: Mapping[str, MeasuredTest]) -> str:
 
 
 def is_tests(text: str) -> bool:
-    """Whether a text is a file of tests, perhaps a damaged one.
-
-    Args:
-        text: of a file.
-    """
+    """Whether a text is a file of tests, perhaps a damaged one."""
     return f'"format": "{FORMAT}"' in text[:200]
 
 
 def load(text: str, called: str) -> dict[str, MeasuredTest]:
-    """The tests that ``text_of`` made the text of.
-
-    Args:
-        text: of a file.
-        called: what errors call the file.
-
-    Raises:
-        ProfileError: the text is no such file; the message says what it is.
-    """
+    """The tests that ``text_of`` made the text of."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
@@ -75,14 +56,7 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
 
 
 def measured_test(data: Checked) -> MeasuredTest:
-    """The memory of one test, from the fields that ``asdict`` made of it.
-
-    Args:
-        data: the fields.
-
-    Raises:
-        DamagedError: a field is missing, or of another type.
-    """
+    """The memory of one test, from the fields that ``asdict`` made of it."""
     return MeasuredTest(
         data.text("device"),
         data.text("gpu"),
@@ -107,9 +81,5 @@ def _holder(data: Checked) -> HoldingLine:
 
 
 def from_report(data: Mapping[str, Any]) -> MeasuredTest:
-    """The memory of a test that another process measured.
-
-    Args:
-        data: as ``asdict`` made it.
-    """
+    """The memory of a test that another process measured."""
     return measured_test(Checked({**data, "holders": [*data["holders"]]}))

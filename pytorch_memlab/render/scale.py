@@ -12,9 +12,6 @@ _EVENT_MARKS: Final = 6
 def byte_marks(highest: int) -> list[int]:
     """Sizes that an axis of bytes marks: 0 and up to six multiples of a power of two.
 
-    Args:
-        highest: bytes at the top of the axis.
-
     >>> [mark // 2**30 for mark in byte_marks(80 * 2**30)]
     [0, 16, 32, 48, 64, 80]
     """
@@ -24,10 +21,6 @@ def byte_marks(highest: int) -> list[int]:
 
 def event_marks(first: int, last: int) -> list[int]:
     """Numbers of events that an axis marks: at most seven, 1, 2 or 5 times a power of ten apart.
-
-    Args:
-        first: at the left end.
-        last: at the right end.
 
     >>> event_marks(0, 1000)
     [0, 200, 400, 600, 800, 1000]

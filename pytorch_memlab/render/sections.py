@@ -12,9 +12,6 @@ _VALUE = 13
 def section_lines(section: Section) -> list[str]:
     """The rows under their headings, and the notes.
 
-    Args:
-        section: what to say.
-
     >>> for line in section_lines(Section("held", ("now",), (("weights", (4096,)),))):
     ...     print(repr(line[-20:]))
     '## held'

@@ -14,13 +14,6 @@ def source_line(filename: str, line: int | None) -> str:
 
     A history may come from elsewhere, so that its names can be of anything: only Python files of a
     usual size are read, and the cells of this notebook.
-
-    Args:
-        filename: as a frame has it.
-        line: its number.
-
-    Returns:
-        The line; empty if there is none.
     """
     if not line or not (filename in linecache.cache or _is_python_file(filename)):
         return ""

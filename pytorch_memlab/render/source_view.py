@@ -31,17 +31,11 @@ _MOST_ROWS: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
-    """The table of a function, with what its lines did.
-
-    Args:
-        table: as it was asked for.
-        entries: its lines, by number.
-        kept: bytes that each line kept itself.
-    """
+    """The table of a function, with what its lines did."""
 
     table: FunctionTable
-    entries: Mapping[int, LineEntry]
-    kept: Mapping[int, int]
+    entries: Mapping[int, LineEntry]  # its lines, by number
+    kept: Mapping[int, int]  # bytes that each line kept itself
 
     @property
     def adds(self) -> int:
@@ -66,41 +60,22 @@ class MeasuredTable:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A line of code.
-
-    Args:
-        number: in the file.
-        mark: behind the number.
-        said: what the mark means here.
-        cells: texts of the columns; None where the line was not measured.
-        kept: text of the gutter.
-        bar: style of the gutter's bar; empty for none.
-        code: with its elements.
-        failure: what stands behind the code; empty for nothing.
-        is_peak: whether the device held the most here.
-        is_linked: whether the page has links to it; the script gives others their addresses.
-    """
+    """A line of code."""
 
     number: int
     mark: str
     said: str
-    cells: list[str] | None
+    cells: list[str] | None  # texts of the columns; None where the line was not measured
     kept: str
-    bar: str
+    bar: str  # style of the gutter's bar; empty for none
     code: Markup
-    failure: str
+    failure: str  # what stands behind the code; empty for nothing
     is_peak: bool
-    is_linked: bool
+    is_linked: bool  # whether the page has links to it; the script gives others their addresses
 
 
 def anchor_of(number: int, tables: Sequence[MeasuredTable], line: tuple[str, int]) -> str:
-    """The id of a line on the page; empty if it is in none of the tables.
-
-    Args:
-        number: of the device on the page.
-        tables: of the functions.
-        line: its file and number.
-    """
+    """The id of a line on the page; empty if it is in none of the tables."""
     file, at = line
     for place, one in enumerate(tables):
         if one.table.function.filename == file and at in one.entries:
@@ -118,14 +93,7 @@ def fragment(
     columns: Sequence[str],
     peak: tuple[str, int] | None,
 ) -> Fragment:
-    """The functions of one device as a part of a page.
-
-    Args:
-        number: of the device on the page.
-        tables: of the functions.
-        columns: of the tables.
-        peak: file and line at which the device held the most; None if that is not known.
-    """
+    """The functions of one device as a part of a page."""
     asked = () if tuple(columns) == _DEFAULT_COLUMNS else columns
     places = [place for place, name in enumerate(columns) if name in asked]
     places = [place for place in places if columns[place] not in _IN_EVERY_TABLE]

@@ -16,14 +16,7 @@ _SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 
 
 def render(peaks: Sequence[PeakHolders]) -> str:
-    """A profile for each GPU, whose weights add up to its peak.
-
-    Args:
-        peaks: of the GPUs.
-
-    Returns:
-        A JSON document, as the schema that it names describes it.
-    """
+    """A profile for each GPU, whose weights add up to its peak."""
     numbers: dict[Frame, int] = {}
     profiles = [_profile(holders, numbers) for holders in peaks]
     return json.dumps(

@@ -27,13 +27,7 @@ _LEAST_CODE_WIDTH = 24
 
 
 def write(report: Report, stream: TextIO) -> None:
-    """Write the report to a stream in the form that suits it.
-
-    Args:
-        report: what was measured.
-        stream: coloured where it is a terminal; plain text, uncut, where it is none, and where
-            the environment says ``NO_COLOR`` or ``TERM=dumb``.
-    """
+    """Write the report to a stream in the form that suits it."""
     if not is_colourful(stream) or not report.tables:
         stream.write(text.render(report))
         return
@@ -43,15 +37,7 @@ def write(report: Report, stream: TextIO) -> None:
 
 
 def render(report: Report, width: int = 80) -> str:
-    """The report as a terminal shows it, with escape codes for the colours.
-
-    Args:
-        report: what was measured.
-        width: columns of the terminal.
-
-    Returns:
-        Text whose lines are no longer than the width, unless the values alone are.
-    """
+    """The report as a terminal shows it, with escape codes for the colours."""
     if not report.tables:
         return text.render(report)
     from rich.console import Console

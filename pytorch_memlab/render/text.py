@@ -18,14 +18,7 @@ from pytorch_memlab.render.sections import section_lines
 
 
 def render(report: Report) -> str:
-    """The tables, each with what a simulation did not know of its lines, sections, then notes.
-
-    Args:
-        report: what was measured.
-
-    Returns:
-        Text that ends in one newline; why there is no data where there are no tables.
-    """
+    """The tables, each with what a simulation did not know of its lines, sections, then notes."""
     sections = "".join("\n\n\n" + "\n".join(section_lines(section)) for section in report.sections)
     if not report.tables:
         return "\n".join(no_data(report)) + sections + "\n"
@@ -38,15 +31,7 @@ def render(report: Report) -> str:
 
 
 def value_columns(table: FunctionTable, columns: Sequence[str]) -> list[list[str]]:
-    """The cells of each column, three head rows first, made equally wide.
-
-    Args:
-        table: the lines.
-        columns: names of the columns, in the order of the table's values.
-
-    Returns:
-        For each column, then for the line numbers, three head cells and one for each line.
-    """
+    """The cells of each column, three head rows first, made equally wide."""
     lines = source_lines(table)
     blank = (None,) * len(columns)
     rows = [table.rows.get(line, blank) for line in lines]
@@ -69,11 +54,7 @@ def _table(table: FunctionTable, columns: Sequence[str]) -> list[str]:
 
 
 def line_marks(table: FunctionTable) -> list[str]:
-    """What stands behind the numbers of the lines: three head cells and one for each line.
-
-    Args:
-        table: the lines.
-    """
+    """What stands behind the numbers of the lines: three head cells and one for each line."""
     return ["", "", "", *(line_mark(table, line) for line in source_lines(table))]
 
 

@@ -29,15 +29,7 @@ _FAR: Final = 4
 
 
 def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -> str:
-    """Timelines as a page of their own, which loads nothing from elsewhere.
-
-    Args:
-        timelines: of the GPUs.
-        title: of the page.
-
-    Returns:
-        An HTML document.
-    """
+    """Timelines as a page of their own, which loads nothing from elsewhere."""
     several_runs = len({one.run for one in timelines}) > 1
     return page(
         title,
@@ -46,12 +38,7 @@ def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -
 
 
 def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
-    """A timeline as a part of a page.
-
-    Args:
-        timeline: of one GPU.
-        place: on the page, if there may be two of one index: each has another; None for the index.
-    """
+    """A timeline as a part of a page."""
     shown = Scene(timeline)
     points = [point + 1 for point in timeline.points]
     sums = shown.stacked()
@@ -93,11 +80,7 @@ def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
 
 
 def heading(timeline: Timeline) -> str:
-    """What a picture of the timeline is called: the GPU and its peak.
-
-    Args:
-        timeline: of one GPU.
-    """
+    """What a picture of the timeline is called: the GPU and its peak."""
     point = timeline.points[timeline.peak]
     moment = "before the first event" if point < 0 else f"event {point + 1:,}"
     return (
@@ -109,23 +92,12 @@ def heading(timeline: Timeline) -> str:
 
 
 def peak_place(timeline: Timeline) -> tuple[str, str]:
-    """The line of the program at the peak, such as ``train.py:12 step``, and its source.
-
-    Args:
-        timeline: of one GPU.
-
-    Returns:
-        Two texts, each empty if it is not known.
-    """
+    """The line of the program at the peak, such as ``train.py:12 step``, and its source."""
     return _place(timeline.frames[timeline.peak])
 
 
 def capacity_text(timeline: Timeline) -> str:
-    """What the GPU has; empty if that is not known.
-
-    Args:
-        timeline: of one GPU.
-    """
+    """What the GPU has; empty if that is not known."""
     if timeline.capacity is None:
         return ""
     above = "" if Scene(timeline).capacity_shown else ", above the picture"
@@ -133,11 +105,7 @@ def capacity_text(timeline: Timeline) -> str:
 
 
 def step_note(timeline: Timeline) -> str:
-    """What the marks of steps are; empty if there are none.
-
-    Args:
-        timeline: of one GPU.
-    """
+    """What the marks of steps are; empty if there are none."""
     count, every = len(timeline.steps), _every(timeline)
     if not count:
         return ""
@@ -146,11 +114,7 @@ def step_note(timeline: Timeline) -> str:
 
 
 def band_colours(timeline: Timeline) -> list[int]:
-    """The number of the colour of each band: always the same for a category.
-
-    Args:
-        timeline: of one GPU.
-    """
+    """The number of the colour of each band: always the same for a category."""
     if timeline.by == "category":
         numbers = {category.value: number for number, category in enumerate(Category)}
         return [numbers[band.name] for band in timeline.bands]
@@ -161,11 +125,7 @@ def band_colours(timeline: Timeline) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a picture of a timeline shows, and where.
-
-    Args:
-        timeline: of one GPU.
-    """
+    """What a picture of a timeline shows, and where."""
 
     timeline: Timeline
 

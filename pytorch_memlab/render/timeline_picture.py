@@ -25,28 +25,12 @@ _LONGEST_TITLE: Final = 90
 
 
 def svg(timelines: Sequence[Timeline], title: str = "") -> bytes:
-    """Timelines as an SVG picture, one below the other.
-
-    Args:
-        timelines: of the GPUs.
-        title: above them, such as the program and its GPU.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """Timelines as an SVG picture, one below the other."""
     return _picture(timelines, title, "svg")
 
 
 def png(timelines: Sequence[Timeline], title: str = "") -> bytes:
-    """Timelines as a PNG picture, one below the other.
-
-    Args:
-        timelines: of the GPUs.
-        title: above them, such as the program and its GPU.
-
-    Raises:
-        UsageError: matplotlib is not installed.
-    """
+    """Timelines as a PNG picture, one below the other."""
     return _picture(timelines, title, "png")
 
 

@@ -17,19 +17,7 @@ if TYPE_CHECKING:
 def file_writer(
     path: str, otherwise: Callable[[Report], str] | None = None
 ) -> Callable[[Report], None]:
-    """What writes a report, checked before there is one.
-
-    Args:
-        path: a file ending in ``.txt``, ``.html`` or ``.json``.
-        otherwise: the renderer for a name with another ending or none.
-
-    Returns:
-        a function of the report. The path stays what it was if the program changes its folder. It
-        raises ``UsageError`` too if the file cannot be written after all.
-
-    Raises:
-        UsageError: another ending without a renderer for it, or no file can be written there.
-    """
+    """What writes a report, checked before there is one."""
     render = renderer_for(path, otherwise)
     check_writable(path)
     file = Path(path).absolute()

@@ -22,17 +22,7 @@ def text(
     peaking: Sequence[RankedLine],
     rows: int,
 ) -> str:
-    """Both lists, and the run that they are of.
-
-    Args:
-        profile: what was recorded.
-        keeping: lines that kept memory, the largest first.
-        peaking: lines with peaks, the highest first.
-        rows: how many of each to show.
-
-    Returns:
-        Lines of at most 80 columns, but for the notes at the end.
-    """
+    """Both lists, and the run that they are of."""
     several = len(profile.devices) > 1
     parts = [
         _list("lines that keep most, without the functions that they call:", keeping, rows, several)

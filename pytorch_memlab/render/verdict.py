@@ -17,11 +17,7 @@ _WITHOUT_ROOM = (Outcome.DOES_NOT_FIT, Outcome.HANDLED)
 
 
 def sentence(verdict: DeviceVerdict) -> str:
-    """The memory that was needed, the memory that there is, and whether that is enough.
-
-    Args:
-        verdict: on one device.
-    """
+    """The memory that was needed, the memory that there is, and whether that is enough."""
     one = verdict.measured
     free = "" if verdict.outcome in _WITHOUT_ROOM else f", {prose_size(verdict.free)} free"
     return (
@@ -31,11 +27,7 @@ def sentence(verdict: DeviceVerdict) -> str:
 
 
 def sentences(verdicts: Sequence[DeviceVerdict]) -> list[str]:
-    """A sentence for each device, with its name where there are several.
-
-    Args:
-        verdicts: on the devices of one run.
-    """
+    """A sentence for each device, with its name where there are several."""
     if len(verdicts) < 2:
         return [*map(sentence, verdicts)]
     return [f"{printable(one.measured.device.name)}: {sentence(one)}" for one in verdicts]
