@@ -17,19 +17,11 @@ class Change:
     """What a table calls it."""
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The arguments of the program.
-
-        Args:
-            argv: those that it would have without this change, without its own name.
-        """
+        """The arguments of the program."""
         return tuple(argv)
 
     def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The keyword arguments of a function that is run in place of a program.
-
-        Args:
-            keywords: those that it would have without this change.
-        """
+        """The keyword arguments of a function that is run in place of a program."""
         return keywords
 
     def environment(self) -> Mapping[str, str]:

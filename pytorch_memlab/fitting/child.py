@@ -42,34 +42,18 @@ def can_fork() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Request, Result]):
-    """Something to do in a process of its own.
-
-    Args:
-        function: of a module.
-        request: its argument.
-        lost: makes the result of a process that ended without one, from its exit status; negative
-            for a signal.
-        output: file for what it prints; empty for none.
-    """
+    """Something to do in a process of its own."""
 
     function: Callable[[Request], Result]
     request: Request
+    # makes the result of a process that ended without one, from its exit status; negative for a
+    # signal
     lost: Callable[[int], Result]
-    output: str = ""
+    output: str = ""  # file for what it prints; empty for none
 
 
 def run_in_child(work: Work[Request, Result]) -> Result:
-    """Do something in a process of its own.
-
-    Args:
-        work: what is done.
-
-    Returns:
-        What the function returned there.
-
-    Raises:
-        UsageError: it cannot be sent to another process.
-    """
+    """Do something in a process of its own."""
     return next(run_in_children([work], 1))[1]
 
 
@@ -79,16 +63,6 @@ def run_in_children(
     """Do several things in processes of their own, some at a time.
 
     Processes that still run when this is closed or fails are ended.
-
-    Args:
-        works: what is done.
-        processes: how many may run at once.
-
-    Yields:
-        The index of each and what it returned, in the order in which they end.
-
-    Raises:
-        UsageError: one cannot be sent to another process.
     """
     start: type[_Fork | _NewPython] = _Fork if can_fork() else _NewPython
     with ExitStack() as exits:
@@ -118,11 +92,7 @@ def _end(running: dict[int, _Child]) -> None:
 
 
 class _Child:
-    """A process that writes a result.
-
-    Args:
-        result: path of the file for it.
-    """
+    """A process that writes a result."""
 
     def __init__(self, result: str) -> None:
         self._path = result

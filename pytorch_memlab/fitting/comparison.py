@@ -28,43 +28,24 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a program is run.
-
-    Args:
-        changes: of the program.
-        steps: optimizer steps after which it ends; None for when its peak has settled.
-        num_gpus: how many GPUs there are.
-        context: bytes of the CUDA context; None for the estimate that goes with each GPU.
-        others: bytes that other processes hold.
-        processes: how many runs there may be at once; None for as many as there are processors.
-        output: folder for what the program prints, with a file for each run; empty for none.
-    """
+    """How a program is run."""
 
     changes: tuple[Change, ...] = ()
+    # optimizer steps after which it ends; None for when its peak has settled
     steps: int | None = None
     num_gpus: int = 1
+    # bytes of the CUDA context; None for the estimate that goes with each GPU
     context: int | None = None
-    others: int = 0
+    others: int = 0  # bytes that other processes hold
+    # how many runs there may be at once; None for as many as there are processors
     processes: int | None = None
-    output: str = ""
+    output: str = ""  # folder for what the program prints, with a file for each run; empty for none
 
 
 def compare_gpus(
     target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
 ) -> Generator[tuple[int, Verdict], None, None]:
-    """Whether a program fits on each of several GPUs.
-
-    Args:
-        target: the program.
-        gpus: names and GPUs.
-        settings: how it is run.
-
-    Yields:
-        The index of each GPU, and its verdict, as soon as it is known.
-
-    Raises:
-        UsageError: the program cannot be started.
-    """
+    """Whether a program fits on each of several GPUs."""
     yield from _Comparison(target, gpus, settings).verdicts()
 
 

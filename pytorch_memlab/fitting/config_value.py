@@ -38,17 +38,7 @@ class _NoSuchKeyError(Exception):
 
 
 def changed_text(path: str, text: str, key: str, value: Value) -> str:
-    """The text of a file with another value.
-
-    Args:
-        path: of the file; its ending says what it holds.
-        text: of the file.
-        key: where the value stands: names with dots between them, and numbers in lists.
-        value: the other value.
-
-    Raises:
-        UsageError: the file does not hold what its ending says, or has no such key.
-    """
+    """The text of a file with another value."""
     change = FORMATS[os.path.splitext(path)[1].lower().removeprefix(".")]
     try:
         return change(text, key.split("."), value)

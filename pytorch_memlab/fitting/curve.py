@@ -8,48 +8,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, order=True)
 class Point:
-    """The peak at one value.
-
-    Args:
-        value: of the variable.
-        peak: bytes.
-    """
+    """The peak at one value."""
 
     value: int
-    peak: int
+    peak: int  # bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """The line through the last points of a curve, where it decides what fits.
+    """The line through the last points of a curve, where it decides what fits."""
 
-    Args:
-        base: bytes at the value 0.
-        per_item: bytes for each one more.
-        points: that the line is for, by value.
-        error: bytes by which the point farthest from the line is off.
-    """
-
-    base: float
-    per_item: float
-    points: tuple[Point, ...]
-    error: float
+    base: float  # bytes at the value 0
+    per_item: float  # bytes for each one more
+    points: tuple[Point, ...]  # that the line is for, by value
+    error: float  # bytes by which the point farthest from the line is off
 
     def at(self, value: int) -> float:
-        """Bytes at a value.
-
-        Args:
-            value: any.
-        """
+        """Bytes at a value."""
         return self.base + self.per_item * value
 
 
 def line_through(first: Point, second: Point) -> tuple[float, float]:
     """Base and bytes per item of the line through two points of different values.
-
-    Args:
-        first: one point.
-        second: the other one.
 
     >>> line_through(Point(1, 12), Point(3, 16))
     (10.0, 2.0)
@@ -60,12 +40,6 @@ def line_through(first: Point, second: Point) -> tuple[float, float]:
 
 def fitted_line(points: Iterable[Point]) -> Line | None:
     """The line of least squares.
-
-    Args:
-        points: of a curve.
-
-    Returns:
-        The line; None for less than two values.
 
     >>> line = fitted_line([Point(1, 12), Point(3, 16), Point(5, 20)])
     >>> line.base, line.per_item, line.error
@@ -88,10 +62,6 @@ def fitted_line(points: Iterable[Point]) -> Line | None:
 def interpolated(points: Sequence[Point], value: int) -> float | None:
     """The height of a curve at a value between two of its points; None outside.
 
-    Args:
-        points: of the curve, by value.
-        value: any.
-
     >>> interpolated([Point(1, 10), Point(3, 20)], 2), interpolated([Point(1, 10)], 2)
     (15.0, None)
     """
@@ -113,12 +83,6 @@ def upper_line(points: Iterable[Point]) -> Line | None:
 
     A curve may begin flat, where the step of an optimizer holds more than the activations. The
     line goes through as many of the last points as lie within 0.5 % of it.
-
-    Args:
-        points: of a curve.
-
-    Returns:
-        The line; None for less than two values.
 
     >>> line = upper_line([Point(1, 50), Point(2, 50), Point(20, 60), Point(30, 70)])
     >>> line.base, line.per_item, [point.value for point in line.points]

@@ -118,11 +118,7 @@ def fit(
 
 
 def fit_frame(report: FitReport) -> FitFrame:
-    """The verdicts as a frame.
-
-    Args:
-        report: what was found.
-    """
+    """The verdicts as a frame."""
     rows = [_row(one) for one in report.verdicts]
     frame = FitFrame(rows, columns=list(_COLUMNS), index=_index(report.verdicts))
     frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out

@@ -12,24 +12,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Something that a GPU decides about kernels. See Note [Decisions of a GPU].
-
-    Args:
-        function: that decides.
-        arguments: beside the GPU.
-        keywords: names and values of its keyword arguments.
-    """
+    """Something that a GPU decides about kernels. See Note [Decisions of a GPU]."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
     keywords: tuple[tuple[str, Any], ...]
 
     def made_by(self, gpu: GPU) -> Any:
-        """What a GPU decides; equal to nothing else where it cannot.
-
-        Args:
-            gpu: the GPU.
-        """
+        """What a GPU decides; equal to nothing else where it cannot."""
         try:
             return self.function(gpu, *self.arguments, **dict(self.keywords))
         except Exception:
@@ -41,11 +31,6 @@ def runs_alike(one: GPU, other: GPU, reads: Collection[Any]) -> bool:
 
     What runs follows from the properties that the program and the simulated kernels read, and from
     what functions of the GPU decide: where these are equal, the same happens.
-
-    Args:
-        one: the GPU that the program ran on.
-        other: the other one.
-        reads: names of properties that were read on ``one``, and its decisions.
     """
     return all(
         read.made_by(one) == read.made_by(other)

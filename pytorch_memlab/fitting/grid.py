@@ -54,21 +54,11 @@ _MOST_COMBINATIONS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is known of the largest value on one GPU.
-
-    Args:
-        name: of the GPU, as the user wrote it.
-        gpu: the GPU.
-        room: bytes of it that PyTorch can have.
-        others: values of the other variables.
-        largest: the value, and what was tried.
-        verdicts: of the values that ran.
-        is_proven: whether the search came to its end.
-    """
+    """What is known of the largest value on one GPU."""
 
     name: str
     gpu: GPU
-    room: int
+    room: int  # bytes of it that PyTorch can have
     others: tuple[Value, ...]
     largest: Largest
     verdicts: Mapping[int, Verdict]
@@ -97,10 +87,6 @@ class Curve:
 
     That is the least memory that PyTorch's allocator serves all requests with. With more, it keeps
     more in its cache.
-
-    Args:
-        names: of the GPUs.
-        points: all values that ran on one of them.
     """
 
     names: tuple[str, ...]
@@ -114,11 +100,7 @@ class Curve:
         return interpolated(self.points, value)
 
     def is_near(self, other: Curve) -> bool:
-        """Whether two curves differ by less than 2 % where both are known.
-
-        Args:
-            other: the other one.
-        """
+        """Whether two curves differ by less than 2 % where both are known."""
         pairs = [(self.at(point.value), point.peak) for point in other.points]
         pairs += [(other.at(point.value), point.peak) for point in self.points]
         known = [(a, b) for a, b in pairs if a is not None]
@@ -132,23 +114,13 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridReport:
-    """What is known of the largest values on several GPUs.
-
-    Args:
-        program: its name and arguments.
-        variable: that was searched.
-        others: the other variables.
-        combinations: values of the others, in the order in which they were given.
-        answers: by combination, then by the memory of the GPU.
-        trials: all runs, in their order.
-        reads: properties of GPUs that decided what ran.
-    """
+    """What is known of the largest values on several GPUs."""
 
     program: str
     variable: Variable
     others: tuple[Variable, ...]
     combinations: tuple[tuple[Value, ...], ...]
-    answers: tuple[Answer, ...]
+    answers: tuple[Answer, ...]  # by combination, then by the memory of the GPU
     trials: tuple[Trial, ...]
     reads: frozenset[str]
 
@@ -164,19 +136,11 @@ class GridReport:
         return next(iter(problems), None) if all(problems) else None
 
     def of(self, others: tuple[Value, ...]) -> tuple[Answer, ...]:
-        """The answers of one combination, by the memory of the GPU.
-
-        Args:
-            others: values of the other variables.
-        """
+        """The answers of one combination, by the memory of the GPU."""
         return tuple(one for one in self.answers if one.others == others)
 
     def curves(self, others: tuple[Value, ...]) -> tuple[Curve, ...]:
-        """The curves of one combination: one for all GPUs whose needs differ by less than 2 %.
-
-        Args:
-            others: values of the other variables.
-        """
+        """The curves of one combination: one for all GPUs whose needs differ by less than 2 %."""
         found: list[Curve] = []
         for alike in self._alike(self.of(others)):
             curve = _curve(alike)
@@ -234,18 +198,7 @@ def _curve(alike: Sequence[Answer]) -> Curve:
 
 
 class GridSearch:
-    """Searches the largest value on several GPUs.
-
-    Args:
-        target: the program.
-        gpus: names and GPUs.
-        variables: the first one that is a range of numbers is searched; the others take each of
-            their values.
-        settings: how the program is run.
-
-    Raises:
-        UsageError: no variable has numbers, or there are too many combinations.
-    """
+    """Searches the largest value on several GPUs."""
 
     def __init__(
         self,
@@ -273,14 +226,7 @@ class GridSearch:
         ]
 
     def run(self, told: Callable[[int, str], object] | None = None) -> None:
-        """Search until everything is known.
-
-        Args:
-            told: called after each run with the number of runs, and the values of the latest one.
-
-        Raises:
-            UsageError: the program cannot be started.
-        """
+        """Search until everything is known."""
         for requests in iter(self._needed, []):
             for values in self._runs.run(requests):
                 if told is not None:
@@ -337,16 +283,7 @@ class GridSearch:
 
 
 class _GPUSearch:
-    """The search on one GPU.
-
-    Args:
-        name: of the GPU.
-        gpu: the GPU.
-        room: bytes of it that PyTorch can have.
-        variable: that is searched.
-        others: values of the other variables.
-        changes: that set these.
-    """
+    """The search on one GPU."""
 
     def __init__(
         self,
@@ -368,11 +305,7 @@ class _GPUSearch:
         self.is_done = False
 
     def start(self, hints: Sequence[Point]) -> None:
-        """Begin, unless it has begun.
-
-        Args:
-            hints: of the curve, from another GPU.
-        """
+        """Begin, unless it has begun."""
         if self._search is None:
             self._search = Search(self._variable.numbers or (), self._room, hints, _SLACK)
 
@@ -381,11 +314,7 @@ class _GPUSearch:
         return (*self._changes, self._variable.place.set_to(value))
 
     def advance(self, runs: _Runs, settings: Settings) -> tuple[int, ...]:
-        """Go on as far as runs are there.
-
-        Returns:
-            Values of runs that are missing; the first one is needed.
-        """
+        """Go on as far as runs are there."""
         search = self._search
         if search is None or self.is_done:
             return ()
@@ -435,12 +364,7 @@ class _GPUSearch:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """A trial, and the last line that its program printed before it failed.
-
-    Args:
-        trial: of the program.
-        last_line: of its output, if it failed.
-    """
+    """A trial, and the last line that its program printed before it failed."""
 
     trial: Trial
     last_line: str
@@ -466,12 +390,7 @@ def _is_unread(finding: object) -> bool:
 
 
 class _Runs:
-    """All runs of a program so far.
-
-    Args:
-        target: the program.
-        settings: how it is run.
-    """
+    """All runs of a program so far."""
 
     def __init__(self, target: Target, settings: Settings) -> None:
         self._target = target
@@ -496,12 +415,7 @@ class _Runs:
         )
 
     def needed(self, trial: Trial, device: int) -> int:
-        """Bytes with which a run without limit would just fit; 0 for another one.
-
-        Args:
-            trial: the run.
-            device: index of its GPU.
-        """
+        """Bytes with which a run without limit would just fit; 0 for another one."""
         key = (id(trial), device)
         if key not in self._needed:
             is_limited = trial.capacity != UNLIMITED or trial.history is None
@@ -582,9 +496,6 @@ def _last_line(path: str) -> str:
 def error_line(text: str) -> str:
     r"""The line of a traceback that says what the error is.
 
-    Args:
-        text: a traceback, or one line.
-
     >>> error_line('Traceback ...\n  File "a.py", line 1\n    f()\nValueError: no\nnot so\n')
     'ValueError: no'
     """
@@ -594,14 +505,7 @@ def error_line(text: str) -> str:
 
 
 def check_variables(variables: Sequence[Variable]) -> Variable:
-    """The variable whose largest value is searched: the first range, or else the first numbers.
-
-    Args:
-        variables: all of them.
-
-    Raises:
-        UsageError: none has numbers, two have the same name, or there are too many combinations.
-    """
+    """The variable whose largest value is searched: the first range, or else the first numbers."""
     names = [one.name for one in variables]
     for name in names:
         if names.count(name) > 1:
@@ -624,9 +528,6 @@ def check_variables(variables: Sequence[Variable]) -> Variable:
 
 def values_of_other(variable: Variable) -> tuple[Value, ...]:
     """All values of a variable that is not searched; of a range without a step, its doublings.
-
-    Args:
-        variable: one that is not searched.
 
     >>> from pytorch_memlab.fitting.variable import read_variable
     >>> values_of_other(read_variable("--length=128:1000"))

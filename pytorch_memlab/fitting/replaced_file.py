@@ -16,12 +16,7 @@ from ..simulation.patches import Patches
 
 
 class _Content(io.BytesIO):
-    """An open file of which only the content is there.
-
-    Args:
-        content: of the file.
-        name: what ``open`` was given.
-    """
+    """An open file of which only the content is there."""
 
     def __init__(self, content: bytes, name: Any) -> None:
         super().__init__(content)
@@ -35,11 +30,6 @@ def replaced_file(
     """Let this process read something else where it reads a file, or imports it.
 
     Who opens the file to write it, or opens it without Python's ``open``, gets the file itself.
-
-    Args:
-        path: of the file.
-        content: what is read.
-        was_read: called each time that it is read.
     """
     real = os.path.realpath(path)
     base = os.path.basename(real)

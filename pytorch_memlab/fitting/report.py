@@ -15,21 +15,13 @@ _HARMLESS = ("0", "equal")
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Whether a program fits on some GPUs.
-
-    Args:
-        program: its name and arguments, or the name of a function.
-        verdicts: those that are known, by the memory of the GPU.
-        unknown: names of GPUs that were not reached.
-        num_gpus: how many GPUs the program had.
-        steps: optimizer steps that were asked for; None for until the peak repeats.
-    """
+    """Whether a program fits on some GPUs."""
 
     program: str
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[Verdict, ...]  # those that are known, by the memory of the GPU
     unknown: tuple[str, ...] = ()
     num_gpus: int = 1
-    steps: int | None = None
+    steps: int | None = None  # optimizer steps that were asked for; None for until the peak repeats
 
     @property
     def fitting(self) -> tuple[Verdict, ...]:
@@ -65,15 +57,7 @@ def fit_report(
     num_gpus: int = 1,
     steps: int | None = None,
 ) -> FitReport:
-    """Put verdicts in the order of the GPUs' memory.
-
-    Args:
-        program: its name and arguments.
-        names: of all GPUs that were asked for.
-        known: indexes and verdicts of those that were reached.
-        num_gpus: how many GPUs the program had.
-        steps: optimizer steps that were asked for.
-    """
+    """Put verdicts in the order of the GPUs' memory."""
     found = dict(known)
     ordered = sorted(found, key=lambda index: (found[index].capacity, index))
     unknown = tuple(name for index, name in enumerate(names) if index not in found)
@@ -82,11 +66,7 @@ def fit_report(
 
 
 def mark(trial: Trial) -> str:
-    """``?`` for a peak that is a lower bound or rests on assumed shapes, ``~`` for an estimate.
-
-    Args:
-        trial: of the program.
-    """
+    """``?`` for a peak that is a lower bound or rests on assumed shapes, ``~`` for an estimate."""
     kinds = {
         gap.kind
         for gap in trial.gaps

@@ -36,41 +36,24 @@ _FIRST_ACCEPTED: Final = (8, 12, 60, 64, 480)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What a trial with one value says of one GPU.
-
-    Args:
-        value: of the variable.
-        fits: whether the program fits.
-        active: bytes in use at the peak, where memory has no limit.
-        reserved: bytes reserved at the peak, where memory has no limit.
-        needed: bytes with which the program would just fit, for guesses; 0 for ``reserved``.
-        problem: why the program does not run with this value; None if it runs.
-        is_final: whether the problem is one of all values, such as an unknown option.
-    """
+    """What a trial with one value says of one GPU."""
 
     value: int
     fits: bool
-    active: int = 0
-    reserved: int = 0
-    needed: int = 0
-    problem: str | None = None
-    is_final: bool = False
+    active: int = 0  # bytes in use at the peak, where memory has no limit
+    reserved: int = 0  # bytes reserved at the peak, where memory has no limit
+    needed: int = 0  # bytes with which the program would just fit, for guesses; 0 for ``reserved``
+    problem: str | None = None  # why the program does not run with this value; None if it runs
+    is_final: bool = False  # whether the problem is one of all values, such as an unknown option
 
 
 @dataclass(frozen=True, slots=True)
 class Largest:
-    """The largest value with which a program fits on a GPU.
+    """The largest value with which a program fits on a GPU."""
 
-    Args:
-        value: the largest that fits; None if none does.
-        tried: all values that were tried, in ascending order.
-        step: the program takes only multiples of it; 1 if it takes every value.
-        is_upper_end: whether no larger value may be tried.
-    """
-
-    value: int | None
+    value: int | None  # the largest that fits; None if none does
     tried: tuple[Tried, ...]
-    step: int
+    step: int  # the program takes only multiples of it; 1 if it takes every value
     is_upper_end: bool
 
     @property
@@ -100,15 +83,7 @@ def largest(
     hints: Iterable[Point] = (),
     slack: int = 0,
 ) -> Largest:
-    """Find the largest value that fits, with few trials. See Note [Proven by trials].
-
-    Args:
-        values: that may be tried, in ascending order.
-        attempt: runs a trial.
-        available: bytes that PyTorch can have on the GPU.
-        hints: bytes that values need on other GPUs, for the first guess.
-        slack: bytes by which the needs of neighbours may differ from a line.
-    """
+    """Find the largest value that fits, with few trials. See Note [Proven by trials]."""
     search = Search(values, available, hints, slack)
     while wanted := search.wanted():
         search.tell(attempt(wanted[0]))
@@ -116,14 +91,7 @@ def largest(
 
 
 class Search:
-    """A search that says what it wants tried, and is told what came of it.
-
-    Args:
-        values: that may be tried, in ascending order.
-        available: bytes that PyTorch can have on the GPU.
-        hints: bytes that values need on other GPUs, for the first guess.
-        slack: bytes by which the needs of neighbours may differ from a line.
-    """
+    """A search that says what it wants tried, and is told what came of it."""
 
     def __init__(
         self,
@@ -155,11 +123,7 @@ class Search:
         return self._beyond()
 
     def tell(self, found: Tried) -> None:
-        """What a trial gave.
-
-        Args:
-            found: with a value that was wanted.
-        """
+        """What a trial gave."""
         self._tried[found.value] = found
         self._step = self._multiples() or self._step
         self._times_from_end += found.value == self._from_end

@@ -35,15 +35,10 @@ LONGEST_CYCLE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class StepPeak:
-    """The peaks of one step, over all GPUs of the program.
+    """The peaks of one step, over all GPUs of the program."""
 
-    Args:
-        requested: bytes that the program had requested and not freed, of each GPU.
-        reserved: bytes of all segments, of each GPU.
-    """
-
-    requested: tuple[int, ...]
-    reserved: tuple[int, ...]
+    requested: tuple[int, ...]  # bytes that the program had requested and not freed, of each GPU
+    reserved: tuple[int, ...]  # bytes of all segments, of each GPU
 
 
 class TrialDone(SystemExit):
@@ -51,11 +46,7 @@ class TrialDone(SystemExit):
 
 
 class StepPeaks:
-    """The peaks of the steps of a program, from events of the allocators.
-
-    Args:
-        machine: the simulated GPUs.
-    """
+    """The peaks of the steps of a program, from events of the allocators."""
 
     def __init__(self, machine: Machine) -> None:
         self._gpus = [_GPUPeak() for _ in machine.gpus]
@@ -103,9 +94,6 @@ class _GPUPeak:
 def cycle_of(peaks: list[StepPeak]) -> int:
     """How many steps make up the cycle that has repeated; 0 if none has.
 
-    Args:
-        peaks: of each step, the first one too, which is not compared.
-
     >>> def steps(*sizes):
     ...     return [StepPeak((size,), (8,)) for size in sizes]
     >>> cycle_of(steps(5, 7)), cycle_of(steps(5, 7, 7)), cycle_of(steps(5, 7, 6, 7, 6))
@@ -119,13 +107,7 @@ def cycle_of(peaks: list[StepPeak]) -> int:
 
 
 class Stop:
-    """Ends the program when its peak has settled, or after a number of steps.
-
-    Args:
-        peaks: told of each step.
-        steps: after how many steps the program ends; None for when its peak has settled.
-        done: called once before the program ends, with whether the peak has settled.
-    """
+    """Ends the program when its peak has settled, or after a number of steps."""
 
     def __init__(self, peaks: StepPeaks, steps: int | None, done: Callable[[bool], object]) -> None:
         self._peaks = peaks
@@ -153,20 +135,12 @@ class Stop:
             hook.remove()
 
     def end_call(self, steps_before: int) -> None:
-        """A call has ended: a step, if no optimizer has stepped in it.
-
-        Args:
-            steps_before: steps that had ended before it.
-        """
+        """A call has ended: a step, if no optimizer has stepped in it."""
         if len(self._peaks.all) == steps_before:
             self.end_step()
 
     def end_step(self) -> None:
-        """A step has ended.
-
-        Raises:
-            SystemExit: it was the last one.
-        """
+        """A step has ended."""
         if not self._ended:
             self._peaks.end_step()
             count = len(self._peaks.all)

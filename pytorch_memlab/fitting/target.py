@@ -26,33 +26,19 @@ class Target(Protocol):
         """Whether a trial may call it again until its peak repeats."""
 
     def check(self) -> None:
-        """Find what is run.
-
-        Raises:
-            UsageError: it cannot be run.
-        """
+        """Find what is run."""
 
     def started(self, changes: Sequence[Change]) -> Any:
-        """Prepare to run it: a context manager around the run, with what runs it.
-
-        Args:
-            changes: of its arguments; the rest of them is made elsewhere.
-        """
+        """Prepare to run it: a context manager around the run, with what runs it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTarget:
-    """A script or a module, run as ``python`` would run it.
-
-    Args:
-        script: path of the file, or name of the module.
-        arguments: of the program, without its name.
-        is_module: whether ``script`` is the name of a module.
-    """
+    """A script or a module, run as ``python`` would run it."""
 
     script: str
-    arguments: tuple[str, ...] = ()
-    is_module: bool = False
+    arguments: tuple[str, ...] = ()  # of the program, without its name
+    is_module: bool = False  # whether ``script`` is the name of a module
 
     is_repeated = False
 
@@ -62,11 +48,7 @@ class ProgramTarget:
         return " ".join([os.path.basename(self.script), *self.arguments])
 
     def check(self) -> None:
-        """Find and compile the program.
-
-        Raises:
-            UsageError: there is no such file or module, or it is no Python.
-        """
+        """Find and compile the program."""
         try:
             with main_program.first_on_path(self._folder()):
                 self._find(self.arguments)
@@ -75,14 +57,7 @@ class ProgramTarget:
 
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
-        """Make the program ``__main__``, with its own ``sys.argv``.
-
-        Args:
-            changes: of its arguments.
-
-        Yields:
-            What runs it.
-        """
+        """Make the program ``__main__``, with its own ``sys.argv``."""
         arguments = self.arguments
         for change in changes:
             arguments = change.arguments(arguments)
@@ -102,12 +77,7 @@ class ProgramTarget:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTarget:
-    """A Python function.
-
-    Args:
-        function: called with the keyword arguments alone.
-        keywords: its keyword arguments.
-    """
+    """A Python function."""
 
     function: Callable[..., object]
     keywords: Mapping[str, Any] = field(default_factory=dict)
@@ -120,24 +90,13 @@ class FunctionTarget:
         return str(getattr(self.function, "__qualname__", None) or repr(self.function))
 
     def check(self) -> None:
-        """Check that it can be called.
-
-        Raises:
-            UsageError: it is no function.
-        """
+        """Check that it can be called."""
         if not callable(self.function):
             raise UsageError(f"fit takes a function to call, not {self.function!r}")
 
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
-        """Prepare the call.
-
-        Args:
-            changes: of its keyword arguments.
-
-        Yields:
-            What calls it.
-        """
+        """Prepare the call."""
         keywords: Mapping[str, Any] = dict(self.keywords)
         for change in changes:
             keywords = change.keywords(keywords)

@@ -61,30 +61,20 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a program did with the memory of its GPUs.
-
-    Args:
-        gpu: that it ran on.
-        ending: how it ended.
-        error: the traceback of the program's error; empty without one.
-        history: every allocation, with its stack; None if no GPU was used or the run failed
-            before the first line.
-        step_peaks: peaks of each step.
-        gaps: what was not counted (``?``), estimated (``~``) or assumed.
-        gpu_reads: what of the GPU decided what ran: names of properties, as attributes of ``GPU``,
-            and each ``Decision``.
-        capacity: bytes of the GPU that the run had; ``UNLIMITED`` for a run without limit.
-        seconds: of processor time.
-        findings: what each change found, in their order.
-    """
+    """What a program did with the memory of its GPUs."""
 
     gpu: GPU
     ending: Ending
-    error: str = ""
+    error: str = ""  # the traceback of the program's error; empty without one
+    # every allocation, with its stack; None if no GPU was used or the run failed before the first
+    # line
     history: AllocationHistory | None = None
     step_peaks: tuple[StepPeak, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    gaps: tuple[Gap, ...] = ()  # what was not counted (``?``), estimated (``~``) or assumed
+    # what of the GPU decided what ran: names of properties, as attributes of ``GPU``, and each
+    # ``Decision``
     gpu_reads: frozenset[Any] = frozenset()
+    # bytes of the GPU that the run had; ``UNLIMITED`` for a run without limit
     capacity: int = UNLIMITED
     seconds: float = 0.0
     findings: tuple[Any, ...] = ()
@@ -102,29 +92,19 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
-    """A trial to run; plain data, but for the function of a target.
-
-    Args:
-        target: what is run.
-        gpu: whose kernels run.
-        changes: of the target.
-        steps: optimizer steps after which it ends; None for when its peak has settled.
-        num_gpus: how many GPUs there are.
-        is_limited: whether the GPU has its own memory; otherwise it never runs out.
-        others: bytes that other processes hold, on a GPU of its own memory.
-        context: bytes of the CUDA context; None for the estimate that goes with the GPU.
-        output: file for what the program prints; empty for none.
-    """
+    """A trial to run; plain data, but for the function of a target."""
 
     target: Target
     gpu: GPU
     changes: tuple[Change, ...] = ()
+    # optimizer steps after which it ends; None for when its peak has settled
     steps: int | None = None
     num_gpus: int = 1
-    is_limited: bool = False
+    is_limited: bool = False  # whether the GPU has its own memory; otherwise it never runs out
+    # bytes of the CUDA context; None for the estimate that goes with the GPU
     context: int | None = None
-    others: int = 0
-    output: str = ""
+    others: int = 0  # bytes that other processes hold, on a GPU of its own memory
+    output: str = ""  # file for what the program prints; empty for none
 
 
 def run_trial(
@@ -136,28 +116,12 @@ def run_trial(
     num_gpus: int = 1,
     is_limited: bool = False,
 ) -> Trial:
-    """Run a program once without values, in a process of its own.
-
-    Args:
-        target: what is run.
-        gpu: whose kernels run.
-        changes: of the target.
-        steps: optimizer steps after which it ends; None for when its peak has settled.
-        num_gpus: how many GPUs there are.
-        is_limited: whether the GPU has its own memory; otherwise it never runs out.
-
-    Raises:
-        UsageError: the program cannot be started.
-    """
+    """Run a program once without values, in a process of its own."""
     return run(TrialRequest(target, gpu, tuple(changes), steps, num_gpus, is_limited))
 
 
 def run(request: TrialRequest) -> Trial:
-    """Run one trial.
-
-    Args:
-        request: the trial.
-    """
+    """Run one trial."""
     _preload()
     return run_in_child(_work(request))
 
@@ -165,15 +129,7 @@ def run(request: TrialRequest) -> Trial:
 def run_all(
     requests: Sequence[TrialRequest], processes: int | None = None
 ) -> Iterator[tuple[int, Trial]]:
-    """Run several trials, some at a time.
-
-    Args:
-        requests: the trials.
-        processes: how many may run at once; None for as many as there are processors.
-
-    Yields:
-        The index of each and the trial, in the order in which they end.
-    """
+    """Run several trials, some at a time."""
     _preload()
     yield from run_in_children([_work(one) for one in requests], processes or processors())
 
@@ -227,13 +183,7 @@ def _trial(request: TrialRequest) -> Trial:
 
 
 class _Run:
-    """The program of a trial on simulated GPUs.
-
-    Args:
-        request: the trial.
-        machine: the GPUs.
-        reads: their properties that were read.
-    """
+    """The program of a trial on simulated GPUs."""
 
     def __init__(self, request: TrialRequest, machine: Machine, reads: GPUReads) -> None:
         from ..history.recorder import Recording

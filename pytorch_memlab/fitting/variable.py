@@ -46,13 +46,7 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """A variable of a program, and the values that it may get.
-
-    Args:
-        place: where the program has it.
-        values: numbers in ascending order, or words.
-        is_range: whether the values are all between two numbers.
-    """
+    """A variable of a program, and the values that it may get."""
 
     place: Place
     values: Sequence[Value]
@@ -73,15 +67,7 @@ class Variable:
 
 
 def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
-    """The variable that a text such as ``--batch-size=1:512`` names.
-
-    Args:
-        text: a name and its values: ``1:512``, ``8:512:8`` with a step, or ``bf16,fp32``.
-        arguments: of the program.
-
-    Raises:
-        UsageError: it is no name and values, or a file cannot be changed so.
-    """
+    """The variable that a text such as ``--batch-size=1:512`` names."""
     match = _OPTION.fullmatch(text.strip()) or _OTHER.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(text)}")
@@ -90,16 +76,7 @@ def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
 
 
 def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Place:
-    """Where a program has a variable. See Note [Where a variable is].
-
-    Args:
-        name: of an option, an environment variable, or a value of a file.
-        between: what stands between an option and its value: ``=`` or blanks.
-        arguments: of the program.
-
-    Raises:
-        UsageError: it is no name, or a file has no such value.
-    """
+    """Where a program has a variable. See Note [Where a variable is]."""
     in_file = _IN_FILE.fullmatch(name)
     if name.startswith("-"):
         is_short = len(name) == 2
@@ -116,15 +93,7 @@ def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Pl
 
 
 def read_values(text: str, whole: str) -> tuple[Sequence[Value], bool]:
-    """Values, and whether they are a range.
-
-    Args:
-        text: of the values.
-        whole: what the user wrote, for the message.
-
-    Raises:
-        UsageError: they are none.
-    """
+    """Values, and whether they are a range."""
     match = _RANGE.fullmatch(text)
     if match is not None:
         first, last = int(match[1]), int(match[2])
@@ -142,17 +111,7 @@ def read_values(text: str, whole: str) -> tuple[Sequence[Value], bool]:
 
 
 def number_range(first: int, last: int, step: int, whole: object) -> range:
-    """All numbers from the first to the last one, which is included.
-
-    Args:
-        first: the smallest.
-        last: the largest that may be.
-        step: between two of them.
-        whole: what the user wrote, for the message.
-
-    Raises:
-        UsageError: there are none.
-    """
+    """All numbers from the first to the last one, which is included."""
     if step < 1:
         raise UsageError(f"{shortened(str(whole))}: a step is 1 or more, not {step}")
     if last < first:
@@ -169,17 +128,7 @@ def number_range(first: int, last: int, step: int, whole: object) -> range:
 
 
 def variables_of(vary: Mapping[str, object], *, is_function: bool) -> list[Variable]:
-    """The variables that ``fit(step, vary=...)`` names.
-
-    Args:
-        vary: by their names, values: two numbers as a tuple, the first and the last of a range; or
-            a ``range``, or a list of numbers or words.
-        is_function: whether the names are keyword arguments of a function; otherwise they are what
-            ``place_of`` takes.
-
-    Raises:
-        UsageError: these are no variables.
-    """
+    """The variables that ``fit(step, vary=...)`` names."""
     if not isinstance(vary, Mapping) or not all(isinstance(name, str) for name in vary):
         raise UsageError(f"vary is a dict such as {{'batch_size': (1, 512)}}, not {quoted(vary)}")
     return [
@@ -212,15 +161,10 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the program.
-
-    Args:
-        name: with its dashes.
-        between: what stands between the name and the value: ``=``, or nothing if they are two
-            arguments.
-    """
+    """An option of the program."""
 
     name: str
+    # what stands between the name and the value: ``=``, or nothing if they are two arguments
     between: str
 
     def set_to(self, value: Value) -> Change:
@@ -258,11 +202,7 @@ def _is_option(word: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentVariable:
-    """A variable of the environment of the program.
-
-    Args:
-        name: of the variable.
-    """
+    """A variable of the environment of the program."""
 
     name: str
 
@@ -283,11 +223,7 @@ class _EnvironmentValue(Change):
 
 @dataclass(frozen=True, slots=True)
 class Keyword:
-    """A keyword argument of a function that is run in place of a program.
-
-    Args:
-        name: of the argument.
-    """
+    """A keyword argument of a function that is run in place of a program."""
 
     name: str
 
@@ -308,13 +244,7 @@ class _KeywordValue(Change):
 
 @dataclass(frozen=True, slots=True)
 class FileValue:
-    """A value of a configuration file or of a script. The file itself is not changed.
-
-    Args:
-        file: its path, as the user wrote it.
-        key: names with dots between them.
-        text: what the file holds.
-    """
+    """A value of a configuration file or of a script. The file itself is not changed."""
 
     file: str
     key: str
@@ -322,11 +252,7 @@ class FileValue:
 
     @classmethod
     def of(cls, file: str, key: str) -> FileValue:
-        """Read the file.
-
-        Raises:
-            UsageError: it cannot be read.
-        """
+        """Read the file."""
         try:
             with open(file, encoding="utf-8") as opened:
                 return cls(file, key, opened.read())
@@ -340,11 +266,7 @@ class FileValue:
         return f"{self.file}:{self.key}"
 
     def check(self, value: Value) -> None:
-        """Find out beforehand whether the file can be changed.
-
-        Raises:
-            UsageError: it holds no such value.
-        """
+        """Find out beforehand whether the file can be changed."""
         changed_text(self.file, self.text, self.key, value)
 
     def set_to(self, value: Value) -> Change:

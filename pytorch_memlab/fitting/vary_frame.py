@@ -54,17 +54,7 @@ def vary_frame(
     variables: Sequence[Variable],
     settings: Settings,
 ) -> VaryFrame:
-    """Search the largest values that fit.
-
-    Args:
-        target: the program.
-        gpus: names and GPUs.
-        variables: of the program.
-        settings: how it is run.
-
-    Raises:
-        UsageError: the variables cannot be searched, or the program cannot be started.
-    """
+    """Search the largest values that fit."""
     search = GridSearch(target, gpus, variables, settings)
     search.run()
     report = search.report()

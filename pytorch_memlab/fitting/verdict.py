@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FailedAllocation:
-    """The first request that a GPU has no room for.
-
-    Args:
-        size: bytes that were asked for.
-        stack: that asked, innermost first.
-        message: text of the error.
-    """
+    """The first request that a GPU has no room for."""
 
     size: int
     stack: Stack
@@ -31,31 +25,19 @@ class FailedAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a program fits on a GPU.
-
-    Args:
-        name: of the GPU, as the user wrote it.
-        gpu: the GPU.
-        trial: that the verdict is of.
-        fits: None if the program failed, so that it is not known.
-        device: index of the GPU of the program that has least memory left.
-        reserved_peak: highest bytes that the allocator takes from that GPU; where the program does
-            not fit, those that it takes from a GPU without limit.
-        active_peak: highest bytes of all blocks in use, as ``reserved_peak``.
-        taken: bytes that the allocator does not get: the CUDA context, other processes.
-        failure: the request that fails; None if the program fits.
-        retries: how often cached memory goes back to the GPU to make room.
-    """
+    """Whether a program fits on a GPU."""
 
     name: str
     gpu: GPU
     trial: Trial
-    fits: bool | None
-    device: int
+    fits: bool | None  # None if the program failed, so that it is not known
+    device: int  # index of the GPU of the program that has least memory left
+    # highest bytes that the allocator takes from that GPU; where the program does not fit, those
+    # that it takes from a GPU without limit
     reserved_peak: int
-    active_peak: int
-    taken: int
-    failure: FailedAllocation | None = None
+    active_peak: int  # highest bytes of all blocks in use, as ``reserved_peak``
+    taken: int  # bytes that the allocator does not get: the CUDA context, other processes
+    failure: FailedAllocation | None = None  # the request that fails; None if the program fits
     retries: int = 0
 
     @property
@@ -72,18 +54,7 @@ class Verdict:
 def verdict(
     trial: Trial, gpu: GPU, name: str = "", context: int | None = None, others: int = 0
 ) -> Verdict:
-    """The verdict of a trial on a GPU that runs the program as the trial did.
-
-    Args:
-        trial: of the program.
-        gpu: the GPU.
-        name: as the user wrote it; the GPU's own if there is none.
-        context: bytes of the CUDA context; None for the estimate that goes with the GPU.
-        others: bytes that other processes hold.
-
-    Raises:
-        UsageError: context and other processes leave nothing of the GPU.
-    """
+    """The verdict of a trial on a GPU that runs the program as the trial did."""
     memory = TakenMemory.of(gpu, context, others)
     taken = memory.context + memory.others
     history = trial.history
@@ -150,13 +121,6 @@ def needed_memory(trial: Trial, device: int) -> int:
 
     It lies between the bytes in use and the bytes reserved without limit: close to full, the
     allocator gives cached memory back.
-
-    Args:
-        trial: without limit.
-        device: index of the GPU in its history.
-
-    Returns:
-        Bytes that PyTorch can have.
     """
     assert trial.history is not None
     unlimited = replay(trial.history, device)

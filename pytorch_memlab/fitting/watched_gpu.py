@@ -86,12 +86,7 @@ class GPUReads:
         self._fixed: list[int | None] = []
 
     def watched(self, gpu: GPU, memory: int | None) -> GPU:
-        """An equal GPU whose reads are noted.
-
-        Args:
-            gpu: to be like.
-            memory: its bytes; None for those of ``gpu``.
-        """
+        """An equal GPU whose reads are noted."""
         self._gpu = gpu
         one: Any = object.__new__(_WatchedGPU)
         object.__setattr__(one, "_read", self._read)
@@ -103,12 +98,7 @@ class GPUReads:
         return watched
 
     def watch(self, machine: Machine, patches: Patches) -> None:
-        """Note reads from now on.
-
-        Args:
-            machine: that has begun.
-            patches: undone when the simulation ends.
-        """
+        """Note reads from now on."""
         self._gpus = machine.gpus.copy()
         for gpu in self._gpus:
             driver: Any = _WatchedDriver(gpu.driver, self._read)

@@ -13,13 +13,7 @@ VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 class AllocatorSetting(Remedy):
-    """One setting, beside those that the environment has now.
-
-    Args:
-        name: of the remedy.
-        setting: as the variable has it.
-        what_it_changes: beside the memory.
-    """
+    """One setting, beside those that the environment has now."""
 
     def __init__(self, name: str, setting: str, what_it_changes: str) -> None:
         self.name = name
@@ -54,22 +48,14 @@ def expandable_segments() -> Remedy:
 
 
 def max_split_size(size: str = "128") -> Remedy:
-    """Large blocks are not split.
-
-    Args:
-        size: of the largest block that is split, in MiB.
-    """
+    """Large blocks are not split."""
     return AllocatorSetting(
         "max_split_size", f"max_split_size_mb:{size}", "nothing the program computes"
     )
 
 
 def roundup(divisions: str = "8") -> Remedy:
-    """Sizes are rounded up, so that blocks serve later requests.
-
-    Args:
-        divisions: steps between two powers of two.
-    """
+    """Sizes are rounded up, so that blocks serve later requests."""
     return AllocatorSetting(
         "roundup", f"roundup_power2_divisions:{divisions}", "nothing the program computes"
     )

@@ -32,12 +32,7 @@ _BACKENDS: Final = {
 
 
 class AttentionBackend(Remedy):
-    """Attention runs on one backend wherever the program leaves the choice to PyTorch.
-
-    Args:
-        name: one of ``sdpa_flash``, ``sdpa_efficient``, ``sdpa_cudnn`` and ``sdpa_math``.
-        what_it_changes: beside the memory.
-    """
+    """Attention runs on one backend wherever the program leaves the choice to PyTorch."""
 
     def __init__(self, name: str, what_it_changes: str) -> None:
         self.name = name

@@ -28,14 +28,7 @@ _Lines = tuple[Line, ...]
 
 
 class _Region(threading.local):
-    """What a thread runs.
-
-    Attributes:
-        cast: that is on; None outside of a forward pass.
-        lines: of the program that began it.
-        depth: how many modules run.
-        is_backward: whether a backward pass runs, which may compute modules again.
-    """
+    """What a thread runs."""
 
     def __init__(self) -> None:
         self.cast: torch.autocast | None = None

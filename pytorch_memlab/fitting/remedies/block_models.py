@@ -28,19 +28,12 @@ FLAG: Final = "gradient_checkpointing"
 
 @dataclass(frozen=True, slots=True)
 class BlockModel:
-    """A model with repeated blocks.
-
-    Args:
-        model: the outermost module.
-        variable: of the program, that it is in.
-        blocks: all of them, with their paths.
-        switch: path of the module that has a switch of its own; None if there is none.
-    """
+    """A model with repeated blocks."""
 
     model: nn.Module
     variable: ModelVariable
     blocks: tuple[Named, ...]
-    switch: str | None
+    switch: str | None  # path of the module that has a switch of its own; None if there is none
 
     def names(self, blocks: Sequence[Named]) -> tuple[str, ...]:
         """Blocks as the program writes them."""
@@ -48,14 +41,7 @@ class BlockModel:
 
 
 class BlockModels:
-    """Finds models with repeated blocks while it is on.
-
-    Args:
-        found: called with each, before the program's first call of it goes on.
-
-    Attributes:
-        calls_module: whether the program has called a module.
-    """
+    """Finds models with repeated blocks while it is on."""
 
     def __init__(self, found: Callable[[BlockModel], object]) -> None:
         self._found = found

@@ -19,18 +19,13 @@ from .counted_flops import CountedFlops, StepFlops
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was found of a program.
+    """What was found of a program."""
 
-    Args:
-        kept: bytes that each block keeps for the backward pass beside its result.
-        phases: between two moments at which a block begins or ends its forward pass or begins its
-            backward pass: the highest bytes in use, by the blocks that kept their activations.
-        flops: floating point operations of an optimizer step, or of the whole program without.
-    """
-
-    kept: dict[str, int]
+    kept: dict[str, int]  # bytes that each block keeps for the backward pass beside its result
+    # between two moments at which a block begins or ends its forward pass or begins its backward
+    # pass: the highest bytes in use, by the blocks that kept their activations
     phases: dict[tuple[str, ...], int]
-    flops: int
+    flops: int  # floating point operations of an optimizer step, or of the whole program without
 
 
 class BlockSurvey(Change):

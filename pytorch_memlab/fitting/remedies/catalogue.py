@@ -42,12 +42,6 @@ REMEDIES: Final[dict[str, Callable[..., Remedy]]] = {
 def chosen(names: Sequence[str] = ()) -> list[Remedy]:
     """The remedies of some names.
 
-    Args:
-        names: such as ``checkpoint`` or ``shard=4``; none of them for all remedies.
-
-    Raises:
-        UsageError: there is no such remedy, it takes no such value, or it is named twice.
-
     >>> [one.name for one in chosen(["checkpoint", "shard=4"])]
     ['checkpoint', 'shard=4']
     """

@@ -29,15 +29,9 @@ _REENTRANT: Final = "CheckpointFunction"
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed(Finding):
-    """What was found of a program whose blocks are computed again.
+    """What was found of a program whose blocks are computed again."""
 
-    Args:
-        blocks: that are computed again, as the program writes them: ``model.blocks[0]``.
-        candidates: all blocks that can be, in the order of the model.
-        kind: class of the blocks.
-        flops: floating point operations that each optimizer step computes again.
-    """
-
+    # that are computed again, as the program writes them: ``model.blocks[0]``
     blocks: tuple[str, ...] = ()
     candidates: tuple[str, ...] = ()
     kind: str = ""
@@ -45,11 +39,7 @@ class Checkpointed(Finding):
 
 
 class _Forward:
-    """What runs a block, and may be computed again.
-
-    Attributes:
-        model: number of the model that has the block.
-    """
+    """What runs a block, and may be computed again."""
 
     def __init__(self, run: Callable[..., Any], remedy: Checkpointing, model: int) -> None:
         self._run = run
@@ -62,11 +52,7 @@ class _Forward:
 
 
 class Checkpointing(Remedy):
-    """Blocks are computed again in the backward pass, and keep nothing for it but their inputs.
-
-    Args:
-        only: the blocks, as ``Checkpointed.candidates`` has them; None for all.
-    """
+    """Blocks are computed again in the backward pass, and keep nothing for it but their inputs."""
 
     name = "checkpoint"
     what_it_changes = "time: blocks are computed a second time"

@@ -17,11 +17,7 @@ from torch.utils.flop_counter import flop_registry
 
 
 class CountedFlops(TorchDispatchMode):
-    """Counts while it is on; as often as wanted.
-
-    Attributes:
-        total: operations so far.
-    """
+    """Counts while it is on; as often as wanted."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -43,11 +39,7 @@ class CountedFlops(TorchDispatchMode):
 
 
 class StepFlops:
-    """What each optimizer step adds to a count.
-
-    Args:
-        counted: the count.
-    """
+    """What each optimizer step adds to a count."""
 
     def __init__(self, counted: CountedFlops) -> None:
         self._counted = counted

@@ -17,34 +17,18 @@ from .remedy import Edit
 
 @dataclass(frozen=True, slots=True)
 class ModelVariable:
-    """A variable that a model is in.
+    """A variable that a model is in."""
 
-    Args:
-        name: such as ``model`` or ``self.net``.
-        line: that ran when it was looked for, in its function.
-    """
-
-    name: str
+    name: str  # such as ``model`` or ``self.net``
     line: Line | None
 
     def with_code(self, lines: Sequence[str]) -> Edit | None:
-        """Code that follows the assignment of the variable; None if that is not found.
-
-        Args:
-            lines: of the code.
-        """
+        """Code that follows the assignment of the variable; None if that is not found."""
         return None if self.line is None else after_assignment(self.line, self.name, lines)
 
 
 def model_variable(model: nn.Module) -> ModelVariable:
-    """The variable that a running function of the program has a model in.
-
-    Args:
-        model: to look for.
-
-    Returns:
-        The innermost one whose assignment is found, else any; ``model`` if there is none.
-    """
+    """The variable that a running function of the program has a model in."""
     found = [
         variable
         for frame in user_frames()

@@ -26,28 +26,17 @@ _FLAGS: Final = {
 
 @dataclass(slots=True)
 class _Made:
-    """An optimizer that the program made.
-
-    Args:
-        name: of its class.
-        given: ``fused`` and ``foreach`` as the program gave them; those that the class takes.
-        line: that made it; None if the program has no such line.
-        used: the implementation without the remedy, once it has stepped.
-    """
+    """An optimizer that the program made."""
 
     name: str
+    # ``fused`` and ``foreach`` as the program gave them; those that the class takes
     given: dict[str, bool | None]
-    line: Line | None
-    used: str = ""
+    line: Line | None  # that made it; None if the program has no such line
+    used: str = ""  # the implementation without the remedy, once it has stepped
 
 
 class OptimizerImplementation(Remedy):
-    """One implementation for all optimizers of ``torch.optim`` that have it.
-
-    Args:
-        kind: ``"fused"``, ``"foreach"`` or ``"for_loop"``.
-        what_it_changes: beside the memory.
-    """
+    """One implementation for all optimizers of ``torch.optim`` that have it."""
 
     def __init__(self, kind: str, what_it_changes: str) -> None:
         self.name = kind

@@ -17,13 +17,7 @@ _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Line(NamedTuple):
-    """A line of the program that was running.
-
-    Args:
-        file: its path.
-        number: of the line.
-        first: first line of its function, which tells functions of one name apart.
-    """
+    """A line of the program that was running."""
 
     file: str
     number: int
@@ -60,16 +54,7 @@ def line_of(frame: FrameType) -> Line:
 
 
 def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit | None:
-    """A call with other keyword arguments.
-
-    Args:
-        line: that runs the call.
-        callee: name of what is called, without what it is an attribute of.
-        keywords: names and values.
-
-    Returns:
-        None where there is no such call, or more than one.
-    """
+    """A call with other keyword arguments."""
     calls = [
         node
         for node in ast.walk(_tree(line.file))
@@ -102,12 +87,7 @@ def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit 
 
 
 def before_statement(line: Line, new: Sequence[str]) -> Edit | None:
-    """New lines before the statement that a line is part of.
-
-    Args:
-        line: of the statement.
-        new: lines without indentation.
-    """
+    """New lines before the statement that a line is part of."""
     path = _path_to(line)
     return _inserted(line.file, path[-1].lineno, path[-1].col_offset, new) if path else None
 
@@ -117,14 +97,6 @@ def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
 
     A statement makes it if it calls something. One that only gives it another name, such as
     ``net = self.net``, may run many times.
-
-    Args:
-        line: at which the variable has its value.
-        name: of the variable, or ``self.name``.
-        new: lines without indentation.
-
-    Returns:
-        None where no statement of that function, or for ``self.name`` of that class, does.
     """
     tree = _tree(line.file)
     scope = _scope(tree, line)
@@ -148,12 +120,7 @@ def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
 
 
 def after_imports(file: str, new: Sequence[str]) -> Edit | None:
-    """New lines before the first statement of a file that is no import.
-
-    Args:
-        file: of the program.
-        new: lines.
-    """
+    """New lines before the first statement of a file that is no import."""
     for node in _tree(file).body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not is_docstring and not isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -163,17 +130,7 @@ def after_imports(file: str, new: Sequence[str]) -> Edit | None:
 
 
 def around_statements(first: Line, after: Line | None, opening: Sequence[str]) -> Edit | None:
-    """Statements within a ``with`` statement.
-
-    Args:
-        first: a line of the first of them.
-        after: a line of the statement that follows the last, which has no statements in it; None
-            for the first one alone.
-        opening: lines before them, the ``with`` statement last.
-
-    Returns:
-        None where both lines are not statements of one block.
-    """
+    """Statements within a ``with`` statement."""
     begin = _path_to(first)
     if not begin:
         return None

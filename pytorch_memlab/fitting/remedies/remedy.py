@@ -20,45 +20,29 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """Lines of a file that become others.
-
-    Args:
-        file: path.
-        first: number of the first line that is replaced.
-        last: number of the last one; ``first - 1`` inserts before ``first``.
-        lines: what stands there then, without line ends.
-    """
+    """Lines of a file that become others."""
 
     file: str
     first: int
-    last: int
-    lines: tuple[str, ...]
+    last: int  # number of the last one; ``first - 1`` inserts before ``first``
+    lines: tuple[str, ...]  # what stands there then, without line ends
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a remedy found in the program that it was applied to.
-
-    Args:
-        outcome: whether it was applied.
-        reason: why it was not; empty if it was.
-        code: how a person writes it, where the program is not known line by line.
-        edits: how the program's own lines become; empty where they are not known.
-    """
+    """What a remedy found in the program that it was applied to."""
 
     outcome: Outcome
-    reason: str = ""
-    code: tuple[str, ...] = ()
+    reason: str = ""  # why it was not; empty if it was
+    code: tuple[
+        str, ...
+    ] = ()  # as a person writes it, where the lines of the program are not known
+    # how the program's own lines become; empty where they are not known
     edits: tuple[Edit, ...] = ()
 
 
 class Remedy(Change, ABC):
-    """A change that is made around an unmodified program.
-
-    Attributes:
-        name: as the command line has it.
-        what_it_changes: beside the memory, in a few words.
-    """
+    """A change that is made around an unmodified program."""
 
     what_it_changes: str
 
@@ -68,12 +52,7 @@ class Remedy(Change, ABC):
 
 
 def applied(code: Sequence[str], edits: Sequence[Edit | None] = ()) -> Finding:
-    """A finding of a remedy that was applied.
-
-    Args:
-        code: how a person writes it.
-        edits: of the program; None among them for a place that is not known.
-    """
+    """A finding of a remedy that was applied."""
     known = [edit for edit in edits if edit is not None]
     is_whole = len(known) == len(edits)
     unique = sorted(dict.fromkeys(known), key=lambda edit: (edit.file, edit.first))

@@ -28,21 +28,12 @@ def repeated_blocks(model: nn.Module) -> list[Named]:
 
     Those in lists come first, the outermost of them. Without any, other parts of one class count,
     such as the stages of a U-Net.
-
-    Args:
-        model: the outermost module.
     """
     return _repeated(model, _in_container) or _repeated(model, _is_own_class)
 
 
 def in_code(model: nn.Module, name: str, paths: Sequence[str]) -> str:
-    """Blocks as a program writes them: ``model.blocks[:12]``.
-
-    Args:
-        model: that has them.
-        name: of its variable.
-        paths: of the blocks, in the order of the model.
-    """
+    """Blocks as a program writes them: ``model.blocks[:12]``."""
     parents: dict[str, list[str]] = {}
     for path in paths:
         parent, _, last = path.rpartition(".")

@@ -33,11 +33,7 @@ _FIRST = (
 
 
 class Sharding(Remedy):
-    """The model is sharded when its optimizer is made, and this process is one of the ranks.
-
-    Args:
-        ranks: how many GPUs share the model.
-    """
+    """The model is sharded when its optimizer is made, and this process is one of the ranks."""
 
     def __init__(self, ranks: str = "8") -> None:
         if not ranks.isdecimal() or int(ranks) < 2:
@@ -145,17 +141,11 @@ class Sharding(Remedy):
 
 
 class _Path(NamedTuple):
-    """A parameter of a model, by its name.
-
-    Args:
-        model: that has it.
-        path: its name there.
-        name: that the optimizer was given with it; None for none.
-    """
+    """A parameter of a model, by its name."""
 
     model: nn.Module
     path: str
-    name: str | None
+    name: str | None  # that the optimizer was given with it; None for none
 
 
 def _without_tensor(given: Any, paths: Mapping[int, tuple[nn.Module, str]]) -> Any:

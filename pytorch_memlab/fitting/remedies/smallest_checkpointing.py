@@ -31,19 +31,12 @@ Verdicts = Callable[[Sequence[Change | None], Callable[[], object]], Sequence[Ve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Smallest:
-    """The fewest blocks to checkpoint.
-
-    Args:
-        finding: of the run with these blocks, or with all of them if they are not enough.
-        verdict: of that run.
-        candidates: how many blocks there are.
-        runs: how many runs the search took, without that with all blocks.
-    """
+    """The fewest blocks to checkpoint."""
 
     finding: Checkpointed
     verdict: Verdict
     candidates: int
-    runs: int
+    runs: int  # how many runs the search took, without that with all blocks
 
 
 def smallest_checkpointing(
@@ -52,14 +45,7 @@ def smallest_checkpointing(
     verdicts: Verdicts,
     ended: Callable[[], object] = lambda: None,
 ) -> Smallest:
-    """Look for the fewest blocks; the program does not fit without any.
-
-    Args:
-        every: the verdict with all blocks checkpointed.
-        survey: of the program as it is; None if there is none.
-        verdicts: runs the program with changes.
-        ended: called after each run.
-    """
+    """Look for the fewest blocks; the program does not fit without any."""
     search = _Search(every, survey, verdicts, ended)
     if every.fits:
         search.halve()

@@ -23,51 +23,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TriedRemedy:
-    """A program with one remedy.
-
-    Args:
-        name: of the remedy.
-        what_it_changes: beside the memory.
-        finding: what the remedy found; None if the program failed before it could tell.
-        verdict: of the program with the remedy; None if it was not applied, or the program failed.
-        error: the traceback of a program that the remedy makes fail; empty if it does not.
-    """
+    """A program with one remedy."""
 
     name: str
     what_it_changes: str
-    finding: Finding | None
+    finding: Finding | None  # None if the program failed before the remedy found anything
+    # of the program with the remedy; None if it was not applied, or the program failed
     verdict: Verdict | None
-    error: str = ""
+    error: str = ""  # the traceback of a program that the remedy makes fail; empty if it does not
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remedies:
-    """A program as it is and with remedies.
-
-    Args:
-        program: its name and arguments.
-        unchanged: the program as it is.
-        tried: with each of the remedies, in their order.
-        smallest: the fewest blocks to checkpoint; None if that was not looked for.
-        step_flops: floating point operations of an optimizer step as it is; 0 if not known.
-    """
+    """A program as it is and with remedies."""
 
     program: str
     unchanged: Verdict
     tried: tuple[TriedRemedy, ...]
+    # the fewest blocks to checkpoint; None if that was not looked for
     smallest: Smallest | None = None
-    step_flops: int = 0
+    step_flops: int = 0  # floating point operations of an optimizer step as it is; 0 if not known
 
 
 class OneGPU:
-    """Runs a program with changes on one GPU.
-
-    Args:
-        target: the program.
-        name: of the GPU, as the user wrote it.
-        gpu: the GPU.
-        settings: how the program is run.
-    """
+    """Runs a program with changes on one GPU."""
 
     def __init__(self, target: Target, name: str, gpu: GPU, settings: Settings) -> None:
         self._target = target
@@ -83,10 +62,6 @@ class OneGPU:
         """The verdicts of the program with each of some changes.
 
         A program that asks how much memory there is runs again with that of the GPU.
-
-        Args:
-            changes: one for each verdict; None for the program as it is.
-            ended: called after each run.
         """
         requests = [self._request(change) for change in changes]
         trials: dict[int, Trial] = {}
@@ -134,12 +109,6 @@ def try_remedies(
 
     Where the program does not fit and activation checkpointing is among the remedies, the fewest
     blocks are looked for whose checkpointing makes it fit.
-
-    Args:
-        program: its name and arguments.
-        gpu: runs it.
-        remedies: to try.
-        ended: called after each run.
     """
     checkpoints = [one for one in remedies if isinstance(one, Checkpointing)]
     surveys: list[Change] = [BlockSurvey()] if checkpoints else []
