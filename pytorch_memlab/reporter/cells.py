@@ -42,14 +42,7 @@ def signed(nbytes: float) -> str:
 
 
 def sums(record: Reconciliation) -> Iterator[tuple[str, str, int | None]]:
-    """The lines of a reconciliation.
-
-    Args:
-        record: of one device.
-
-    Yields:
-        sign (``=`` before a sum), what it is, and bytes, None where nobody tells.
-    """
+    """The lines of a reconciliation."""
     yield "", "tensors", record.tensors
     yield "+", SAVED.removeprefix("activations "), record.saved
     yield "+", "rounding", record.rounding

@@ -22,11 +22,7 @@ class Collection:
         self._holders: list[weakref.ref[Any]] = []
 
     def fill(self) -> list[torch.optim.Optimizer]:
-        """Find everything anew.
-
-        Returns:
-            the optimizers among it.
-        """
+        """Find everything anew."""
         self._tensors, self._holders = [], []
         optimizers = []
         for found in living(*_CLASSES):

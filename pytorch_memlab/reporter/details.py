@@ -19,14 +19,7 @@ _INDENT = "  "
 
 
 def render(snapshot: MemorySnapshot) -> str:
-    """A snapshot as text.
-
-    Args:
-        snapshot: what to say.
-
-    Returns:
-        lines without a newline at the end.
-    """
+    """A snapshot as text."""
     lines = [part for device in snapshot.devices() for part in _device(snapshot, device)]
     return "\n".join(lines or ["no tensors"])
 

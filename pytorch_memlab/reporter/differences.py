@@ -106,13 +106,6 @@ def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
     Tensors without a name have numbers, which stay with them: take both snapshots with one
     reporter, so that a number is the same tensor in both. A tensor whose name changed, as another
     variable leads to it or another function took the snapshot, has its later name in both.
-
-    Args:
-        before: the earlier one.
-        after: the later one.
-
-    Returns:
-        names that came, went, grew and shrank, in bytes that were asked for.
     """
     new = _sizes(after, {})
     old = _sizes(before, _renamed(before, after))

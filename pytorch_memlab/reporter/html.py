@@ -34,27 +34,13 @@ _QUIET = ";opacity:.75"
 
 
 def snapshot_fragment(snapshot: MemorySnapshot) -> str:
-    """A snapshot as a piece of a page, as a notebook shows it.
-
-    Args:
-        snapshot: what to say.
-
-    Returns:
-        One ``div`` element.
-    """
+    """A snapshot as a piece of a page, as a notebook shows it."""
     parts = [part for device in snapshot.devices() for part in _device(snapshot, device)]
     return block([summary(snapshot.summary()), *parts])
 
 
 def difference_fragment(difference: Difference) -> str:
-    """What changed, as a piece of a page.
-
-    Args:
-        difference: between two snapshots.
-
-    Returns:
-        One ``div`` element.
-    """
+    """What changed, as a piece of a page."""
     parts = [summary(difference.summary())]
     if difference.changes:
         most = max(abs(change.delta) for change in difference.changes)
@@ -65,12 +51,7 @@ def difference_fragment(difference: Difference) -> str:
 
 
 def text_fragment(text: str, label: str) -> str:
-    """Plain text as a piece of a page.
-
-    Args:
-        text: not escaped yet.
-        label: what it is.
-    """
+    """Plain text as a piece of a page."""
     return block([plain(text, label)])
 
 

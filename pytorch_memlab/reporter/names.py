@@ -24,11 +24,7 @@ class Named(NamedTuple):
 
 
 class _Remembered:
-    """What is known of a tensor, for as long as it lives.
-
-    Args:
-        tensor: of any class; nothing of it is asked.
-    """
+    """What is known of a tensor, for as long as it lives."""
 
     __slots__ = ("name", "number", "reference")
 
@@ -52,30 +48,18 @@ class TensorNames:
         self._count = 0
 
     def add_model(self, model: torch.nn.Module) -> None:
-        """Name the tensors of a model.
-
-        Args:
-            model: may change later.
-        """
+        """Name the tensors of a model."""
         self._models.append(weakref.ref(model))
         self.now()
 
     def add_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
-        """Name the state of an optimizer, such as ``Adam.weight.exp_avg``.
-
-        Args:
-            optimizer: may make its state later.
-        """
+        """Name the state of an optimizer, such as ``Adam.weight.exp_avg``."""
         self._optimizers = [known for known in self._optimizers if known() is not None]
         if all(known() is not optimizer for known in self._optimizers):
             self._optimizers.append(weakref.ref(optimizer))
 
     def now(self, variables: Mapping[int, str] | None = None) -> NamesNow:
-        """The names at this moment.
-
-        Args:
-            variables: ``id`` of living tensors -> name of a variable.
-        """
+        """The names at this moment."""
         known = self._remembered.items()
         self._remembered = {key: each for key, each in known if each.reference() is not None}
         return NamesNow(self, variables or {})
@@ -112,12 +96,7 @@ class TensorNames:
 
 
 class NamesNow:
-    """The names at one moment: while it lives, so do the named tensors.
-
-    Args:
-        names: what was known before.
-        variables: ``id`` of living tensors -> name of a variable.
-    """
+    """The names at one moment: while it lives, so do the named tensors."""
 
     def __init__(self, names: TensorNames, variables: Mapping[int, str]) -> None:
         self._names = names
@@ -148,11 +127,7 @@ class NamesNow:
         return self._names.identity(tensor)
 
     def of(self, tensor: torch.Tensor) -> str:
-        """The best name of a tensor.
-
-        Args:
-            tensor: one without a name gets its class and the next number, and keeps it.
-        """
+        """The best name of a tensor."""
         key = id(tensor)
         if key in self._known:
             return self._known[key].name
@@ -172,12 +147,7 @@ class NamesNow:
 
 
 def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
-    """The parameters of a model, then its buffers.
-
-    Args:
-        model: whose modules to visit; one that cannot tell, such as one whose ``__init__`` did not
-            call its base's, has no names.
-    """
+    """The parameters of a model, then its buffers."""
     try:
         parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
     except Exception:

@@ -69,13 +69,7 @@ _ATTENTION: Final = "scaled_dot_product_attention"
 def found_out(
     failed: FailedRequest, error: BaseException, simulated: SimulatedFailure | None
 ) -> OutOfMemory:
-    """Everything about a request that failed.
-
-    Args:
-        failed: the request.
-        error: with the frames of the program.
-        simulated: what a simulated GPU tells beside it.
-    """
+    """Everything about a request that failed."""
     return _Search(failed, error, simulated).run()
 
 

@@ -13,11 +13,7 @@ from ..errors import UsageError
 
 
 def check_file(file: object) -> None:
-    """Refuse what no text can be printed to.
-
-    Raises:
-        UsageError: it is neither a path where a file can be nor an open text file.
-    """
+    """Refuse what no text can be printed to."""
     if file is None:
         return
     if isinstance(file, (str, os.PathLike)):
@@ -32,15 +28,7 @@ def check_file(file: object) -> None:
 
 @contextmanager
 def printed_to(file: str | os.PathLike[str] | IO[str] | None) -> Iterator[None]:
-    """Let ``print`` write to a file: what a subclass of the reporter prints goes there too.
-
-    Args:
-        file: a path, whose file is written anew when all is printed, or an open text file; None
-            for the standard output.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
+    """Let ``print`` write to a file: what a subclass of the reporter prints goes there too."""
     if file is None:
         yield
     elif isinstance(file, (str, os.PathLike)):

@@ -31,14 +31,7 @@ _NO_BLOCKS = "this device does not show its blocks: rounding and workspaces are 
 
 
 def reconciled(rows: Rows) -> list[Reconciliation]:
-    """Where the memory went of each device that counts its memory.
-
-    Args:
-        rows: what is known of tensors.
-
-    Returns:
-        one for each device in the order of the rows, then those in use that hold no tensor.
-    """
+    """Where the memory went of each device that counts its memory."""
     devices = dict.fromkeys(row.device for row in rows.tensors)
     if torch.cuda.is_available():
         devices |= dict.fromkeys(torch.device("cuda", i) for i in range(torch.cuda.device_count()))
@@ -62,11 +55,7 @@ def _counters(device: torch.device) -> tuple[int, int] | None:
 
 
 def with_birth_lines(rows: Rows) -> tuple[TensorRow, ...]:
-    """The rows, with the lines that allocated them as PyTorch's own memory history knows them.
-
-    Args:
-        rows: those of which autograd knows the line keep it.
-    """
+    """The rows, with the lines that allocated them as PyTorch's own memory history knows them."""
     blocks: dict[torch.device, dict[int, Allocation]] = {}
     find = address_finder()
     result = []

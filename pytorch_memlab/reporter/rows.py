@@ -22,27 +22,16 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """All rows of a report.
-
-    Args:
-        tensors: devices in the order of the report, rows in theirs.
-        storages: what each row that counts a storage counts, None for the other rows.
-        graphs: devices on which autograd still keeps tensors for backward.
-    """
+    """All rows of a report."""
 
     tensors: tuple[TensorRow, ...]
+    # what each row that counts a storage counts, None for the other rows
     storages: tuple[Piece | None, ...]
     graphs: frozenset[torch.device]
 
 
 class Living(NamedTuple):
-    """What was found alive.
-
-    Args:
-        tensors: those that Python knows, oldest first.
-        modules: all of them.
-        nodes: nodes of autograd that are written in Python.
-    """
+    """What was found alive."""
 
     tensors: list[torch.Tensor]
     modules: list[torch.nn.Module]
@@ -61,14 +50,6 @@ def rows_of(living: Living, names: NamesNow, categories: TensorCategories) -> Ro
     optimizer state, variables in the order in which they are found (views after all others), the
     other tensors by age, and last what only autograd or other C++ holds. A shared storage counts
     for the first of its rows.
-
-    Args:
-        living: what to describe.
-        names: what the tensors are called; tensors without a name get one.
-        categories: what they are.
-
-    Returns:
-        the rows: GPUs first, meta and fake tensors (which hold nothing) last.
     """
     tensors = living.tensors
     unheld = not_held(tensors)
@@ -150,15 +131,7 @@ class _Table:
     def add(
         self, name: str, piece: Piece, tensor: torch.Tensor, category: str, has_name: bool = True
     ) -> None:
-        """Add a row.
-
-        Args:
-            name: what the tensor is called.
-            piece: the part of it that the row is about.
-            tensor: that has it.
-            category: what it is; another tensor that a graph saved becomes an activation.
-            has_name: False if its name is but a number: a graph holds it then, if it saved it.
-        """
+        """Add a row."""
         name += piece.suffix
         first = self._names.setdefault(piece.storage, name)
         shared = first is not name

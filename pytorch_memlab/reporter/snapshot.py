@@ -134,11 +134,7 @@ def means(target: torch.device, device: torch.device) -> bool:
 
 
 def device_of(spec: torch.device | str | int | None) -> torch.device | None:
-    """The device that an argument means; None for None.
-
-    Raises:
-        UsageError: it means none.
-    """
+    """The device that an argument means; None for None."""
     import torch
 
     if spec is None:
@@ -152,21 +148,13 @@ def device_of(spec: torch.device | str | int | None) -> torch.device | None:
 
 
 def require_device(target: torch.device) -> None:
-    """Refuse a device on which no tensor is, and none can be.
-
-    Raises:
-        UnknownDeviceError: this process does not have it.
-    """
+    """Refuse a device on which no tensor is, and none can be."""
     if target.type != "meta":
         get_device(str(target))
 
 
 def check_arrangement(sort_by: str | None, min_size: int) -> None:
-    """Refuse what no report can be arranged by.
-
-    Raises:
-        UsageError: there is no such order, or no such size.
-    """
+    """Refuse what no report can be arranged by."""
     if sort_by is not None and sort_by not in tuple(_ORDERS):
         raise UsageError(f"sort_by must be one of {', '.join(_ORDERS)}, not {quoted(sort_by)}")
     size: Any = min_size

@@ -24,16 +24,7 @@ def stat_of(row: TensorRow) -> TensorStat:
 
 
 def arranged(stats: list[TensorStat], sort_by: str | None, min_size: int) -> list[TensorStat]:
-    """The same in another order, small ones put together.
-
-    Args:
-        stats: of one device.
-        sort_by: ``size`` or ``numel`` (largest first), ``name``; None for the order as it is.
-        min_size: entries of fewer bytes become one.
-
-    Returns:
-        entries with the same sums.
-    """
+    """The same in another order, small ones put together."""
     large = [stat for stat in stats if stat[3] >= min_size]
     small = [stat for stat in stats if stat[3] < min_size]
     if sort_by is not None:

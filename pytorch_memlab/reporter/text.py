@@ -44,18 +44,7 @@ def section(
     record: Reconciliation | None,
     graph: bool,
 ) -> Iterator[str]:
-    """The lines of one device.
-
-    Args:
-        device: whose memory it is.
-        stats: name, size, number of elements and bytes of each row.
-        verbose: whether to show which tensor a row shares its storage with.
-        record: where the device's memory went, None if it does not count its memory.
-        graph: whether autograd keeps tensors for backward there.
-
-    Yields:
-        the lines, from the separator above to the one below.
-    """
+    """The lines of one device."""
     yield "-" * LEN
     yield f"Storage on {device}"
     for name, size, _, memory in stats:

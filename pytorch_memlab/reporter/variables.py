@@ -49,15 +49,7 @@ _OWN_ATTRIBUTES = frozenset(vars(torch.nn.Module()))
 
 
 def names_of_attributes(models: Iterable[torch.nn.Module], wanted: set[int]) -> dict[int, str]:
-    """Names of tensors that are attributes of models, but neither parameters nor buffers.
-
-    Args:
-        models: whose modules to visit.
-        wanted: ``id`` of the tensors to name.
-
-    Returns:
-        ``id`` -> path as the model has it: ``decoder.cache[0]``.
-    """
+    """Names of tensors that are attributes of models, but neither parameters nor buffers."""
     return _Search(wanted).run(pair for model in models for pair in _attributes(model))
 
 
@@ -68,15 +60,6 @@ def names_of_variables(frame: FrameType | None, wanted: set[int]) -> dict[int, s
 
     The functions that an exception went through count as calling ones while it is handled, and
     after it ended a cell of a notebook: their variables live on.
-
-    Args:
-        frame: of the innermost function whose variables count; torch's functions and this
-            package's are left out.
-        wanted: ``id`` of the tensors to name; no code of any object runs.
-
-    Returns:
-        ``id`` -> ``inp``, ``batch['x']``, ``main().model.weight`` for a function further out,
-        ``train.cache`` for a global of another module.
     """
     namespaces: dict[int, Mapping[str, object]] = {}
     own: list[tuple[str, object]] = []
@@ -130,12 +113,7 @@ def _exceptions() -> Iterator[BaseException]:
 
 
 class _Search:
-    """Looks for tensors breadth first, so that the shortest path is the name.
-
-    Args:
-        wanted: ``id`` of the tensors to name.
-        passed_over: ``id`` of objects that are not looked into.
-    """
+    """Looks for tensors breadth first, so that the shortest path is the name."""
 
     def __init__(self, wanted: set[int], passed_over: Iterable[int] = ()) -> None:
         self.names: dict[int, str] = {}
