@@ -13,12 +13,6 @@ def not_held(tensors: list[torch.Tensor]) -> set[int]:
 
     A tensor's Python object lives on for as long as C++ holds the tensor: as what a graph saved,
     as the base of a view. It is found like any other, but the program let go of it long ago.
-
-    Args:
-        tensors: nobody else may refer to them for the purpose of looking at them.
-
-    Returns:
-        their ``id``.
     """
     least = _references_when_not_held()
     return {

@@ -24,12 +24,7 @@ _sequence_number = torch._C._autograd._get_sequence_nr
 
 
 class SourceLine(NamedTuple):
-    """A line of a program.
-
-    Args:
-        filename: as its code names it.
-        line: number in that file.
-    """
+    """A line of a program."""
 
     filename: str
     line: int
@@ -51,14 +46,7 @@ def recorded_lines() -> Iterator[None]:
 
 
 def line_of(node: Any) -> SourceLine | None:
-    """The line that made a node.
-
-    Args:
-        node: of autograd.
-
-    Returns:
-        the innermost line outside torch and this package; None where nobody noted it.
-    """
+    """The line that made a node."""
     metadata = getattr(node, "metadata", None)
     if not metadata:
         return None
@@ -68,12 +56,6 @@ def line_of(node: Any) -> SourceLine | None:
 
 def program_line(frames: Iterable[tuple[str, int]]) -> SourceLine | None:
     """The innermost frame of the program in a stack.
-
-    Args:
-        frames: file names and lines, the innermost first.
-
-    Returns:
-        None if all of them are torch's, this package's, or no Python.
 
     >>> str(program_line([("??", 0), ("/home/me/train.py", 41)]))
     'train.py:41'

@@ -17,12 +17,6 @@ def living(*classes: type) -> list[Any]:
     An object is recognised by its real type: ``isinstance`` would ask ``__class__``, which
     raises for a dead weak proxy and may be anything for a mock.
 
-    Args:
-        classes: whose instances to find, those of subclasses too.
-
-    Returns:
-        the objects, each once. Objects under ``gc.freeze()`` are not among them.
-
     >>> tensor = torch.zeros(3)
     >>> any(found is tensor for found in living(torch.Tensor))
     True
@@ -46,14 +40,7 @@ def _of_classes(objects: list[Any], wanted: list[type]) -> list[Any]:
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of a tensor that keeps one.
-
-    Args:
-        tensor: of any class; a leaf, or one that retains its gradient.
-
-    Returns:
-        the gradient, None if there is none.
-    """
+    """The gradient of a tensor that keeps one."""
     try:
         return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
     except Exception:  # a subclass that refuses

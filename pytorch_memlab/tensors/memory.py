@@ -31,40 +31,20 @@ class SymbolicSize(str):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a tensor that has memory of its own.
+    """A part of a tensor that has memory of its own."""
 
-    Args:
-        suffix: what tells it from the other pieces: ``""`` for a strided tensor, ``.values`` ...
-        device: where its memory is; ``meta`` for fake tensors, which have none.
-        size: length of each dimension.
-        numel: number of elements, 0 where it is symbolic.
-        storage: equal for pieces that share their memory.
-        nbytes: bytes of the whole storage, more than the tensor's own if that is a view.
-        dtype: of its elements, such as ``float32``.
-        number: of the storage among those alive, 0 where there is none.
-    """
-
-    suffix: str
-    device: torch.device
+    suffix: str  # tells it from other pieces: ``""`` for a strided tensor, ``.values``
+    device: torch.device  # where its memory is; ``meta`` for fake tensors, which have none
     size: tuple[int | SymbolicSize, ...]
-    numel: int
+    numel: int  # number of elements, 0 where it is symbolic
     storage: StorageKey
     nbytes: int
-    dtype: str
-    number: int = 0
+    dtype: str  # of its elements, such as ``float32``
+    number: int = 0  # of the storage among those alive, 0 where there is none
 
 
 def pieces_of(tensor: torch.Tensor) -> list[Piece]:
-    """What holds a tensor's memory. Never raises, and allocates nothing on any device.
-
-    Args:
-        tensor: of any class and layout.
-
-    Returns:
-        one piece for a strided tensor, one for each of the parts of a sparse one or of a wrapper
-        subclass, none for one without memory (not materialised yet). A tensor that refuses to be
-        looked into is one piece of 0 bytes.
-    """
+    """What holds a tensor's memory. Never raises, and allocates nothing on any device."""
     if type(tensor) in _PLAIN and tensor.layout is torch.strided:
         return _pieces(tensor)  # which calls nothing that a mode could change
     with torch.no_grad(), _C.DisableTorchFunctionSubclass():
@@ -79,14 +59,7 @@ def _pieces(tensor: torch.Tensor) -> list[Piece]:
 
 
 def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The plain tensors that a tensor is made of.
-
-    Args:
-        tensor: of any class and layout.
-
-    Yields:
-        suffix for the name, and the part; the tensor itself if it is plain.
-    """
+    """The plain tensors that a tensor is made of."""
     if _C._functorch.is_functorch_wrapped_tensor(tensor):
         yield from parts_of(_C._functorch.get_unwrapped(tensor))
     elif torch.nn.parameter.is_lazy(tensor):

@@ -14,43 +14,23 @@ from .survey import Survey, can_point_elsewhere
 
 @dataclass(slots=True)
 class MovedStorage:
-    """A storage whose bytes are in host memory.
-
-    Args:
-        device: where they came from.
-        host: the bytes.
-        emptied: the storage on the device, for as long as anything still holds it.
-    """
+    """A storage whose bytes are in host memory."""
 
     device: torch.device
-    host: torch.UntypedStorage
+    host: torch.UntypedStorage  # the bytes
     emptied: weakref.ref[torch.UntypedStorage]
 
 
 @dataclass(frozen=True, slots=True)
 class GPUMemory:
-    """What Python and autograd know of the GPUs.
-
-    Args:
-        storages: those with memory that PyTorch's allocator gave them.
-        views: storage -> the tensors that can be pointed at another one.
-    """
+    """What Python and autograd know of the GPUs."""
 
     storages: list[torch.UntypedStorage]
     views: dict[int, list[torch.Tensor]]
 
 
 def find_gpu_memory(device: torch.device | None = None) -> GPUMemory:
-    """Storages on CUDA devices: of living tensors, their gradients, and what backward needs.
-
-    Args:
-        device: only those of this GPU; None for all.
-
-    Returns:
-        each storage once, those of one GPU after those of another. Memory that another library or
-        process owns is not among them, nor is a storage that shares its memory with such a one: it
-        could not be given back.
-    """
+    """Storages on CUDA devices: of living tensors, their gradients, and what backward needs."""
     found: dict[int, torch.UntypedStorage] = {}
     views: dict[int, list[torch.Tensor]] = defaultdict(list)
     survey = Survey()
@@ -77,11 +57,6 @@ def take_away(
 
     Whoever else holds the storage (autograd, other C++ code) keeps it, empty, until it has
     ``room`` again.
-
-    Args:
-        storage: on a GPU.
-        host: its bytes.
-        views: tensors that look at ``storage``; they become tensors of the host.
     """
     for tensor in views:
         point(tensor, host)
@@ -89,19 +64,7 @@ def take_away(
 
 
 def room(moved: MovedStorage, has_views: bool) -> torch.UntypedStorage | None:
-    """Memory on the GPU for bytes that are to come back, as of its default stream.
-
-    Args:
-        moved: whose bytes.
-        has_views: whether tensors look at the bytes in host memory.
-
-    Returns:
-        the storage that was emptied, or a new one in its place if that died; None if nothing
-        needs the bytes any more.
-
-    Raises:
-        torch.OutOfMemoryError: the GPU is full.
-    """
+    """Memory on the GPU for bytes that are to come back, as of its default stream."""
     storage = moved.emptied()
     nbytes = moved.host.nbytes()
     if storage is None and not has_views:
@@ -134,14 +97,7 @@ def free_views() -> dict[int, list[torch.Tensor]]:
 
 
 def bases_of(views: Iterable[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that some views are views of, as autograd knows it.
-
-    Args:
-        views: plain tensors, some of them views.
-
-    Returns:
-        those of the bases that can be pointed elsewhere, each once.
-    """
+    """The tensors that some views are views of, as autograd knows it."""
     bases = {id(base): base for view in views if (base := view._base) is not None}
     return [base for base in bases.values() if can_point_elsewhere(base)]
 
@@ -155,12 +111,7 @@ def _overlaps(one: range, others: list[range]) -> bool:
 
 
 def point(tensor: torch.Tensor, storage: torch.UntypedStorage) -> None:
-    """Make a tensor look at another storage, the same way as at its own.
-
-    Args:
-        tensor: a plain one, of any device.
-        storage: at least as large as the tensor's own.
-    """
+    """Make a tensor look at another storage, the same way as at its own."""
     subclass = torch._C.DisableTorchFunctionSubclass()
     with torch.no_grad(), torch.inference_mode(False), subclass:
         view = torch.empty(0, dtype=tensor.dtype, device=storage.device)

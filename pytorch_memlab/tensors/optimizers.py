@@ -19,14 +19,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def states_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, Any]]:
-    """What an optimizer keeps for each parameter.
-
-    Args:
-        optimizer: of any class.
-
-    Returns:
-        pairs of parameter and state; none for a class that has no state, or not of this shape.
-    """
+    """What an optimizer keeps for each parameter."""
     try:
         return list(optimizer.state.items())
     except Exception:

@@ -25,27 +25,13 @@ def saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[str, t
     and the tensors that they packed come instead: copies on the host, the inputs of a
     checkpointed region. A PyTorch whose ``SavedTensor`` has no ``data`` cannot do this, and gives
     nothing.
-
-    Args:
-        tensors: whose graphs to walk.
-
-    Yields:
-        name of the node, such as ``MulBackward0``, and a tensor that it holds; a tensor comes as
-        often as it is held.
     """
     for node, tensor in held_by_graphs(map(grad_fn, tensors)):
         yield name_of(node), tensor
 
 
 def held_by_graphs(roots: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
-    """As ``saved_for_backward``, with the nodes themselves.
-
-    Args:
-        roots: nodes of autograd from which to walk towards the leaves; None among them is no node.
-
-    Yields:
-        a node, and a tensor that it holds.
-    """
+    """As ``saved_for_backward``, with the nodes themselves."""
     if not _HAS_DATA:
         return
     attributes: dict[type, list[str]] = {}

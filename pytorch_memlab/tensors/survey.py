@@ -76,11 +76,7 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def can_point_elsewhere(tensor: Any) -> bool:
-    """Whether ``tensor.data`` can be assigned and nothing but the storage changes.
-
-    Args:
-        tensor: of any class and layout.
-    """
+    """Whether ``tensor.data`` can be assigned and nothing but the storage changes."""
     if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         return False
     try:
