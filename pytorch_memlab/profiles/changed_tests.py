@@ -13,17 +13,11 @@ from .measured_tests import HoldingLine, MeasuredTest
 
 @dataclass(frozen=True, slots=True)
 class ChangedTest:
-    """A test in a baseline and now, or in one of them.
-
-    Args:
-        name: its node id.
-        before: in the baseline; None for a new test.
-        after: now; None for a test that is gone.
-    """
+    """A test in a baseline and now, or in one of them."""
 
     name: str
-    before: MeasuredTest | None
-    after: MeasuredTest | None
+    before: MeasuredTest | None  # in the baseline; None for a new test
+    after: MeasuredTest | None  # now; None for a test that is gone
 
     @property
     def change(self) -> Change | None:
@@ -43,12 +37,7 @@ class ChangedTest:
 def changed_tests(
     before: Mapping[str, MeasuredTest], after: Mapping[str, MeasuredTest]
 ) -> list[ChangedTest]:
-    """All tests of both, the largest change first, then those that cannot be compared.
-
-    Args:
-        before: the baseline by node ids.
-        after: the tests now.
-    """
+    """All tests of both, the largest change first, then those that cannot be compared."""
     tests = [
         ChangedTest(name, before.get(name), after.get(name)) for name in sorted({**before, **after})
     ]
@@ -57,25 +46,16 @@ def changed_tests(
 
 @dataclass(frozen=True, slots=True)
 class ChangedLine:
-    """A line that holds memory at the peak of a test, in a baseline or now.
+    """A line that holds memory at the peak of a test, in a baseline or now."""
 
-    Args:
-        line: as it is now; as it was if it holds nothing now.
-        change: its bytes.
-    """
-
-    line: HoldingLine
-    change: Change
+    line: HoldingLine  # as it is now; as it was if it holds nothing now
+    change: Change  # its bytes
 
 
 def changed_lines(before: MeasuredTest, after: MeasuredTest) -> list[ChangedLine]:
     """The lines that hold more or less than before, the largest change first.
 
     Lines match by their code, also where they moved or their function was renamed.
-
-    Args:
-        before: the test in the baseline.
-        after: the test now.
     """
     left, right = _by_function(before.holders), _by_function(after.holders)
     names = list(left), list(right)

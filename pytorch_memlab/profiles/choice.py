@@ -14,15 +14,11 @@ SORTS: Final = ("peak", "kept", "temporary", "name", "line")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of a profile is shown, and in which order.
+    """What of a profile is shown, and in which order."""
 
-    Args:
-        top: how many functions, and how many lines of each; None for the usual number.
-        sort: one of ``SORTS``; None for what adds most, or with ``everything`` the order in which
-            the program defines the functions.
-        everything: show all functions and lines, also those that added nothing.
-    """
-
+    # how many functions, and how many lines of each; None for the usual number
     top: int | None = None
+    # one of ``SORTS``; None for what adds most, or with ``everything`` the order in which the
+    # program defines the functions
     sort: str | None = None
     everything: bool = False

@@ -18,15 +18,10 @@ Matched = tuple[int | None, int | None, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A size in both profiles.
+    """A size in both profiles."""
 
-    Args:
-        before: bytes in the first one.
-        after: bytes in the second one.
-    """
-
-    before: int
-    after: int
+    before: int  # bytes in the first one
+    after: int  # bytes in the second one
 
     @property
     def growth(self) -> int:
@@ -36,36 +31,17 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class DeviceChange:
-    """The peaks of a device.
-
-    Args:
-        name: of the device.
-        active: most bytes in use.
-        allocated: most bytes that the program held.
-        reserved: most bytes taken from the device.
-    """
+    """The peaks of a device."""
 
     name: str
-    active: Change
-    allocated: Change
-    reserved: Change
+    active: Change  # most bytes in use
+    allocated: Change  # most bytes that the program held
+    reserved: Change  # most bytes taken from the device
 
 
 @dataclass(frozen=True, slots=True)
 class LineChange:
-    """A line in both profiles, or in one of them.
-
-    Args:
-        function: that it is in, as the second profile has it if it does.
-        line: its number there.
-        device: name of the device.
-        former: its function and number in the first profile, if that has it.
-        is_new: whether only the second profile has it.
-        is_gone: whether only the first profile has it.
-        kept: bytes that it kept, without those of recorded functions that it called.
-        peak: most active bytes while it ran.
-        calls: whether it calls a recorded function in which another line has a peak as high.
-    """
+    """A line in both profiles, or in one of them."""
 
     function: FunctionInfo
     line: int
@@ -73,35 +49,23 @@ class LineChange:
     former: tuple[FunctionInfo, int] | None
     is_new: bool
     is_gone: bool
-    kept: Change
-    peak: Change
+    kept: Change  # bytes that it kept, without those of recorded functions that it called
+    peak: Change  # most active bytes while it ran
     calls: bool
 
 
 @dataclass(frozen=True, slots=True)
 class HolderChanges:
-    """What holds a peak in both profiles, added up in one way.
-
-    Args:
-        device: name of the device.
-        by: ``line``, ``module`` or ``category``.
-        changes: name of a part and its bytes, the largest change first.
-    """
+    """What holds a peak in both profiles, added up in one way."""
 
     device: str
-    by: str
-    changes: tuple[tuple[str, Change], ...]
+    by: str  # ``line``, ``module`` or ``category``
+    changes: tuple[tuple[str, Change], ...]  # name and bytes of each part, the largest change first
 
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What differs between two profiles.
-
-    Args:
-        devices: those of either.
-        lines: those of either that were measured.
-        holders: what holds the memory at the peaks that both recorded.
-    """
+    """What differs between two profiles."""
 
     devices: tuple[DeviceChange, ...]
     lines: tuple[LineChange, ...]
@@ -119,12 +83,7 @@ class Differences:
 
 
 def compare(before: RecordedProfile, after: RecordedProfile) -> Differences:
-    """Match two profiles and compare their sizes.
-
-    Args:
-        before: the first one.
-        after: the second one.
-    """
+    """Match two profiles and compare their sizes."""
     names = _device_names(before, after)
     matched = [
         (one, other, match_lines(before.functions[one], after.functions[other]))
@@ -259,12 +218,7 @@ def _line_changes(
 
 
 class _Lines:
-    """The lines of one profile by function, number and device.
-
-    Args:
-        profile: whose.
-        names: its devices, and what they are called.
-    """
+    """The lines of one profile by function, number and device."""
 
     def __init__(self, profile: RecordedProfile, names: Mapping[str, str]) -> None:
         self._kept = {

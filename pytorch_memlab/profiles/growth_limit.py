@@ -17,15 +17,7 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
-    """What tells whether a size grew too much.
-
-    Args:
-        option: that has the limit, for the message.
-        text: a share such as ``5%``, or a size such as ``64MiB``; None for no limit.
-
-    Raises:
-        UsageError: the text is neither.
-    """
+    """What tells whether a size grew too much."""
     if text is None:
         return lambda _: False
     share = _PERCENT.fullmatch(text.strip())

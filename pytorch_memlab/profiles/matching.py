@@ -25,14 +25,6 @@ def match_functions(before: Sequence[FunctionInfo], after: Sequence[FunctionInfo
     A function is the one of the same qualified name whose path has the most folders at its end in
     common; of several in one file, they match in their order. What is left of both matches if most
     of its lines are the same: it was renamed.
-
-    Args:
-        before: of the first profile.
-        after: of the second one.
-
-    Returns:
-        Pairs of indexes, in the order of the second profile; None for a function that only one of
-        them has.
     """
     left = _by_name(before)
     right = _by_name(after)
@@ -65,10 +57,6 @@ def match_lines(before: FunctionInfo, after: FunctionInfo) -> dict[int, int]:
 
     Lines of the same code match, also where they were moved past others; lines that were changed
     match where most of their characters are the same.
-
-    Args:
-        before: the function of the first profile.
-        after: that of the second one.
     """
     if before.source is None or after.source is None:
         count = len(before.source or after.source or ()) or 1_000

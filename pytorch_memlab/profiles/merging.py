@@ -23,12 +23,6 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
     """One profile that has the lines of all, each device under the label of its run.
 
     Runs are labelled by their ranks if these differ, or else by their order.
-
-    Args:
-        profiles: by the names of their files, two at least.
-
-    Raises:
-        UsageError: the programs differ, or one run is in two files.
     """
     _check_programs(profiles)
     labels = _labels(list(profiles.values()))
@@ -85,15 +79,7 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
 
 
 def over_devices(report: Report) -> Report:
-    """The tables of a merged profile, one for each function, over all of its devices.
-
-    Args:
-        report: with a table for each function and device.
-
-    Returns:
-        A report with the sums of ``hits``, ``delta`` and ``time``, and of every other column the
-        maximum and the minimum over the devices that ran the line.
-    """
+    """The tables of a merged profile, one for each function, over all of its devices."""
     groups = [list(group) for _, group in groupby(report.tables, lambda table: table.function)]
     names = [table.device.name for group in groups for table in group]
     note = f"max, min and sums are over {', '.join(dict.fromkeys(names))}"

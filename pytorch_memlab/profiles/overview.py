@@ -21,12 +21,7 @@ _FUNCTIONS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a function.
-
-    Args:
-        function: that it is in.
-        line: its number.
-    """
+    """A line of a function."""
 
     function: FunctionInfo
     line: int
@@ -34,25 +29,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The peak of a device.
-
-    Args:
-        measured: the device and its peaks.
-        place: the profiled line with the highest peak; None where no line had memory in use.
-        place_peak: active bytes of that peak: less than those of the device if its peak was outside
-            of the profiled lines.
-        categories: the bytes of the device's peak by category, the largest first; none if that was
-            not recorded.
-        verdict: whether the memory was enough; None if that is not known.
-        is_lower_bound: whether a simulation did not count all memory, so that the peak may be
-            higher.
-    """
+    """The peak of a device."""
 
     measured: MeasuredDevice
+    # the profiled line with the highest peak; None where no line had memory in use
     place: Place | None
+    # active bytes of that peak: less than those of the device if its peak was outside of the
+    # profiled lines
     place_peak: int
+    # the bytes of the device's peak by category, the largest first; none if that was not recorded
     categories: tuple[Share, ...]
-    verdict: DeviceVerdict | None
+    verdict: DeviceVerdict | None  # whether the memory was enough; None if that is not known
     is_lower_bound: bool
 
     @property
@@ -63,50 +50,30 @@ class Headline:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A request that ended the program because a GPU had not enough memory.
+    """A request that ended the program because a GPU had not enough memory."""
 
-    Args:
-        place: the innermost profiled line that it went through; None if it went through none.
-        asked: bytes that the program asked for; None if that is not known.
-    """
-
+    # the innermost profiled line that it went through; None if it went through none
     place: Place | None
-    asked: int | None
+    asked: int | None  # bytes that the program asked for; None if that is not known
 
 
 @dataclass(frozen=True, slots=True)
 class ShownFunction:
-    """A function on a device, with the lines that are shown.
-
-    Args:
-        table: of all its lines.
-        lines: numbers of the lines to show, in order; None for all of the source.
-        peak_line: the line at which the device had its highest peak; None if it is elsewhere.
-    """
+    """A function on a device, with the lines that are shown."""
 
     table: FunctionTable
+    # numbers of the lines to show, in order; None for all of the source
     lines: tuple[int, ...] | None
+    # the line at which the device had its highest peak; None if it is elsewhere
     peak_line: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a report of a run says.
-
-    Args:
-        columns: of the lines.
-        headlines: one for each device that had memory in use; for the first one if none had.
-        failure: what ended the program, if it ran out of memory.
-        functions: in the order in which they are shown.
-        more_functions: functions that added something and are not shown.
-        more_lines: lines of shown functions that added something and are not shown.
-        idle_functions: functions that ran and added nothing, not shown.
-        idle_lines: lines of shown functions that ran and added nothing, not shown.
-        sections: said below the functions.
-        notes: said last.
-    """
+    """What a report of a run says."""
 
     columns: tuple[str, ...]
+    # one for each device that had memory in use; for the first one if none had
     headlines: tuple[Headline, ...]
     failure: Failure | None
     functions: tuple[ShownFunction, ...]
@@ -119,17 +86,7 @@ class Overview:
 
 
 def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:
-    """Choose what a report shows.
-
-    Args:
-        profile: one run.
-        report: its tables, with the columns to show.
-        choice: what to show.
-
-    Returns:
-        The headlines, and the functions in the order asked for. The lines of a function stay in
-        the order of the source.
-    """
+    """Choose what a report shows."""
     sizes = _Sizes(profile)
     headlines = tuple(_headlines(profile, sizes))
     peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
@@ -231,13 +188,7 @@ class _Sizes:
 
 
 class _Function:
-    """A function on a device, with the sizes that order it.
-
-    Args:
-        table: its lines.
-        sizes: of all lines.
-        peaks: lines and devices of the headlines, which are shown in any case.
-    """
+    """A function on a device, with the sizes that order it."""
 
     def __init__(
         self, table: FunctionTable, sizes: _Sizes, peaks: set[tuple[Place | None, str]]
@@ -257,12 +208,7 @@ class _Function:
         return (Place(self.table.function, line) for line in lines)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
-        """What is shown of it.
-
-        Args:
-            most: how many lines; None for all.
-            sort: by what they are chosen, as ``Choice`` has it.
-        """
+        """What is shown of it."""
         if most is None:
             return ShownFunction(self.table, None, self.peak_line)
         chosen = sorted(self.lines, key=lambda line: self._rank(line, sort))[:most]

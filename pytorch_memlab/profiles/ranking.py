@@ -17,24 +17,15 @@ Place = tuple[int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class RankedLine:
-    """A line on the device on which it ranks highest.
-
-    Args:
-        function: that it is in.
-        line: its number.
-        device: name of the device.
-        hits: how often the line was begun.
-        kept: bytes that it kept over all hits, without those that recorded functions kept which it
-            called.
-        peak: most active bytes while it ran.
-    """
+    """A line on the device on which it ranks highest."""
 
     function: FunctionInfo
     line: int
     device: str
     hits: int
+    # bytes that it kept over all hits, without those that recorded functions kept which it called
     kept: int
-    peak: int
+    peak: int  # most active bytes while it ran
 
 
 def lines_that_keep(profile: RecordedProfile) -> list[RankedLine]:

@@ -14,118 +14,77 @@ from ..records import DeviceInfo, FunctionInfo, LineEntry, Section
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a program.
+    """One run of a program."""
 
-    Args:
-        program: as the command line names it; empty in a notebook.
-        arguments: those of the program.
-        versions: of ``pytorch_memlab``, ``torch``, ``python`` and, if torch has it, ``cuda``.
-        started: when profiling began, in UTC as ISO 8601; empty if it did not.
-        seconds: how long the program was profiled.
-        is_dry_run: whether shapes alone were simulated.
-        exit_status: of the program; None if it was not over.
-        exception: that ended the program, in one line; empty if none did.
-        rank: of the process.
-        world_size: how many processes there were.
-        label: by which a merged profile names the run, such as ``rank0``; empty in one of a run.
-    """
-
-    program: str
+    program: str  # as the command line names it; empty in a notebook
     arguments: tuple[str, ...]
+    # of ``pytorch_memlab``, ``torch``, ``python`` and, if torch has it, ``cuda``
     versions: Mapping[str, str]
-    started: str
+    started: str  # when profiling began, in UTC as ISO 8601; empty if it did not
     seconds: float
     is_dry_run: bool
-    exit_status: int | None = None
-    exception: str = ""
+    exit_status: int | None = None  # of the program; None if it was not over
+    exception: str = ""  # that ended the program, in one line; empty if none did
     rank: int = 0
     world_size: int = 1
+    # by which a merged profile names the run, such as ``rank0``; empty in one of a run
     label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredDevice:
-    """A device, and the most that it held while a recorded line ran.
+    """A device, and the most that it held while a recorded line ran."""
 
-    Args:
-        device: as reports name it; in a merged profile with the label of the run.
-        capacity: its bytes.
-        peak_active: bytes of blocks in use.
-        peak_allocated: bytes that the program held.
-        peak_reserved: bytes taken from the device.
-        taken: bytes of the capacity that the program could not have, such as those of the CUDA
-            context; None if that is not known.
-        context: those of them that the CUDA context takes; None if they cannot be told from those
-            of other programs.
-    """
-
-    device: DeviceInfo
-    capacity: int
-    peak_active: int
-    peak_allocated: int
-    peak_reserved: int
+    device: DeviceInfo  # as reports name it; in a merged profile with the label of the run
+    capacity: int  # its bytes
+    peak_active: int  # bytes of blocks in use
+    peak_allocated: int  # bytes that the program held
+    peak_reserved: int  # bytes taken from the device
+    # bytes of the capacity that the program could not have, such as those of the CUDA context;
+    # None if that is not known
     taken: int | None = None
+    # those of them that the CUDA context takes; None if they cannot be told from those of other
+    # programs
     context: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A line of the user's code that called a recorded function.
+    """A line of the user's code that called a recorded function."""
 
-    Args:
-        callee: index of the function that was called.
-        caller: index of the calling function, None if that was not recorded.
-        filename: of the calling code.
-        function: name of the calling code.
-        line: its line.
-        hits: number of calls.
-        delta: device name -> bytes that the calls kept.
-    """
-
-    callee: int
-    caller: int | None
+    callee: int  # index of the function that was called
+    caller: int | None  # index of the calling function, None if that was not recorded
     filename: str
     function: str
     line: int
     hits: int
+    # device name -> bytes that the calls kept
     delta: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedProfile:
-    """Everything that was recorded of one run, or of several that were merged.
-
-    Args:
-        runs: what ran.
-        devices: what was measured.
-        functions: all that were profiled; lines and calls name them by their index.
-        entries: the lines, whose ``code_id`` is the index of their function.
-        calls: from where the functions were called.
-        columns: those that a table shows unless it is asked for others.
-        shown: indexes of the functions that it shows; None for all.
-        notes: what is said below the tables.
-        ends: where the tracing of lines ended too early.
-        sections: what was said besides the tables, such as what holds the memory at the end.
-        peaks: device name -> what held its memory at its peak, if that was recorded.
-        failures: index of a function and line at which a GPU ran out of memory -> bytes that the
-            program asked for there.
-        history: every allocation and free, if that was asked for; None in a merged profile.
-        histories: those of the runs of a merged profile, by their labels.
-    """
+    """Everything that was recorded of one run, or of several that were merged."""
 
     runs: tuple[Run, ...]
     devices: tuple[MeasuredDevice, ...]
+    # all that were profiled; lines and calls name them by their index
     functions: tuple[FunctionInfo, ...]
-    entries: tuple[LineEntry, ...]
+    entries: tuple[LineEntry, ...]  # the lines, whose ``code_id`` is the index of their function
     calls: tuple[Call, ...]
     columns: tuple[str, ...]
-    shown: tuple[int, ...] | None = None
+    shown: tuple[int, ...] | None = None  # indexes of the functions that it shows; None for all
     notes: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
+    # what was said besides the tables, such as what holds the memory at the end
     sections: tuple[Section, ...] = ()
     peaks: Mapping[str, PeakHolders] = field(default_factory=dict)
+    # index of a function and line at which a GPU ran out of memory -> bytes that the program
+    # asked for there
     failures: Mapping[tuple[int, int], int] = field(default_factory=dict)
+    # every allocation and free, if that was asked for; None in a merged profile
     history: AllocationHistory | None = None
+    # those of the runs of a merged profile, by their labels
     histories: Mapping[str, AllocationHistory] = field(default_factory=dict)
 
     def all_histories(self) -> dict[str, AllocationHistory]:

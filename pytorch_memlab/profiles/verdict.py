@@ -29,12 +29,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """Whether a program had enough memory on a device.
-
-    Args:
-        measured: the device, its peaks, and what of it the program could not have.
-        outcome: whether that was enough.
-    """
+    """Whether a program had enough memory on a device."""
 
     measured: MeasuredDevice
     outcome: Outcome
@@ -47,11 +42,7 @@ class DeviceVerdict:
 
 
 def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
-    """A verdict on each device that had memory in use, and whose memory is known.
-
-    Args:
-        profile: one run. Of several that were merged there is no verdict.
-    """
+    """A verdict on each device that had memory in use, and whose memory is known."""
     if len(profile.runs) != 1:
         return ()
     known = [
@@ -78,21 +69,13 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
 
 
 def not_counted(entries: Iterable[LineEntry]) -> set[str]:
-    """Names of devices on which a simulation did not count all memory.
-
-    Args:
-        entries: the lines.
-    """
+    """Names of devices on which a simulation did not count all memory."""
     kinds = (GapKind.UNMODELLED, GapKind.UNCOUNTED)
     return {one.device.name for one in entries if any(gap.kind in kinds for gap in one.gaps)}
 
 
 def requests_that_failed(entries: Iterable[LineEntry]) -> Mapping[str, int]:
-    """Device name -> the most requests that failed in one hit of a line.
-
-    Args:
-        entries: the lines.
-    """
+    """Device name -> the most requests that failed in one hit of a line."""
     found: defaultdict[str, int] = defaultdict(int)
     for entry in entries:
         failed = entry.stats.get("num_ooms", 0)
