@@ -29,17 +29,6 @@ class MeasuredSteps:
 
     A step is what ends with ``optimizer.step()``. Its batches are measured, and what comes between
     them is not. The names of the arguments are those of ``torch.profiler.schedule``.
-
-    Args:
-        warmup: steps at the beginning that are not measured. An optimizer allocates its state in
-            the first step, so the peak of a training is known after the second one.
-        active: steps that are measured, after the warm-up.
-
-    Attributes:
-        highest: the step with the highest peak of allocated bytes; None before the first one.
-
-    Raises:
-        UsageError: no such number of steps.
     """
 
     def __init__(self, warmup: int, active: int) -> None:
@@ -55,11 +44,7 @@ class MeasuredSteps:
         self.highest: StepMemory | None = None
 
     def restart(self, device: torch.device) -> None:
-        """A training begins.
-
-        Args:
-            device: that it runs on.
-        """
+        """A training begins."""
         self.abandon()
         self._done = 0
         self.highest = None
@@ -83,11 +68,7 @@ class MeasuredSteps:
             self._open.close()
 
     def end(self) -> StepMemory | None:
-        """A step has ended.
-
-        Returns:
-            Its memory; None if it was not measured.
-        """
+        """A step has ended."""
         self._done += 1
         measurement, self._open = self._open, None
         if measurement is None:
@@ -114,11 +95,7 @@ class MeasuredSteps:
             measurement.abandon()
 
     def fail(self, error: BaseException) -> None:
-        """An error ends the training: explain it if a GPU ran out of memory.
-
-        Args:
-            error: any.
-        """
+        """An error ends the training: explain it if a GPU ran out of memory."""
         # The report asks for what the measurement recorded.
         try:
             uncaught.add(error, is_asked_for=True)

@@ -23,29 +23,17 @@ PEAKS: Final = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_b
 
 @dataclass(frozen=True, slots=True)
 class StepMemory:
-    """The memory of one step.
+    """The memory of one step."""
 
-    Args:
-        device: name of the GPU, such as ``cuda:0``.
-        peaks: the highest bytes in the step, by their names in ``torch.cuda.memory_stats()``.
-        holders: what held the memory when the active bytes were highest; None for an accelerator
-            whose allocations nobody records.
-    """
-
-    device: str
+    device: str  # name of the GPU, such as ``cuda:0``
+    # the highest bytes in the step, by their names in ``torch.cuda.memory_stats()``
     peaks: dict[str, int]
+    # what held the memory when the active bytes were highest; None for an accelerator whose
+    # allocations nobody records
     holders: PeakHolders | None
 
     def metrics(self, separator: str = "/") -> dict[str, int]:
-        """What a logger gets, in bytes.
-
-        Args:
-            separator: between the group ``memory`` and a name.
-
-        Returns:
-            The peaks, and the active bytes at their peak by category; the categories add up to
-            ``active_bytes.all.peak``.
-        """
+        """What a logger gets, in bytes."""
         sizes = dict(self.peaks)
         if self.holders is not None:
             held = {share.name: share.size for share in self.holders.by_category()}
@@ -54,11 +42,7 @@ class StepMemory:
 
 
 class StepMeasurement:
-    """Measures one step, whose batches may have something else between them.
-
-    Args:
-        device: the GPU of the training.
-    """
+    """Measures one step, whose batches may have something else between them."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
