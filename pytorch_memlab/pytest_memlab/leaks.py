@@ -18,19 +18,12 @@ _Address = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Leak:
-    """Blocks that stayed in use.
+    """Blocks that stayed in use."""
 
-    Args:
-        device: index of the GPU that has most of them.
-        size: bytes of them there.
-        blocks: how many they are.
-        holders: the lines that made them; None if they were not recorded.
-    """
-
-    device: int
+    device: int  # index of the GPU that has most of them
     size: int
     blocks: int
-    holders: PeakHolders | None
+    holders: PeakHolders | None  # the lines that made them; None if they were not recorded
 
 
 class LeakCheck:

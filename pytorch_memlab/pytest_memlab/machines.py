@@ -33,11 +33,7 @@ class MachinesOfTests:
 
     @contextmanager
     def simulated(self, gpu: str | None) -> Iterator[None]:
-        """Simulate for one test, where there is no GPU.
-
-        Args:
-            gpu: which; None for the default.
-        """
+        """Simulate for one test, where there is no GPU."""
         is_nested = gpu is not None and active.machine is not None
         if torch.cuda.is_available() and not is_nested:
             _forget_earlier_tests()

@@ -18,28 +18,15 @@ _LEAKS: Final = "gpu_leaks"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a test may use.
+    """What a test may use."""
 
-    Args:
-        peak: most bytes in use while it runs; None for any.
-        leaks: most bytes that stay in use after it; None for any.
-        gpu: that is simulated where there is none; None for the default.
-    """
-
-    peak: int | None
-    leaks: int | None
-    gpu: str | None
+    peak: int | None  # most bytes in use while it runs; None for any
+    leaks: int | None  # most bytes that stay in use after it; None for any
+    gpu: str | None  # that is simulated where there is none; None for the default
 
 
 def limits_of(item: pytest.Item) -> Limits:
-    """The limits of a test; of several marks of one name the closest counts.
-
-    Args:
-        item: the test.
-
-    Raises:
-        UsageError: a mark has other arguments than it takes.
-    """
+    """The limits of a test; of several marks of one name the closest counts."""
     peak, gpu = _read(item, _LIMIT, "2 GiB")
     leaks, gpu_of_leaks = _read(item, _LEAKS, "1 MiB")
     if gpu is not None and gpu_of_leaks is not None and gpu != gpu_of_leaks:

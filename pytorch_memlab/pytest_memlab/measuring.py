@@ -43,21 +43,13 @@ REPORT_FIELD: Final = "memlab"
 
 
 def register(config: pytest.Config) -> None:
-    """Measure from now on; a second call has no effect, nor has any if ``PYTORCH_MEMLAB=0``.
-
-    Args:
-        config: of the session.
-    """
+    """Measure from now on; a second call has no effect, nor has any if ``PYTORCH_MEMLAB=0``."""
     if not is_switched_off() and not config.pluginmanager.has_plugin(_NAME):
         config.pluginmanager.register(MeasuredTests(config), _NAME)
 
 
 def gpu_memory_of(item: pytest.Item) -> GPUMemory:
-    """What a test's fixture gives it.
-
-    Args:
-        item: the test.
-    """
+    """What a test's fixture gives it."""
     run = item.stash.get(_KEY, None)
     if run is not None:
         return run.memory
@@ -67,11 +59,7 @@ def gpu_memory_of(item: pytest.Item) -> GPUMemory:
 
 
 class RunOfTest:
-    """One test that is measured.
-
-    Args:
-        limits: what it may use.
-    """
+    """One test that is measured."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -82,11 +70,7 @@ class RunOfTest:
 
 
 class MeasuredTests:
-    """The hooks that measure.
-
-    Args:
-        config: of the session.
-    """
+    """The hooks that measure."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._folder = config.rootpath

@@ -23,14 +23,7 @@ _BROKEN_OFF: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERRO
 
 
 def begin(config: pytest.Config) -> None:
-    """Carry the options out.
-
-    Args:
-        config: of the session.
-
-    Raises:
-        UsageError: pytest's: an option cannot be carried out.
-    """
+    """Carry the options out."""
     try:
         results = SessionResults(config)
         gpu = config.getoption("memlab_gpu")
@@ -65,16 +58,7 @@ def _simulate(config: pytest.Config, gpu: str) -> None:
 
 
 class SessionResults:
-    """The memory of all tests, as it comes in.
-
-    Args:
-        config: of the session.
-
-    Raises:
-        UsageError: an option cannot be carried out.
-        ProfileError: the baseline is no file of tests.
-        OSError: it cannot be read.
-    """
+    """The memory of all tests, as it comes in."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._tests: dict[str, MeasuredTest] = {}
