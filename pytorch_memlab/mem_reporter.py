@@ -1,4 +1,4 @@
-"""Which tensors hold the memory."""
+"""Reports which tensors hold the memory."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ class MemReporter:
             self.print_stats(verbose, target_device=target)
 
     def snapshot(self) -> MemorySnapshot:
-        """What holds the memory now, as plain data that keeps nothing alive.
+        """The memory of all tensors now, as plain data that keeps nothing alive.
 
         Tensors that neither a model nor an optimizer knows are named after the variables that
         lead to them: of the calling functions, then globals of modules. ``print`` gives it as
@@ -189,7 +189,7 @@ class MemReporter:
 
     @staticmethod
     def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
-        """What came, what went, what grew or shrank between two snapshots, by name.
+        """The tensors that came, went, grew or shrank between two snapshots, by name.
 
         Args:
             before: the earlier one.

@@ -88,7 +88,7 @@ def _check_version() -> None:
 
 
 def asks_for_memory(item: pytest.Item) -> bool:
-    """Whether a test has a mark of this plugin, or uses its fixture."""
+    """True if a test has a mark of this plugin, or uses its fixture."""
     if FIXTURE in getattr(item, "fixturenames", ()):
         return True
     return any(mark.name in MARKS for mark in item.iter_markers())

@@ -1,4 +1,4 @@
-"""Whether a program fits on GPUs: runs it without values, and replays what it allocated.
+"""Fits programs to GPUs: runs them without values, and replays their allocations.
 
 Nothing here prints or imports a renderer.
 """

@@ -1,4 +1,4 @@
-"""What a trial changes about a program."""
+"""Changes that a trial makes to a program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Change:
     """
 
     name: str = "unchanged"
-    """What a table calls it."""
+    """The name of the change in a table."""
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
         """The arguments of the program."""
@@ -37,7 +37,7 @@ class Change:
         yield
 
     def finding(self) -> Any:
-        """What the change found in the program, as plain data.
+        """The findings of the change in the program, as plain data.
 
         This is called in the process of the trial, when the program has ended.
         """

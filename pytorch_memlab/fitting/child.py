@@ -36,7 +36,7 @@ _PAUSE: Final = 0.005
 
 
 def can_fork() -> bool:
-    """Whether processes are forked. On macOS, system libraries may fail in a fork."""
+    """True where processes are forked. On macOS, system libraries may fail in a fork."""
     return sys.platform == "linux"
 
 
@@ -100,7 +100,7 @@ class _Child:
         """Its exit status; negative for a signal."""
 
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         raise NotImplementedError
 
     def kill(self) -> None:
@@ -108,7 +108,7 @@ class _Child:
         raise NotImplementedError
 
     def result(self, work: Work[Any, Any]) -> Any:
-        """What it returned."""
+        """The result."""
         try:
             with open(self._path, "rb") as file:
                 return pickle.load(file)  # noqa: S301 - a process of ours wrote it
@@ -131,7 +131,7 @@ class _Fork(_Child):
             _be_fork(work, result)
 
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         pid, status = os.waitpid(self._pid, os.WNOHANG)
         if pid:
             self._status = os.waitstatus_to_exitcode(status)
@@ -171,7 +171,7 @@ class _NewPython(_Child):
             )
 
     def has_ended(self) -> bool:
-        """Whether the process has ended."""
+        """True if the process has ended."""
         self._status = self._process.poll()
         return self._status is not None
 
@@ -192,11 +192,11 @@ write(function(request), sys.argv[2])
 
 
 class _CannotTrain:
-    """What a fork returns in which autograd does not work."""
+    """The result of a fork in which autograd does not work."""
 
 
 def _can_train() -> bool:
-    """Whether autograd works in this fork.
+    """True if autograd works in this fork.
 
     Where it has threads of its own, such as one for each GPU, it refuses to work in a fork of a
     process that has run a backward pass. There is no other way to ask.
@@ -211,7 +211,7 @@ def _can_train() -> bool:
 
 
 def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
-    """What a fork does: never return to what this process was doing."""
+    """The body of a fork. It never returns to the code of this process."""
     status = 1
     gc.freeze()  # a collection would write to all pages, which the fork shares so far
     try:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a program is run."""
+    """Settings of the runs of a program."""
 
     changes: tuple[Change, ...] = ()
     # optimizer steps after which it ends; None for when its peak has settled
@@ -45,7 +45,7 @@ class Settings:
 def compare_gpus(
     target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings
 ) -> Generator[tuple[int, Verdict], None, None]:
-    """Whether a program fits on each of several GPUs."""
+    """The verdicts on several GPUs."""
     yield from _Comparison(target, gpus, settings).verdicts()
 
 
@@ -116,7 +116,7 @@ class _Comparison:
                 yield other, found
 
     def _with_own_memory(self) -> Iterator[tuple[int, Verdict]]:
-        """Where the program does not fit, see whether it goes on after the error."""
+        """Find out whether a program that does not fit goes on after the error."""
         if not self._too_large:
             return
         found = dict(self._too_large)

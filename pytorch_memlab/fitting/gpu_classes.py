@@ -1,4 +1,4 @@
-"""Which GPUs run a program alike."""
+"""Classes of GPUs on which a program runs in the same way."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Decision:
     keywords: tuple[tuple[str, Any], ...]
 
     def made_by(self, gpu: GPU) -> Any:
-        """What a GPU decides; equal to nothing else where it cannot."""
+        """The decision of a GPU; equal to nothing else where it cannot decide."""
         try:
             return self.function(gpu, *self.arguments, **dict(self.keywords))
         except Exception:
@@ -27,7 +27,7 @@ class Decision:
 
 
 def runs_alike(one: GPU, other: GPU, reads: Collection[Any]) -> bool:
-    """Whether what a program did on one GPU is what it does on another.
+    """True if a program does on one GPU what it did on another.
 
     What runs follows from the properties that the program and the simulated kernels read, and from
     what functions of the GPU decide: where these are equal, the same happens.

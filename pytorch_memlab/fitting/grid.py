@@ -38,13 +38,13 @@ _UNKNOWN_OPTION: Final = re.compile(
     r"|arguments are required|missing (option|argument|parameter)",
     re.I,
 )
-"""What the usual readers of command lines say of an option that they do not have, or that lacks."""
+"""Messages of the usual readers of command lines about a wrong or missing option."""
 
 _EARLY: Final = 2
 """Runs at once up to which values are tried that are likely to be needed next."""
 
 _EXIT: Final = "the program ended with exit status"
-"""How the error of a trial begins whose program said itself what is wrong."""
+"""Beginning of a trial's error whose program itself said what is wrong."""
 
 _SLACK: Final = 40 * 2**20
 """Two segments of 20 MiB, of which the allocator makes blocks between 1 and 10 MiB."""
@@ -54,7 +54,7 @@ _MOST_COMBINATIONS: Final = 200
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What is known of the largest value on one GPU."""
+    """The largest value on one GPU, as far as it is known."""
 
     name: str
     gpu: GPU
@@ -72,7 +72,7 @@ class Answer:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What all values that ran need, to fit."""
+        """The reserved bytes that all values that ran need."""
         return tuple(
             Point(one.value, one.needed) for one in self.largest.tried if one.problem is None
         )
@@ -83,7 +83,7 @@ _NEAR: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What values need on GPUs where that is the same, or nearly so.
+    """The memory that values need on GPUs where it is the same, or nearly so.
 
     That is the least memory that PyTorch's allocator serves all requests with. With more, it keeps
     more in its cache.
@@ -93,14 +93,14 @@ class Curve:
     points: tuple[Point, ...]
 
     def at(self, value: int) -> float | None:
-        """What a value needs, between the points or beyond them on the line; None before them."""
+        """The memory of a value: between the points, or on the line beyond; None before them."""
         line = self.line
         if line is not None and value > self.points[-1].value:
             return line.at(value)
         return interpolated(self.points, value)
 
     def is_near(self, other: Curve) -> bool:
-        """Whether two curves differ by less than 2 % where both are known."""
+        """True if two curves differ by less than 2 % where both are known."""
         pairs = [(self.at(point.value), point.peak) for point in other.points]
         pairs += [(other.at(point.value), point.peak) for point in self.points]
         known = [(a, b) for a, b in pairs if a is not None]
@@ -114,7 +114,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GridReport:
-    """What is known of the largest values on several GPUs."""
+    """The largest values on several GPUs, as far as they are known."""
 
     program: str
     variable: Variable
@@ -131,7 +131,7 @@ class GridReport:
 
     @property
     def problem(self) -> str | None:
-        """Why the program runs with no value on any GPU; None if it runs with one."""
+        """The reason why the program runs with no value on any GPU; None if it runs with one."""
         problems = [one.largest.problem for one in self.answers]
         return next(iter(problems), None) if all(problems) else None
 
@@ -192,7 +192,7 @@ class GridReport:
 
 
 def _curve(alike: Sequence[Answer]) -> Curve:
-    """What is known of the curve of GPUs on which the same happens."""
+    """The curve of GPUs on which the same happens, as far as it is known."""
     needs = {point.value: point for one in alike for point in one.points}
     return Curve(tuple(one.name for one in alike), tuple(sorted(needs.values())))
 
@@ -233,7 +233,7 @@ class GridSearch:
                     told(len(self._runs.all), values)
 
     def report(self) -> GridReport:
-        """What is known so far."""
+        """The report so far."""
         return GridReport(
             program=self._target.name,
             variable=self._variable,
@@ -329,7 +329,7 @@ class _GPUSearch:
         return ()
 
     def answer(self) -> Answer:
-        """What is known so far."""
+        """The answer so far."""
         nothing = Largest(None, (), 1, is_upper_end=False)
         return Answer(
             name=self._name,
@@ -371,7 +371,7 @@ class _Run:
 
     @property
     def problem(self) -> str | None:
-        """Why the program does not run with its values; None if it runs."""
+        """The reason why the program does not run with its values; None if it runs."""
         if not self.trial.failed:
             return next((one for one in self.trial.findings if _is_unread(one)), None)
         if self.trial.error.startswith(_EXIT):
@@ -380,7 +380,7 @@ class _Run:
 
     @property
     def is_final(self) -> bool:
-        """Whether the problem is one of all values."""
+        """True if the problem is one of all values."""
         is_unread = not self.trial.failed
         return is_unread or bool(_UNKNOWN_OPTION.search(self.problem or ""))
 
@@ -428,7 +428,7 @@ class _Runs:
         changes: tuple[Change, ...],
         needed: Sequence[tuple[GPU, tuple[Change, ...]]],
     ) -> bool:
-        """Whether one of some other runs will, as far as is known, stand for a GPU too."""
+        """True if one of some other runs will, as far as is known, stand for a GPU too."""
         names = _names(changes)
         return any(
             _names(others) == names and runs_alike(one, gpu, self.reads) for one, others in needed

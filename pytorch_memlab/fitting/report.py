@@ -1,4 +1,4 @@
-"""What ``fit`` found: finished data for the renderers."""
+"""The results of ``fit``: finished data for the renderers."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from .trial import Ending, Trial
 from .verdict import Verdict
 
 _HARMLESS = ("0", "equal")
-"""What a value is assumed to be where that decides no shape by itself."""
+"""Value that is assumed for data that decides no shape by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """Whether a program fits on some GPUs."""
+    """The verdicts on a program for several GPUs."""
 
     program: str
     verdicts: tuple[Verdict, ...]  # those that are known, by the memory of the GPU
@@ -40,7 +40,7 @@ class FitReport:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What was not counted, estimated or assumed in any run, each once."""
+        """Approximations of all runs, each once."""
         found = {gap.subject: gap for trial in self.trials for gap in trial.gaps}
         return tuple(found.values())
 

@@ -28,15 +28,15 @@ from typing import Final
 from .curve import Point, line_through
 
 LOOK_AHEAD: Final = 16
-"""How many values after the first one that does not fit may be tried too."""
+"""Number of values after the first one that does not fit that may be tried too."""
 
 _FIRST_ACCEPTED: Final = (8, 12, 60, 64, 480)
-"""Where the smallest value is refused: multiples of these are tried, until the program runs."""
+"""Multiples that are tried if the smallest value is refused, until the program runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tried:
-    """What a trial with one value says of one GPU."""
+    """The result of a trial with one value on one GPU."""
 
     value: int
     fits: bool
@@ -70,7 +70,7 @@ class Largest:
 
     @property
     def problem(self) -> str | None:
-        """Why the program runs with no value that was tried; None if it runs with one."""
+        """The reason why the program runs with no tried value; None if it runs with one."""
         if not self.tried or any(one.problem is None for one in self.tried):
             return None
         return self.tried[0].problem
@@ -123,7 +123,7 @@ class Search:
         return self._beyond()
 
     def tell(self, found: Tried) -> None:
-        """What a trial gave."""
+        """Take the result of a trial."""
         self._tried[found.value] = found
         self._step = self._multiples() or self._step
         self._times_from_end += found.value == self._from_end
@@ -309,7 +309,7 @@ class Search:
         )
 
     def _may_fit(self, value: int, best: int) -> bool:
-        """Whether the bytes in use alone may be few enough, and those needed are nearly so."""
+        """True if the bytes in use alone may be few enough, and those needed nearly are."""
         ran = self._ran()
         if any(one.active > self._available and one.value <= value for one in ran):
             return False
@@ -322,7 +322,7 @@ class Search:
 
 
 def _off_line(points: Sequence[Point], value: int) -> float:
-    """How far the three points nearest to a value are off a line."""
+    """The distance of the three points nearest to a value from a line."""
     near = sorted(sorted(points, key=lambda one: abs(one.value - value))[:3])
     if len(near) < 3:
         return 0

@@ -71,7 +71,7 @@ class _GPUPeak:
         self._reserved = self._highest_reserved = 0
 
     def happened(self, action: str, _address: int, size: int, _stream: int) -> None:
-        """What the allocator did."""
+        """Follow one event of the allocator."""
         if action == "alloc":
             self._requested += size
             if self._requested > self._highest_requested:
@@ -92,7 +92,7 @@ class _GPUPeak:
 
 
 def cycle_of(peaks: list[StepPeak]) -> int:
-    """How many steps make up the cycle that has repeated; 0 if none has.
+    """The number of steps in the cycle that has repeated; 0 if none has.
 
     >>> def steps(*sizes):
     ...     return [StepPeak((size,), (8,)) for size in sizes]
@@ -159,7 +159,7 @@ class Stop:
 
 
 def _others(stepped: Collection[Any]) -> bool:
-    """Whether there are parameters of optimizers that have not been stepped."""
+    """True if some parameters of optimizers have not been stepped."""
     from torch.optim import Optimizer
 
     # Not isinstance: objects that stand for others may do anything when asked for their class.

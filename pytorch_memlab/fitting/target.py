@@ -1,4 +1,4 @@
-"""What is run: a script, a module, or a Python function."""
+"""Targets of a trial: a script, a module, or a Python function."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Target(Protocol):
 
     @property
     def name(self) -> str:
-        """What a table calls it."""
+        """The name of the target in a table."""
 
     @property
     def is_repeated(self) -> bool:
-        """Whether a trial may call it again until its peak repeats."""
+        """True if a trial may call it again until its peak repeats."""
 
     def check(self) -> None:
         """Find what is run."""

@@ -43,7 +43,7 @@ _OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Ending(Enum):
-    """How the program of a trial ended.
+    """The end of a trial's program.
 
     ``SETTLED``: it was ended as its peak repeated. ``STEPS``: it was ended after the steps that
     were asked for. ``UNSETTLED``: it was ended after many steps, and the peak did not repeat.
@@ -61,7 +61,7 @@ class Ending(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """What a program did with the memory of its GPUs."""
+    """The allocations of a program on its GPUs."""
 
     gpu: GPU
     ending: Ending
@@ -81,12 +81,12 @@ class Trial:
 
     @property
     def asked_for_memory(self) -> bool:
-        """Whether the program asked how much memory the GPU has."""
+        """True if the program asked how much memory the GPU has."""
         return "total_memory" in self.gpu_reads
 
     @property
     def failed(self) -> bool:
-        """Whether the program ended with an error other than out of memory."""
+        """True if the program ended with an error other than out of memory."""
         return self.ending is Ending.ERROR
 
 
@@ -143,7 +143,7 @@ def _preload() -> None:
 
 
 def processors() -> int:
-    """How many processors this process may use."""
+    """The number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -268,7 +268,7 @@ def _traceback(error: BaseException) -> str:
 
 
 def _is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether an exception is, or comes from, an out-of-memory error of a GPU."""
+    """True if an exception is, or comes from, an out-of-memory error of a GPU."""
     import torch
 
     seen: list[BaseException] = []

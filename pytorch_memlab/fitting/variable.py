@@ -1,4 +1,4 @@
-"""What ``--vary`` names: a variable of a program, its values, and the change that sets one.
+"""The variables of ``--vary``: place in the program, values, and the change that sets one.
 
 Note [Where a variable is]
 A name that begins with a dash is an option of the program. A name that stands as NAME=VALUE among
@@ -34,7 +34,7 @@ _NUMBER: Final = re.compile(r"-?\d+")
 
 
 class Place(Protocol):
-    """Where a program has a variable."""
+    """The place of a variable in a program."""
 
     @property
     def name(self) -> str:
@@ -76,7 +76,7 @@ def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
 
 
 def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Place:
-    """Where a program has a variable. See Note [Where a variable is]."""
+    """The place that a name refers to. See Note [Where a variable is]."""
     in_file = _IN_FILE.fullmatch(name)
     if name.startswith("-"):
         is_short = len(name) == 2
@@ -196,7 +196,7 @@ class _OptionValue(Change):
 
 
 def _is_option(word: str) -> bool:
-    """Whether a word is the name of an option, and no value such as -1."""
+    """True for the name of an option, and False for a value such as -1."""
     return word.startswith("-") and not _NUMBER.fullmatch(word)
 
 
@@ -297,5 +297,5 @@ class _FileContent(Change):
             yield
 
     def finding(self) -> str | None:
-        """Why the value changes nothing; None if it was read."""
+        """The reason why the value changes nothing; None if it was read."""
         return self.unread

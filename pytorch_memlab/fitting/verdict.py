@@ -1,4 +1,4 @@
-"""Whether a program fits on a GPU: its recorded allocations on a GPU of that memory."""
+"""The verdict on a GPU: the recorded allocations on a GPU of that memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class FailedAllocation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """Whether a program fits on a GPU."""
+    """The verdict on one GPU."""
 
     name: str
     gpu: GPU

@@ -1,4 +1,4 @@
-"""Which properties of a GPU decide what a program does on it."""
+"""Watches the properties of a GPU that decide what a program does on it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _WatchedGPU(GPU):
 
 
 class _WatchedProperties(DeviceProperties):
-    """What the program reads of ``torch.cuda.get_device_properties``, one by one."""
+    """The result of ``torch.cuda.get_device_properties``, whose reads are noted one by one."""
 
     def __getattribute__(self, name: str) -> Any:
         read = super().__getattribute__("__dict__").get("_read")
@@ -76,7 +76,7 @@ class _WatchedDriver:
 
 
 class GPUReads:
-    """What was read and decided of a GPU since the program began."""
+    """The reads and decisions of a GPU since the program began."""
 
     def __init__(self) -> None:
         self._read: set[str] = set()

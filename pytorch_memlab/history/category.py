@@ -1,4 +1,4 @@
-"""What a block is to the program that allocated it."""
+"""Categories of blocks: parameters, gradients, optimizer state, and others."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Category(str, Enum):
-    """What a block is to the program; equal to its name in a report.
+    """The category of a block; equal to its name in a report.
 
     Attributes:
         PARAMETERS: of modules, also those that only an optimizer has.

@@ -1,4 +1,4 @@
-"""Why a GPU ran out of memory, and what would help: one small rule for each cause.
+"""Causes of an out-of-memory error and their remedies: one small rule for each cause.
 
 A rule looks at the facts and returns a remedy, or None where it does not apply. What it says is
 computed from the blocks in use, or was checked by making the requests again; an estimate is marked
@@ -20,7 +20,7 @@ from .category import Category
 from .out_of_memory import HeldBlock, OutOfMemory, SettingsCheck, TensorGroup
 
 _MOST: Final = 3
-"""How many remedies a report names."""
+"""Number of remedies that a report names."""
 _LARGE_VOCABULARY: Final = 8192
 _LONG_SEQUENCE: Final = 128
 _LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "criterion")
@@ -39,11 +39,11 @@ _FIXED: Final = frozenset(
         Category.WORKSPACES,
     }
 )
-"""What does not grow with the batch."""
+"""Categories that do not grow with the batch."""
 
 
 class Cause(Enum):
-    """Why a GPU ran out of memory."""
+    """The cause of an out-of-memory error."""
 
     MEMORY_FRACTION = "the memory fraction"
     OTHER_PROCESS = "another process"
@@ -72,7 +72,7 @@ _SCALES_WITH_BATCH: Final = frozenset({Cause.LOGITS, Cause.ACTIVATIONS})
 
 
 class Basis(Enum):
-    """How a number of bytes is known."""
+    """The way in which a number of bytes is known."""
 
     CHECKED = "checked"
     COMPUTED = "computed"
@@ -81,7 +81,7 @@ class Basis(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would help."""
+    """A remedy for one cause."""
 
     cause: Cause
     size: int
@@ -401,7 +401,7 @@ RULES: Final[tuple[Callable[[OutOfMemory], Remedy | None], ...]] = (
 
 
 def _is_much(size: int, oom: OutOfMemory) -> bool:
-    """Whether so many bytes are a quarter of what is in use, or as much as the request lacks."""
+    """True if the bytes are a quarter of those in use, or as many as the request lacks."""
     return size > 0 and (size * 4 >= oom.in_use or size >= max(oom.shortage, oom.in_use // 10))
 
 

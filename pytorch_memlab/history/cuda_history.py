@@ -118,7 +118,7 @@ class CudaHistory:
         return replace(segment, blocks=blocks)
 
     def _marked(self, address: int, began: int, ended: int) -> Category:
-        """What was noted of an address between two times; the last counts."""
+        """The last note of an address between two times."""
         for moment, category in reversed(self._marks.get(address, ())):
             if began <= moment <= ended:
                 return category

@@ -50,7 +50,7 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Seg
 
 
 def serves_small(segment: Segment) -> bool:
-    """Whether a segment belongs to the pool of blocks of up to 1 MiB."""
+    """True if a segment belongs to the pool of blocks of up to 1 MiB."""
     if segment.is_small is not None:
         return segment.is_small
     if segment.is_expandable:

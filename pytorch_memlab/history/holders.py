@@ -1,4 +1,4 @@
-"""What holds the memory at a peak: bytes by source line, function or stack."""
+"""The holders of the memory at a peak: bytes by source line, function or stack."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class ModuleNode:
     children: tuple[ModuleNode, ...] = ()
 
     def __repr__(self) -> str:
-        """How much it holds, itself and in all, and the modules in it."""
+        """The bytes that it holds itself and in all, and the number of its modules."""
         inner = f", with {', '.join(one.name for one in self.children)}" if self.children else ""
         own = f"{prose_size(self.own)} itself, {prose_size(self.total)} in all"
         return f"<{type(self).__name__} {self.path or 'of all'}: {own}{inner}>"
@@ -81,7 +81,7 @@ class ModuleNode:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PeakHolders:
-    """What holds a GPU's memory at its peak.
+    """The holders of a GPU's memory at its peak.
 
     Args:
         peak: the moment.
@@ -215,7 +215,7 @@ class PeakHolders:
         return pd.DataFrame(rows, columns=columns)
 
     def __repr__(self) -> str:
-        """How much is held on which device, and which line and category hold most of it."""
+        """The bytes, the device, and the line and the category that hold most of them."""
         summary = self.peak.summary()
         if not self.peak.blocks:
             return f"<PeakHolders of {summary}>"
@@ -271,7 +271,7 @@ def _collapsed(frame: Frame) -> str:
 
 
 def peak_holders(history: AllocationHistory, device: int | None = None) -> PeakHolders:
-    """What holds a GPU's memory at the moment of its highest active bytes."""
+    """The holders of a GPU's memory at the moment of its highest active bytes."""
     if device is None:
         device = history.devices[0].device if history.devices else 0
     return PeakHolders(find_peak(history, device), history.stacks)

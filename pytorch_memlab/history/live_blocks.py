@@ -54,7 +54,7 @@ class LiveBlock:
 
 @dataclass(slots=True)
 class ProgramState:
-    """What the program does at the moment of an event."""
+    """The state of the program at the moment of an event."""
 
     stacks: CallStacks
     forward_ops: ForwardOps[tuple[TakenStack, str]]
@@ -204,7 +204,7 @@ class LiveBlocks:
         return self._stack_at(block.address)
 
     def _is_wanted(self, block: LiveBlock) -> bool:
-        """Whether somebody asks for a block after its end."""
+        """True if a recording needs a block after its end."""
         if self.log is not None:
             return True
         for peak in self.peaks:  # noqa: SIM110 - a generator for each free would cost more
@@ -224,7 +224,7 @@ class LiveBlocks:
             block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
 
     def _see_end(self, block: LiveBlock, state: ProgramState) -> None:
-        """What the moment of its free tells of a block. See Note [Categories of freed blocks]."""
+        """The category of a block by its free. See Note [Categories of freed blocks]."""
         if not state.is_on:
             return
         if _current_node() is not None and not _is_grad_enabled():

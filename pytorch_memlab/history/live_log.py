@@ -89,7 +89,7 @@ class LiveLog:
 
 
 def _taken(waiting: list[T]) -> list[T]:
-    """What a list has, which is no more in it."""
+    """Empty a list and return its items."""
     found = waiting[:]
     del waiting[: len(found)]
     return found

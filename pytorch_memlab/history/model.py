@@ -105,7 +105,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHistory:
-    """What the allocator of one GPU did.
+    """The events of one GPU's allocator.
 
     Args:
         device: index of the GPU; -1 for the host.
@@ -124,10 +124,10 @@ class DeviceHistory:
     first_segments: dict[object, list[Segment]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """What ``first_state`` found, by the settings of the allocator."""
+    """Results of ``first_state``, by the settings of the allocator."""
 
     def __repr__(self) -> str:
-        """How much happened, and what was reserved at the end."""
+        """The number of events, and the bytes reserved at the end."""
         reserved = prose_size(sum(segment.size for segment in self.segments))
         return (
             f"<{type(self).__name__} of {device_name(self.device)}: {len(self.events):,} events,"
@@ -137,7 +137,7 @@ class DeviceHistory:
 
 @dataclass(frozen=True, slots=True)
 class AllocationHistory:
-    """What the allocators of a process did.
+    """The events of all allocators of a process.
 
     Args:
         devices: of each GPU.
@@ -150,14 +150,14 @@ class AllocationHistory:
     settings: dict[str, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """How much happened on each device."""
+        """The number of events on each device."""
         devices = [
             f"{device_name(one.device)} ({len(one.events):,} events)" for one in self.devices
         ]
         return f"<{type(self).__name__} of {', '.join(devices) or 'no device'}>"
 
     def of_device(self, device: int) -> DeviceHistory:
-        """What the allocator of one device did.
+        """The history of one device.
 
         Args:
             device: index of the GPU, -1 for the host. A history may leave out others before it.
@@ -172,7 +172,7 @@ class AllocationHistory:
 
 
 def device_name(device: int) -> str:
-    """What a report calls a device.
+    """The name of a device in a report.
 
     >>> device_name(1), device_name(-1)
     ('cuda:1', 'cpu')

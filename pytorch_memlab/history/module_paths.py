@@ -1,4 +1,4 @@
-"""Which ``nn.Module`` runs in a thread, by its path from the outermost module that was called."""
+"""The ``nn.Module`` that runs in a thread, as a path from the outermost module that was called."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Call = Callable[..., Any]
 
 
 class _Calls:
-    """What one thread runs."""
+    """The modules that one thread runs."""
 
     __slots__ = ("number", "running")
 

@@ -1,4 +1,4 @@
-"""What is known of a moment at which a GPU ran out of memory, as plain data."""
+"""The facts of an out-of-memory error, as plain data."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class OutOfMemory:
     missing: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Which GPU had no room, for how much, and where."""
+        """The GPU that had no room, the request, and its line."""
         request = self.request
         place = self.frames[0].place if self.frames else None
         where = f" at {os.path.basename(place.file)}:{place.line}" if place else ""
@@ -162,7 +162,7 @@ class OutOfMemory:
         return sorted(sizes.items(), key=lambda item: -item[1])
 
     def by_line(self) -> list[LineHolder]:
-        """What is in use by the line that allocated it, the largest first."""
+        """The blocks in use by the line that allocated them, the largest first."""
         lines: dict[tuple[str, int], list[HeldBlock]] = {}
         for block in self.blocks:
             place = block.place

@@ -44,11 +44,11 @@ class Peak:
 
     @property
     def name(self) -> str:
-        """What a report calls the device, such as ``cuda:0`` or ``rank0 cuda:0``."""
+        """The name of the device in a report, such as ``cuda:0`` or ``rank0 cuda:0``."""
         return f"{self.run} {device_name(self.device)}".lstrip()
 
     def __repr__(self) -> str:
-        """How much is in use on which device."""
+        """The bytes in use, and the device."""
         return f"<{type(self).__name__} of {self.summary()}>"
 
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""What the program does while somebody records: its stacks, modules, optimizers and nodes."""
+"""Follows the program while a recording is on: its stacks, modules, optimizers and nodes."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ NOT_ASKED_FOR: Final = (
 
 
 class Recording:
-    """What one profiler records, over all the times that it is on."""
+    """The recording of one profiler, over all the times that it is on."""
 
     def __init__(self, device: int | None = None, *, history: bool = False) -> None:
         self._device = device
@@ -99,7 +99,7 @@ class Recording:
             self.begin()
 
     def peak_holders(self, device: int | None = None) -> PeakHolders:
-        """What held the memory of a device at its peak."""
+        """The holders of a device's memory at its peak."""
         found = self._found()
         if device is not None:
             if device not in found:
@@ -112,7 +112,7 @@ class Recording:
         return max(used, key=lambda one: one.peak.active)
 
     def all_peak_holders(self) -> dict[str, PeakHolders]:
-        """What held the memory of each device that was used at its peak, by its name."""
+        """The holders at the peak of each device that was used, by the name of the device."""
         found = sorted(self._found().items())
         return {_name(device): one for device, one in found if one.peak.active}
 
@@ -177,7 +177,7 @@ class Recording:
 
 
 def live_holders(device: int = 0) -> PeakHolders | None:
-    """What holds the memory of a simulated GPU now, such as when it runs out.
+    """The holders of a simulated GPU's memory now, such as when it runs out.
 
     Where a profiler is on, the blocks have their lines and modules.
     """

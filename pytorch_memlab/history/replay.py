@@ -66,7 +66,7 @@ class FailedRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What an allocator did in the course of a history.
+    """Peaks, driver calls and failures of an allocator over a history.
 
     Args:
         peak_active: highest bytes of all blocks in use.
@@ -93,7 +93,7 @@ class Figures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult(Figures):
-    """What an allocator did with the requests of a recorded history.
+    """The outcome of replaying the requests of a recorded history.
 
     The replay ends at the first request that fails and did not fail in the recording.
 
@@ -122,7 +122,7 @@ def replay(
     *,
     order_by_address: bool = False,
 ) -> ReplayResult:
-    """What an allocator would have done with the requests of a recorded history.
+    """Replay the requests of a recorded history in a simulated allocator.
 
     A history that begins in the middle of a program begins with the segments and blocks that
     existed then, whatever the settings.
@@ -392,7 +392,7 @@ class _Run:
         self._done = total
 
     def result(self, device: int, capacity: int | None) -> ReplayResult:
-        """What was found."""
+        """The result so far."""
         stats, driver = self._allocator.memory_stats(), self._driver
         return ReplayResult(
             device=device,

@@ -1,4 +1,4 @@
-"""How well a replay reproduces a recording, and what the recording itself tells."""
+"""Compares a replay with its recording, and reads the figures of the recording itself."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ReplayCheck:
 
     @property
     def matches(self) -> bool:
-        """Whether replay and recording are equal."""
+        """True if replay and recording are equal."""
         return not self.differences and self.ends_alike
 
 
@@ -59,7 +59,7 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
 
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
-    """What a recording itself tells, without a replay."""
+    """Figures of a recording, without a replay."""
     one, settings = history.of_device(device), settings_of(history.settings)
     state = AllocatorState(one, settings)
     peak_active, peak_reserved = state.active, state.reserved
@@ -91,7 +91,7 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
 def recorded_retries(
     history: AllocationHistory, device: int, failures: Sequence[FailedRequest]
 ) -> int:
-    """How often cached memory went back to the GPU for a request."""
+    """The number of times that cached memory went back to the GPU for a request."""
     one, settings = history.of_device(device), settings_of(history.settings)
     runs = release_runs(log_of(one.events), first_state(one, settings), settings)
     ends = {run.last for run in runs if run.is_of_request}

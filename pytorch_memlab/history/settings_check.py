@@ -1,4 +1,4 @@
-"""Whether a request that failed fits under other settings: the requests so far, made again."""
+"""Replays the requests so far under other settings, and then the one that failed."""
 
 from __future__ import annotations
 

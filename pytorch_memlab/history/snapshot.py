@@ -109,7 +109,7 @@ def _log_of(trace: Sequence[Any], read: EventLog, begin: int, stacks: _Stacks) -
 
 
 _FAILURES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)
-"""What an entry that PyTorch would not write may lead to."""
+"""Errors that an entry may cause that PyTorch did not write."""
 
 _MOST_DEVICES = 1024
 
@@ -140,7 +140,7 @@ class _Events(Sink):
             raise _entry_error(error) from None
 
     def adder(self, keys: Sequence[str]) -> Callable[[list[Any]], None]:
-        """What takes events that all have the same keys."""
+        """A function that takes events with the same keys."""
         place = {key: number for number, key in enumerate(keys)}
         action, size, stream = place["action"], place["size"], place["stream"]
         address = place["device_free"] if "device_free" in place else place["addr"]

@@ -67,14 +67,14 @@ class StackReference(NamedTuple):
 
 
 class Sink:
-    """What takes the events of a snapshot."""
+    """Takes the events of a snapshot."""
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Take an event, as PyTorch writes it; frames are lists or ``StackReference``."""
         raise NotImplementedError
 
     def adder(self, keys: Sequence[str]) -> Callable[[list[Any]], None]:
-        """What takes events that all have the same keys."""
+        """A function that takes events with the same keys."""
         raise NotImplementedError
 
     def index_of(self, frames: Any) -> int:
@@ -83,7 +83,7 @@ class Sink:
 
 
 class _Shape(NamedTuple):
-    """How the events of one kind are written; see Note [Shapes of events]."""
+    """The form in which events of one kind are written; see Note [Shapes of events]."""
 
     match: Callable[[bytes, int], re.Match[bytes] | None]
     add: Callable[[list[Any]], None]
@@ -112,7 +112,7 @@ class PickleReader:
         """Values by their opcodes."""
 
     def read(self) -> Any:
-        """What the pickle holds, with ``EVENT`` in place of each event."""
+        """The content of the pickle, with ``EVENT`` in place of each event."""
         stack, marks, memo = self._stack, self._marks, self._memo
         data, pos = self._refilled(0)
         while True:

@@ -1,4 +1,4 @@
-"""Where the events of blocks come from: simulated GPUs, and the tensors of the host."""
+"""Sources of allocator events: simulated GPUs, and the tensors of the host."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class BlockSource(Protocol):
         """The segments of a device with the blocks in use, as they are now."""
 
     def settings(self) -> dict[str, Any]:
-        """How the allocators work, as a snapshot has it."""
+        """The settings of the allocators, as in a snapshot."""
 
 
 class SimulatedBlocks:
@@ -109,7 +109,7 @@ class SimulatedBlocks:
         return [_segment(one) for one in self._machine.known_gpus[device].call("segments")]
 
     def settings(self) -> dict[str, Any]:
-        """How the allocators work, as a snapshot has it."""
+        """The settings of the allocators, as in a snapshot."""
         if active.machine is self._machine:
             self._settings = torch._C._accelerator_getAllocatorSettings()
         return {"PYTORCH_CUDA_ALLOC_CONF": self._settings}
@@ -270,7 +270,7 @@ class FollowedSource:
     def descriptions(
         self, device: int, blocks: Iterable[LiveBlock]
     ) -> dict[LiveBlock, dict[str, str]]:
-        """What a snapshot says of blocks besides PyTorch's own keys, as far as it is known."""
+        """Keys of blocks that PyTorch's own snapshots lack, as far as they are known."""
         return {
             block: {
                 **({"category": category.value} if category is not Category.UNKNOWN else {}),

@@ -1,4 +1,4 @@
-"""What a tensor is to the program: a parameter, a buffer, state of an optimizer, or another."""
+"""The category of a tensor: a parameter, a buffer, state of an optimizer, or another."""
 
 from __future__ import annotations
 

@@ -81,11 +81,11 @@ class Timeline:
 
     @property
     def name(self) -> str:
-        """What a report calls the device, such as ``cuda:0`` or ``rank0 cuda:0``."""
+        """The name of the device in a report, such as ``cuda:0`` or ``rank0 cuda:0``."""
         return f"{self.run} {device_name(self.device)}".lstrip()
 
     def __repr__(self) -> str:
-        """How much happened on which device, and the peak."""
+        """The number of events, the device and the peak."""
         peak = prose_size(self.active[self.peak])
         parts = f"{self.events:,} events, peak {peak}, bands of {self.by}"
         return f"<{type(self).__name__} of {self.name}: {parts}>"
@@ -177,7 +177,7 @@ def _chosen(active: _Integers, reserved: _Integers) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _InUse:
-    """Which bytes are in use at which moment; see Note [Bands of a timeline]."""
+    """The blocks in use at each moment; see Note [Bands of a timeline]."""
 
     first: Sequence[Block]
     changes: _Integers  # bytes by which each event changes the active bytes

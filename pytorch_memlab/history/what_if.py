@@ -39,7 +39,7 @@ class WhatIf:
 
     @property
     def name(self) -> str:
-        """What a report calls the device, such as ``cuda:0`` or ``rank0 cuda:0``."""
+        """The name of the device in a report, such as ``cuda:0`` or ``rank0 cuda:0``."""
         return f"{self.run} {device_name(self.device)}".lstrip()
 
 
@@ -83,7 +83,7 @@ def what_if(
 
 
 def _recorded(history: AllocationHistory, device: int, check: ReplayCheck) -> Figures:
-    """What the recording tells: the figures of a replay that is equal to it, if there is one."""
+    """Figures of the recording: those of an equal replay, if there is one."""
     figures = check.figures
     if figures is None or not check.matches:
         return recorded_figures(history, device)

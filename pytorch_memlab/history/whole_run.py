@@ -55,7 +55,7 @@ _NAMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Wish:
-    """What the program's own snapshots show."""
+    """The snapshots that the program itself takes."""
 
     entries: int
     skipped: frozenset[str] = frozenset()
@@ -210,7 +210,7 @@ class WholeRunHistory:
 
 
 def _wish_of(given: Sequence[Any]) -> tuple[_Wish, list[Any]]:
-    """What the program asks for, and arguments that ask for every event."""
+    """The arguments that the program gives, and those that record every event."""
     arguments = list(given)
     enabled, context = given[_ENABLED], given[_CONTEXT]
     skipped = frozenset(given[_SKIPPED]) if len(given) > _SKIPPED else frozenset()

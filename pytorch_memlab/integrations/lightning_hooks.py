@@ -1,4 +1,4 @@
-"""What the callbacks for ``lightning`` and ``pytorch_lightning`` do: their classes differ."""
+"""Hooks of the callbacks for ``lightning`` and ``pytorch_lightning``, whose classes differ."""
 
 from __future__ import annotations
 

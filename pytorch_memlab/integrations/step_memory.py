@@ -33,7 +33,7 @@ class StepMemory:
     holders: PeakHolders | None
 
     def metrics(self, separator: str = "/") -> dict[str, int]:
-        """What a logger gets, in bytes."""
+        """The metrics for a logger, in bytes."""
         sizes = dict(self.peaks)
         if self.holders is not None:
             held = {share.name: share.size for share in self.holders.by_category()}
@@ -76,7 +76,7 @@ class StepMeasurement:
                 self._peaks[name] = max(self._peaks[name], value)
 
     def result(self) -> StepMemory:
-        """What was measured. This ends it, and gives back all that it took."""
+        """The result. This ends the measurement, and gives back all that it took."""
         self.close()
         holders = None
         if self._recording is not None:

@@ -1,1 +1,1 @@
-"""What a run measured, as plain data that outlives it: ranked, merged and compared."""
+"""Measurements as plain data that outlives a run: ranked, merged and compared."""

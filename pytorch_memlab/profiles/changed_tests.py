@@ -1,4 +1,4 @@
-"""How the memory of tests changed since a baseline."""
+"""Changes of the memory of tests since a baseline."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ChangedTest:
 
     @property
     def change(self) -> Change | None:
-        """How the peak changed; None if it cannot be compared."""
+        """The change of the peak; None if it cannot be compared."""
         if self.before is None or self.after is None or not self.is_on_one_gpu:
             return None
         return Change(self.before.peak, self.after.peak)
 
     @property
     def is_on_one_gpu(self) -> bool:
-        """Whether the GPU is the same one, both times simulated or not."""
+        """True if the GPU is the same one, both times simulated or not."""
         if self.before is None or self.after is None:
             return True
         return (self.before.gpu, self.before.simulated) == (self.after.gpu, self.after.simulated)

@@ -1,4 +1,4 @@
-"""What of a profile a report shows."""
+"""The part of a profile that a report shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 COLUMNS: Final = ("peak", "kept", "temporary")
-"""What the report shows of a line unless other columns are asked for."""
+"""Columns of a report unless others are asked for."""
 
 SORTS: Final = ("peak", "kept", "temporary", "name", "line")
 """Orders of functions; without one, those that add most come first."""
@@ -14,7 +14,7 @@ SORTS: Final = ("peak", "kept", "temporary", "name", "line")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What of a profile is shown, and in which order."""
+    """The functions and lines of a profile that a report shows, and their order."""
 
     # how many functions, and how many lines of each; None for the usual number
     top: int | None = None

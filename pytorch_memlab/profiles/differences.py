@@ -1,4 +1,4 @@
-"""What grew and what shrank from one profile to another."""
+"""Differences between two profiles."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class LineChange:
 
 @dataclass(frozen=True, slots=True)
 class HolderChanges:
-    """What holds a peak in both profiles, added up in one way."""
+    """The holders of a peak in both profiles, added up in one way."""
 
     device: str
     by: str  # ``line``, ``module`` or ``category``
@@ -65,7 +65,7 @@ class HolderChanges:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """What differs between two profiles."""
+    """The differences between two profiles."""
 
     devices: tuple[DeviceChange, ...]
     lines: tuple[LineChange, ...]
@@ -244,7 +244,7 @@ class _Lines:
         return sorted(self._of.get(function, ()))
 
     def has(self, function: int, line: int, device: str) -> bool:
-        """Whether the line was measured."""
+        """True if the line was measured."""
         return (function, line, device) in self._peaks
 
     def kept(self, place: tuple[int, int] | None, device: str) -> int:
@@ -256,5 +256,5 @@ class _Lines:
         return 0 if place is None else self._peaks.get((*place, device), 0)
 
     def calls(self, function: int, line: int, device: str) -> bool:
-        """Whether the line has its peak from a function that it calls."""
+        """True if the peak of the line is one of a function that it calls."""
         return (function, line, device) in self._calls

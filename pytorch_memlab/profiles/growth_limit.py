@@ -1,4 +1,4 @@
-"""How much a size may grow from one run to the next."""
+"""The limit on the growth of a size from one run to the next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
-    """What tells whether a size grew too much."""
+    """A function that tells whether a size grew too much."""
     if text is None:
         return lambda _: False
     share = _PERCENT.fullmatch(text.strip())

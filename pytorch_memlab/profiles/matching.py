@@ -1,4 +1,4 @@
-"""Which function and line of one profile is which of another, though the files were edited."""
+"""Matches the functions and lines of two profiles, also where files were edited in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ALIKE: Final = 0.6
 """Least share of equal lines, or of equal characters, of what was renamed or changed."""
 
 _REACH: Final = 20
-"""How far a changed line may have moved within its block."""
+"""Number of lines by which a changed line may have moved within its block."""
 
 Pair = tuple[int | None, int | None]
 
@@ -99,7 +99,7 @@ def _greedy(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _common_end(one: str, other: str) -> int:
-    """How many names at the end of two paths are the same."""
+    """The number of names at the end of two paths that are the same."""
     count = 0
     parts = zip(reversed(_parts(one)), reversed(_parts(other)), strict=False)
     for left, right in parts:

@@ -1,4 +1,4 @@
-"""What a report of a run says first: its peaks, whether it fit, and the functions that add most."""
+"""The head of a report of a run: its peaks, whether it fit, and the functions that add most."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Headline:
 
     @property
     def is_in_line(self) -> bool:
-        """Whether the device's peak was in the line."""
+        """True if the device's peak was in the line."""
         return self.place is not None and self.place_peak == self.measured.peak_active
 
 
@@ -70,7 +70,7 @@ class ShownFunction:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What a report of a run says."""
+    """The content of a report of a run."""
 
     columns: tuple[str, ...]
     # one for each device that had memory in use; for the first one if none had
@@ -208,14 +208,14 @@ class _Function:
         return (Place(self.table.function, line) for line in lines)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
-        """What is shown of it."""
+        """The part of the source that is shown."""
         if most is None:
             return ShownFunction(self.table, None, self.peak_line)
         chosen = sorted(self.lines, key=lambda line: self._rank(line, sort))[:most]
         return ShownFunction(self.table, tuple(sorted(chosen)), self.peak_line)
 
     def _tells(self, line: int) -> bool:
-        """Whether a line added or freed memory, or says why its numbers may be too low."""
+        """True if a line added or freed memory, or has a note that its numbers may be too low."""
         sizes = self.sizes[line]
         gaps = self.table.gaps.get(line, ())
         return bool(

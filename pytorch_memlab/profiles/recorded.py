@@ -92,7 +92,7 @@ class RecordedProfile:
         return ({} if self.history is None else {"": self.history}) | dict(self.histories)
 
     def __repr__(self) -> str:
-        """What ran, and how much was recorded of it."""
+        """The program, and how much was recorded of it."""
         return f"<{type(self).__name__} of {self.summary()}>"
 
     def summary(self) -> str:

@@ -1,4 +1,4 @@
-"""Whether a program had enough memory on a device."""
+"""The verdict on a device: did the program have enough memory."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from .recorded import MeasuredDevice, RecordedProfile
 
 OUT_OF_MEMORY: Final = ("torch.OutOfMemoryError", "torch.cuda.OutOfMemoryError")
-"""How the exception begins that ends a program without enough memory."""
+"""Beginning of the exception that ends a program without enough memory."""
 
 
 class Outcome(Enum):
-    """How the memory of a device was enough."""
+    """The outcome of a program on the memory of a device."""
 
     FITS = "fits"
     FITS_AS_COUNTED = "fits as far as memory is counted"
@@ -29,7 +29,7 @@ class Outcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceVerdict:
-    """Whether a program had enough memory on a device."""
+    """The verdict on the memory of one device."""
 
     measured: MeasuredDevice
     outcome: Outcome

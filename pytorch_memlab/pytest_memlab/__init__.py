@@ -1,1 +1,1 @@
-"""What the pytest plugin does with tests that ask for it."""
+"""The parts of the pytest plugin that only tests with its marks or fixtures need."""

@@ -72,13 +72,13 @@ class GPUMemory:
 
     @property
     def was_used(self) -> bool:
-        """Whether memory was in use, or asked for."""
+        """True if memory was in use, or asked for."""
         asked = sum(map(_requests, self._devices.values())) != self._requests
         return asked or self.peak > 0
 
     @property
     def holders(self) -> PeakHolders:
-        """What held the memory at the peak: ``by_line()``, ``by_module()``, ``by_category()``.
+        """The holders of the memory at the peak: ``by_line()``, ``by_module()``, ``by_category()``.
 
         Raises:
             HistoryError: nothing was recorded.
@@ -101,7 +101,7 @@ class GPUMemory:
         return self._recording.all_peak_holders().get(name)
 
     def measured(self, limit: int | None, folder: Path) -> MeasuredTest:
-        """What was measured, as data.
+        """The measurement as data.
 
         Args:
             limit: of the test.
@@ -153,7 +153,7 @@ def _in_use(device: Device) -> int:
 
 
 def _requests(device: Device) -> int:
-    """How many requests there were so far, also those that failed."""
+    """The number of requests so far, with those that failed."""
     stats = device.stats()
     return int(stats["active"]["all"]["allocated"] + stats.get("num_ooms", 0)) if stats else 0
 

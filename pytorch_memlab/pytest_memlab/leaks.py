@@ -1,4 +1,4 @@
-"""What stays in use when a test and its fixtures are over."""
+"""Memory that stays in use when a test and its fixtures are over."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ class LeakCheck:
         self._known = {address for address, _ in _blocks()}
 
     def expect(self) -> None:
-        """What is in use now does not count: a fixture made it that outlives the test."""
+        """Ignore what is in use now: a fixture made it that outlives the test."""
         self._known |= {address for address, _ in _blocks()}
 
     def found(self) -> Leak:
-        """What stayed in use, on the GPU that has most of it."""
+        """The memory that stayed in use, on the GPU that has most of it."""
         gc.collect()
         drop_workspaces()
         new = [

@@ -1,4 +1,4 @@
-"""What the marks of a test ask for."""
+"""The marks of a test: its limits and its GPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LEAKS: Final = "gpu_leaks"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a test may use."""
+    """The limits of a test."""
 
     peak: int | None  # most bytes in use while it runs; None for any
     leaks: int | None  # most bytes that stay in use after it; None for any

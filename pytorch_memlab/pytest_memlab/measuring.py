@@ -49,7 +49,7 @@ def register(config: pytest.Config) -> None:
 
 
 def gpu_memory_of(item: pytest.Item) -> GPUMemory:
-    """What a test's fixture gives it."""
+    """The values that a test's fixture gives it."""
     run = item.stash.get(_KEY, None)
     if run is not None:
         return run.memory

@@ -1,4 +1,4 @@
-"""What the plugin's options do with a whole session: the GPU, the summary, the saved file."""
+"""The plugin's options for a whole session: the GPU, the summary, the saved file."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def begin(config: pytest.Config) -> None:
 
 
 def _is_worker(config: pytest.Config) -> bool:
-    """Whether another process, which xdist started this one for, shows the results."""
+    """True if another process, which xdist started this one for, shows the results."""
     return hasattr(config, "workerinput")
 
 
 def _hands_tests_out(config: pytest.Config) -> bool:
-    """Whether the tests run in other processes."""
+    """True if the tests run in other processes."""
     return config.getoption("dist", "no") != "no" and not _is_worker(config)
 
 

@@ -1,4 +1,4 @@
-"""What every renderer says alike: headings, the lines of a table, the text of a cell."""
+"""Texts that all renderers share: headings, the lines of a table, the text of a cell."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def cell(column: str, value: float | None) -> str:
 
 
 def is_of_bytes(column: str) -> bool:
-    """Whether the values of a column are bytes.
+    """True if the values of a column are bytes.
 
     >>> is_of_bytes("reserved_bytes.all.peak"), is_of_bytes("hits")
     (True, False)
@@ -64,7 +64,7 @@ def source_lines(table: FunctionTable) -> dict[int, str]:
 
 
 def failure_note(table: FunctionTable, line: int) -> str:
-    """What stands behind the code of a line at which a GPU ran out of memory; else nothing."""
+    """The text behind the code of a line at which a GPU ran out of memory; empty for others."""
     asked = table.failed.get(line)
     return "" if asked is None else f"# out of memory: asked for {prose_size(asked)}"
 

@@ -29,7 +29,7 @@ class Checked:
         return self._data[name]
 
     def has(self, name: str) -> bool:
-        """Whether there is such a field, and it is not null: older files lack some."""
+        """True if the field is there and not null. Older files lack some."""
         return self._data.get(name) is not None
 
     def text(self, name: str) -> str:

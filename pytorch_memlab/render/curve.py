@@ -48,7 +48,7 @@ def heading(report: GridReport) -> str:
 
 
 def refusal(report: GridReport) -> str:
-    """Why the program runs with no value at all."""
+    """The reason why the program runs with no value."""
     tried = report.answers[0].largest.tried
     values = ", ".join(str(one.value) for one in tried)
     name = printable(report.variable.name)
@@ -96,7 +96,7 @@ HEADS: Final = ("memory", "largest", "peak", "left")
 
 
 def title(report: GridReport, combination: tuple[int | str, ...]) -> str:
-    """What a table is about."""
+    """The title of a table."""
     pairs = zip(report.others, combination, strict=True)
     setting = ", ".join(f"{printable(one.name)} {printable(str(value))}" for one, value in pairs)
     name = printable(report.variable.name)
@@ -104,7 +104,7 @@ def title(report: GridReport, combination: tuple[int | str, ...]) -> str:
 
 
 def cells_of(answer: Answer) -> list[str]:
-    """What the row of a GPU says below ``HEADS``."""
+    """The cells of a GPU's row below ``HEADS``."""
     from ..fitting.report import mark
 
     best = answer.best
@@ -136,7 +136,7 @@ def _value(answer: Answer) -> str:
 
 
 def next_value(answer: Answer) -> str:
-    """What the next value needs."""
+    """The memory that the next value needs."""
     above = answer.largest.above
     if not answer.is_proven:
         return "not finished"
@@ -176,7 +176,7 @@ def _signed(size: float, plus: str, minus: str) -> str:
 
 
 def notes(report: GridReport) -> Iterator[str]:
-    """What a reader has to know of the numbers."""
+    """Notes on the numbers."""
     name = printable(report.variable.name)
     yield (
         "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left: what"

@@ -22,7 +22,7 @@ _LONGEST: Final = 70
 _LABEL: Final = 0.025
 """Height of a label, as a part of the picture."""
 _ABOVE: Final = 1.15
-"""How far above the memory of the largest GPU the picture goes."""
+"""Top of the picture, as a multiple of the largest GPU's memory."""
 
 
 def svg(report: GridReport) -> bytes:
@@ -115,7 +115,7 @@ def _label(curve: Curve) -> str:
 
 
 def _rooms(axes: Axes, answers: Sequence[Answer], top: float, last: float) -> None:
-    """What PyTorch can have on each GPU, and the largest value that fits."""
+    """Marks of each GPU's usable memory and of the largest value that fits."""
     shown = [one for one in answers if one.largest.value is not None]
     labels: list[tuple[int, list[str]]] = []
     for one in sorted(shown, key=lambda one: one.room):

@@ -1,4 +1,4 @@
-"""What grew and what shrank from one profile to another, as text."""
+"""The differences between two profiles, as text."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def signed(size: int) -> str:
 
 
 def percent(change: Change) -> str:
-    """How much a size grew for its first value."""
+    """The growth of a size for its first value."""
     if not change.growth:
         return ""
     if not change.before:
@@ -71,7 +71,7 @@ def _file_line(name: str, profile: RecordedProfile) -> str:
 
 
 def _warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
-    """What makes two profiles hard to compare."""
+    """Notes on differences that make two profiles hard to compare."""
     warnings = []
     one, other = before.runs[0], after.runs[0]
     if command(one).split(" ")[0] != command(other).split(" ")[0]:
@@ -145,7 +145,7 @@ def _sizes(change: Change) -> str:
 
 
 def _former(line: LineChange) -> str:
-    """What became of a line between the profiles."""
+    """The change of a line between the profiles."""
     if line.is_gone:
         return " (gone)"
     if line.former is None:
@@ -159,7 +159,7 @@ def _former(line: LineChange) -> str:
 
 
 def _holders(found: Differences, rows: int) -> list[list[str]]:
-    """What holds more or less at the peak, each way of adding up by itself."""
+    """Tables of the changes at the peak, one for each way of adding up."""
     parts = []
     for one in found.holders:
         changed = [(name, change) for name, change in one.changes if change.growth]

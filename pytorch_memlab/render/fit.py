@@ -1,4 +1,4 @@
-"""Whether a program fits on some GPUs, as text."""
+"""The verdicts of ``fit`` on several GPUs, as text."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def text(report: FitReport) -> str:
 
 
 def heading_lines(report: FitReport) -> list[str]:
-    """What ran, and on how many GPUs it fits."""
+    """The program, and the number of GPUs that it fits on."""
     return list(_heading(report))
 
 
 def failure_lines(report: FitReport) -> list[str]:
-    """Where the memory runs out, with the GPUs of each place."""
+    """The places where memory runs out, each with its GPUs."""
     return list(_failures(report.verdicts))
 
 
 def note_lines(report: FitReport) -> list[str]:
-    """What has to be known about the numbers."""
+    """Notes on the numbers."""
     return list(_notes(report))
 
 
@@ -101,7 +101,7 @@ def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
 
 
 def answer(verdict: Verdict) -> str:
-    """Whether the program fits, in a word or two."""
+    """The verdict in a word or two."""
     from ..fitting.trial import Ending
 
     if verdict.fits is None:

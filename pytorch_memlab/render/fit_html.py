@@ -1,4 +1,4 @@
-"""Whether a program fits on some GPUs, as a table for a notebook. See Note [HTML in notebooks]."""
+"""The verdicts of ``fit`` as a table for a notebook. See Note [HTML in notebooks]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every renderer says of what a simulation did not know: marks, and notes."""
+"""Marks and notes for what a simulation did not know, shared by all renderers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def line_mark(table: FunctionTable, line: int) -> str:
 
 
 def line_notes(gaps: Sequence[Gap]) -> list[str]:
-    """What is said of one line, a sentence for each kind of gap."""
+    """Notes on one line, a sentence for each kind of gap."""
     anywhere = joined(replace(gap, place="") for gap in gaps)
     return [
         f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
@@ -53,7 +53,7 @@ def line_notes(gaps: Sequence[Gap]) -> list[str]:
 
 
 def table_notes(table: FunctionTable) -> list[str]:
-    """What is said below a table: a few of its marked lines, estimates only where there is room."""
+    """Notes below a table: a few of its marked lines, estimates only where there is room."""
     lines = sorted(table.gaps, key=lambda line: (mark(table.gaps[line]) == "~", line))
     notes = [
         f"line {line}: {note}"
@@ -67,7 +67,7 @@ def table_notes(table: FunctionTable) -> list[str]:
 
 
 def summary(gaps: Iterable[Gap]) -> list[str]:
-    """What is said below all tables, a sentence for each kind of gap."""
+    """Notes below all tables, a sentence for each kind of gap."""
     return [
         f"{_HEADS[kind]}: {_named(found, _NAMED_IN_ALL)}: {_TAILS[kind]}"
         for kind, found in _by_kind(gaps)
@@ -82,7 +82,7 @@ def own_notes(notes: Iterable[str], found: Iterable[Gap]) -> tuple[str, ...]:
 
 
 def share(peak: PeakShare) -> str | None:
-    """How much of a GPU's peak is exact, in a sentence.
+    """The share of a GPU's peak that is exact, in a sentence.
 
     >>> share(PeakShare("cuda:0", 1000, 13, (Gap(GapKind.ESTIMATED, "mean", 1, 512),)))
     'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
@@ -108,7 +108,7 @@ def _percent(thousandths: int) -> str:
 
 
 def _uncounted(gaps: Iterable[Gap]) -> str:
-    """What is not counted: kinds of memory, then ops of which their results alone are."""
+    """Memory that is not counted: kinds of memory, then ops whose results alone are counted."""
     found = dict(_by_kind(gaps))
     kinds = dict.fromkeys(gap.unknown for gap in found.get(GapKind.UNCOUNTED, ()))
     ops = dict.fromkeys(gap.name for gap in found.get(GapKind.UNMODELLED, ()))

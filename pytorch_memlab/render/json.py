@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 def is_of_format_1(text: str) -> bool:
-    """Whether a text begins as those releases began it."""
+    """True if a text begins like a saved profile of format 1."""
     return re.match(r'\s*\{\s*"format"\s*:\s*1\b', text) is not None
 
 

@@ -1,4 +1,4 @@
-"""What pytest says of the GPU memory of tests."""
+"""The pytest messages on the GPU memory of tests."""
 
 from __future__ import annotations
 

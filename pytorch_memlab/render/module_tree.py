@@ -47,7 +47,7 @@ def _nodes(root: ModuleNode) -> list[tuple[int, ModuleNode]]:
 
 
 def _rows(root: ModuleNode) -> list[dict[str, object]]:
-    """What the template writes: modules that open, those without parts, and ends of the former."""
+    """Parts of the template: modules that open, those without parts, and ends of the former."""
     nodes = _nodes(root)
     if len(nodes) > _MOST_MODULES:
         order = sorted(range(len(nodes)), key=lambda one: (-nodes[one][1].total, nodes[one][0]))

@@ -1,4 +1,4 @@
-"""What the HTML of notebooks has in common: its ground, its scrolling, its bars.
+"""The base of all HTML in notebooks: its ground, its scrolling, its bars.
 
 Note [HTML in notebooks]
 
@@ -59,12 +59,12 @@ def block(parts: Iterable[str]) -> str:
 
 
 def heading(text: str) -> str:
-    """What stands above a table."""
+    """The heading above a table."""
     return f'<h3 style="{_HEADING}">{escape(text)}</h3>'
 
 
 def summary(text: str) -> str:
-    """What an output says first."""
+    """The first sentence of an output."""
     return f'<p style="{_SUMMARY}">{escape(text)}</p>'
 
 
@@ -106,7 +106,7 @@ def table(heads: Sequence[str], rows: Iterable[str], texts: Collection[str] = ()
 
 
 def name_cell(name: str, more: str = "") -> str:
-    """What a row is of; it stays at the left."""
+    """The cell that names a row; it stays at the left."""
     return f'<th style="{_TEXT};{STAYS};font-weight:400{more}">{escape(name, quote=False)}</th>'
 
 

@@ -74,7 +74,7 @@ _NAMELESS = {
     Cause.KEPT_GRAPHS: "keep numbers in {name}: .item(), or .detach()",
     Cause.KEPT_RESULTS: "keep copies in host memory in {name}: .cpu()",
 }
-"""Where the program does not append a variable."""
+"""Advice for causes where the program does not append to a list."""
 
 _SIZES = ("allowed", "room", "whole", "factored", "each")
 """Details that are bytes."""
@@ -86,7 +86,7 @@ _SHORT = {
 
 
 def text(oom: OutOfMemory) -> str:
-    """What a terminal shows after the traceback."""
+    """The text that a terminal shows after the traceback."""
     head = [*_head(oom), *_held(oom)]
     advice = _advice(oom, remedies(oom))
     room = LINES - len(advice)
@@ -162,7 +162,7 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
 
 
 def _asked(requested: int, segment: int, whose: str) -> str:
-    """What a line asked for, and the segment that the allocator wanted for it."""
+    """The request of a line, and the segment that the allocator wanted for it."""
     whole, part = prose_size(segment), prose_size(requested)
     if part == whole:
         return f"a segment of {whole}{whose}"

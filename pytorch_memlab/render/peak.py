@@ -29,7 +29,7 @@ def text(holders: PeakHolders, top: int | None = 20, by: str = "line") -> str:
 
 
 def rows(holders: PeakHolders, top: int | None, by: str = "line") -> Iterator[str]:
-    """What holds a peak, the largest part first."""
+    """Rows of the parts that hold a peak, the largest first."""
     found = parts(holders, by)
     total = holders.peak.active
     shown = found if top is None else found[:top]

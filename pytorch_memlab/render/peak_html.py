@@ -1,4 +1,4 @@
-"""What holds the memory at a peak, as a page: categories, lines, modules and call stacks."""
+"""The holders of a peak as a page: categories, lines, modules and call stacks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds the memory at a peak, as a notebook shows it. See Note [HTML in notebooks]."""
+"""The holders of a peak in a notebook. See Note [HTML in notebooks]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all SVG and PNG pictures share: matplotlib, its settings, and colours."""
+"""The base of all SVG and PNG pictures: matplotlib, its settings, and colours."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What remedies save of the memory of a program, as text."""
+"""The memory that remedies save in a program, as text."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _by_saving(found: Remedies) -> list[TriedRemedy]:
 
 
 def _effect(found: Remedies, one: TriedRemedy) -> str:
-    """What a remedy changes, with what is computed again."""
+    """The effect of a remedy, with what it computes again."""
     flops = getattr(one.finding, "flops", 0)
     again = f" ({_flops(flops, found.step_flops)})" if flops else ""
     return f"{one.what_it_changes}{again}"
@@ -149,7 +149,7 @@ def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
 
 
 def _code(name: str, finding: Finding) -> Iterator[str]:
-    """How a remedy is written, in the lines of the program where they are known."""
+    """A remedy in the lines of the program, where they are known."""
     if not finding.edits:
         yield f"{name}:"
         yield from _indented(finding.code)
@@ -175,7 +175,7 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _gaps(found: Remedies) -> tuple[Gap, ...]:
-    """What was not counted, estimated or assumed in any run that the table shows."""
+    """Notes on approximations in any run that the table shows."""
     shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
     gaps = {gap.subject: gap for one in shown for gap in one.trial.gaps}
     return tuple(gaps.values())

@@ -154,7 +154,7 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
 
 
 def _is_gpu(headline: Headline) -> bool:
-    """Whether the capacity is that of a device, not of the host, which has swap space too."""
+    """True if the capacity is that of a device. The host has swap space too."""
     return bool(headline.measured.capacity) and headline.measured.device.name != "cpu"
 
 

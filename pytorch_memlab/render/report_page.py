@@ -51,7 +51,7 @@ class _PeakLine:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceView:
-    """What a page shows of a device."""
+    """The content of a page for one device."""
 
     measured: MeasuredDevice
     tables: tuple[MeasuredTable, ...]
@@ -224,7 +224,7 @@ def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str
 
 
 def _failure(report: Report) -> str:
-    """Where a GPU ran out of memory; empty if none did."""
+    """The lines at which a GPU ran out of memory; empty if none did."""
     places = dict.fromkeys(
         printable(f"{os.path.basename(table.function.filename)}:{line}")
         for table in report.tables
@@ -236,7 +236,7 @@ def _failure(report: Report) -> str:
 def _facts(
     profile: RecordedProfile, report: Report, views: Sequence[_DeviceView]
 ) -> list[tuple[str, list[str]]]:
-    """What is known of the runs and of the devices, name by name."""
+    """Facts of the runs and of the devices, name by name."""
     facts = [
         ("GPU", [_device(one.measured) for one in views]),
         *_fit(profile, views),
@@ -256,7 +256,7 @@ def _facts(
 
 
 def _fit(profile: RecordedProfile, views: Sequence[_DeviceView]) -> list[tuple[str, list[str]]]:
-    """Whether the memory was enough; where that is not known, how much was reserved."""
+    """The verdict; without one, the share of the memory that was reserved."""
     shown = {one.measured.device.name for one in views}
     found = [one for one in verdicts(profile) if one.measured.device.name in shown]
     if found:

@@ -1,4 +1,4 @@
-"""What is said of the runs that a profile is of: program, versions, devices and their peaks."""
+"""Notes on the runs of a profile: program, versions, devices and their peaks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def device_note(measured: MeasuredDevice) -> str:
 
 
 def run_note(run: Run) -> str:
-    """What ran, when, and how it ended."""
+    """The program, when it ran, and how it ended."""
     label = f"{run.label}: " if run.label else ""
     when = f" on {run.started}" if run.started else ""
     versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
@@ -45,7 +45,7 @@ def run_note(run: Run) -> str:
 
 
 def ending(run: Run) -> str:
-    """How a run failed; empty if it did not."""
+    """The failure of a run; empty if it did not fail."""
     if run.exception:
         return f"ended with {printable(run.exception)}"
     return f"exit status {run.exit_status}" if run.exit_status else ""

@@ -19,7 +19,7 @@ _LARGEST: Final = 4 << 30
 
 
 def history_data(history: AllocationHistory) -> dict[str, Any]:
-    """What the allocators did, as an object with one text."""
+    """An allocation history as an object with one text."""
     texts = Texts()
     data = {
         "stacks": [stack_data(stack, texts) for stack in history.stacks],
@@ -41,7 +41,7 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
 
 
 def read_history(data: Checked) -> AllocationHistory:
-    """What ``history_data`` made the object of."""
+    """The inverse of ``history_data``."""
     unpacked = _unpacked(data.text("zlib"))
     texts = unpacked.texts("texts")
     stacks = [read_stack(unpacked, frames, texts) for frames in unpacked.lists("stacks")]

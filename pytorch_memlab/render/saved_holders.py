@@ -1,4 +1,4 @@
-"""What holds a peak as JSON, and back."""
+"""The holders of a peak as JSON, and back."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def holders_data(holders: PeakHolders) -> dict[str, Any]:
 
 
 def read_holders(data: Checked, run: str = "") -> PeakHolders:
-    """What ``holders_data`` made the object of."""
+    """The inverse of ``holders_data``."""
     texts = data.texts("texts")
     stacks = [read_stack(data, frames, texts) for frames in data.lists("stacks")]
     blocks = tuple(read_block(data, fields, texts, len(stacks)) for fields in data.lists("blocks"))
@@ -71,7 +71,7 @@ def stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
 
 
 def read_stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
-    """What ``stack_data`` made of a stack."""
+    """The inverse of ``stack_data``."""
     found = []
     for frame in frames:
         if not isinstance(frame, list) or len(frame) != 3:
@@ -101,7 +101,7 @@ def block_data(block: Block, texts: Texts) -> list[int | None]:
 
 
 def read_block(data: Checked, fields: object, texts: tuple[str, ...], stacks: int) -> Block:
-    """What ``block_data`` made of a block."""
+    """The inverse of ``block_data``."""
     if not isinstance(fields, list) or len(fields) != _WIDTH:
         raise DamagedError(f"a block has other than {_WIDTH} fields")
     address, size, requested, stack, forward, category, module = fields

@@ -29,7 +29,7 @@ def text_of(tests: Mapping[str, MeasuredTest]) -> str:
 
 
 def is_tests(text: str) -> bool:
-    """Whether a text is a file of tests, perhaps a damaged one."""
+    """True if a text is a file of tests, perhaps a damaged one."""
     return f'"format": "{FORMAT}"' in text[:200]
 
 

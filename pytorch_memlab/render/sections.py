@@ -1,4 +1,4 @@
-"""What a report says besides the lines of functions, as lines of at most 80 columns."""
+"""Sections of a report that follow its tables, in lines of at most 80 columns."""
 
 from __future__ import annotations
 

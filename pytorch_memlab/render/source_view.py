@@ -49,7 +49,7 @@ class MeasuredTable:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no line of it allocated or freed anything, and nothing is said of any."""
+        """True if no line allocated or freed anything, and no line has a note."""
         return not (
             self.table.gaps
             or self.table.failed
@@ -218,6 +218,6 @@ def _signed(size: int) -> str:
 
 
 def _bar(kept: int, most: int) -> str:
-    """How long the bar of a line is, in percent of the longest one."""
+    """The length of a line's bar, in percent of the longest one."""
     share = f"{100 * abs(kept) / max(most, 1):.0f}"
     return "" if not kept else f"--{'k' if kept > 0 else 'f'}:{share}"

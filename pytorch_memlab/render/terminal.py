@@ -48,7 +48,7 @@ def render(report: Report, width: int = 80) -> str:
 
 
 def is_colourful(stream: TextIO) -> bool:
-    """Whether a stream is a terminal whose user did not refuse colour."""
+    """True for a terminal whose user did not refuse colour."""
     refused = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return stream.isatty() and not refused
 

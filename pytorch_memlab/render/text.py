@@ -54,7 +54,7 @@ def _table(table: FunctionTable, columns: Sequence[str]) -> list[str]:
 
 
 def line_marks(table: FunctionTable) -> list[str]:
-    """What stands behind the numbers of the lines: three head cells and one for each line."""
+    """The columns behind the line numbers: three head cells and one cell for each line."""
     return ["", "", "", *(line_mark(table, line) for line in source_lines(table))]
 
 

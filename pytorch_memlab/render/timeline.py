@@ -80,7 +80,7 @@ def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
 
 
 def heading(timeline: Timeline) -> str:
-    """What a picture of the timeline is called: the GPU and its peak."""
+    """The label of a picture of the timeline: the GPU and its peak."""
     point = timeline.points[timeline.peak]
     moment = "before the first event" if point < 0 else f"event {point + 1:,}"
     return (
@@ -97,7 +97,7 @@ def peak_place(timeline: Timeline) -> tuple[str, str]:
 
 
 def capacity_text(timeline: Timeline) -> str:
-    """What the GPU has; empty if that is not known."""
+    """The memory of the GPU; empty if it is not known."""
     if timeline.capacity is None:
         return ""
     above = "" if Scene(timeline).capacity_shown else ", above the picture"
@@ -105,7 +105,7 @@ def capacity_text(timeline: Timeline) -> str:
 
 
 def step_note(timeline: Timeline) -> str:
-    """What the marks of steps are; empty if there are none."""
+    """The meaning of the marks of steps; empty if there are none."""
     count, every = len(timeline.steps), _every(timeline)
     if not count:
         return ""
@@ -125,7 +125,7 @@ def band_colours(timeline: Timeline) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What a picture of a timeline shows, and where."""
+    """The coordinates of a timeline's picture."""
 
     timeline: Timeline
 
@@ -136,7 +136,7 @@ class Scene:
 
     @property
     def capacity_shown(self) -> bool:
-        """Whether the capacity is in the picture."""
+        """True if the capacity is in the picture."""
         capacity = self.timeline.capacity
         return capacity is not None and capacity <= _FAR * max(self.timeline.reserved)
 
@@ -168,11 +168,11 @@ class Scene:
         return edges
 
     def x(self, event: int) -> float:
-        """Where a number of events is, from 0 to 1000."""
+        """The position of an event, from 0 to 1000."""
         return round(_WIDTH * event / self.last, 1)
 
     def y(self, size: int) -> float:
-        """Where a size is, from 400 for nothing to 0 for the top."""
+        """The position of a size, from 400 for 0 bytes to 0 for the top."""
         return round(_HEIGHT - _HEIGHT * size / self.top, 1)
 
 
@@ -221,7 +221,7 @@ def _rows(timeline: Timeline) -> list[dict[str, object]]:
 
 
 def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
-    """What the script draws and reads out."""
+    """The data of the script, which draws it and reads it out."""
     places = dict.fromkeys(timeline.frames)
     numbers = {frame: number for number, frame in enumerate(places)}
     return {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def file_writer(
     path: str, otherwise: Callable[[Report], str] | None = None
 ) -> Callable[[Report], None]:
-    """What writes a report, checked before there is one."""
+    """A function that writes a report to a file; the path is checked now."""
     render = renderer_for(path, otherwise)
     check_writable(path)
     file = Path(path).absolute()

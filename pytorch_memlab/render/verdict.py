@@ -1,4 +1,4 @@
-"""Whether a program had enough memory, in a sentence."""
+"""The verdict on a program's memory, in a sentence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sentences(verdicts: Sequence[DeviceVerdict]) -> list[str]:
 
 
 def _taken(taken: int, context: int | None) -> str:
-    """What of the device the program could not have."""
+    """The bytes of the device that the program could not have."""
     if not taken:
         return ""
     if context is None:

@@ -1,4 +1,4 @@
-"""What the text and the HTML of a report say alike."""
+"""Texts that the text and the HTML of a report share."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def size_text(row: TensorRow) -> str:
 
 
 def note(row: TensorRow) -> str:
-    """What else is to be said of a row: what it views or shares, and what saved it.
+    """The note on a row: the tensor that it views or shares, and the node that saved it.
 
     >>> import torch
     >>> note(TensorRow("row", torch.device("cpu"), (3,), 3, 0, "base", is_view=True))
@@ -61,7 +61,7 @@ def sums(record: Reconciliation) -> Iterator[tuple[str, str, int | None]]:
 
 
 def notes(record: Reconciliation) -> tuple[str, ...]:
-    """What is to be said below a reconciliation."""
+    """The notes below a reconciliation."""
     if not record.foreign:
         return record.notes
     size = prose_size(record.foreign)

@@ -1,4 +1,4 @@
-"""What was found alive, kept without keeping it alive until it is described."""
+"""The objects that a scan found, kept without keeping them alive until they are described."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Collection:
         return optimizers
 
     def take(self) -> Living:
-        """What of it is still alive; the collection is empty then."""
+        """The objects that are still alive; the collection is empty then."""
         tensors, holders = _alive(self._tensors), _alive(self._holders)
         _hold(tensors)
         self._tensors, self._holders = [], []

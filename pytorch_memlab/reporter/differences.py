@@ -1,4 +1,4 @@
-"""What changed between two snapshots: what came, what went, what grew or shrank, by name."""
+"""Differences between two snapshots: tensors that came, went, grew or shrank, by name."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Difference:
         return difference_frame(self)
 
     def __repr__(self) -> str:
-        """How many names changed, and by how much."""
+        """The number of names that changed, and the bytes."""
         return f"<{type(self).__name__}: {self.summary()}>"
 
     def summary(self) -> str:
-        """How many names came, went, grew and shrank, and the bytes in all, in a few words."""
+        """The numbers of names that came, went, grew and shrank, and the bytes in all."""
         if not self.changes:
             return "no change"
         kinds = [f"{len(self.names(kind))} {kind}" for kind in KINDS if self.names(kind)]
@@ -101,7 +101,7 @@ class Difference:
 
 
 def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:
-    """What changed between two snapshots, by name.
+    """Compare two snapshots by name.
 
     Tensors without a name have numbers, which stay with them: take both snapshots with one
     reporter, so that a number is the same tensor in both. A tensor whose name changed, as another

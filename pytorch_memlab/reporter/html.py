@@ -40,7 +40,7 @@ def snapshot_fragment(snapshot: MemorySnapshot) -> str:
 
 
 def difference_fragment(difference: Difference) -> str:
-    """What changed, as a piece of a page."""
+    """A difference as a piece of a page."""
     parts = [summary(difference.summary())]
     if difference.changes:
         most = max(abs(change.delta) for change in difference.changes)

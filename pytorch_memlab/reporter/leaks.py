@@ -82,7 +82,7 @@ class LeakWatch(Generic[T]):
 
     @property
     def growing(self) -> tuple[Growth, ...]:
-        """What grew with every iteration, the fastest first; empty before three are done.
+        """Names that grew with every iteration, the fastest first; empty before three are done.
 
         The first iteration is where the others start from: it makes gradients and optimizer state.
         Where no name grew but the memory of a device did, as each iteration makes new names, there
@@ -94,7 +94,7 @@ class LeakWatch(Generic[T]):
         return found or _growing([_of_devices(each) for each in self._history], {})
 
     def __repr__(self) -> str:
-        """What grew, in a few words."""
+        """The names that grew, in a few words."""
         growing = self.growing
         if not growing:
             return f"<{type(self).__name__}: {self}>"

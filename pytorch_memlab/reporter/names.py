@@ -24,7 +24,7 @@ class Named(NamedTuple):
 
 
 class _Remembered:
-    """What is known of a tensor, for as long as it lives."""
+    """The name of a tensor, for as long as it lives."""
 
     __slots__ = ("name", "number", "reference")
 
@@ -35,7 +35,7 @@ class _Remembered:
 
 
 class TensorNames:
-    """What each tensor is called: by its model, by its optimizer, else by a number.
+    """Names of tensors: by model, by optimizer, or else by a number.
 
     Models and optimizers are remembered weakly and asked anew each time, so tensors that they
     make or replace later have names too.
@@ -115,11 +115,11 @@ class NamesNow:
         return list(self._known.values())
 
     def is_variable(self, tensor: torch.Tensor) -> bool:
-        """Whether a variable of the program leads to a tensor."""
+        """True if a variable of the program leads to a tensor."""
         return id(tensor) in self._variables
 
     def place(self, tensor: torch.Tensor) -> int:
-        """Where the variable that leads to a tensor comes among the others."""
+        """The position among all variables of the one that leads to a tensor."""
         return self._places[id(tensor)]
 
     def identity(self, tensor: torch.Tensor) -> int:

@@ -1,4 +1,4 @@
-"""What is found out after a GPU ran out of memory: which tensors hold it, and what made them.
+"""Facts after a GPU ran out of memory: the tensors that hold it, and the code that made them.
 
 Nothing here allocates memory on a device, and nothing of it keeps a tensor alive. A part that
 fails is named and left out.
@@ -56,10 +56,10 @@ if TYPE_CHECKING:
 Stack = tuple[FrameLine, ...]
 
 _DESCRIBED: Final = 1000
-"""How many of the largest tensors are described one by one."""
+"""Number of the largest tensors that are described one by one."""
 _NAMED: Final = 300
 _SMALL_NAMED: Final = 500
-"""How many tensors that autograd made are named though they are small: they keep graphs."""
+"""Number of small tensors of autograd that are named: they keep graphs."""
 _GRAPH_NODES: Final = 20_000
 _ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
 _CLASSES = (torch.Tensor, torch.optim.Optimizer, torch.nn.Module, torch._C._FunctionBase)
@@ -359,7 +359,7 @@ class _Search:
         return facts, codes
 
     def _is_here(self, module: torch.nn.Module) -> bool:
-        """Whether a module has a parameter on the GPU."""
+        """True if a module has a parameter on the GPU."""
         own = (vars(module).get("_parameters") or {}).values()
         return any(one is not None and one.device == self._device for one in own)
 
@@ -442,7 +442,7 @@ class _Search:
 
 
 class _Found:
-    """What the tensors tell."""
+    """Categories of tensors."""
 
     def __init__(self) -> None:
         self.blocks: tuple[HeldBlock, ...] = ()
@@ -470,7 +470,7 @@ class _Lines:
 
 
 def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
-    """Whether one of some functions is on a stack."""
+    """True if one of some functions is on a stack."""
     return any(
         name == code.co_name
         and file == code.co_filename
@@ -521,7 +521,7 @@ def _nbytes(tensor: torch.Tensor) -> int:
 
 
 def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> int:
-    """Where the storage of a tensor lies on the GPU; -1 for one that does not tell."""
+    """Address of the storage of a tensor on the GPU; -1 for one that gives none."""
     with torch._C.DisableTorchFunction():
         try:
             storage = tensor.untyped_storage()
@@ -531,7 +531,7 @@ def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> i
 
 
 def _saved_addresses(roots: Iterable[Any], find: Callable[[int, int], int]) -> set[int]:
-    """Where the storages lie that graphs keep, parameters left out; of the first nodes only."""
+    """Addresses of storages that graphs keep, parameters left out; of the first nodes only."""
     addresses = set()
     for count, (node, tensor) in enumerate(held_by_graphs(roots)):
         if count >= _GRAPH_NODES:
@@ -542,7 +542,7 @@ def _saved_addresses(roots: Iterable[Any], find: Callable[[int, int], int]) -> s
 
 
 def _running_sums(node: Any) -> int:
-    """How many additions follow one upon the other, from a node towards the leaves."""
+    """The number of additions that follow one upon the other, from a node towards the leaves."""
     count = 0
     while node is not None and name_of(node) in _ADDITIONS and count < _GRAPH_NODES:
         count += 1

@@ -1,4 +1,4 @@
-"""Where a report is printed."""
+"""Output files of reports."""
 
 from __future__ import annotations
 

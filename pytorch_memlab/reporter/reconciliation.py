@@ -31,7 +31,7 @@ _NO_BLOCKS = "this device does not show its blocks: rounding and workspaces are 
 
 
 def reconciled(rows: Rows) -> list[Reconciliation]:
-    """Where the memory went of each device that counts its memory."""
+    """The memory in parts, of each device that counts its memory."""
     devices = dict.fromkeys(row.device for row in rows.tensors)
     if torch.cuda.is_available():
         devices |= dict.fromkeys(torch.device("cuda", i) for i in range(torch.cuda.device_count()))
@@ -113,7 +113,7 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
 
 
 class _Claims:
-    """Which bytes of which block tensors look at: a block counts once."""
+    """The bytes of each block that tensors look at: a block counts once."""
 
     def __init__(self, blocks: list[Allocation]) -> None:
         self._blocks = blocks
@@ -184,7 +184,7 @@ def _without_blocks(
 
 
 def description_of(device: torch.device) -> str:
-    """What the hardware is, and whether it is simulated; empty where nobody tells."""
+    """The name of the hardware, and whether it is simulated; empty if it is not known."""
     try:
         info = get_device(device).info
     except (MemlabError, RuntimeError):

@@ -1,4 +1,4 @@
-"""What a memory report says, as plain data."""
+"""The content of a memory report, as plain data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class TensorRow:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """Where the memory of one device went, in bytes; each sum holds to the byte.
+    """The memory of one device in parts, in bytes; each sum holds to the byte.
 
     ``tensors + saved + rounding + workspaces + unknown == allocated``,
     ``allocated + cached == reserved``, and where the driver tells,

@@ -31,7 +31,7 @@ class Rows:
 
 
 class Living(NamedTuple):
-    """What was found alive."""
+    """The objects that a scan found."""
 
     tensors: list[torch.Tensor]
     modules: list[torch.nn.Module]
@@ -197,7 +197,7 @@ def _inner(tensor: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _is_view(tensor: Any) -> bool:
-    """Whether a tensor looks at the memory of another, or at a part of its storage."""
+    """True if a tensor looks at the memory of another, or at a part of its storage."""
     with torch._C.DisableTorchFunction():  # whose modes have no say here, nor has a subclass
         try:
             return bool(tensor._is_view())

@@ -105,7 +105,7 @@ class MemorySnapshot:
         return snapshot_frame(self)
 
     def __repr__(self) -> str:
-        """How much is on each device."""
+        """The bytes on each device."""
         return f"<{type(self).__name__}: {self.summary()}>"
 
     def summary(self) -> str:
@@ -129,7 +129,7 @@ class MemorySnapshot:
 
 
 def means(target: torch.device, device: torch.device) -> bool:
-    """Whether one device is the other, or stands for all of its type."""
+    """True if one device is the other, or stands for all of its type."""
     return target.type == device.type and target.index in (None, device.index)
 
 

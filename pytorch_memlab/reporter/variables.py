@@ -21,11 +21,11 @@ from ..program_lines import folder_names
 Roots = Iterable[tuple[str, object]]
 
 LOOKED_INTO = 50_000
-"""How many objects are looked into for names, so that a report stays quick: of the callers'
+"""Number of objects that are searched for names, so that a report stays quick: of the callers'
 variables, of their modules' globals and of other modules' so many each."""
 
 _MOST_PARTS = 1000
-"""How many objects of one container are looked into; its tensors all have names."""
+"""Number of objects of one container that are searched; its tensors all have names."""
 
 _HAS_NO_TENSOR = frozenset(
     map(
@@ -254,7 +254,7 @@ def _is_tensor(value: object) -> bool:
 
 
 def _attributes_of(value: object) -> Iterator[tuple[str, object]]:
-    """What an instance holds; nothing of its class runs but the slots' own getters."""
+    """The attributes of an instance. Of its class, only the slots' own getters run."""
     kind = type(value)
     if type.__getattribute__(kind, "__dictoffset__"):
         yield from object.__getattribute__(value, "__dict__").copy().items()

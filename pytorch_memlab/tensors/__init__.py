@@ -1,1 +1,1 @@
-"""Which tensors live in this process, and which memory they hold."""
+"""The tensors that are alive in this process, and their memory."""

@@ -9,7 +9,7 @@ import torch
 
 
 def not_held(tensors: list[torch.Tensor]) -> set[int]:
-    """Which tensors no variable of the program holds, but C++ does.
+    """Tensors that C++ holds, and no variable of the program.
 
     A tensor's Python object lives on for as long as C++ holds the tensor: as what a graph saved,
     as the base of a view. It is found like any other, but the program let go of it long ago.
@@ -33,7 +33,7 @@ def _held_by_cpp(tensor: torch.Tensor) -> bool:
 
 
 def _references_when_not_held() -> int:
-    """How many references a tensor has that only C++ holds: asked of the base of a tiny view."""
+    """Reference count of a tensor that only C++ holds, measured on the base of a tiny view."""
     with torch.inference_mode(False), torch.enable_grad():
         view: Any = torch.ones((), device="cpu").view(1)
     return _references([view._base])[0]

@@ -16,7 +16,7 @@ from .saved import grad_fn
 
 _KEY = "pytorch_memlab.line"
 _TRACEBACK = "traceback_"
-"""Where anomaly mode keeps its stack (torch/csrc/autograd/python_anomaly_mode.h)."""
+"""Key under which anomaly mode keeps its stack (torch/csrc/autograd/python_anomaly_mode.h)."""
 
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+)', re.MULTILINE)
 _NO_PYTHON = ("??", ".cpp", ".cc", ".c", ".h", ".cu", ".so")

@@ -44,7 +44,7 @@ class Piece:
 
 
 def pieces_of(tensor: torch.Tensor) -> list[Piece]:
-    """What holds a tensor's memory. Never raises, and allocates nothing on any device."""
+    """The pieces of a tensor's memory. Never raises, and allocates nothing on any device."""
     if type(tensor) in _PLAIN and tensor.layout is torch.strided:
         return _pieces(tensor)  # which calls nothing that a mode could change
     with torch.no_grad(), _C.DisableTorchFunctionSubclass():
@@ -111,7 +111,7 @@ def _piece(suffix: str, part: torch.Tensor) -> Piece:
 
 
 def address_of(part: torch.Tensor, storage: torch.UntypedStorage) -> int:
-    """Where the storage of a plain tensor begins, 0 if it has no memory.
+    """The address of the storage of a plain tensor, 0 if it has no memory.
 
     Two storages may stand for one block: from NumPy, DLPack, or lazily cloned. Asking the storage
     of a lazy clone for its pointer would copy the data, so the tensor is asked.

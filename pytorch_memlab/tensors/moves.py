@@ -23,7 +23,7 @@ class MovedStorage:
 
 @dataclass(frozen=True, slots=True)
 class GPUMemory:
-    """What Python and autograd know of the GPUs."""
+    """The storages and tensors of GPUs that Python and autograd reach."""
 
     storages: list[torch.UntypedStorage]
     views: dict[int, list[torch.Tensor]]

@@ -11,7 +11,7 @@ _DEEPEST: Final = 8
 
 
 def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
-    """What an optimizer of any class has in its groups, none if it cannot tell."""
+    """The parameters in the groups of an optimizer of any class, none if it cannot tell."""
     try:
         return [group.get("params") for group in optimizer.param_groups]
     except Exception:  # a property of a class of the program may raise anything
@@ -19,7 +19,7 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def states_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, Any]]:
-    """What an optimizer keeps for each parameter."""
+    """The state of an optimizer for each parameter."""
     try:
         return list(optimizer.state.items())
     except Exception:

@@ -1,4 +1,4 @@
-"""What autograd keeps for backward: tensors that only its C++ graph holds."""
+"""Tensors that autograd keeps for backward, and only its C++ graph holds."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _tensors_of(node: Any, name: str) -> list[torch.Tensor]:
 
 
 def _packed_in(saved: Any) -> Iterator[torch.Tensor]:
-    """What a saved tensor is, or what hooks packed in its place: a tensor, several, or none.
+    """The tensors of a saved tensor, or those that hooks packed in its place.
 
     In place of all tensors of a region, checkpointing (torch/utils/checkpoint.py) keeps the
     region's inputs, which only its hook knows.

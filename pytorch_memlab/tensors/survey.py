@@ -1,4 +1,4 @@
-"""What is alive, found at one moment: tensors and the storages under them."""
+"""A scan for live objects: tensors and the storages under them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARK = "pytorch_memlab"
 
 
 class Survey:
-    """What is alive, found at one moment.
+    """The tensors and storages that are alive at one moment.
 
     ``hidden`` are tensors that no variable of the program holds (their ``id``): those inside a
     sparse tensor, the bases of views, what a graph keeps.
@@ -37,7 +37,7 @@ class Survey:
         self.hidden -= {id(gradient) for gradient in gradients}
 
     def is_free(self, tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
-        """Whether a tensor may change its device: it is held by a variable, not by a graph."""
+        """True if a tensor may change its device: a variable holds it, not a graph."""
         if tensor is None or id(tensor) in self.hidden:
             return False
         return not _has_living_accumulator(tensor)
@@ -58,7 +58,7 @@ class Survey:
 
 
 def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What a tensor that is not plain is made of."""
+    """The parts of a tensor that is not plain."""
     if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
         return []
     with torch.no_grad():
@@ -76,7 +76,7 @@ def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 
 
 def can_point_elsewhere(tensor: Any) -> bool:
-    """Whether ``tensor.data`` can be assigned and nothing but the storage changes."""
+    """True if an assignment to ``tensor.data`` changes nothing but the storage."""
     if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         return False
     try:
@@ -94,7 +94,7 @@ def can_point_elsewhere(tensor: Any) -> bool:
 
 
 def _has_living_accumulator(tensor: torch.Tensor) -> bool:
-    """Whether a graph that waits for backward, or a hook of DDP, holds the leaf's accumulator.
+    """True if a graph that waits for backward, or a hook of DDP, holds the leaf's accumulator.
 
     PyTorch gives a leaf a new accumulator when its device changes, and whoever held the old one
     would wait for it in vain. Asking for an accumulator makes one that is gone at once unless

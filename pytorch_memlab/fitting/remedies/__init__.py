@@ -1,1 +1,1 @@
-"""What lets a program need less memory: one file for each remedy, tried on the program as it is."""
+"""Remedies for a program that does not fit: one file for each, tried on the unchanged program."""

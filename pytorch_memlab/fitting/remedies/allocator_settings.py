@@ -34,7 +34,7 @@ class AllocatorSetting(Remedy):
         return {VARIABLE: self._joined}
 
     def finding(self) -> Finding:
-        """Whether the environment has the setting already."""
+        """Already used if the environment has the setting."""
         if self._is_in_force:
             return already_used(f"{self._setting} is set")
         return applied([f"{VARIABLE}={self._joined}"])

@@ -28,7 +28,7 @@ _Lines = tuple[Line, ...]
 
 
 class _Region(threading.local):
-    """What a thread runs."""
+    """The forward pass that a thread runs."""
 
     def __init__(self) -> None:
         self.cast: torch.autocast | None = None
@@ -65,7 +65,7 @@ class Autocast(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """Whether the program has forward passes in float32."""
+        """True if the program has forward passes in float32."""
         if self._is_of_program:
             return already_used("the program uses autocast")
         if not self._alone and not self._until_backward:
@@ -99,7 +99,7 @@ class Autocast(Remedy):
         return call
 
     def _wants(self, module: nn.Module) -> bool:
-        """Whether a module begins a forward pass in float32 on a GPU."""
+        """True if a module begins a forward pass in float32 on a GPU."""
         if self._region.cast is not None:
             return False
         if torch.is_autocast_enabled("cuda"):

@@ -1,4 +1,4 @@
-"""What the repeated blocks of a model keep for the backward pass, and what a step computes."""
+"""Bytes that the repeated blocks of a model keep for the backward pass, and flops of a step."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .counted_flops import CountedFlops, StepFlops
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What was found of a program."""
+    """The result for one program."""
 
     kept: dict[str, int]  # bytes that each block keeps for the backward pass beside its result
     # between two moments at which a block begins or ends its forward pass or begins its backward
@@ -45,7 +45,7 @@ class BlockSurvey(Change):
             yield
 
     def finding(self) -> Survey:
-        """What was found."""
+        """The result."""
         self._end_phase()
         return Survey(self._kept, self._phases, self._steps.per_step)
 

@@ -36,7 +36,7 @@ REMEDIES: Final[dict[str, Callable[..., Remedy]]] = {
     "sdpa_math": partial(AttentionBackend, "sdpa_math", f"slower attention; {_ROUNDING}"),
     "shard": Sharding,
 }
-"""What makes each; those of ``WITH_VALUE`` take a text."""
+"""Factories of remedies; those of ``WITH_VALUE`` take a text."""
 
 
 def chosen(names: Sequence[str] = ()) -> list[Remedy]:

@@ -23,13 +23,13 @@ _WAYS: Final = (
     "_checkpoint_without_reentrant_generator_impl",  # since torch 2.14
     "_checkpoint_without_reentrant_generator",
 )
-"""What ``torch.utils.checkpoint.checkpoint`` makes a generator with that computes again."""
+"""Name of the generator of ``torch.utils.checkpoint.checkpoint`` that computes again."""
 _REENTRANT: Final = "CheckpointFunction"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpointed(Finding):
-    """What was found of a program whose blocks are computed again."""
+    """The result for a program whose blocks are computed again."""
 
     # that are computed again, as the program writes them: ``model.blocks[0]``
     blocks: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class Checkpointed(Finding):
 
 
 class _Forward:
-    """What runs a block, and may be computed again."""
+    """Runs a block, and may compute it again."""
 
     def __init__(self, run: Callable[..., Any], remedy: Checkpointing, model: int) -> None:
         self._run = run
@@ -83,7 +83,7 @@ class Checkpointing(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """Which blocks were computed again, and what that costs."""
+        """The blocks that were computed again, and the flops that they cost."""
         if self._is_of_program:
             return already_used("the program checkpoints its blocks")
         if not self._models.calls_module:

@@ -39,7 +39,7 @@ class CountedFlops(TorchDispatchMode):
 
 
 class StepFlops:
-    """What each optimizer step adds to a count."""
+    """The flops that each optimizer step adds to a count."""
 
     def __init__(self, counted: CountedFlops) -> None:
         self._counted = counted

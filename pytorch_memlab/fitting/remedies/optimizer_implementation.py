@@ -60,7 +60,7 @@ class OptimizerImplementation(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """What became of the optimizers."""
+        """The outcome for the optimizers."""
         stepped = [made for made in self._made.values() if made.used]
         able = [made for made in stepped if self._main_flag in made.given]
         changed = [made for made in able if made.used != self.name]
@@ -79,7 +79,7 @@ class OptimizerImplementation(Remedy):
 
     @property
     def _main_flag(self) -> str:
-        """What a class must take."""
+        """The flags that a class must take."""
         return "fused" if self.name == "fused" else "foreach"
 
     def _keywords(self, made: _Made) -> str:
@@ -152,7 +152,7 @@ def _classes() -> list[type[Optimizer]]:
 
 
 def _implementation(given: dict[str, bool | None], optimizer: Optimizer) -> str:
-    """What an optimizer runs with the flags that the program gave."""
+    """The implementation that an optimizer runs with the flags of the program."""
     fused, foreach = given.get("fused"), given.get("foreach")
     if fused is None and foreach is None:
         parameters = [each for group in optimizer.param_groups for each in group["params"]]

@@ -1,4 +1,4 @@
-"""Where in the program a remedy stands: the lines that run, and those lines with the remedy."""
+"""The lines of a program that a remedy concerns, and those lines with the remedy."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def user_lines() -> tuple[Line, ...]:
 
 
 def runs_module(name: str) -> bool:
-    """Whether a function of a module is running."""
+    """True if a function of a module is running."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__") == name:
@@ -146,7 +146,7 @@ def around_statements(first: Line, after: Line | None, opening: Sequence[str]) -
 
 
 def has_name(line: Line, name: str) -> bool:
-    """Whether the file of a line imports a module under its own name, at the top level."""
+    """True if the file of a line imports a module under its own name, at the top level."""
     return any(
         isinstance(node, ast.Import)
         and any((each.asname or each.name) == name for each in node.names)
@@ -225,7 +225,7 @@ def _decorators(node: ast.stmt) -> list[ast.expr]:
 
 
 def _within(scope: ast.AST) -> Iterator[ast.AST]:
-    """What belongs to a function or module itself, not to a function or class in it."""
+    """Nodes of a function or module itself, not of a function or class in it."""
     for child in ast.iter_child_nodes(scope):
         yield child
         if not isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)):

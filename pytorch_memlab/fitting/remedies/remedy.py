@@ -1,4 +1,4 @@
-"""What a remedy is: a change that is made around a program, and what it found there."""
+"""The base of all remedies: a change around a program, and its finding there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..change import Change
 
 
 class Outcome(Enum):
-    """What became of a remedy in a program."""
+    """The outcome of a remedy in a program."""
 
     APPLIED = "applied"
     ALREADY_USED = "already used"
@@ -30,7 +30,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a remedy found in the program that it was applied to."""
+    """The finding of a remedy in the program that it was applied to."""
 
     outcome: Outcome
     reason: str = ""  # why it was not; empty if it was
@@ -48,7 +48,7 @@ class Remedy(Change, ABC):
 
     @abstractmethod
     def finding(self) -> Finding:
-        """What was found, once the program has run."""
+        """The finding, once the program has run."""
 
 
 def applied(code: Sequence[str], edits: Sequence[Edit | None] = ()) -> Finding:

@@ -29,7 +29,7 @@ _FIRST = (
     'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
     'torch.distributed.init_process_group("nccl")',
 )
-"""What each process does before anything else."""
+"""Code that each process runs first."""
 
 
 class Sharding(Remedy):
@@ -44,7 +44,7 @@ class Sharding(Remedy):
         self._before = os.environ.get("WORLD_SIZE", "1")
 
     def environment(self) -> Mapping[str, str]:
-        """What ``torchrun`` sets for the first of the processes."""
+        """The environment that ``torchrun`` sets for rank 0."""
         return {
             "WORLD_SIZE": str(self.ranks),
             "LOCAL_WORLD_SIZE": str(self.ranks),
@@ -68,7 +68,7 @@ class Sharding(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """Whether a model was sharded."""
+        """True if a model was sharded."""
         if self._before != "1":
             return already_used(f"the program is one of {self._before} ranks")
         if self._of_program:
@@ -112,7 +112,7 @@ class Sharding(Remedy):
             each[:] = [_with_tensor(one) for one in each]
 
     def _is_whole(self, model: nn.Module) -> bool:
-        """Whether a model can be sharded; if not, the reason is kept."""
+        """True if a model can be sharded; if not, the reason is kept."""
         if isinstance(model, nn.parallel.DistributedDataParallel):
             self._of_program = "the model is in DistributedDataParallel"
         elif any(type(each).__name__.startswith("FSDP") for each in model.modules()):

@@ -78,7 +78,7 @@ class _Search:
 
     @property
     def finding(self) -> Checkpointed:
-        """What the best run found."""
+        """The finding of the best run."""
         finding = self.best.trial.findings[-1]
         assert isinstance(finding, Checkpointed)
         return finding
@@ -97,7 +97,7 @@ class _Search:
                 low = number
 
     def leave_one_out(self) -> bool:
-        """Whether one block of the best set can be left out."""
+        """True if one block of the best set can be left out."""
         blocks = self.finding.blocks
         kept = {} if self._survey is None else self._survey.kept
         last = {kept.get(name, 0): name for name in blocks}

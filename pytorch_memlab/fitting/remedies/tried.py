@@ -144,5 +144,5 @@ def _tried(remedy: Remedy, found: Verdict) -> TriedRemedy:
 
 
 def _found(trial: Trial) -> Any:
-    """What the last change of a trial found; None if the process was lost."""
+    """The finding of a trial's last change; None if the process was lost."""
     return trial.findings[-1] if trial.findings else None
