@@ -54,7 +54,7 @@ $(PROGRAMS_INSTALLED): $(INSTALLED)
 	@touch $@
 
 programs: $(PROGRAMS_INSTALLED)
-	$(PROGRAMS)/bin/python -m pytest -m 'not gpu' test/test_transformers.py test/test_triton.py test/test_bitsandbytes.py test/test_liger.py test/integrations test/fitting test/test_documents.py
+	$(PROGRAMS)/bin/python -m pytest -m 'not gpu' test/simulation/dry_run/test_transformers.py test/simulation/third_party/test_triton.py test/simulation/third_party/test_bitsandbytes.py test/simulation/third_party/test_liger.py test/integrations test/fitting test/project/test_documents.py
 
 # PYTHONPATH goes before site-packages, and reaches the kernels that tests start.
 test-ipython8: $(INSTALLED)

@@ -42,7 +42,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # `--doctest-modules` imports every file: these have one name, another needs Triton.
 collect_ignore = ["conftest.py"]
 if not importlib.util.find_spec("triton"):
-    collect_ignore.append("triton_kernels.py")
+    collect_ignore.append("support/triton_kernels.py")
 collect_ignore_glob = ["programs/*", "*/conftest.py"]
 
 # torch replaces this itself when its compiler is first imported.

@@ -6,10 +6,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-import format_1
 import pytest
-from sample_reports import CUDA1, MIB, entry, seed_report
+from support import format_1
 from support.python_process import run_python
+from support.sample_reports import CUDA1, MIB, entry, seed_report
 
 from pytorch_memlab import load
 from pytorch_memlab.cli.main import main

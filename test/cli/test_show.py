@@ -8,10 +8,10 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import format_1
 import pytest
-from sample_reports import SEED_TEXT, marked_report, seed_report
+from support import format_1
 from support.python_process import run_python
+from support.sample_reports import SEED_TEXT, marked_report, seed_report
 
 from pytorch_memlab import clear_global_line_profiler, load
 from pytorch_memlab.cli.main import main

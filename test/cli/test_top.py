@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import format_1
 import pytest
-from sample_reports import CUDA0, CUDA1, MIB, entry, seed_report
+from support import format_1
+from support.sample_reports import CUDA0, CUDA1, MIB, entry, seed_report
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks

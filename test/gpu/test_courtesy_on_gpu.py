@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_courtesy import (  # noqa: F401 - collected here, with the fixture below
+from courtesy.test_courtesy import (  # noqa: F401 - collected here, with the fixture below
     test_a_living_graph_cannot_be_restored_elsewhere,
     test_a_second_yield_takes_what_came_since,
     test_a_step_may_be_restored_where_it_was_after_elsewhere_was_refused,

@@ -1,18 +1,14 @@
 """The memory reporter on a real GPU: the very checks of the simulated one."""
 
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support import reporter_programs
+
+from pytorch_memlab.mem_reporter import MemReporter
 
 pytestmark = pytest.mark.gpu
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-import reporter_programs  # noqa: E402
-
-from pytorch_memlab.mem_reporter import MemReporter  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import linecache
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
-from oom_programs import OomProgram, program, programs
+from support.oom_programs import OomProgram, program, programs
 
 from pytorch_memlab import explain_oom, simulate
 from pytorch_memlab.history.causes import Cause, remedies

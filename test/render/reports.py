@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peaks import SMALL as PEAK
-from sample_reports import CUDA0, CUDA1
+from support.sample_reports import CUDA0, CUDA1
 from timelines import HOSTILE
 
 from pytorch_memlab.history.category import Category

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
-from pathlib import Path
 
 import pytest
 import torch
 from browser import CHROMIUM, title_of
 from contrast_script import CONTRAST
 from peaks import SMALL as PEAK
-
-sys.path.append(str(Path(__file__).parent.parent))
-from sample_reports import CUDA0, LineRecords, marked_report
+from support.sample_reports import CUDA0, LineRecords, marked_report
 
 from pytorch_memlab.records import FunctionInfo, LineEntry
 from pytorch_memlab.render import html

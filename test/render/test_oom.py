@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "programs"))
-from oom_programs import program
+from support.oom_programs import program
 
 from pytorch_memlab import simulate
 from pytorch_memlab.history.category import Category

@@ -8,10 +8,10 @@ import zlib
 from dataclasses import replace
 from pathlib import Path
 
-import format_1
 import pytest
 import torch
-from sample_reports import (
+from support import format_1
+from support.sample_reports import (
     CONVOLUTION,
     CUDA0,
     CUDA1,

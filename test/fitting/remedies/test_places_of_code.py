@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
-from remedied_programs import edited, written
+from support.remedied_programs import edited, written
 
 from pytorch_memlab.fitting.remedies.program_lines import (
     Line,

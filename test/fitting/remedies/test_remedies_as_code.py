@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from remedied_programs import (
+from support.remedied_programs import (
     ADVERSARIAL,
     CONVOLUTIONS,
     LANGUAGE_MODEL,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from remedied_programs import edited, run, written
+from support.remedied_programs import edited, run, written
 
 from pytorch_memlab.fitting.remedies.catalogue import chosen
 from pytorch_memlab.fitting.remedies.checkpointing import Checkpointing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import combinations
 
 import pytest
-from remedied_programs import LARGE, edited, run, written
+from support.remedied_programs import LARGE, edited, run, written
 
 from pytorch_memlab.fitting.remedies.block_survey import BlockSurvey
 from pytorch_memlab.fitting.remedies.checkpointing import Checkpointing

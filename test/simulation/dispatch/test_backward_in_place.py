@@ -1,0 +1,124 @@
+"""Backward formulas that write into what they made, and those that mean the copy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.both_ways import allocator_events
+from torch import nn
+
+from pytorch_memlab import simulate
+
+SINGLE, MASK = 64 * 64 * 4, 64 * 64
+BOTH = pytest.mark.parametrize("compute", [True, False])
+
+
+def rand(*size):
+    return torch.rand(size, device="cuda")
+
+
+def indices(*values):
+    return torch.tensor(values, device="cuda")
+
+
+def backward_events(function, leaves, compute):
+    """Sizes that a backward pass asks for, and its frees as zeros."""
+    with simulate("80GiB", compute=compute):
+        inputs = [rand(64, 64).requires_grad_() for _ in range(leaves)]
+        result = function(*inputs)
+        gradient = torch.ones_like(result)
+        with allocator_events() as events:
+            result.backward(gradient)
+        return [0 if kind == "free" else rest[0] for kind, *rest in events]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("function", "gradient"),
+    [
+        (lambda x: F.binary_cross_entropy_with_logits(x, rand(64, 64)), [SINGLE]),
+        (lambda x: F.binary_cross_entropy_with_logits(x, rand(64, 64), rand(64)), [SINGLE]),
+        (
+            lambda x: F.binary_cross_entropy_with_logits(x, rand(64, 64), pos_weight=rand(64)),
+            [SINGLE, SINGLE, SINGLE, 0, 0],  # weight of each target, gradient, sigmoid
+        ),
+        (lambda x: F.binary_cross_entropy(rand(64, 64), x, reduction="sum"), [SINGLE]),
+        (lambda x: x.clamp(rand(64, 64), rand(64, 64)), [4, MASK, MASK, SINGLE, 0, 0, 0]),
+        (lambda x: x.max(0)[0], [SINGLE]),
+        (lambda x: x.kthvalue(3, 0)[0], [SINGLE]),
+        (lambda x: x.sort(0)[0], [SINGLE]),
+        (lambda x: x.cummax(0)[0], [SINGLE]),
+        (lambda x: x.gather(0, torch.ones_like(x, dtype=torch.int64)), [SINGLE]),
+        (lambda x: x.index_select(0, indices(1, 3)), [SINGLE]),
+        (lambda x: x.take(indices(1, 3)), [SINGLE]),
+        (lambda x: x.trace(), [SINGLE, 64 * 8, 0]),
+    ],
+)
+def test_a_formula_writes_into_what_it_made(function, gradient, compute):
+    found = backward_events(function, 1, compute)
+    assert found[: len(gradient)] == gradient
+    assert set(found[len(gradient) :]) <= {0}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "reduce",
+    [
+        lambda x, y: x.index_reduce(0, torch.arange(64, device="cuda"), y, "amax"),
+        lambda x, y: x.scatter_reduce(0, torch.ones_like(x, dtype=torch.int64), y, "amin"),
+    ],
+)
+def test_a_formula_that_reads_its_first_operand_again_copies_it(reduce, compute):
+    found = backward_events(reduce, 2, compute)
+    compared = [SINGLE, MASK, SINGLE, 0, MASK, SINGLE, 0]  # values, and where both inputs have them
+    count, quotient = SINGLE, SINGLE
+    assert found[:9] == [*compared, count, quotient]
+    assert found.count(SINGLE) == 8  # and two gradients, each of a share, one of them selected
+
+
+@pytest.mark.parametrize("reduction", ["amax", "amin"])
+def test_the_gradient_of_an_extreme_goes_to_all_that_have_it(reduction):
+    def gradients(device):
+        x = torch.tensor([2.0], device=device, requires_grad=True)
+        y = torch.tensor([2.0, 2.0], device=device, requires_grad=True)
+        x.index_reduce(0, torch.tensor([0, 0], device=device), y, reduction).sum().backward()
+        return [*x.grad.tolist(), *y.grad.tolist()]
+
+    expected = gradients("cpu")
+    assert expected == pytest.approx([1 / 3] * 3)
+    with simulate("80GiB"):
+        assert gradients("cuda") == expected
+
+
+def test_a_function_of_the_programs_keeps_what_it_made():
+    class Own(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            zeros = torch.zeros_like(gradient)
+            added = zeros.index_add(0, indices(1), gradient[:1])
+            assert zeros.sum() == 0
+            return added
+
+    with simulate("80GiB"):
+        x = rand(4, 4).requires_grad_()
+        Own.apply(x).sum().backward()
+        assert x.grad.sum() == 4
+
+
+@BOTH
+def test_two_sparse_gradients_of_one_parameter(compute):
+    with simulate("80GiB", compute=compute):
+        layer = nn.Embedding(10, 4, sparse=True).cuda()
+        rows = indices(1, 2)
+        (layer(rows).sum() + 2 * layer(rows).sum()).backward()
+        gradient = layer.weight.grad
+        assert gradient.is_sparse
+        assert gradient.is_cuda
+        assert (gradient._nnz(), gradient._values().device.type) == (4, "cuda")
+        if compute:
+            assert gradient.to_dense().sum(1).tolist() == [0, 12, 12, 0, 0, 0, 0, 0, 0, 0]

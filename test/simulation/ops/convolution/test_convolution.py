@@ -1,0 +1,216 @@
+"""Convolutions on a simulated GPU: who convolves, in which format, and what it takes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.both_ways import allocator_events, events_of
+from torch import nn
+from torch.nn import functional as F
+
+from pytorch_memlab import simulate
+from pytorch_memlab.simulation.cuda_ops.convolution_backends import Backend, convolution_of
+
+CONTIGUOUS, LAST, LAST_3D = torch.contiguous_format, torch.channels_last, torch.channels_last_3d
+HALF, SINGLE, DOUBLE = torch.float16, torch.float32, torch.float64
+
+
+def images(size, dtype=SINGLE, layout=CONTIGUOUS):
+    return torch.randn(size, device="cuda", dtype=dtype).to(memory_format=layout)
+
+
+@pytest.mark.parametrize(
+    ("size", "weight", "options", "backend"),
+    [
+        ((2, 8, 9, 9), (4, 8, 3, 3), {}, Backend.CUDNN),
+        ((2, 8, 9), (4, 8, 3), {}, Backend.CUDNN),
+        ((2, 8, 9, 9), (8, 4, 3, 3), {"transposed": True}, Backend.CUDNN),
+        (
+            (2, 8, 9, 9),
+            (8, 4, 3, 3),
+            {"transposed": True, "output_padding": (1, 1)},
+            Backend.COLUMNS,
+        ),
+        ((2, 8, 9, 9), (8, 1, 3, 3), {"groups": 8}, Backend.DEPTHWISE),
+        ((2, 8, 9, 9), (16, 1, 3, 3), {"groups": 8}, Backend.DEPTHWISE),
+        ((2, 8, 9, 9), (8, 1, 3, 3), {"groups": 8, "layout": LAST}, Backend.CUDNN),
+        ((2, 64, 9, 9), (64, 1, 3, 3), {"groups": 64, "dtype": HALF}, Backend.CUDNN),
+        ((2, 16, 9, 9), (16, 1, 3, 3), {"groups": 16, "dtype": HALF}, Backend.DEPTHWISE),
+        ((2, 64, 9, 9), (64, 1, 7, 7), {"groups": 64, "dtype": HALF}, Backend.DEPTHWISE),
+        ((2, 8, 9, 9), (4, 4, 3, 3), {"groups": 2}, Backend.CUDNN),
+        ((0, 8, 9, 9), (4, 8, 3, 3), {}, Backend.EMPTY),
+    ],
+)
+def test_who_convolves(size, weight, options, backend):
+    dtype = options.pop("dtype", SINGLE)
+    layout = options.pop("layout", CONTIGUOUS)
+    tensor = torch.empty(size, dtype=dtype).to(memory_format=layout)
+    given = {"transposed": False, "output_padding": (0,), "groups": 1} | options
+    found = convolution_of(tensor, torch.empty(weight, dtype=dtype), (1,), (0,), (1,), **given)
+    assert found.backend() is backend
+
+
+def test_without_cudnn_patches_are_unfolded():
+    with torch.backends.cudnn.flags(enabled=False):
+        found = convolution_of(
+            torch.empty(2, 8, 9, 9), torch.empty(4, 8, 3, 3), (1,), (0,), (1,), False, (0,), 1
+        )
+        assert found.backend() is Backend.COLUMNS
+
+
+@pytest.mark.parametrize("of_input", [CONTIGUOUS, LAST])
+@pytest.mark.parametrize("of_weight", [CONTIGUOUS, LAST])
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+def test_channels_last_of_either_come_out_last(of_input, of_weight, dtype):
+    with simulate("1GiB"):
+        layer = nn.Conv2d(8, 16, 3).cuda().to(dtype).to(memory_format=of_weight)
+        result = layer(images((2, 8, 9, 9), dtype, of_input))
+        is_last = dtype is SINGLE and LAST in (of_input, of_weight)
+        assert result.is_contiguous(memory_format=LAST) is is_last
+        assert result.is_contiguous() is not is_last
+
+
+def gradient_layouts(layer, tensor):
+    """Whether each gradient comes with its channels last, before it is accumulated."""
+    result = layer(tensor)
+    found = torch.autograd.grad(result.sum(), (tensor, layer.weight))
+    return [one.is_contiguous(memory_format=LAST) for one in found]
+
+
+def test_gradients_have_the_format_that_cudnn_works_in():
+    with simulate("1GiB"):
+        layer = nn.Conv2d(8, 16, 3).cuda()
+        assert gradient_layouts(layer, images((2, 8, 9, 9)).requires_grad_()) == [False, False]
+        last = images((2, 8, 9, 9), layout=LAST).requires_grad_()
+        assert gradient_layouts(layer, last) == [True, True]
+
+
+LAYERS = {
+    "plain": (nn.Conv2d, (8, 16, 3), {}),
+    "strided": (nn.Conv2d, (8, 16, 3), {"stride": 2, "padding": 1, "dilation": 2}),
+    "depthwise": (nn.Conv2d, (8, 16, 3), {"groups": 8}),
+    "in groups": (nn.Conv2d, (8, 16, 3), {"groups": 2, "bias": False}),
+    "transposed": (nn.ConvTranspose2d, (8, 16, 3), {"stride": 2, "output_padding": 1}),
+    "of one dimension": (nn.Conv1d, (8, 16, 3), {}),
+    "of three": (nn.Conv3d, (8, 16, 3), {}),
+}
+
+
+def layer_and_size(name):
+    kind, sizes, options = LAYERS[name]
+    spatial = int(kind.__name__[-2])
+    return kind(*sizes, **options), (2, 8, *(9,) * spatial)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("enabled", [True, False])
+def test_values_and_gradients_are_those_of_a_cpu(name, enabled):
+    torch.manual_seed(0)
+    layer, size = layer_and_size(name)
+    layer = layer.double()
+    state = {key: value.clone() for key, value in layer.state_dict().items()}
+    tensor = torch.randn(size, dtype=DOUBLE, requires_grad=True)
+    result = layer(tensor)
+    result.sin().sum().backward()
+    with simulate("1GiB"), torch.backends.cudnn.flags(enabled=enabled):
+        other = layer_and_size(name)[0].double()
+        other.load_state_dict(state)
+        other = other.cuda()
+        leaf = tensor.detach().cuda().requires_grad_()
+        found = other(leaf)
+        found.sin().sum().backward()
+        torch.testing.assert_close(found.detach().cpu(), result.detach())
+        torch.testing.assert_close(leaf.grad.cpu(), tensor.grad)
+        for one, two in zip(other.parameters(), layer.parameters(), strict=True):
+            torch.testing.assert_close(one.grad.cpu(), two.grad)
+
+
+def sizes_taken(program):
+    """Bytes of each allocation that a program makes on a GPU that is on."""
+    with allocator_events() as events:
+        program()
+    return [event[1] for event in events if event[0] == "malloc"]
+
+
+def test_the_weight_is_copied_into_the_format_of_the_input():
+    with simulate("1GiB"):
+        layer = nn.Conv2d(64, 128, 3, bias=False).cuda()
+        tensor = images((2, 64, 10, 10), layout=LAST)
+        assert sizes_taken(lambda: layer(tensor)) == [2 * 128 * 64 * 4, 128 * 64 * 9 * 4]
+        last = layer.to(memory_format=LAST)
+        assert sizes_taken(lambda: last(tensor)) == [2 * 128 * 64 * 4]
+
+
+def test_the_input_is_copied_before_the_result_is_made():
+    with simulate("1GiB"):
+        layer = nn.Conv2d(64, 128, 3).cuda()
+        tensor = images((64, 2, 10, 10)).transpose(0, 1)
+        assert sizes_taken(lambda: layer(tensor)) == [tensor.nbytes, 2 * 128 * 64 * 4]
+
+
+def test_a_backward_pass_with_cudnn():
+    with simulate("1GiB"):
+        layer = nn.Conv2d(64, 128, 3).cuda()
+        tensor = images((2, 64, 10, 10)).requires_grad_()
+        result = layer(tensor)
+        gradient = torch.ones((), device="cuda").expand(result.shape)
+
+        def program():
+            torch.autograd.grad(result, (tensor, layer.weight, layer.bias), gradient)
+
+        copy, of_bias = result.nbytes, 128 * 4
+        expected = [tensor.nbytes, copy, copy, layer.weight.nbytes, of_bias]
+        assert sizes_taken(program)[: len(expected)] == expected
+
+
+def test_columns_of_one_sample_at_a_time():
+    with simulate("a100"), torch.backends.cudnn.flags(enabled=False):
+        layer = nn.Conv2d(64, 128, 3, bias=False).cuda()
+        tensor = images((4, 64, 10, 10))
+        (64 * layer.weight.flatten(1)) @ layer.weight.flatten(1).t()
+        columns = 64 * 9 * 8 * 8 * 4
+        assert sizes_taken(lambda: layer(tensor)) == [4 * 128 * 64 * 4, columns]
+        point = nn.Conv2d(64, 128, 1, bias=False).cuda()
+        assert sizes_taken(lambda: point(tensor)) == [4 * 128 * 100 * 4]
+
+
+def test_cudnns_workspace_is_named_as_unknown():
+    with simulate("1GiB") as machine:
+        nn.Conv2d(8, 16, 3).cuda()(images((2, 8, 9, 9)))
+        gaps = machine.gaps[0]
+        assert gaps.uncounted["aten.convolution.default", "cuDNN workspaces"].calls == 1
+        assert gaps.estimated == {}
+
+
+def program_of(name, layout=CONTIGUOUS, dtype=SINGLE, enabled=True, amp=False):
+    def program():
+        layer, size = layer_and_size(name)
+        tensor = images(size, dtype, layout).requires_grad_()
+        with (
+            torch.backends.cudnn.flags(enabled=enabled),
+            torch.autocast("cuda", enabled=amp),
+        ):
+            result = layer.cuda().to(dtype)(tensor)
+            F.relu(result.float()).sum().backward()
+            with torch.inference_mode():
+                layer(tensor.detach())
+
+    return program
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(program_of(name) for name in LAYERS),
+        *(program_of(name, enabled=False) for name in LAYERS),
+        *(program_of(name, LAST) for name in list(LAYERS)[:5]),
+        program_of("of three", LAST_3D),
+        program_of("plain", LAST, HALF),
+        program_of("depthwise", dtype=HALF),
+        program_of("plain", LAST, amp=True),
+    ],
+)
+def test_the_allocator_sees_the_same_without_arithmetic(program):
+    computed = events_of(program, compute=True)
+    assert len(computed) > 15
+    assert events_of(program, compute=False) == computed

@@ -1,0 +1,124 @@
+"""What kernels that copy many tensors of sharded models at once take besides their results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed.fsdp
+from support.kernel_calls import aten, events, randn, ups_and_downs
+
+from pytorch_memlab.simulation import shapes, simulate
+
+both = pytest.mark.parametrize("compute", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def no_tensor_is_too_small_to_have_no_values(monkeypatch):
+    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
+    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
+
+
+BLOCK = 128 * 16
+"""Bytes that a block of threads copies at once."""
+
+
+def split(source, *results, dim=1):
+    sizes = [one.shape[dim] for one in results]
+    aten.split_with_sizes_copy.out(source, sizes, dim, out=list(results))
+
+
+def numbers(splits, blocks):
+    """Bytes of where splits come from and go to, of how long they are, and of their blocks."""
+    return ups_and_downs((4 * splits + 1 + blocks) * 8)
+
+
+@both
+@pytest.mark.parametrize(("columns", "blocks"), [(512, 1), (513, 2)])
+def test_a_split_counts_blocks_of_its_splits(columns, blocks, compute):
+    make = [
+        lambda: randn(2, columns + 3),
+        lambda: randn(2, columns),
+        lambda: randn(2, 3),
+    ]
+    assert columns * 4 <= BLOCK * blocks
+    assert events(split, *make, compute=compute) == numbers(2, blocks + 1)
+
+
+@both
+@pytest.mark.parametrize(
+    ("gpu", "resident"), [("a100", 108 * 2048 // 128), ("t4", 40 * 1024 // 128)]
+)
+def test_blocks_take_turns_when_there_are_more_than_the_gpu_holds_twice(gpu, resident, compute):
+    def blocks(count):
+        columns = count * BLOCK // 4
+        make = [lambda: randn(1, columns), lambda: randn(1, columns)]
+        [taken, _] = events(split, *make, gpu=gpu, compute=compute)
+        return taken // 8 - 5
+
+    most = 2 * resident
+    assert blocks(most) == most
+    assert blocks(most + 1) == -(-(most + 1) // 2)
+
+
+@both
+def test_what_lies_apart_or_is_converted_is_copied_one_by_one(compute):
+    apart = [lambda: randn(2, 12)[:, ::2], lambda: randn(2, 4), lambda: randn(2, 2)]
+    assert events(split, *apart, compute=compute) == []
+    holes = [lambda: randn(2, 6), lambda: randn(2, 8)[:, ::2], lambda: randn(2, 2)]
+    assert events(split, *holes, compute=compute) == []
+
+
+def joined(count, blocks):
+    return (6 * count + 2 + blocks) * 8
+
+
+@both
+def test_chunks_are_joined_by_one_kernel(compute):
+    def join(*tensors):
+        return torch._chunk_cat(tensors, 0, 2)
+
+    # Chunks of 2 * 400 and 3 * 100 floats, the last one padded.
+    make = [lambda: randn(4, 400), lambda: randn(5, 100)]
+    result = 2 * (800 + 300) * 4
+    assert events(join, *make, compute=compute) == [result, *ups_and_downs(joined(2, 2 + 1))]
+    apart = [lambda: randn(4, 801)[:, :-1:2], lambda: randn(5, 200)[:, ::2]]
+    copies = [4 * 400 * 4, 6 * 100 * 4]
+    found = events(join, *apart, compute=compute)
+    assert found == [*copies, result, *(-nbytes for nbytes in reversed(copies))]
+
+
+@both
+def test_gradients_are_widened_as_they_are_joined(compute):
+    def join(first, second, result):
+        torch._chunk_cat([first, second], 0, 2, out=result)
+
+    def halves(*shape):
+        return lambda: randn(*shape, dtype=torch.bfloat16)
+
+    make = [halves(4, 400), halves(5, 100), lambda: randn(2, 1100)]
+    assert events(join, *make, compute=compute) == ups_and_downs(joined(2, 3))
+    # No kernel narrows them: only what must be padded is copied.
+    narrow = [lambda: randn(4, 400), lambda: randn(5, 100), halves(2, 1100)]
+    assert events(join, *narrow, compute=compute) == ups_and_downs(6 * 100 * 4)
+    turned = [lambda: randn(400, 4).t(), lambda: randn(4, 100), halves(2, 1000)]
+    assert events(join, *turned, compute=compute) == ups_and_downs(4 * 400 * 4)
+
+
+@both
+def test_sharded_modules_name_no_op(compute):
+    def gather(*shards):
+        output = torch.zeros(2 * 6, device="cuda")
+        torch.ops.fsdp.all_gather_copy_in(list(shards), output, [4, 2], 6, 1)
+        whole = [torch.zeros(2, 4, device="cuda"), torch.zeros(2, 2, device="cuda")]
+        torch.ops.fsdp.split_with_sizes_copy(output.view(2, 6), [4, 2], dim=1, out=whole)
+        joined = torch.zeros(2, 6, device="cuda")
+        torch.ops.fsdp.chunk_cat(whole, dim=0, num_chunks=2, out=joined)
+
+    if not hasattr(torch.ops.fsdp, "chunk_cat"):
+        pytest.skip("this PyTorch has no such ops")
+    with simulate("a100", compute=compute) as machine:
+        gather(randn(4), randn(2))
+        assert machine.unmodelled == {}
+        estimated = machine.gaps[0].estimated
+        assert estimated["fsdp.split_with_sizes_copy.default"].nbytes == (4 * 2 + 1 + 2) * 8
+        assert estimated["fsdp.chunk_cat.default"].nbytes == joined(2, 2)

@@ -1,0 +1,114 @@
+"""What losses of margins take besides their results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.kernel_calls import aten, events, indices, randn
+from torch.nn import functional
+
+from pytorch_memlab.simulation import shapes
+from pytorch_memlab.simulation.hardware.presets import PRESETS
+from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
+
+both = pytest.mark.parametrize("compute", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def no_tensor_is_too_small_to_have_no_values(monkeypatch):
+    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
+    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
+
+
+def number():
+    return randn(1).squeeze()
+
+
+def staged(count):
+    """What the sum of a row of floats takes, and gives back."""
+    staging = staging_of(reduction_of((count,), (1,), [0]), PRESETS["a100"], 4)
+    return [] if staging is None else [*staging, *(-nbytes for nbytes in reversed(staging))]
+
+
+@both
+@pytest.mark.parametrize("count", [100, 10**6])
+def test_a_margin_of_classes_adds_up_the_loss_of_each_sample(count, compute):
+    def loss(x, y):
+        return functional.multi_margin_loss(x, y)
+
+    make = [lambda: randn(count, 2), lambda: indices(count, below=2)]
+    found = events(loss, *make, compute=compute)
+    assert found == [4, count * 4, *staged(count), -count * 4]
+    assert bool(staged(count)) == (count > 100)
+
+
+@both
+def test_a_margin_of_classes_copies_what_does_not_lie_in_rows(compute):
+    def unreduced(x, y, w):
+        return functional.multi_margin_loss(x, y, weight=w, reduction="none")
+
+    make = [lambda: randn(3, 8).t(), lambda: indices(16, below=3)[::2], lambda: randn(6).abs()[::2]]
+    assert events(unreduced, *make, compute=compute) == [32, 96, 64, 12, -12, -64, -96]
+
+    def gradient(g, x, y):
+        return aten.multi_margin_loss_backward(g, x, y, 1, 1, None, 0)
+
+    make = [lambda: randn(16)[::2], lambda: randn(3, 8).t(), lambda: indices(8, below=3)]
+    assert events(gradient, *make, compute=compute) == [96, 96, 32, -32, -96]
+    assert events(lambda x, y: unreduced(x, y, None), lambda: randn(3), lambda: indices(1)) == [4]
+
+
+@both
+def test_a_margin_of_labels_makes_its_loss_last(compute):
+    def loss(x, y, reduction):
+        return aten.multilabel_margin_loss_forward(x, y, reduction)
+
+    make = [lambda: randn(8, 4), lambda: indices(8, 4, below=4)]
+    found = events(lambda x, y: loss(x, y, 1), *make, compute=compute)
+    assert found == [8 * 4 * 4, 8 * 4, 4, -8 * 4]
+    assert events(lambda x, y: loss(x, y, 0), *make, compute=compute) == [8 * 4 * 4, 8 * 4]
+    apart = [lambda: randn(4, 8).t(), lambda: indices(4, 8, below=4).t()]
+    found = events(lambda x, y: loss(x, y, 0), *apart, compute=compute)
+    assert found == [128, 256, 128, 32, -256, -128]
+    single = [lambda: randn(4), lambda: indices(4)]
+    assert events(lambda x, y: loss(x, y, 1), *single, compute=compute) == [16, 4]
+
+
+@both
+def test_the_gradient_of_a_margin_of_labels_copies_what_does_not_lie_in_rows(compute):
+    def gradient(g, x, y, of):
+        return aten.multilabel_margin_loss_backward(g, x, y, 1, of)
+
+    make = [
+        number,
+        lambda: randn(4, 8).t(),
+        lambda: indices(4, 8, below=4).t(),
+        lambda: torch.zeros(4, 8, device="cuda").t(),
+    ]
+    found = events(gradient, *make, compute=compute)
+    assert found == [128, 128, 256, 128, -128, -256, -128]
+
+
+@both
+def test_a_soft_margin_reduces_into_the_losses_of_its_elements(compute):
+    make = [lambda: randn(500, 500), lambda: randn(500, 500).sign()]
+    staging = staging_of(reduction_of((500, 500), (500, 1), [0, 1]), PRESETS["a100"], 4)
+    assert staging is not None
+    down = [-nbytes for nbytes in reversed(staging)]
+    found = events(functional.soft_margin_loss, *make, compute=compute)
+    assert found == [10**6, 4, *staging, *down, -4]
+
+    def unreduced(x, y):
+        return functional.soft_margin_loss(x, y, reduction="none")
+
+    assert events(unreduced, *make, compute=compute) == [10**6]
+
+
+@both
+def test_the_gradient_of_a_soft_margin_is_made_of_exponentials(compute):
+    def gradient(g, x, y):
+        return aten.soft_margin_loss_backward(g, x, y, 1)
+
+    make = [number, lambda: randn(4, 8), lambda: randn(4, 8).sign()]
+    found = events(gradient, *make, compute=compute)
+    assert found == [128, 128, 128, -128, -128, 128, -128]

@@ -1,0 +1,303 @@
+"""What triangular systems, distances, traces, samples, scatters and quantization take."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.kernel_calls import aten, events, indices, randn, ups_and_downs
+
+from pytorch_memlab.simulation import shapes, simulate
+from pytorch_memlab.simulation.hardware.presets import PRESETS
+from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
+
+both = pytest.mark.parametrize("compute", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def no_tensor_is_too_small_to_have_no_values(monkeypatch):
+    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
+    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
+
+
+WORKSPACE = 8519680
+"""Bytes of a cuBLAS workspace, which is kept."""
+
+
+def staged(shape, reduced):
+    strides = torch.empty(shape, device="meta").stride()
+    staging = staging_of(reduction_of(shape, strides, reduced), PRESETS["a100"], 4)
+    return [] if staging is None else ups_and_downs(*staging)
+
+
+# Triangular systems
+
+
+def solve(a, b):
+    return torch.linalg.solve_triangular(a, b, upper=True)
+
+
+@both
+@pytest.mark.parametrize(
+    ("count", "rows", "pointers"), [(8, 64, 0), (9, 64, 9), (8, 63, 8), (1, 63, 1), (1, 64, 0)]
+)
+def test_small_or_many_systems_need_pointers(count, rows, pointers, compute):
+    make = [lambda: randn(count, rows, rows), lambda: randn(count, rows, 2)]
+    found = events(solve, *make, compute=compute)
+    held = [pointers * 8] * 2 if pointers else []
+    down = [-nbytes for nbytes in held]
+    assert found == [count * rows * 2 * 4, *held, WORKSPACE, *down]
+
+
+@both
+def test_matrices_that_lie_apart_or_for_many_are_copied(compute):
+    shared = [lambda: randn(64, 64), lambda: randn(3, 64, 2)]
+    matrices, result = 3 * 64 * 64 * 4, 3 * 64 * 2 * 4
+    found = events(solve, *shared, compute=compute)
+    assert found == [result, matrices, WORKSPACE, -matrices]
+    apart = [lambda: randn(64, 128)[:, ::2], lambda: randn(64, 2)]
+    found = events(solve, *apart, compute=compute)
+    assert found == [result // 3, matrices // 3, WORKSPACE, -matrices // 3]
+
+    def into(a, b, result):
+        return torch.linalg.solve_triangular(a, b, upper=True, out=result)
+
+    given = [lambda: randn(64, 64), lambda: randn(64, 4), lambda: randn(64, 8)[:, ::2]]
+    assert events(into, *given, compute=compute) == [1024, WORKSPACE, -1024]
+
+
+@both
+@pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated")
+def test_a_solution_with_a_copy_of_its_matrix_needs_but_pointers(compute):
+    found = events(
+        torch.triangular_solve, lambda: randn(4, 2), lambda: randn(4, 4), compute=compute
+    )
+    assert found == [32, 64, 8, 8, WORKSPACE, -8, -8]
+
+
+@both
+def test_pivots_become_places_and_then_a_matrix(compute):
+    def unpack(factors, pivots, **options):
+        return aten.lu_unpack(factors, pivots, **options)
+
+    def pivots(*shape):
+        return (indices(*shape, below=shape[-1]) + 1).int()
+
+    one = [lambda: randn(4, 4), lambda: pivots(4)]
+    assert events(unpack, *one, compute=compute) == [64, 64, 64, 32, -32]
+    many = [lambda: randn(3, 4, 4), lambda: pivots(3, 4)]
+    found = events(unpack, *many, compute=compute)
+    assert found == [192, 192, 192, 32, 96, -32, -96]
+    without = events(lambda f, p: unpack(f, p, unpack_pivots=False), *many, compute=compute)
+    assert without == [192, 192]
+
+
+# Bilinear layers
+
+
+@both
+def test_a_bilinear_layer_multiplies_slice_by_slice(compute):
+    def multiply(x, w, y):
+        return torch.nn.functional.bilinear(x, y, w)
+
+    make = [lambda: randn(6, 5), lambda: randn(3, 5, 4), lambda: randn(6, 4)]
+    # Each slice: 6 x 5 by 5 x 4, whose rows are multiplied with those of 6 x 4 and added up.
+    products, sums = 6 * 4 * 4, 6 * 4
+    found = events(multiply, *make, compute=compute)
+    once = [products, sums, -products, -sums]
+    assert found == [6 * 3 * 4, products, WORKSPACE, *once[1:], *once, *once]
+    apart = [lambda: randn(12, 5)[::2], *make[1:]]
+    assert events(multiply, *apart, compute=compute) == found
+    turned = [lambda: randn(6, 10)[:, ::2], *make[1:]]
+    copied = [products, 6 * 5 * 4, -6 * 5 * 4, *once[1:]]
+    first = [products, 6 * 5 * 4, WORKSPACE, -6 * 5 * 4, *once[1:]]
+    assert events(multiply, *turned, compute=compute) == [72, *first, *copied, *copied]
+
+
+# Distances
+
+
+@both
+def test_the_gradient_of_distances_adds_up_each_pair(compute):
+    def gradient(g, x, y, d):
+        return aten._cdist_backward(g, x, y, 1.0, d)
+
+    make = [
+        lambda: randn(50, 40),
+        lambda: randn(50, 3),
+        lambda: randn(40, 3),
+        lambda: randn(50, 40),
+    ]
+    pairs = 40 * 50 * 3 * 4
+    found = events(gradient, *make, compute=compute)
+    assert found == [600, pairs, *staged((1, 40, 50, 3), [1]), -pairs]
+    apart = [lambda: randn(40, 50).t(), *make[1:]]
+    found = events(gradient, *apart, compute=compute)
+    assert found == [8000, 600, pairs, *staged((1, 40, 50, 3), [1]), -pairs, -8000]
+
+    def none(g, x, y, d):
+        return aten._cdist_backward(g, x, y, 0.0, d)
+
+    assert events(none, *make, compute=compute) == [600]
+
+
+@both
+def test_the_gradient_of_distances_within_adds_up_each_pair(compute):
+    def gradient(g, x, d):
+        return aten._pdist_backward(g, x, 2.0, d)
+
+    make = [lambda: randn(45), lambda: randn(10, 3), lambda: randn(45).abs()]
+    pairs = 9 * 10 * 3 * 4
+    assert events(gradient, *make, compute=compute) == [
+        120,
+        pairs,
+        *staged((9, 10, 3), [0]),
+        -pairs,
+    ]
+    assert events(torch.pdist, lambda: randn(10, 3), compute=compute) == [180]
+
+
+# Sums
+
+
+@both
+def test_a_trace_is_the_sum_of_a_diagonal(compute):
+    assert events(torch.trace, lambda: randn(4, 4), compute=compute) == [4]
+    assert events(torch.trace, lambda: indices(4, 4).int(), compute=compute) == [8, 32, -32]
+    count = 10**6
+    band = [lambda: torch.zeros(count, device="cuda").as_strided((count, count), (1, 0))]
+    assert staged((count,), [0])
+    assert events(torch.trace, *band, compute=compute) == [4, *staged((count,), [0])]
+
+
+@both
+def test_what_is_true_of_all_is_reduced(compute):
+    make = [lambda: torch.ones(10**7, dtype=torch.bool, device="cuda")]
+    staging = events(lambda x: x.all(), *make, compute=compute)[1:]
+    assert staging
+    for op in (aten._is_all_true, aten._is_any_true):
+        assert events(op, *make, compute=compute) == [1, *staging]
+
+
+@both
+def test_an_exponential_of_one_number_is_reduced(compute):
+    found = events(lambda x: x.logsumexp(0), lambda: randn(1).squeeze(), compute=compute)
+    assert found == [4, 4, 1, -1, -4, 4, 4, -4, -4]
+
+
+@both
+def test_samples_of_a_distribution_of_distributions_are_divided_by_their_sums(compute):
+    found = events(torch._sample_dirichlet, lambda: randn(50, 4).abs(), compute=compute)
+    assert found == [800, 200, *staged((50, 4), [1]), -200]
+    assert events(torch._standard_gamma, lambda: randn(50).abs(), compute=compute) == [200]
+
+
+# Scatters and masks
+
+
+@both
+@pytest.mark.parametrize(("reduction", "counts"), [("sum", []), ("mean", [40, 16, 4])])
+def test_a_mean_counts_what_was_added(reduction, counts, compute):
+    def reduce(x, i, y):
+        return x.scatter_reduce(0, i, y, reduction)
+
+    make = [lambda: randn(4), lambda: indices(10, below=4), lambda: randn(10)]
+    assert events(reduce, *make, compute=compute) == [16, *ups_and_downs(*counts)]
+
+    def write(x, i, y):
+        return x.scatter_reduce_(0, i, y, reduction, include_self=False)
+
+    assert events(write, *make, compute=compute) == ups_and_downs(*counts)
+
+
+def test_a_mask_wider_than_what_it_scatters_into_widens_it():
+    make = [lambda: randn(9), lambda: indices(9, 9) > 4, lambda: randn(81)]
+    found = events(torch.masked_scatter, *make)
+    assert found[:2] == [324, 648]
+
+
+def test_the_gradient_of_what_is_scattered_is_what_the_mask_selects():
+    def gradient(g, mask):
+        return aten.masked_scatter_backward(g, mask, [50])
+
+    make = [lambda: randn(10, 10), lambda: indices(10, 10) > 4]
+    found = events(gradient, *make)
+    assert found == events(torch.masked_select, *make)
+    assert 50 * 2 * 8 in found
+
+
+@both
+@pytest.mark.parametrize("invert", [False, True])
+def test_each_element_is_compared_with_each_of_a_few(invert, compute):
+    def find(x, among):
+        return torch.isin(x, among, invert=invert)
+
+    make = [lambda: indices(4, 25), lambda: indices(18)]
+    found = events(find, *make, compute=compute)
+    assert found == [100, *ups_and_downs(100 * 18, 100)]
+    empty = [lambda: indices(0), lambda: indices(3)]
+    assert events(find, *empty, compute=compute) == []
+
+
+@pytest.mark.parametrize(("among", "is_known"), [(18, True), (19, False)])
+def test_a_sort_of_many_is_named(among, is_known):
+    with simulate("a100") as machine:
+        torch.isin(indices(100), indices(among))
+        assert machine.unmodelled == {}
+        gaps = machine.gaps[0]
+    op = "aten.isin.Tensor_Tensor"
+    assert (op in gaps.estimated) == is_known
+    assert ((op, "memory of sorts of distinct elements") in gaps.uncounted) != is_known
+
+
+@both
+def test_noise_that_lies_apart_is_copied(compute):
+    def leak(x, noise):
+        return aten.rrelu_with_noise(x, noise, 0.1, 0.3, True)
+
+    make = [lambda: randn(8, 4).t(), lambda: randn(4, 8)]
+    assert events(leak, *make, compute=compute) == [128, 128, -128]
+
+    def still(x, noise):
+        return aten.rrelu_with_noise(x, noise, 0.1, 0.3, False)
+
+    assert events(still, *make, compute=compute) == [128]
+
+
+# Quantization
+
+
+@both
+def test_zero_points_of_channels_are_checked_on_the_host(compute):
+    def quantize(x, scale, zero):
+        return torch.fake_quantize_per_channel_affine(x, scale, zero, 1, 0, 255)
+
+    make = [lambda: randn(4, 5), lambda: torch.ones(5, device="cuda")]
+    integers = lambda: torch.zeros(5, dtype=torch.int32, device="cuda")  # noqa: E731
+    results = [80, 20, -20]
+    found = events(quantize, *make, integers, compute=compute)
+    assert found == [4, 4, -4, -4, *results]
+    floats = events(quantize, *make, lambda: torch.zeros(5, device="cuda"), compute=compute)
+    assert floats == results
+
+
+@both
+def test_simulated_quantization_of_a_tensor_keeps_a_mask(compute):
+    def quantize(x):
+        return aten.fake_quantize_per_tensor_affine_cachemask(x, 0.1, 0, 0, 255)
+
+    assert events(quantize, lambda: randn(4, 5), compute=compute) == [80, 20]
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
+def test_what_lies_in_no_format_is_copied_to_be_quantized():
+    def quantize(x):
+        return torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)
+
+    assert events(quantize, lambda: randn(4, 5)) == [20]
+    assert events(quantize, lambda: randn(5, 4).t()) == [20, 80, -80]
+
+    def widen(x):
+        return x.dequantize()
+
+    assert events(widen, lambda: quantize(randn(4, 5))) == [80]
+    assert events(widen, lambda: quantize(randn(4, 5)).t()) == [80, 20, -20]

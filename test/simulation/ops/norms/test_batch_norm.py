@@ -1,0 +1,173 @@
+"""Batch norm on a simulated GPU: who normalizes, what it keeps, and what it computes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.both_ways import events_of
+from torch import nn
+from torch.nn import functional as F
+
+from pytorch_memlab import simulate
+from pytorch_memlab.simulation.kernels.batch_norm import staging_rows
+
+HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
+IMAGES = (4, 8, 6, 6)
+
+
+def node_of(size, dtype=SINGLE, weights=SINGLE, **options):
+    norm = (nn.BatchNorm1d if len(size) < 4 else nn.BatchNorm2d)(size[1], **options)
+    tensor = torch.randn(size, device="cuda", dtype=dtype, requires_grad=True)
+    return type(norm.cuda().to(weights)(tensor).grad_fn).__name__
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "node"),
+    [
+        (IMAGES, {}, "CudnnBatchNormBackward0"),
+        (IMAGES, {"track_running_stats": False}, "CudnnBatchNormBackward0"),
+        (IMAGES, {"dtype": HALF}, "CudnnBatchNormBackward0"),
+        (IMAGES, {"dtype": DOUBLE, "weights": DOUBLE}, "CudnnBatchNormBackward0"),
+        ((4, 8, 6), {}, "CudnnBatchNormBackward0"),
+        ((4, 8), {}, "NativeBatchNormBackward0"),
+        (IMAGES, {"affine": False}, "NativeBatchNormBackward0"),
+        (IMAGES, {"dtype": HALF, "weights": HALF}, "NativeBatchNormBackward0"),
+        (IMAGES, {"dtype": BFLOAT}, "NativeBatchNormBackward0"),
+        (IMAGES, {"dtype": BFLOAT, "weights": BFLOAT}, "NativeBatchNormBackward0"),
+    ],
+)
+def test_who_normalizes(size, options, node):
+    with simulate("1GiB"):
+        assert node_of(size, **options) == node
+
+
+def test_without_cudnn_pytorch_does():
+    with simulate("1GiB"), torch.backends.cudnn.flags(enabled=False):
+        assert node_of(IMAGES) == "NativeBatchNormBackward0"
+
+
+def test_large_batches_are_not_for_cudnn():
+    with simulate("1GiB", compute=False):
+        norm = nn.BatchNorm1d(1).cuda()
+        tensor = torch.ones(65_536, 1, 2, device="cuda", requires_grad=True)
+        assert type(norm(tensor).grad_fn).__name__ == "CudnnBatchNormBackward0"
+        assert type(norm.eval()(tensor).grad_fn).__name__ == "NativeBatchNormBackward0"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weights", "training", "statistics"),
+    [
+        (SINGLE, SINGLE, True, 4),
+        (SINGLE, SINGLE, False, 0),
+        (HALF, SINGLE, True, 4),
+        (BFLOAT, BFLOAT, True, 4),
+        (BFLOAT, BFLOAT, False, 4),
+    ],
+)
+def test_statistics_are_kept_in_the_dtype_that_cuda_keeps(dtype, weights, training, statistics):
+    channels = 1024
+    with simulate("1GiB"):
+        norm = nn.BatchNorm2d(channels).cuda().to(weights).train(training)
+        tensor = torch.randn(2, channels, 4, 4, device="cuda", dtype=dtype, requires_grad=True)
+        norm(tensor)
+        before = torch.cuda.memory_allocated()
+        result = norm(tensor)
+        taken = torch.cuda.memory_allocated() - before
+        assert taken == result.nbytes + 2 * channels * statistics
+
+
+def reference(dtype, tensor, training, state, **options):
+    norm = nn.BatchNorm2d(8, **options).to(dtype).train(training)
+    norm.load_state_dict(state)
+    tensor = tensor.detach().to(dtype).requires_grad_()
+    result = norm(tensor)
+    result.sin().sum().backward()
+    return norm, tensor, result
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_what_it_computes(training, layout, enabled):
+    torch.manual_seed(0)
+    state = nn.BatchNorm2d(8).state_dict()
+    state = {name: torch.rand_like(value.double()) + 0.5 for name, value in state.items()}
+    tensor = torch.randn(IMAGES, dtype=DOUBLE)
+    norm, leaf, result = reference(DOUBLE, tensor, training, state)
+    with simulate("1GiB"), torch.backends.cudnn.flags(enabled=enabled):
+        other = nn.BatchNorm2d(8).double().train(training)
+        other.load_state_dict(state)
+        other = other.cuda()
+        images = tensor.cuda().to(memory_format=layout).requires_grad_()
+        found = other(images)
+        assert found.is_contiguous(memory_format=layout)
+        found.sin().sum().backward()
+        torch.testing.assert_close(found.detach().cpu(), result.detach())
+        torch.testing.assert_close(images.grad.cpu(), leaf.grad)
+        for name in ("weight", "bias"):
+            gradient = getattr(norm, name).grad
+            torch.testing.assert_close(getattr(other, name).grad.cpu(), gradient)
+        torch.testing.assert_close(other.running_mean.cpu(), norm.running_mean)
+        torch.testing.assert_close(other.running_var.cpu(), norm.running_var)
+
+
+def test_bfloat16_is_normalized_in_float32():
+    torch.manual_seed(0)
+    tensor = torch.randn(IMAGES) + 100
+    norm = nn.BatchNorm2d(8)
+    expected = norm(tensor.bfloat16().float())
+    with simulate("1GiB"):
+        found = nn.BatchNorm2d(8).bfloat16().cuda()(tensor.bfloat16().cuda())
+        torch.testing.assert_close(found.cpu().float(), expected, atol=0.02, rtol=0.02)
+
+
+def test_an_instance_norm_is_a_batch_norm_of_all_instances():
+    with simulate("1GiB"):
+        norm = nn.InstanceNorm2d(8, affine=True).cuda()
+        tensor = torch.randn(IMAGES, device="cuda", requires_grad=True)
+        names = []
+        found = norm(tensor).grad_fn
+        while found is not None:
+            names.append(type(found).__name__)
+            found = found.next_functions[0][0] if found.next_functions else None
+        assert "CudnnBatchNormBackward0" in names
+
+
+def test_blocks_of_threads_that_share_a_channel():
+    assert staging_rows(64, 10) == (1, 2)
+    assert staging_rows(8 * 16 * 16, 32) == (8, 1)
+    assert staging_rows(1_000_000, 64) == (128, 2)
+
+
+def test_statistics_of_channels_that_lie_last_are_staged():
+    with simulate("1GiB"):
+        tensor = torch.randn(8 * 16 * 16, 32, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        F.batch_norm(tensor, None, None, training=True)
+        beyond = torch.cuda.max_memory_allocated() - before - tensor.nbytes
+        assert beyond == 2 * 512 + 4 * 32 * 8 * 4 + 512
+
+
+def test_cudnns_workspace_is_named_as_unknown():
+    with simulate("1GiB") as machine:
+        nn.BatchNorm2d(8).cuda()(torch.randn(IMAGES, device="cuda"))
+        gaps = machine.gaps[0]
+        assert gaps.uncounted["aten.cudnn_batch_norm.default", "cuDNN workspaces"].calls == 1
+        assert gaps.estimated == {}
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("dtype", [SINGLE, HALF, BFLOAT])
+@pytest.mark.parametrize("training", [True, False])
+def test_the_allocator_sees_the_same_without_arithmetic(layout, dtype, training):
+    def program():
+        norm = nn.BatchNorm2d(8).cuda().train(training)
+        tensor = torch.randn(IMAGES, device="cuda", dtype=dtype).to(memory_format=layout)
+        norm(tensor.requires_grad_()).float().pow(2).sum().backward()
+        with torch.inference_mode():
+            norm(tensor.detach())
+
+    computed = events_of(program, compute=True)
+    assert len(computed) > 15
+    assert events_of(program, compute=False) == computed

@@ -1,0 +1,154 @@
+"""What pooling of images and volumes takes besides its results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.kernel_calls import aten, events, indices, randn, ups_and_downs
+from torch.nn import functional
+
+from pytorch_memlab.simulation import shapes
+
+both = pytest.mark.parametrize("compute", [True, False])
+
+
+@pytest.fixture(autouse=True)
+def no_tensor_is_too_small_to_have_no_values(monkeypatch):
+    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
+    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
+
+
+def channels_last(*shape):
+    formats = {4: torch.channels_last, 5: torch.channels_last_3d}
+    return randn(*shape).to(memory_format=formats[len(shape)])
+
+
+@both
+def test_the_largest_of_images_that_lie_channels_last_are_written_as_rows_first(compute):
+    def pool(x):
+        return functional.adaptive_max_pool2d(x, 2, return_indices=True)
+
+    results = [2 * 4 * 4 * 4, 2 * 4 * 4 * 8]
+    assert events(pool, lambda: randn(2, 4, 8, 8), compute=compute) == results
+    copies = [*results, 2 * 4 * 64 * 4]
+    assert events(pool, lambda: channels_last(2, 4, 8, 8), compute=compute) == [
+        *results,
+        *ups_and_downs(*copies),
+    ]
+    sliced = events(pool, lambda: randn(2, 4, 8, 16)[..., ::2], compute=compute)
+    assert sliced == [*results, *ups_and_downs(2 * 4 * 64 * 4)]
+    # A single image is read by its strides.
+    assert events(pool, lambda: randn(4, 8, 16)[..., ::2], compute=compute) == [64, 128]
+
+
+@both
+def test_the_gradient_of_the_largest_copies_what_does_not_lie_in_rows(compute):
+    def gradient(g, x, i):
+        return aten.adaptive_max_pool2d_backward(g, x, i)
+
+    def place():
+        return indices(2, 4, 2, 2)
+
+    size, small = 2 * 4 * 64 * 4, 2 * 4 * 4 * 4
+    rows = [lambda: randn(2, 4, 2, 2), lambda: randn(2, 4, 8, 8), place]
+    assert events(gradient, *rows, compute=compute) == [size]
+    apart = [
+        lambda: channels_last(2, 4, 2, 2),
+        lambda: channels_last(2, 4, 8, 8),
+        lambda: place().to(memory_format=torch.channels_last),
+    ]
+    found = events(gradient, *apart, compute=compute)
+    assert found == [size, *ups_and_downs(small, 2 * small, size)]
+
+
+@both
+@pytest.mark.parametrize(
+    ("pool", "first"),
+    [
+        (lambda x: functional.adaptive_avg_pool3d(x, 2), True),
+        (lambda x: functional.adaptive_max_pool3d(x, 2, return_indices=True), False),
+    ],
+)
+def test_a_batch_of_volumes_is_copied_and_a_volume_is_not(pool, first, compute):
+    results = events(pool, lambda: randn(2, 4, 4, 4, 4), compute=compute)
+    copy = 2 * 4 * 64 * 4
+    found = events(pool, lambda: channels_last(2, 4, 4, 4, 4), compute=compute)
+    assert found == ([copy, *results, -copy] if first else [*results, copy, -copy])
+    single = events(pool, lambda: randn(4, 4, 4, 8)[..., ::2], compute=compute)
+    assert single == [nbytes // 2 for nbytes in results]
+
+
+@both
+def test_averages_of_volumes_and_their_gradients_copy_what_they_read(compute):
+    def pool(x):
+        return functional.avg_pool3d(x, 2)
+
+    size, small = 2 * 4 * 64 * 4, 2 * 4 * 8 * 4
+    assert events(pool, lambda: randn(2, 4, 4, 4, 4), compute=compute) == [small]
+    found = events(pool, lambda: channels_last(2, 4, 4, 4, 4), compute=compute)
+    assert found == [small, size, -size]
+    gradients = (
+        lambda g, x, _: aten.avg_pool3d_backward(g, x, [2], [2], [0], False, True, None),
+        lambda g, x, _: aten._adaptive_avg_pool3d_backward(g, x),
+        aten.adaptive_max_pool3d_backward,
+    )
+    others = [lambda: randn(2, 4, 4, 4, 4), lambda: indices(2, 4, 2, 2, 2)]
+    for gradient in gradients:
+        make = [lambda: channels_last(2, 4, 2, 2, 2), *others]
+        assert events(gradient, *make, compute=compute) == [size, small, -small]
+        plain = [lambda: randn(2, 4, 2, 2, 2), *others]
+        assert events(gradient, *plain, compute=compute) == [size]
+
+
+@both
+def test_unpooling_copies_before_its_result(compute):
+    def unpool(x, i):
+        return functional.max_unpool2d(x, i, 2)
+
+    result, values, places = 4 * 16 * 4, 4 * 4 * 4, 4 * 4 * 8
+    rows = [lambda: randn(1, 4, 2, 2), lambda: indices(1, 4, 2, 2)]
+    assert events(unpool, *rows, compute=compute) == [result]
+    apart = [lambda: randn(1, 4, 2, 4)[..., ::2], lambda: indices(1, 4, 2, 4)[..., ::2]]
+    found = events(unpool, *apart, compute=compute)
+    assert found == [values, places, result, -places, -values]
+
+
+@both
+def test_fractional_pools_read_what_they_get(compute):
+    def pool(x, samples):
+        return functional.fractional_max_pool2d_with_indices(x, 2, 4, _random_samples=samples)
+
+    make = [lambda: randn(2, 4, 8, 16)[..., ::2], lambda: randn(2, 4, 2).sigmoid()]
+    assert events(pool, *make, compute=compute) == [2 * 4 * 16 * 4, 2 * 4 * 16 * 8]
+
+    def gradient(g, x, places):
+        return aten.fractional_max_pool3d_backward(g, x, [2, 2, 2], [2, 2, 2], places)
+
+    volumes = [lambda: randn(1, 4, 2, 2, 2), lambda: randn(1, 4, 4, 4, 4)]
+    places = lambda: indices(1, 4, 2, 2, 2)  # noqa: E731
+    assert events(gradient, *volumes, places, compute=compute) == [4 * 64 * 4]
+
+
+@both
+@pytest.mark.parametrize("align_corners", [True, False])
+def test_a_grid_of_affine_maps_is_a_product_with_a_base_grid(align_corners, compute):
+    def grids(theta):
+        return functional.affine_grid(theta, (2, 1, 4, 5), align_corners=align_corners)
+
+    def steps(count):
+        size = count * 4
+        return [size, -size] if align_corners else [size, size, size, -size, -size, -size]
+
+    found = events(grids, lambda: randn(2, 2, 3), compute=compute)
+    base = 2 * 4 * 5 * 3 * 4
+    assert found == [base, *steps(5), *steps(4), 2 * 4 * 5 * 2 * 4, 8519680, -base]
+
+
+@both
+def test_maps_that_cublas_cannot_read_are_copied(compute):
+    def grids(theta):
+        return functional.affine_grid(theta, (2, 1, 1, 1, 1), align_corners=False)
+
+    found = events(grids, lambda: randn(2, 6, 8)[:, ::2, ::2], compute=compute)
+    base, copy = 2 * 4 * 4, 2 * 12 * 4
+    assert found == [base, 4, -4, 4, -4, 4, -4, 2 * 3 * 4, copy, 8519680, -copy, -base]

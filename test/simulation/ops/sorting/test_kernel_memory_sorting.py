@@ -1,0 +1,177 @@
+"""What sorting, searching for the largest, and scanning take besides their results."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.kernel_calls import events, randn, ups_and_downs
+
+from pytorch_memlab.simulation.hardware.presets import PRESETS
+from pytorch_memlab.simulation.kernels import cub
+
+RESULTS = 2
+"""Results of a sort: values and indices."""
+
+
+def taken(call, *make, results=RESULTS, **options):
+    """What a call asks for and gives back after its results are made."""
+    return events(call, *make, **options)[results:]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "count", "size"),
+    [
+        ("a100", 2304, 1),  # 256 threads with 9 pairs of 16 bytes each sort it in one block
+        # 8 passes of 256 digits, tiles of 384 threads by 10 pairs, keys, values, 8 counters
+        ("a100", 2305, 8 * 256 * 8 + 256 * 4 + 2 * 18688 + 256 + 255),
+        ("h100", 2305, 8 * 256 * 8 + 256 * 4 + 2 * 18688 + 256 + 255),
+        ("t4", 2305, 8 * 256 * 8 + 256 * 4 + 2 * 18688 + 256 + 255),
+        ("a100", 3841, 8 * 256 * 8 + 2 * 256 * 4 + 2 * 30976 + 256 + 255),
+        ("h100", 4609, 8 * 256 * 8 + 2 * 256 * 4 + 2 * 36864 + 2 * 256 + 256 + 255),
+    ],
+)
+def test_a_radix_sort_stores_histograms_and_a_second_buffer(gpu, count, size):
+    assert cub.radix_sort(PRESETS[gpu], count, 8, 8) == size
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.uint8])
+def test_small_keys_are_sorted_by_blocks_before_hopper(dtype):
+    key = dtype.itemsize
+    a100, t4 = (cub.radix_sort(PRESETS[gpu], 2**20, key, 8) for gpu in ("a100", "t4"))
+    assert a100 > t4 > 2**20 * (key + 8)
+    passes = key
+    tile, items = (512, 11) if key == 2 else (384, 9)
+    blocks = -(-(2**20) // (tile * items))
+    buffers = 2**20 * (key + 8) if passes > 1 else 0
+    expected = passes * 256 * 8 + blocks * 256 * 4 + buffers + 256 + 255
+    assert cub.radix_sort(PRESETS["h100"], 2**20, key, 8) == expected
+
+
+def test_short_slices_are_sorted_in_place():
+    assert taken(torch.sort, lambda: randn(10, 4096)) == ups_and_downs(4096 * 8)
+    assert taken(lambda x: x.argsort(stable=True), lambda: randn(4096)) == [
+        4096 * 8,
+        -4096 * 8,
+        -16384,
+    ]
+    assert taken(torch.sort, lambda: torch.zeros((), device="cuda")) == []
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_one_long_slice_is_sorted_with_its_indices(gpu):
+    storage = cub.radix_sort(PRESETS[gpu], 4097, 4, 8)
+    expected = ups_and_downs(4097 * 8, storage)
+    assert taken(torch.sort, lambda: randn(4097), gpu=gpu) == expected
+    storage = cub.radix_sort(PRESETS[gpu], 10**6, 4, 8)
+    alone = [storage, -storage] * 3
+    assert taken(torch.sort, lambda: randn(3, 10**6), gpu=gpu, compute=False) == [
+        8 * 10**6,
+        *alone,
+        -8 * 10**6,
+    ]
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h100"])
+def test_few_slices_are_sorted_all_together_and_then_by_slice(gpu):
+    count = 127 * 5000
+    model = PRESETS[gpu]
+    first = [count * 4, cub.radix_sort(model, count, 4, 8)]
+    second = cub.radix_sort(model, count, 8, bits=7)
+    assert taken(torch.sort, lambda: randn(127, 5000), gpu=gpu, compute=False) == [
+        count * 8,
+        count * 8,
+        *ups_and_downs(*first),
+        second,
+        -second,
+        -count * 8,
+        -count * 8,
+    ]
+    assert second < 4 * 2**20  # one pass over 7 bits needs no second buffer
+
+
+def test_many_slices_are_sorted_segment_by_segment():
+    count = 128 * 5000
+    storage = count * 4 + count * 8 + 255
+    expected = ups_and_downs(count * 8, storage)
+    assert taken(torch.sort, lambda: randn(128, 5000), compute=False) == expected
+
+
+def test_slices_that_lie_apart_are_copied():
+    count = 200 * 5000
+    sorting = ups_and_downs(count * 8, count * 4 + count * 8 + 255)
+    copies = [count * 4, count * 4, count * 8]
+    found = taken(lambda x: x.sort(0), lambda: randn(5000, 200), compute=False)
+    assert found == [*copies, *sorting, -count * 8, -count * 4, -count * 4]
+
+
+@pytest.mark.parametrize(
+    ("slices", "length", "several"),
+    [
+        (20, 19999, False), (20, 20000, True), (40, 9999, False), (40, 10000, True),
+        (80, 8000, True), (199, 4999, False), (199, 5000, True), (800, 800, True),
+        (799, 2999, False), (4000, 799, False), (4001, 400, True),
+    ],
+)  # fmt: skip
+def test_topk_takes_several_blocks_for_long_slices(slices, length, several):
+    found = taken(lambda x: x.topk(3), lambda: randn(slices, length), compute=False)
+    assert bool(found) == several
+
+
+@pytest.mark.parametrize(("gpu", "items"), [("a100", 4), ("t4", 7)])
+def test_topk_counts_digits_in_each_block(gpu, items):
+    # 16 slices of 25,000 over SMs by 6 blocks of 256 threads: 4 items a thread at least
+    blocks = 16 * -(-25_000 // (items * 256))
+    scan = 1279  # keys and states of one tile of 128 by 9, and of 32 before it
+    expected = [16 * 4, 2 * 16 * 4, 2 * 16 * 4, blocks * 256 * 2, 16 * 256 * 4, blocks * 4]
+    found = taken(lambda x: x.topk(3), lambda: randn(16, 25_000), gpu=gpu, compute=False)
+    assert found[:6] == expected
+    assert found[6:11] == [blocks * 4, scan, -scan, scan, -scan]
+    assert sum(found) == 0
+
+
+def test_topk_of_a_few_very_long_slices_sorts_them():
+    storage = cub.radix_sort(PRESETS["a100"], 100_000, 4, 8)
+    found = taken(lambda x: x.topk(3), lambda: randn(100_000), compute=False)
+    assert found == ups_and_downs(400_000, 800_000, 800_000, storage)
+
+
+def test_many_largest_are_sorted_afterwards():
+    found = taken(lambda x: x.topk(5000), lambda: randn(60, 7000), compute=False)
+    count = 60 * 5000
+    assert found[:2] == [count * 8, count * 4]
+    assert taken(lambda x: x.topk(5000, sorted=False), lambda: randn(60, 7000)) == []
+
+
+def test_medians_copy_or_sort():
+    assert events(lambda x: x.kthvalue(2), lambda: randn(8, 8).t()) == [256, 32, 64, -256]
+    assert events(lambda x: x.median(1), lambda: randn(8, 8).t()) == [256, 32, 64, -256]
+    assert events(lambda x: x.median(1), lambda: randn(8, 8)) == [32, 64]
+    assert events(torch.median, lambda: randn(8, 8)) == [256, 512, 512, -512, -512, 4, -256]
+    assert events(lambda x: x.mode(0), lambda: randn(8, 8)) == [32, 64, 256, -256]
+
+
+def test_a_scan_of_one_row_stores_the_states_of_its_tiles():
+    states = (-(-100_000 // (128 * 15)) + 32) * 8
+    storage = -(-states // 256) * 256 + 255
+    found = taken(lambda x: x.cumsum(0), lambda: randn(100_000), results=1)
+    assert found == ups_and_downs(storage)
+    assert taken(lambda x: x.cumsum(1), lambda: randn(100, 100), results=1) == []
+    assert taken(lambda x: x.cumprod(0), lambda: randn(50, 40).t(), results=1) == ups_and_downs(
+        8000
+    )
+
+
+def test_a_scan_casts_first():
+    found = taken(lambda x: x.cumsum(1), lambda: randn(50, 40).int(), results=1)
+    assert found == ups_and_downs(50 * 40 * 8)
+
+
+@pytest.mark.parametrize(("gpu", "blocks"), [("a100", 108), ("t4", 40)])
+def test_a_deterministic_sum_keeps_one_number_for_each_block(gpu, blocks):
+    torch.use_deterministic_algorithms(True)
+    try:
+        make = lambda: randn(2**20)  # noqa: E731
+        assert taken(lambda x: x.cumsum(0), make, results=1, gpu=gpu) == ups_and_downs(blocks * 4)
+        assert taken(lambda x: x.cumsum(0), lambda: randn(8192), results=1) == ups_and_downs(4)
+    finally:
+        torch.use_deterministic_algorithms(False)
