@@ -1,1 +1,1 @@
-"""The command line: ``main.py`` chooses, and there is one file per command."""
+"""The command line: ``main.py`` reads it, and each command is one file in ``commands``."""

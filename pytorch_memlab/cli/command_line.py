@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 from pytorch_memlab import __version__
 from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab.cli.commands import COMMAND_GROUPS, COMMANDS, help_text
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from pytorch_memlab.cli.parser import CommandParser, did_you_mean
+from pytorch_memlab.cli.registry import COMMAND_GROUPS, COMMANDS, help_text
 
 _EXIT_CODES = f"""exit codes:
   0  done; run ends with the code of the program, 1 after an error

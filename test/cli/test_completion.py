@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_memlab.cli.completion import COLUMNS, candidates
+from pytorch_memlab.cli.commands.completion import COLUMNS, candidates
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.line_profiler.columns import EXTRA_COLUMNS, SHORT_NAMES
 

@@ -8,7 +8,7 @@ import tempfile
 
 import pytest
 
-from pytorch_memlab.cli import fit
+from pytorch_memlab.cli.commands import fit
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.fitting import comparison
 from pytorch_memlab.simulation.hardware.presets import PRESETS

@@ -9,8 +9,8 @@ from textwrap import dedent
 import pytest
 from torch.optim import optimizer
 
-from pytorch_memlab.cli import leaks
 from pytorch_memlab.cli.main import main
+from pytorch_memlab.cli.run import leaks
 from pytorch_memlab.reporter.leaks import LeakWatch
 
 pytestmark = pytest.mark.usefixtures("short_search")

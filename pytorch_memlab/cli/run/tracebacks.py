@@ -11,6 +11,8 @@ from itertools import groupby
 from types import TracebackType
 from typing import Protocol
 
+import pytorch_memlab
+
 _CALLING_FILES = (
     *(
         os.path.join("torch", *parts)
@@ -20,7 +22,7 @@ _CALLING_FILES = (
     "<frozen importlib._bootstrap_external>",
 )
 """Where torch calls the modes of a simulation, and they call it; and who asks for a module."""
-_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_OWN_FOLDER = os.path.join(os.path.dirname(str(pytorch_memlab.__file__)), "")
 
 
 class ExceptHook(Protocol):

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
-from pytorch_memlab.cli.fit_options import add_fit_options
+from pytorch_memlab.cli.fit.options import add_fit_options
+from pytorch_memlab.cli.fit.program_output import output_folder, tell_error, tell_output
+from pytorch_memlab.cli.fit.remedies import add_try_options, remedies_tried
+from pytorch_memlab.cli.fit.search import add_vary_options, searched
 from pytorch_memlab.cli.notices import tell, tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.program_output import output_folder, tell_error, tell_output
-from pytorch_memlab.cli.try_options import add_try_options, remedies_tried
-from pytorch_memlab.cli.vary_options import add_vary_options, searched
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:

@@ -85,7 +85,7 @@ def candidates(words: Sequence[str]) -> list[str]:
         words: after the name of the program, the last one unfinished.
     """
     from pytorch_memlab.cli.command_line import command_parser, main_parser
-    from pytorch_memlab.cli.commands import COMMANDS
+    from pytorch_memlab.cli.registry import COMMANDS
 
     *before, current = [word for word in words if word != "="]  # bash splits --gpu=t4
     if not before:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pytorch_memlab._common.main_program import Program
 from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
-from pytorch_memlab.cli.module_globs import ImportedFunctions
 from pytorch_memlab.cli.notices import tell_unused_gpu
-from pytorch_memlab.cli.progress import progress_shown
-from pytorch_memlab.cli.steps import Steps
-from pytorch_memlab.cli.targets import (
+from pytorch_memlab.cli.run.module_globs import ImportedFunctions
+from pytorch_memlab.cli.run.progress import progress_shown
+from pytorch_memlab.cli.run.steps import Steps
+from pytorch_memlab.cli.run.targets import (
     TOP_LEVEL,
     all_functions,
     lines_of_functions,

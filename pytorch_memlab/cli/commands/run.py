@@ -14,25 +14,25 @@ from pytorch_memlab._common import main_program as program
 from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices
-from pytorch_memlab.cli.categories import CategoryReport
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
-from pytorch_memlab.cli.leaks import StepLeaks
-from pytorch_memlab.cli.max_peak import MaxPeak
 from pytorch_memlab.cli.output import is_page, is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.report_options import report_choice
-from pytorch_memlab.cli.run_options import DEFAULT_GPU, add_run_options
-from pytorch_memlab.cli.steps import Steps, StepsDone
-from pytorch_memlab.cli.timeline_picture import TimelinePicture, is_picture
-from pytorch_memlab.cli.trace import TraceFile, is_trace
-from pytorch_memlab.cli.tracebacks import without_own_frames
+from pytorch_memlab.cli.run.categories import CategoryReport
+from pytorch_memlab.cli.run.leaks import StepLeaks
+from pytorch_memlab.cli.run.max_peak import MaxPeak
+from pytorch_memlab.cli.run.options import DEFAULT_GPU, add_run_options
+from pytorch_memlab.cli.run.steps import Steps, StepsDone
+from pytorch_memlab.cli.run.timeline_picture import TimelinePicture, is_picture
+from pytorch_memlab.cli.run.trace import TraceFile, is_trace
+from pytorch_memlab.cli.run.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.whole_run import WholeRunHistory
 from pytorch_memlab.simulation import active
 
 if TYPE_CHECKING:
-    from pytorch_memlab.cli.profiling import Profile
+    from pytorch_memlab.cli.run.profile import Profile
 
 _ENDINGS = (".txt", ".html", ".json", ".pickle", ".pkl", ".svg", ".png")
 
@@ -90,8 +90,8 @@ class RunCommand:
         """
         from pytorch_memlab._common.atomic_write import check_writable
         from pytorch_memlab._common.ranks import path_of_rank
-        from pytorch_memlab.cli.oom_report import OutOfMemoryReport
-        from pytorch_memlab.cli.profiling import Profile, profile_in_builtins
+        from pytorch_memlab.cli.run.oom_report import OutOfMemoryReport
+        from pytorch_memlab.cli.run.profile import Profile, profile_in_builtins
         from pytorch_memlab.line_profiler.columns import checked_columns
 
         if is_switched_off():

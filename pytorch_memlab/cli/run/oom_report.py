@@ -14,7 +14,7 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.out_of_memory import uncaught
 
 if TYPE_CHECKING:
-    from pytorch_memlab.cli.profiling import Profile
+    from pytorch_memlab.cli.run.profile import Profile
     from pytorch_memlab.out_of_memory import Report
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from pytorch_memlab.cli.fit.program_output import output_folder, tell_error, tell_output
 from pytorch_memlab.cli.notices import tell, tell_in_terminal
 from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.program_output import output_folder, tell_error, tell_output
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.comparison import Settings

@@ -12,7 +12,7 @@ from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.simulation import active
 
 if TYPE_CHECKING:
-    from pytorch_memlab.cli.profiling import Profile
+    from pytorch_memlab.cli.run.profile import Profile
     from pytorch_memlab.history.model import AllocationHistory
     from pytorch_memlab.history.timeline import Timeline
     from pytorch_memlab.history.whole_run import WholeRunHistory

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from pytorch_memlab.cli.fit.program_output import output_folder, tell_error, tell_output
 from pytorch_memlab.cli.notices import tell, tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.program_output import output_folder, tell_error, tell_output
-from pytorch_memlab.cli.run_options import DEFAULT_GPU
+from pytorch_memlab.cli.run.options import DEFAULT_GPU
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting.remedies.names import NAMES, WITH_VALUE, nearest
 

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Protocol
 
-from pytorch_memlab.cli.completion import CompletionCommand
-from pytorch_memlab.cli.diff import DiffCommand
-from pytorch_memlab.cli.fit import FitCommand
-from pytorch_memlab.cli.merge import MergeCommand
+from pytorch_memlab.cli.commands.completion import CompletionCommand
+from pytorch_memlab.cli.commands.diff import DiffCommand
+from pytorch_memlab.cli.commands.fit import FitCommand
+from pytorch_memlab.cli.commands.merge import MergeCommand
+from pytorch_memlab.cli.commands.peak import PeakCommand
+from pytorch_memlab.cli.commands.replay import ReplayCommand
+from pytorch_memlab.cli.commands.run import RunCommand
+from pytorch_memlab.cli.commands.show import ShowCommand
+from pytorch_memlab.cli.commands.timeline import TimelineCommand
+from pytorch_memlab.cli.commands.top import TopCommand
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.peak import PeakCommand
-from pytorch_memlab.cli.replay import ReplayCommand
-from pytorch_memlab.cli.run import RunCommand
-from pytorch_memlab.cli.show import ShowCommand
-from pytorch_memlab.cli.timeline import TimelineCommand
-from pytorch_memlab.cli.top import TopCommand
 
 
 class Command(Protocol):

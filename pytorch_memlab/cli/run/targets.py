@@ -17,7 +17,7 @@ from types import CodeType
 
 from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab.cli.module_globs import ModuleGlob, functions_of_module, plain
+from pytorch_memlab.cli.run.module_globs import ModuleGlob, functions_of_module, plain
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.definitions import Definition, definitions, lines_of
 

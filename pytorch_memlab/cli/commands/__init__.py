@@ -1,0 +1,1 @@
+"""The commands of ``pytorch-memlab``: one file for each, whose docstring is the help."""
