@@ -12,9 +12,9 @@ from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
 
-from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator
-from pytorch_memlab.simulation.driver import RecordedDriver
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 from pytorch_memlab.utils import readable_size
 
 ROOT = Path(__file__).parent.parent

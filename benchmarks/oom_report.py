@@ -43,7 +43,7 @@ def _seconds_of_report() -> float:
 
 
 def _log() -> float:
-    from pytorch_memlab.simulation.allocation_log import AllocationLog
+    from pytorch_memlab.simulation.machine.allocation_log import AllocationLog
 
     log = AllocationLog()
     count = 100_000

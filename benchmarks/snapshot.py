@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import heading, row
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator
-from pytorch_memlab.simulation.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
 
 EVENTS = 1_000_000
 DEPTH = 40

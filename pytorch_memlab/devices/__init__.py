@@ -9,12 +9,12 @@ import torch
 from .._common.made_once import made_once
 from .._common.quoted import quoted
 from ..errors import UnknownDeviceError
-from ..simulation import active
+from ..simulation.machine import active
 from . import accelerator, cuda
 from .device import NO_GAPS, Device, Gaps, Stats
 
 if TYPE_CHECKING:
-    from ..simulation.machine import Machine
+    from ..simulation.machine.machine import Machine
 
 __all__ = [
     "NO_GAPS",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..simulation import active
+from ..simulation.machine import active
 from . import NO_GAPS, cuda, find_devices
 
 if TYPE_CHECKING:

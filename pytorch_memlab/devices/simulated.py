@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..simulation.dry_run.kept_files import KeptFiles
-    from ..simulation.simulated_gpu import SimulatedGPU
+    from ..simulation.machine.simulated_gpu import SimulatedGPU
     from .device import Stats
     from .simulated_gaps import SimulatedGaps
 

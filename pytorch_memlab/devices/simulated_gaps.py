@@ -9,8 +9,8 @@ from ..records import Gap, GapKind
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..simulation.kernels.gaps import OpCount, OpGaps
-    from ..simulation.values_read import ValueReads
+    from ..simulation.dry_run.data_dependent_reads import ValueReads
+    from ..simulation.machine.approximations import OpCount, OpGaps
     from .device import Gaps
 
 

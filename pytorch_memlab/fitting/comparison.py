@@ -15,7 +15,7 @@ from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..simulation.taken_memory import TakenMemory
+from ..simulation.machine.memory_overhead import TakenMemory
 from .change import Change
 from .gpu_classes import runs_alike
 from .trial import Ending, Trial, TrialRequest, run, run_all

@@ -13,8 +13,8 @@ from .._common.user_code import is_of_user
 from ..errors import UsageError
 from ..simulation.hardware.gpu import GPU
 from ..simulation.hardware.presets import PRESETS, find_gpu
-from ..simulation.sizes import read_size
-from ..simulation.taken_memory import TakenMemory
+from ..simulation.hardware.sizes import read_size
+from ..simulation.machine.memory_overhead import TakenMemory
 from .comparison import Settings, compare_gpus
 from .report import FitReport, fit_report
 from .target import FunctionTarget, ProgramTarget, Target

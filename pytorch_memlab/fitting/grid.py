@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from ..errors import UsageError
-from ..simulation.taken_memory import TakenMemory
+from ..simulation.machine.memory_overhead import TakenMemory
 from .comparison import Settings
 from .config_value import Value
 from .curve import Line, Point, interpolated, upper_line

@@ -12,7 +12,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType
 from typing import IO, Any
 
-from ..simulation.patches import Patches
+from .._common.patches import Patches
 
 
 class _Content(io.BytesIO):

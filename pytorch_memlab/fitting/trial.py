@@ -22,7 +22,7 @@ from .settled import StepPeak, StepPeaks, Stop, TrialDone
 if TYPE_CHECKING:
     from ..history.model import AllocationHistory
     from ..simulation.hardware.gpu import GPU
-    from ..simulation.machine import Machine
+    from ..simulation.machine.machine import Machine
     from .target import Target
     from .watched_gpu import GPUReads
 
@@ -162,8 +162,8 @@ def _trial(request: TrialRequest) -> Trial:
     """Run a trial in this process, which is its own."""
     import torch
 
+    from .._common.patches import Patches
     from ..simulation import simulate
-    from ..simulation.patches import Patches
     from .watched_gpu import GPUReads
 
     torch.set_num_threads(1)

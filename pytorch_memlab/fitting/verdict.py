@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..history.model import Stack
 from ..history.replay import ReplayResult, replay
-from ..simulation.taken_memory import TakenMemory
+from ..simulation.machine.memory_overhead import TakenMemory
 from .trial import Ending, Trial
 
 if TYPE_CHECKING:

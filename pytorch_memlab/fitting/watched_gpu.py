@@ -10,14 +10,14 @@ import torch
 
 from ..simulation.hardware import decisions
 from ..simulation.hardware.gpu import GPU
-from ..simulation.torch_api.device_properties import DeviceProperties
+from ..simulation.machine.device_properties import DeviceProperties
 from .gpu_classes import Decision
 
 if TYPE_CHECKING:
-    from ..simulation.driver import SimulatedDriver
-    from ..simulation.machine import Machine
-    from ..simulation.patches import Patches
-    from ..simulation.simulated_gpu import SimulatedGPU
+    from .._common.patches import Patches
+    from ..simulation.allocator.driver import SimulatedDriver
+    from ..simulation.machine.machine import Machine
+    from ..simulation.machine.simulated_gpu import SimulatedGPU
 
 _FIELDS: Final = frozenset(field.name for field in fields(GPU))
 

@@ -10,7 +10,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ..simulation.allocator_settings import (
+from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
     SMALL_SEGMENT_SIZE,
     SMALL_SIZE,

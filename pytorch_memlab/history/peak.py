@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from .._common.prose_size import prose_size
-from ..simulation.allocator_settings import (
+from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
     SMALL_SEGMENT_SIZE,
     SMALL_SIZE,

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
-from ..simulation.driver import DriverCalls
-from ..simulation.trace_replay import Mismatch, Replay
-from ..simulation.trace_replay import replay as replay_trace
+from ..simulation.allocator.driver import DriverCalls
+from ..simulation.allocator.replay import Mismatch, Replay
+from ..simulation.allocator.replay import replay as replay_trace
 from .event_log import EventLog, log_of
 from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
 from .model import AllocationHistory, DeviceHistory, Segment

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import AllocatorSettingsError
-from ..simulation.alloc_conf import NO_LIMIT, ROUNDUP_INTERVALS
-from ..simulation.allocator_settings import AllocatorSettings
+from ..simulation.allocator.alloc_conf import NO_LIMIT, ROUNDUP_INTERVALS
+from ..simulation.allocator.settings import AllocatorSettings
 
 
 def settings_of(found: Mapping[str, object]) -> AllocatorSettings:

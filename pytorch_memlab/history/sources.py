@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ..devices import get_device
-from ..simulation import active
-from ..simulation.runtime_settings import settings_string
+from ..simulation.machine import active
+from ..simulation.machine.runtime_settings import settings_string
 from .category import Category
 from .freed_blocks import category_of_freed
 from .live_blocks import LiveBlock, LiveBlocks
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from .._common.call_stacks import TakenStack
     from ..devices.cpu import CpuDevice, Followed
     from ..simulation.allocator.events import Observer
-    from ..simulation.machine import Machine
-    from ..simulation.simulated_gpu import Placement, SimulatedGPU
+    from ..simulation.machine.machine import Machine
+    from ..simulation.machine.simulated_gpu import Placement, SimulatedGPU
 
 CPU = -1
 """Number that stands for the host where the index of a GPU is expected."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..devices import Device, Gaps
     from ..scopes import Ledger, Window
-    from ..simulation.machine import Machine
+    from ..simulation.machine.machine import Machine
     from .call_sites import CallSite
     from .line_store import LineStore
 

@@ -33,7 +33,7 @@ from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 from ..line_profiler.line_records import RecordsDisplay
 from ..render import report_page, saved_profile, text
 from ..render.to_file import file_writer
-from ..simulation import active
+from ..simulation.machine import active
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, split_statement, words_of
 from .simulate_magic import end_simulation, simulate_by_words

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..simulation import active
+from ..simulation.machine import active
 
 if TYPE_CHECKING:
     from ..simulation.hardware.gpu import GPU
-    from ..simulation.machine import Machine
+    from ..simulation.machine.machine import Machine
     from ..simulation.simulator import simulate
 
 
@@ -77,7 +77,7 @@ def end_simulation() -> None:
 
 def _simulate(gpu: str, count: int) -> str:
     from ..simulation.hardware.presets import find_gpu
-    from ..simulation.runtime_settings import settings_string
+    from ..simulation.machine.runtime_settings import settings_string
     from ..simulation.simulator import simulate
 
     settings = (find_gpu(gpu), count, settings_string())

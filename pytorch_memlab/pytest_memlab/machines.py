@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..devices.driver_memory import drop_workspaces
-from ..simulation import active
 from ..simulation.hardware.presets import find_gpu
+from ..simulation.machine import active
 from ..simulation.simulator import simulate
 
 if TYPE_CHECKING:

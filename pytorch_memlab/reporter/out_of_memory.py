@@ -40,7 +40,7 @@ from ..history.out_of_memory import (
 from ..history.settings_check import LONGEST, check
 from ..history.tensor_categories import TensorCategories
 from ..simulation.allocator.failed_request import FailedRequest
-from ..simulation.runtime_settings import settings_string
+from ..simulation.machine.runtime_settings import settings_string
 from ..tensors.living import living
 from ..tensors.memory import address_of
 from ..tensors.optimizers import states_of, tensors_in
@@ -51,7 +51,7 @@ from .rows import Living, rows_of
 from .variables import locals_of, names_of_variables
 
 if TYPE_CHECKING:
-    from ..simulation.simulated_gpu import SimulatedFailure
+    from ..simulation.machine.simulated_gpu import SimulatedFailure
 
 Stack = tuple[FrameLine, ...]
 

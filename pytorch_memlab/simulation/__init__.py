@@ -6,15 +6,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .allocator.replay import Replay, replay
     from .simulator import simulate
-    from .trace_replay import Replay, replay
 
 __all__ = ["Replay", "replay", "simulate"]
 
 
 def __getattr__(name: str) -> Any:
     # The allocator needs no torch: reading a trace loads none.
-    home = {"Replay": "trace_replay", "replay": "trace_replay", "simulate": "simulator"}.get(name)
+    homes = {
+        "Replay": "allocator.replay",
+        "replay": "allocator.replay",
+        "simulate": "simulator",
+    }
+    home = homes.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(importlib.import_module(f".{home}", __name__), name)

@@ -11,51 +11,35 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from .._common.patches import Patches
 from .._common.quoted import quoted
 from ..errors import UsageError
 from ..out_of_memory import uncaught
 from ..storages import raise_kept
 from ..uninterrupted import uninterrupted
 from ..wrapping import decorated
-from . import (
-    active,
-    autocast,
-    autograd_calls,
-    backward_streams,
-    child_processes,
-    compiling,
-    constructors,
-    cuda_ops,
-    cudnn,
-    dry_run,
-    fake_tensors,
-    fast_path,
-    generators,
-    legacy_types,
-    process_groups,
-    storage_methods,
-    third_party,
-    threads,
-    torchscript,
-    visible_devices,
-    wrapper_tensors,
-)
-from .calls import CallMode
-from .cuda_calls import CudaCalls
+from . import dry_run, third_party
+from .autocast import autocast
+from .child_processes import start as child_processes
+from .dispatch import backward_streams, fake_tensors, wrapper_tensors
+from .dispatch.device_mode import PlacementMode, compute
+from .dispatch.function_mode import CallMode
 from .dry_run import truncated_normal
+from .dry_run.executor import Shapes
 from .hardware.presets import find_gpu
-from .machine import Machine, Strictness
-from .patches import Patches
-from .placement import PlacementMode, compute
-from .shapes import Shapes
-from .taken_memory import TakenMemory
-from .tensor_methods import TensorMethods
+from .machine import active, visible_devices
+from .machine.machine import Machine, Strictness
+from .machine.memory_overhead import TakenMemory
+from .ops import cuda_dispatch
+from .torch_api import autograd as autograd_calls
 from .torch_api import (
     backends_cuda,
+    constructors,
     cuda_nccl,
     cuda_sparse,
     flex_attention,
     foreach,
+    legacy_types,
     memory_history,
     multiprocessing,
     nn,
@@ -63,6 +47,16 @@ from .torch_api import (
     profiler,
     rpc,
 )
+from .torch_api import backends_cudnn as cudnn
+from .torch_api import compile as compiling
+from .torch_api import encoder_fast_path as fast_path
+from .torch_api import generator as generators
+from .torch_api import jit as torchscript
+from .torch_api import storage as storage_methods
+from .torch_api import threading as threads
+from .torch_api.cuda import CudaCalls
+from .torch_api.distributed import process_groups
+from .torch_api.tensor import TensorMethods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -291,7 +285,7 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         backends_cuda.install(machine, patches)
         rpc.install(patches)
         autocast.install(patches, exits)
-        exits.enter_context(cuda_ops.installed())
+        exits.enter_context(cuda_dispatch.installed())
         TensorMethods(machine).install(patches)
         storage_methods.install(machine, patches)
         if shapes is not None:

@@ -10,7 +10,7 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab.cli.run.progress import progress_shown
-from pytorch_memlab.simulation import active
+from pytorch_memlab.simulation.machine import active
 
 
 class Terminal(io.StringIO):

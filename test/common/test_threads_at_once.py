@@ -16,7 +16,7 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.devices import get_device
 from pytorch_memlab.scopes import FIELDS, HighestInterval, PeakScope, Sample, ledger_of
-from pytorch_memlab.simulation import simulated_gpu
+from pytorch_memlab.simulation.machine import simulated_gpu
 
 PEAK = FIELDS.index("allocated_bytes.all.peak")
 MIB = 2**20

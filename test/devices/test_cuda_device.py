@@ -12,7 +12,7 @@ from pytorch_memlab import LineProfiler, PeakScope, simulate
 from pytorch_memlab.devices import find_devices, get_device
 from pytorch_memlab.devices.cuda import CudaDevice
 from pytorch_memlab.scopes import user_view
-from pytorch_memlab.simulation import active
+from pytorch_memlab.simulation.machine import active
 
 KIB = 1024
 

@@ -12,7 +12,7 @@ import torch
 from pytorch_memlab import explain_oom, simulate
 from pytorch_memlab.devices import failed_request
 from pytorch_memlab.devices.failed_request import failed_on_gpu, observe
-from pytorch_memlab.simulation import active
+from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
 

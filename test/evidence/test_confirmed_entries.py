@@ -14,10 +14,11 @@ import pytest
 from recorded_programs import streams
 from recorded_programs.catalogue import PUBLIC
 
-from pytorch_memlab.simulation.kernels import Basis, Workspaces
-from pytorch_memlab.simulation.kernels.launch import Launch
-from pytorch_memlab.simulation.kernels.table import ENTRIES
-from pytorch_memlab.simulation.placement import PlacementMode
+from pytorch_memlab.simulation.dispatch.device_mode import PlacementMode
+from pytorch_memlab.simulation.ops.matmul.cublas import Workspaces
+from pytorch_memlab.simulation.ops.memory_model import Basis
+from pytorch_memlab.simulation.ops.op_call import Launch
+from pytorch_memlab.simulation.ops.registry import ENTRIES
 
 PROGRAMS = (
     "attention_from_start",

@@ -9,7 +9,8 @@ from pytorch_memlab import LineProfiler
 from pytorch_memlab.errors import HistoryError
 from pytorch_memlab.history import recorder
 from pytorch_memlab.history.holders import peak_holders
-from pytorch_memlab.simulation import active, simulate
+from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
 

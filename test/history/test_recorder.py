@@ -18,7 +18,8 @@ from pytorch_memlab.history.peak import find_peak
 from pytorch_memlab.history.program import program
 from pytorch_memlab.history.recorder import Recording, live_holders
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.simulation import active, simulate
+from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
 

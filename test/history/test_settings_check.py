@@ -9,7 +9,7 @@ from pytorch_memlab import simulate
 from pytorch_memlab.history.causes import Cause, remedies
 from pytorch_memlab.history.settings_check import check
 from pytorch_memlab.out_of_memory import uncaught
-from pytorch_memlab.simulation import allocation_log
+from pytorch_memlab.simulation.machine import allocation_log
 
 MIB = 2**20
 

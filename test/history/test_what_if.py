@@ -17,7 +17,7 @@ from pytorch_memlab.history.replay import recorded_capacity, release_runs, repla
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.simulation import replay as replay_trace
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MIB = 2**20
 BASE = 0x7000_0000_0000

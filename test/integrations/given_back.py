@@ -8,7 +8,7 @@ import torch
 
 from pytorch_memlab.devices import find_devices, simulated_machine
 from pytorch_memlab.scopes import ledger_of
-from pytorch_memlab.simulation import active
+from pytorch_memlab.simulation.machine import active
 
 
 def _state():

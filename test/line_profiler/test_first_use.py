@@ -10,7 +10,7 @@ import torch
 
 from pytorch_memlab import LineProfiler, PeakScope, simulate
 from pytorch_memlab.scopes import user_view
-from pytorch_memlab.simulation import active
+from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
 NAMES = (

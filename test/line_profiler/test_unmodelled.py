@@ -13,8 +13,8 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.records import Gap, GapKind
 from pytorch_memlab.render.gaps import summary
-from pytorch_memlab.simulation import operators
-from pytorch_memlab.simulation.kernels import Basis, Entry
+from pytorch_memlab.simulation.ops import op_info as operators
+from pytorch_memlab.simulation.ops.memory_model import Basis, Entry
 
 KIB, MIB = 1024, 1024**2
 

@@ -11,7 +11,7 @@ from inner_runs import section
 from pytorch_memlab import simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.scopes import user_view
-from pytorch_memlab.simulation import active
+from pytorch_memlab.simulation.machine import active
 
 pytest_plugins = "pytester"
 

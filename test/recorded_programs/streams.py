@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator
-from pytorch_memlab.simulation.driver import RecordedDriver
-from pytorch_memlab.simulation.kernels.cublas import workspace_size
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver
+from pytorch_memlab.simulation.ops.matmul.cublas import workspace_size
 
 FOLDER = Path(__file__).parents[1] / "data" / "recordings"
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 
 aten = torch.ops.aten
 

@@ -107,7 +107,7 @@ def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
 
 def _settings(options: argparse.Namespace) -> Settings:
     from pytorch_memlab.fitting.comparison import Settings
-    from pytorch_memlab.simulation.sizes import read_size
+    from pytorch_memlab.simulation.hardware.sizes import read_size
 
     if not 1 <= options.num_gpus <= 128:
         raise UsageError(f"--num-gpus is a number from 1 to 128, not {options.num_gpus}")
@@ -121,7 +121,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _check_memory(gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
-    from pytorch_memlab.simulation.taken_memory import TakenMemory
+    from pytorch_memlab.simulation.machine.memory_overhead import TakenMemory
 
     for _, gpu in gpus:
         TakenMemory.of(gpu, settings.context, settings.others)

@@ -77,9 +77,9 @@ class ReplayCommand:
         from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.what_if import what_if
-        from pytorch_memlab.simulation.alloc_conf import read_alloc_conf
+        from pytorch_memlab.simulation.allocator.alloc_conf import read_alloc_conf
         from pytorch_memlab.simulation.hardware.presets import find_gpu
-        from pytorch_memlab.simulation.taken_memory import TakenMemory
+        from pytorch_memlab.simulation.machine.memory_overhead import TakenMemory
 
         del process
         settings = _joined(options.settings or ())

@@ -77,8 +77,8 @@ def remedies_tried(
     """
     from pytorch_memlab.fitting.remedies.catalogue import chosen
     from pytorch_memlab.simulation.hardware.presets import find_gpu
-    from pytorch_memlab.simulation.sizes import read_size
-    from pytorch_memlab.simulation.taken_memory import TakenMemory
+    from pytorch_memlab.simulation.hardware.sizes import read_size
+    from pytorch_memlab.simulation.machine.memory_overhead import TakenMemory
 
     if len(gpus) > 1:
         raise UsageError("--try is for one GPU: name one with --gpu")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ...simulation.allocator_settings import AllocatorSettings
-from ...simulation.runtime_settings import settings_string
+from ...simulation.allocator.settings import AllocatorSettings
+from ...simulation.machine.runtime_settings import settings_string
 from .remedy import Finding, Remedy, already_used, applied
 
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"

@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import torch
 
-from ...simulation.cuda_ops import attention_backends
-from ...simulation.cuda_ops.attention_backends import Backend, against_cudnn, select
-from ...simulation.cuda_ops.attention_rules import Call, against_efficient, against_flash
-from ...simulation.patches import Patches
+from ..._common.patches import Patches
+from ...simulation.ops.attention import backends as attention_backends
+from ...simulation.ops.attention.backends import Backend, against_cudnn, select
+from ...simulation.ops.attention.rules import Call, against_efficient, against_flash
 from .remedy import Finding, Remedy, already_used, applied, does_not_apply
 
 _SWITCHES: Final = {

@@ -17,7 +17,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from ...simulation.patches import Patches
+from ..._common.patches import Patches
 from .program_lines import Line, around_statements, has_name, runs_module, user_lines
 from .remedy import Edit, Finding, Remedy, already_used, applied, does_not_apply
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from torch.utils import checkpoint as torch_checkpoint
 
-from ...simulation.patches import Patches
+from ..._common.patches import Patches
 from .block_models import FLAG, BlockModel, BlockModels, switch_of
 from .counted_flops import CountedFlops, StepFlops
 from .remedy import Finding, Outcome, Remedy, already_used, does_not_apply

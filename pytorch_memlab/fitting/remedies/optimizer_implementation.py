@@ -13,7 +13,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from ...simulation.patches import Patches
+from ..._common.patches import Patches
 from .program_lines import Line, user_lines, with_keywords
 from .remedy import Finding, Remedy, already_used, applied, does_not_apply
 

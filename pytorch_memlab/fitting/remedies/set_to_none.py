@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ...simulation.patches import Patches
+from ..._common.patches import Patches
 from .program_lines import Line, user_lines, with_keywords
 from .remedy import Finding, Remedy, already_used, applied, does_not_apply
 

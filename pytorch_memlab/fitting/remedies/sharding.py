@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from ..._common.patches import Patches
 from ...errors import UsageError
-from ...simulation.patches import Patches
 from ...tensors.living import living
 from .model_variable import model_variable
 from .program_lines import after_imports, before_statement, user_lines

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..torchscript import make_known
+from ..torch_api.jit import make_known
 from .files import leave_room, watched_file
 from .kept_files import MARK
 from .marks import WithoutValues, is_marked
 
 if TYPE_CHECKING:
-    from ..patches import Patches
-    from ..shapes import Shapes
+    from ..._common.patches import Patches
+    from .executor import Shapes
     from .kept_files import KeptFiles
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..patches import Patches
-    from ..shapes import Shapes
+    from ..._common.patches import Patches
     from .after_import import AfterImport
+    from .executor import Shapes
     from .kept_files import KeptFiles
 
 

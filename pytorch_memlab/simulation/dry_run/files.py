@@ -19,7 +19,7 @@ from .marks import is_marked
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..patches import Patches
+    from ..._common.patches import Patches
     from .after_import import AfterImport
     from .kept_files import KeptFiles
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ..patches import Patches
-    from ..shapes import Shapes
+    from ..._common.patches import Patches
     from .after_import import AfterImport
+    from .executor import Shapes
     from .kept_files import KeptFiles
 
 _DTYPES = {

@@ -20,8 +20,8 @@ from .kept_files import MARK
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..patches import Patches
-    from ..shapes import Shapes
+    from ..._common.patches import Patches
+    from .executor import Shapes
     from .kept_files import KeptFiles
 
 _serialization: Any = torch.serialization

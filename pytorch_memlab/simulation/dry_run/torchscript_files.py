@@ -14,8 +14,8 @@ from .kept_files import MARK
 from .torch_saving import write_marked
 
 if TYPE_CHECKING:
-    from ..patches import Patches
-    from ..shapes import Shapes
+    from ..._common.patches import Patches
+    from .executor import Shapes
     from .kept_files import KeptFiles
 
 _jit: Any = torch.jit

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 if TYPE_CHECKING:
-    from ..patches import Patches
-    from ..shapes import Shapes
+    from ..._common.patches import Patches
+    from .executor import Shapes
 
 _NAME: Final = "_no_grad_trunc_normal_"
 _MOST_ROUNDS: Final = 100

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ..._common.prose_size import prose_size
 from ..._common.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
-from ..sizes import read_size
+from .sizes import read_size
 
 _KIB: Final = 1024
 _MIB: Final = 1024**2

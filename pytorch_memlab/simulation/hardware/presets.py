@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from ..._common.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
-from ..sizes import parse_size
 from .gpu import GPU, checked_memory
+from .sizes import parse_size
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from contextlib import ExitStack
     from types import ModuleType
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _LIBRARIES: Mapping[str, Callable[[Machine, Patches, ModuleType], None]] = {
     "triton": triton.install,

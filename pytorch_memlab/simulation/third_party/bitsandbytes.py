@@ -17,15 +17,15 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...errors import UnsupportedCUDACallError
-from .. import active
-from ..untouched_memory import untouched
+from ..dry_run.uncommitted_memory import untouched
+from ..machine import active
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 NAMESPACE: Final = "bitsandbytes"
 

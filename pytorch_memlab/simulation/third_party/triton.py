@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _CAPABILITY_WITH_TMA = 9
 """Major compute capability from which kernels keep tensor descriptors in global scratch memory."""

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..patches import Patches
+    from ..._common.patches import Patches
 
 _OPERATIONS = (
     *("unary_op", "binary_op", "ternary_op", "create_fabs", "create_rsqrt", "create_erf"),

@@ -10,7 +10,7 @@ import torch
 from ...errors import UnsupportedCUDACallError
 
 if TYPE_CHECKING:
-    from ..machine import Machine
+    from ..machine.machine import Machine
 
 _REGISTERS_OF_A_BLOCK = 65_536
 """CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": of all since 5.0,

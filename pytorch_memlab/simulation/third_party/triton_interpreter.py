@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
-from ..patches import Patches
 from . import triton_bfloat16
 from .triton_libdevice import extern_elementwise
 

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import uncovered
-from ..cuda_ops.attention_backends import against_cudnn
-from ..cuda_ops.attention_rules import Call, against_efficient, against_flash
+from ..ops.attention.backends import against_cudnn
+from ..ops.attention.rules import Call, against_efficient, against_flash
+from . import unsupported as uncovered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _AGAINST: dict[str, Callable[[Call], str | None]] = {
     "_can_use_flash_attention": against_flash,

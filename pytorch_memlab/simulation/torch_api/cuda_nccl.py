@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine import HOST
+from ..machine.machine import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
     Tensors = Sequence[torch.Tensor]
 

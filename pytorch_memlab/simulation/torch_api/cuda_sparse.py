@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .. import uncovered
-from ..machine import HOST
+from ..machine.machine import HOST
+from . import unsupported as uncovered
 
 if TYPE_CHECKING:
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 
 class _SparseType(type):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from .. import uncovered
+from . import unsupported as uncovered
 
 if TYPE_CHECKING:
-    from ..machine import Machine
+    from ..machine.machine import Machine
 
 _TEXTS = {
     0: "no error",

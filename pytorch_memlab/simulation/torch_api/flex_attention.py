@@ -21,13 +21,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from ..machine import HOST
+from ..machine.machine import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
     ScoreMod = Callable[..., torch.Tensor]
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine import HOST
+from ..machine.machine import HOST
 
 if TYPE_CHECKING:
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]]
 _NAME = "_group_tensors_by_device_and_dtype"

@@ -15,14 +15,14 @@ import torch
 from ..._common.call_stacks import CallStacks, Place, TakenStack
 from ..._common.forward_ops import ForwardOps
 from ...errors import UnsupportedCUDACallError
-from ..storage_at import address_on_gpu, placement_at
-from ..stream_ids import handle_of
+from ..machine.storage_at import address_on_gpu, placement_at
+from ..machine.stream_ids import handle_of
 
 if TYPE_CHECKING:
+    from ..._common.patches import Patches
     from ...history.live_blocks import LiveBlock
-    from ..machine import Machine
-    from ..patches import Patches
-    from ..simulated_gpu import SimulatedGPU
+    from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 _ACTIONS = frozenset(

@@ -15,8 +15,8 @@ import torch
 from torch.multiprocessing import get_sharing_strategy
 
 if TYPE_CHECKING:
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _Storage: Any = torch.UntypedStorage
 

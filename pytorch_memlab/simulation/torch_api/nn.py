@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 
 def install(machine: Machine, patches: Patches) -> None:

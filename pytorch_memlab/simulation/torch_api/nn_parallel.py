@@ -17,13 +17,13 @@ from torch._utils import (
     _unflatten_dense_tensors,
 )
 
-from ..machine import HOST
+from ..machine.machine import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
     Tensors = Sequence[torch.Tensor]
 

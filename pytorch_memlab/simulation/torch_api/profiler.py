@@ -28,8 +28,8 @@ from .memory_history import MemoryHistory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..machine import Machine
-    from ..patches import Patches
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _NEEDED: Final = ("record_shapes", "profile_memory", "with_stack")
 """What PyTorch wants of a profile whose memory is asked for."""

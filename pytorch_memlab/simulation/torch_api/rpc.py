@@ -6,10 +6,10 @@ import functools
 import sys
 from typing import TYPE_CHECKING
 
-from .. import uncovered
+from . import unsupported as uncovered
 
 if TYPE_CHECKING:
-    from ..patches import Patches
+    from ..._common.patches import Patches
 
 
 def install(patches: Patches) -> None:

@@ -4,10 +4,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
-from pytorch_memlab.simulation.allocator_stats import GROUPS
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator, OutOfMemory
-from pytorch_memlab.simulation.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
+from pytorch_memlab.simulation.allocator.stats import GROUPS
 
 MB = 2**20
 CARD = 200 * MB

@@ -3,7 +3,7 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import AllocatorSettingsError
-from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MB = 2**20
 

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from pytorch_memlab.simulation import replay
-from pytorch_memlab.simulation.allocator_settings import AllocatorSettings
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator, OutOfMemory
-from pytorch_memlab.simulation.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator, OutOfMemory
+from pytorch_memlab.simulation.allocator.driver import SimulatedDriver
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MB = 2**20
 BASE = 0x7000_0000_0000

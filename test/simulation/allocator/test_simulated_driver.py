@@ -1,4 +1,4 @@
-from pytorch_memlab.simulation.driver import RecordedDriver, SimulatedDriver
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver, SimulatedDriver
 
 MB = 2**20
 BASE = 0x7000_0000_0000

@@ -9,8 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from pytorch_memlab.simulation import autocast_lists, simulate
-from pytorch_memlab.simulation.casts import casts_serve_training
+from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.autocast import lists as autocast_lists
+from pytorch_memlab.simulation.autocast.casts import casts_serve_training
 
 HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 KiB = 1024

@@ -9,7 +9,7 @@ import torch
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UnmodelledOpError
-from pytorch_memlab.simulation import placement
+from pytorch_memlab.simulation.dispatch import device_mode as placement
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation import active
+from pytorch_memlab.simulation.machine import active
 
 tensors = pytest.importorskip("torch.distributed.tensor")
 

@@ -8,9 +8,9 @@ import torch
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.records import Gap, GapKind
-from pytorch_memlab.simulation.shape_rules import INDEXING, RULES
-from pytorch_memlab.simulation.sparse_shapes import SPARSE_RULES
-from pytorch_memlab.simulation.values_read import _READS, ValueRead
+from pytorch_memlab.simulation.dry_run.data_dependent_ops import INDEXING, RULES
+from pytorch_memlab.simulation.dry_run.data_dependent_reads import _READS, ValueRead
+from pytorch_memlab.simulation.dry_run.sparse_ops import SPARSE_RULES
 
 SCRIPT = """\
 import torch

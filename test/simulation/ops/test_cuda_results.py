@@ -8,9 +8,10 @@ from support.kernel_calls import aten, events, indices, randn
 from torch.nn import functional as F
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.cuda_ops.attention_rules import RELEASE
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels import cub, cublaslt
+from pytorch_memlab.simulation.ops import cub
+from pytorch_memlab.simulation.ops.attention.rules import RELEASE
+from pytorch_memlab.simulation.ops.matmul import cublaslt
 
 A100 = PRESETS["a100"]
 HALF, BFLOAT, SINGLE = torch.float16, torch.bfloat16, torch.float32

@@ -11,8 +11,8 @@ import torch.distributed.fsdp
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
-from pytorch_memlab.simulation.kernels.table import ENTRIES
+from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
+from pytorch_memlab.simulation.ops.registry import ENTRIES
 
 DEFAULT, LARGE = 8519680, 33554432
 

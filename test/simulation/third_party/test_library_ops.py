@@ -8,7 +8,7 @@ from torch.library import custom_op, register_fake
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError
-from pytorch_memlab.simulation.kernels.gaps import OpCount
+from pytorch_memlab.simulation.machine.approximations import OpCount
 
 MIB = 1024**2
 QUARTER = 2**18  # elements of float32: one MiB

@@ -15,7 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.child_processes import VARIABLE, simulated
+from pytorch_memlab.simulation.child_processes.start import VARIABLE, simulated
 from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 

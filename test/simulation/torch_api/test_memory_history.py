@@ -17,8 +17,8 @@ from torch.cuda import _memory_viz
 
 from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.caching_allocator import CachingAllocator
-from pytorch_memlab.simulation.driver import RecordedDriver
+from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
+from pytorch_memlab.simulation.allocator.driver import RecordedDriver
 
 MB = 2**20
 THIS_FILE = str(Path(__file__))

@@ -22,17 +22,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.cuda_ops.attention_backends import against_cudnn, cudnn_version
-from pytorch_memlab.simulation.cuda_ops.attention_rules import (
+from pytorch_memlab.simulation.hardware.gpu import GPU
+from pytorch_memlab.simulation.hardware.presets import PRESETS
+from pytorch_memlab.simulation.ops.attention.backends import against_cudnn, cudnn_version
+from pytorch_memlab.simulation.ops.attention.backward_tiles import tile_of, workspace
+from pytorch_memlab.simulation.ops.attention.memory import splits_of
+from pytorch_memlab.simulation.ops.attention.rules import (
     RELEASE,
     Call,
     against_efficient,
     against_flash,
 )
-from pytorch_memlab.simulation.hardware.gpu import GPU
-from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels.attention import splits_of
-from pytorch_memlab.simulation.kernels.attention_tiles import tile_of, workspace
 
 CHOICES = json.loads((Path(__file__).parents[3] / "data" / "attention_choices.json").read_text())
 RECORDED = CHOICES["2.13"] if RELEASE >= (2, 13) else CHOICES["2.4"] if RELEASE < (2, 5) else []

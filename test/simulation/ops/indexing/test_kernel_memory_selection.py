@@ -7,7 +7,7 @@ import torch
 from support.kernel_calls import aten, events, indices, randn, ups_and_downs
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels import cub
+from pytorch_memlab.simulation.ops import cub
 
 A100 = PRESETS["a100"]
 

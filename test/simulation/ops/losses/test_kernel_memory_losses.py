@@ -7,9 +7,9 @@ import torch
 from support.kernel_calls import aten, events, indices, randn
 from torch.nn import functional
 
-from pytorch_memlab.simulation import shapes
+from pytorch_memlab.simulation.dry_run import executor as shapes
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
+from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
 both = pytest.mark.parametrize("compute", [True, False])
 

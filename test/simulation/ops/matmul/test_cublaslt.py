@@ -8,7 +8,7 @@ from support.kernel_calls import events, randn
 from torch import nn
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.kernels import cublaslt
+from pytorch_memlab.simulation.ops.matmul import cublaslt
 
 KIB, MIB = 2**10, 2**20
 CUBLAS = 8_519_680

@@ -6,9 +6,10 @@ import pytest
 import torch
 from support.kernel_calls import aten, events, indices, randn, ups_and_downs
 
-from pytorch_memlab.simulation import shapes, simulate
+from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.dry_run import executor as shapes
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
+from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
 both = pytest.mark.parametrize("compute", [True, False])
 

@@ -8,7 +8,7 @@ from support.kernel_calls import aten, events, indices, randn, ups_and_downs
 from torch.nn import functional
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
+from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
 
 def staged(shape, reduced, gpu="a100", element=4):

@@ -7,7 +7,7 @@ import torch
 from support.kernel_calls import aten, events, indices, randn, ups_and_downs
 from torch.nn import functional
 
-from pytorch_memlab.simulation import shapes
+from pytorch_memlab.simulation.dry_run import executor as shapes
 
 both = pytest.mark.parametrize("compute", [True, False])
 

@@ -7,7 +7,7 @@ import torch
 from support.kernel_calls import events, indices, randn, ups_and_downs
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels.launch_config import reduction_of, staging_of
+from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
 
 def staged(shape, reduced, element=4, gpu="a100", vector=4):

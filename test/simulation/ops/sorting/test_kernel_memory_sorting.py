@@ -7,7 +7,7 @@ import torch
 from support.kernel_calls import events, randn, ups_and_downs
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.kernels import cub
+from pytorch_memlab.simulation.ops import cub
 
 RESULTS = 2
 """Results of a sort: values and indices."""

@@ -1,0 +1,227 @@
+"""Blocks of device memory, and the pools that keep the free ones in order."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from .expandable_segments import ExpandableSegment
+    from .settings import AllocatorSettings
+    from .stats import PoolStats
+
+
+class Block:
+    """A part of a segment, or a whole one: allocated, free, or waiting to become free.
+
+    Args:
+        address: of its first byte.
+        size: in bytes.
+        stream: that it was allocated for; it serves no other.
+        pool: that it returns to.
+        registration: number of its segment in the order in which segments were made.
+        expandable_segment: that it is part of, None for memory from cudaMalloc.
+    """
+
+    __slots__ = (
+        "address",
+        "allocated",
+        "event_count",
+        "expandable_segment",
+        "gc_count_base",
+        "mapped",
+        "next",
+        "pool",
+        "prev",
+        "registration",
+        "requested_size",
+        "size",
+        "stream",
+        "stream_uses",
+    )
+
+    def __init__(
+        self,
+        address: int,
+        size: int,
+        stream: int,
+        pool: BlockPool,
+        registration: int,
+        expandable_segment: ExpandableSegment | None = None,
+    ) -> None:
+        self.address = address
+        self.size = size
+        self.stream = stream
+        self.pool = pool
+        self.registration = registration
+        self.expandable_segment = expandable_segment
+        self.requested_size = 0
+        self.allocated = False
+        self.mapped = True
+        self.prev: Block | None = None
+        self.next: Block | None = None
+        self.stream_uses: set[int] | None = None
+        self.event_count = 0
+        self.gc_count_base = 0
+
+    @property
+    def is_split(self) -> bool:
+        """Whether it is a part of a larger segment."""
+        return self.prev is not None or self.next is not None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether neither the program nor a stream uses it (it may have no memory behind it)."""
+        return not (self.allocated or self.event_count or self.stream_uses)
+
+    def link_between(self, before: Block | None, after: Block | None) -> None:
+        """Take the place between two neighbours of a segment."""
+        self.prev = before
+        self.next = after
+        if before is not None:
+            before.next = self
+        if after is not None:
+            after.prev = self
+
+
+FreeEntry: TypeAlias = tuple[int, int, int, Block]
+
+
+class BlockPool:
+    """Blocks of one size class: the free ones in the order in which they are searched.
+
+    Free blocks are ordered by stream, size, then the order in which their segments were made, then
+    address, so the first that is large enough is the best fit. Blocks of an expandable segment
+    without memory behind them are kept apart, by address.
+
+    Args:
+        is_small: whether it holds blocks of up to 1 MiB.
+        stats: its counters.
+    """
+
+    def __init__(self, *, is_small: bool, stats: PoolStats) -> None:
+        self.is_small = is_small
+        self.stats = stats
+        self.free: defaultdict[int, list[FreeEntry]] = defaultdict(list)
+        self.unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
+        self.search_count = 0
+
+    def take_best_fit(self, stream: int, size: int, settings: AllocatorSettings) -> Block | None:
+        """Take the first free block of `stream` that has `size` bytes out.
+
+        Of an expandable segment, the block counts as large as it can grow, and serves nothing while
+        segments do not expand. No further block is
+        tried where that one is oversize for the request, or too large to be left whole.
+
+        Args:
+            stream: that the block is for.
+            size: bytes needed.
+            settings: with the limits for oversize blocks.
+
+        Returns:
+            the block, None when there is none.
+        """
+        entries = self.free[stream]
+        index = bisect_left(entries, (size,))
+        if index == len(entries):
+            return None
+        block = entries[index][3]
+        if block.expandable_segment is not None:
+            if settings.expandable_segments:
+                index = _least_to_grow(entries, index)
+            else:
+                index = _first_that_cannot_grow(entries, index)
+                if index == len(entries):
+                    return None
+            block = entries[index][3]
+        if size < settings.max_split_size:
+            if block.size >= settings.max_split_size:
+                return None
+        elif block.size >= size + settings.max_non_split_rounding_size:
+            return None
+        del entries[index]
+        return block
+
+    def add(self, block: Block) -> None:
+        """Put a free block in its place."""
+        block.gc_count_base = self.search_count
+        insort(self.free[block.stream], (block.size, block.registration, block.address, block))
+
+    def remove(self, block: Block) -> None:
+        """Take a free block out."""
+        entries = self.free[block.stream]
+        del entries[bisect_left(entries, (block.size, block.registration, block.address))]
+
+    def add_unmapped(self, block: Block) -> None:
+        """Put a block without memory in its place."""
+        insort(self.unmapped[block.stream], (block.address, block))
+
+    def remove_unmapped(self, block: Block) -> None:
+        """Take a block without memory out."""
+        entries = self.unmapped[block.stream]
+        del entries[bisect_left(entries, (block.address,))]
+
+    def free_blocks(self) -> Iterator[Block]:
+        """Yield the free blocks in order; the pool may change meanwhile."""
+        for stream in sorted(self.free):
+            for entry in self.free[stream].copy():
+                yield entry[3]
+
+    def age(self, block: Block) -> int:
+        """Return how many searches a free block has seen (counted for garbage collection only)."""
+        return self.search_count - block.gc_count_base
+
+    def merge(self, block: Block, neighbour: Block | None) -> int:
+        """Let `block` take a free neighbour in.
+
+        Returns:
+            The bytes gained, 0 where there is no free neighbour of its kind.
+        """
+        if (
+            neighbour is None
+            or neighbour.allocated
+            or neighbour.event_count
+            or neighbour.stream_uses
+            or neighbour.mapped is not block.mapped
+        ):
+            return 0
+        if neighbour.mapped:
+            self.remove(neighbour)
+        else:
+            self.remove_unmapped(neighbour)
+        if block.prev is neighbour:
+            block.address = neighbour.address
+            block.prev = neighbour.prev
+            if block.prev is not None:
+                block.prev.next = block
+        else:
+            block.next = neighbour.next
+            if block.next is not None:
+                block.next.prev = block
+        block.size += neighbour.size
+        return neighbour.size
+
+
+def _least_to_grow(entries: list[FreeEntry], index: int) -> int:
+    """Go on from `index` while this block can grow, and the next one to less."""
+    while (
+        index + 1 < len(entries)
+        and entries[index][3].expandable_segment is not None
+        and _grown_size(entries[index + 1][3]) < _grown_size(entries[index][3])
+    ):
+        index += 1
+    return index
+
+
+def _first_that_cannot_grow(entries: list[FreeEntry], index: int) -> int:
+    """Go on from `index` to the next block that is of no expandable segment, or to the end."""
+    while index < len(entries) and entries[index][3].expandable_segment is not None:
+        index += 1
+    return index
+
+
+def _grown_size(block: Block) -> int:
+    after = block.next
+    return block.size + (after.size if after is not None and not after.mapped else 0)

@@ -1,0 +1,394 @@
+"""PyTorch's CUDA caching allocator, block for block, without CUDA and without torch.
+
+The rules are those of PyTorch 2.13: how requests become blocks, which free block serves one, when a
+segment is made or given back, what is counted. Private pools (CUDA graphs, ``torch.cuda.MemPool``)
+are not modelled. Nothing here locks: calls must come one after the other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from ...errors import UsageError
+from .block_source import BlockSource
+from .block_store import BlockStore
+from .driver import Driver
+from .events import AllocatorEvents, Observer
+from .failed_request import FreeBlock
+from .out_of_memory import TOO_LARGE, OutOfMemory
+from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
+from .snapshot import segments_of
+from .stats import DeviceStats
+from .stream_events import StreamEvents
+
+if TYPE_CHECKING:
+    from .blocks import Block
+    from .stream_work import Work
+
+__all__ = ["AllocatorSettings", "CachingAllocator", "Driver", "OutOfMemory"]
+
+ONE_EXABYTE = 2**60
+
+
+class CachingAllocator:
+    """The allocator of one device.
+
+    Args:
+        driver: where memory comes from.
+        settings: as PYTORCH_CUDA_ALLOC_CONF gives them.
+        device: index of the card, for messages and snapshots.
+        order_by_address: which of several free blocks of one size is taken: False, as PyTorch 2.13
+            does, the one of the segment that was made first; True, as earlier versions did, the
+            one at the lowest address. Within a segment it is always the lowest address.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        settings: AllocatorSettings = AllocatorSettings(),  # noqa: B008 - it is frozen
+        device: int = 0,
+        *,
+        order_by_address: bool = False,
+    ) -> None:
+        self.device = device
+        self.ever_allocated = False
+        self.is_making_room = False
+        self._settings = settings
+        self._told = AllocatorEvents()
+        self._stats = stats = DeviceStats()
+        self._store = BlockStore(stats, settings, self._told)
+        self._source = BlockSource(
+            driver, stats, settings, device, self._told, order_by_address=order_by_address
+        )
+        self._events = StreamEvents()
+        self.begin_with(settings)
+
+    def begin_with(self, settings: AllocatorSettings) -> None:
+        """Take settings as PyTorch does when it makes the allocator, before the first allocation.
+
+        Args:
+            settings: as PYTORCH_CUDA_ALLOC_CONF gives them.
+        """
+        self._stats.show_max_split_size(settings.max_split_size)
+        self.change_settings(settings)
+        self.set_memory_fraction(settings.per_process_memory_fraction)
+
+    def malloc(self, size: int, stream: int = 0) -> int:
+        """Allocate device memory.
+
+        Args:
+            size: in bytes.
+            stream: that will use it; blocks never change streams.
+
+        Returns:
+            the address, 0 for no bytes.
+
+        Raises:
+            OutOfMemory: neither the cached blocks nor the card have enough.
+            UsageError: the size is negative.
+        """
+        if size <= 0:
+            if size:
+                raise UsageError(f"size must be 0 or more bytes, not {size}")
+            return 0
+        if size >= ONE_EXABYTE:
+            raise OutOfMemory(TOO_LARGE)
+        if self._events.any_recorded:
+            self.process_events()
+        if self._rounds_to_512:
+            rounded = (size + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
+        else:
+            rounded = self._settings.round_size(size)
+        store = self._store
+        pool = store.small if rounded <= SMALL_SIZE else store.large
+        if self._source.allowed is not None and self._settings.garbage_collection_threshold:
+            pool.search_count += 1
+        block = pool.take_best_fit(stream, rounded, self._settings)
+        if block is None:
+            self.is_making_room = True
+            try:
+                block = self._source.new_block(
+                    pool,
+                    stream,
+                    rounded,
+                    size,
+                    large_pool=store.large,
+                    empty_cache=self.empty_cache,
+                )
+            finally:
+                self.is_making_room = False
+            self.ever_allocated = True
+        address = store.hand_out(block, rounded, size)
+        for observer in self._told.observers:
+            observer("alloc", address, size, stream)
+        return address
+
+    def free(self, address: int) -> None:
+        """Take memory back; it stays cached.
+
+        Args:
+            address: what `malloc` returned; 0 does nothing.
+
+        Raises:
+            UsageError: no live allocation begins there.
+        """
+        if not address:
+            return
+        block = self._store.allocated.pop(address, None)
+        if block is None:
+            raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
+        self._store.request_free(block)
+        for observer in self._told.observers:
+            observer("free_requested", address, block.requested_size, block.stream)
+        if block.stream_uses:
+            self._events.record(block)
+        else:
+            self._store.complete_free(block)
+
+    def record_stream(self, address: int, stream: int) -> None:
+        """Tell that `stream` uses an allocation too, so that a free waits for its work.
+
+        Args:
+            address: what `malloc` returned; 0 does nothing.
+            stream: the other stream; the allocation's own changes nothing.
+
+        Raises:
+            UsageError: no live allocation begins there.
+        """
+        if not address:
+            return
+        block = self._store.allocated.get(address)
+        if block is None:
+            raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
+        if stream != block.stream:
+            if block.stream_uses is None:
+                block.stream_uses = set()
+            block.stream_uses.add(stream)
+
+    def hold_stream(self, stream: int, start: float = math.inf, seconds: float = 0.0) -> None:
+        """Let the work on `stream` be unfinished until `synchronize`.
+
+        Without it simulated work is done at once: a block freed while other streams use it becomes
+        free at the next allocation, as on a GPU whose streams are idle.
+
+        Args:
+            stream: that is busy from now on.
+            start: the time now, in seconds of ``time.perf_counter``.
+            seconds: how long the work takes by the clock, at which only queries look.
+        """
+        self._events.work.sleep(stream, start, seconds)
+
+    def unfinished_work(self, stream: int) -> Work | None:
+        """Return what `stream` has to do last, None if it has done all."""
+        return self._events.work.last(stream)
+
+    def wait_for_work(self, stream: int, work: Work) -> None:
+        """Let `stream` do nothing more until `work` of another stream, of any GPU, is done."""
+        self._events.work.wait(stream, work)
+
+    def finish_work(self, work: Work) -> None:
+        """Let work of one of the streams be done, with all that comes before it."""
+        work.finish()
+
+    def synchronize(self, stream: int | None = None) -> None:
+        """Finish the work of `stream`, or of all; as in CUDA this frees nothing by itself."""
+        self._events.work.finish(stream)
+
+    def process_events(self) -> None:
+        """Free the blocks whose streams have finished; every allocation begins with this."""
+        for block in self._events.finished_blocks():
+            self._store.complete_free(block)
+
+    def empty_cache(self) -> None:
+        """Wait for all streams and give every free segment and page back to the card."""
+        self._stats.num_sync_all_streams += 1
+        self._events.wait_for_all()
+        self.process_events()
+        for pool in (self._store.large, self._store.small):
+            self._source.release_all(pool)
+
+    @property
+    def active_bytes(self) -> int:
+        """Bytes of blocks that are allocated, or freed and still in use by a stream."""
+        return self._stats.total.active_bytes.current
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Bytes that the allocator holds."""
+        return self._stats.total.reserved_bytes.current
+
+    @property
+    def in_use(self) -> Mapping[int, Block]:
+        """The blocks of live allocations by their addresses, now and from now on."""
+        return self._store.allocated
+
+    def block_size(self, address: int) -> int:
+        """Bytes of the block of a live allocation.
+
+        Args:
+            address: what `malloc` returned, not 0.
+        """
+        return self._store.allocated[address].size
+
+    @property
+    def allowed_bytes(self) -> int | None:
+        """Bytes that the memory fraction allows, None without one."""
+        return self._source.allowed
+
+    def free_blocks(self) -> list[FreeBlock]:
+        """The blocks that are kept for later requests, without those that have no memory."""
+        pools = (self._store.small, self._store.large)
+        return [
+            FreeBlock(block.size, block.stream)
+            for pool in pools
+            for block in pool.free_blocks()
+            if block.mapped
+        ]
+
+    @property
+    def settings(self) -> AllocatorSettings:
+        """How it works."""
+        return self._settings
+
+    def change_settings(self, settings: AllocatorSettings) -> None:
+        """Work by other settings from now on.
+
+        What is there stays as it is: the limit that the memory fraction set, expandable blocks
+        (which serve no request while segments do not expand), and the ``max_split_size`` that the
+        statistics show.
+
+        Args:
+            settings: how to work.
+        """
+        self._settings = settings
+        self._store.settings = settings
+        self._source.settings = settings
+        self._rounds_to_512 = not any(settings.roundup_power2_divisions)
+
+    @property
+    def memory_fraction(self) -> float:
+        """Share of the card that may be used."""
+        return self._source.memory_fraction
+
+    def set_memory_fraction(self, fraction: float) -> None:
+        """Limit what may be used to a share of the card.
+
+        Args:
+            fraction: from 0 to 1; 1 sets no limit.
+
+        Raises:
+            UsageError: the fraction is not in that range.
+        """
+        self._source.memory_fraction = fraction
+
+    def observe(self, observer: Observer) -> None:
+        """Call an observer with every event from now on, next to those that are called already.
+
+        Args:
+            observer: takes the action, the address, the size and the stream, as
+                ``AllocatorEvents`` says.
+        """
+        self._told.add(observer)
+
+    def stop_observing(self, observer: Observer) -> None:
+        """Call an observer no more.
+
+        Args:
+            observer: what `observe` took; another does nothing.
+        """
+        self._told.remove(observer)
+
+    def blocks_in_use(self) -> Iterator[tuple[int, int, int]]:
+        """Address, size and bytes requested of every active block."""
+        for block in (*self._store.allocated.values(), *self._events.pending_blocks()):
+            yield block.address, block.size, block.requested_size
+
+    def follow(self, make: Callable[[list[tuple[int, int, int]]], Observer]) -> None:
+        """Call an observer that begins with what is in use, before all others.
+
+        Args:
+            make: makes it of address, size and bytes requested of every active block.
+        """
+        self._told.add(make(list(self.blocks_in_use())), first=True)
+
+    def memory_stats(self) -> dict[str, Any]:
+        """Return the counters nested as ``torch.cuda.memory_stats_as_nested_dict()`` does."""
+        return self._stats.as_nested_dict()
+
+    def reset_peak_stats(self) -> None:
+        """Set every peak to the current value."""
+        self._stats.reset_peaks()
+
+    def reset_accumulated_stats(self) -> None:
+        """Set what was allocated and freed, and the event counters, to zero."""
+        self._stats.reset_accumulated()
+
+    def restore_peaks(self, peaks: Mapping[str, Any]) -> None:
+        """Set the peaks to those of an earlier `memory_stats()`, never below what is now."""
+        self._stats.restore_peaks(peaks)
+
+    def snapshot(self) -> list[dict[str, Any]]:
+        """Return the segments and their blocks as ``torch.cuda.memory_snapshot()`` does."""
+        active = self._stats.total.active_bytes.current
+        self._told.tell("snapshot", 0, active, 0)
+        return self.segments()
+
+    def segments(self) -> list[dict[str, Any]]:
+        """The same as `snapshot`, of which no observer is told."""
+        blocks = [
+            *self._store.small.free_blocks(),
+            *self._store.large.free_blocks(),
+            *self._store.allocated.values(),
+            *self._events.pending_blocks(),
+        ]
+        return segments_of(blocks, self.device)
+
+    def adopt_segment(
+        self, address: int, stream: int, blocks: list[tuple[int, int | None]], *, is_small: bool
+    ) -> None:
+        """Take over a segment that exists already, as a recording shows it.
+
+        Args:
+            address: where it begins.
+            stream: that it serves.
+            blocks: from the first to the last, the size of each and the size requested, both in
+                bytes, None for a free one.
+            is_small: whether it belongs to the small pool.
+        """
+        pool = self._store.small if is_small else self._store.large
+        registration = self._source.register(pool, sum(size for size, _ in blocks))
+        self._store.adopt(pool, address, stream, blocks, registration)
+        self.ever_allocated = True
+
+    def adopt_expandable_segment(
+        self,
+        address: int,
+        stream: int,
+        ranges: list[tuple[int, list[tuple[int, int | None]]]],
+        *,
+        is_small: bool,
+    ) -> None:
+        """Take over an expandable segment that exists already, as a recording shows it.
+
+        Args:
+            address: where it begins.
+            stream: that it serves.
+            ranges: of pages with memory, by address: where each begins, and its blocks as
+                `adopt_segment` takes them.
+            is_small: whether it belongs to the small pool.
+        """
+        pool = self._store.small if is_small else self._store.large
+        segment, registration = self._source.adopt_expandable(pool, address)
+        end, before = address, None
+        for start, blocks in ranges:
+            before = self._store.adopt_unmapped(
+                pool, end, start - end, stream, registration, segment, before
+            )
+            before = self._store.adopt(pool, start, stream, blocks, registration, segment, before)
+            end = start + sum(size for size, _ in blocks)
+            self._source.count_mapped(pool, end - start)
+        size = segment.address + segment.size - end
+        self._store.adopt_unmapped(pool, end, size, stream, registration, segment, before)
+        self.ever_allocated = True

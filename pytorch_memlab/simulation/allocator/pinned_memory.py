@@ -1,0 +1,81 @@
+"""PyTorch's allocator of pinned memory: sizes are powers of two, and blocks are used again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from .stats import Stat
+
+_STATS = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
+
+
+class PinnedMemory:
+    """What the caching host allocator owns and has handed out.
+
+    How long CUDA takes for it is not simulated: all times are 0.
+    """
+
+    def __init__(self) -> None:
+        self._free: Counter[int] = Counter()
+        self._stats = {name: Stat() for name in _STATS}
+
+    def take(self, nbytes: int) -> int:
+        """Hand a block out.
+
+        Args:
+            nbytes: bytes requested.
+
+        Returns:
+            the size of the block in bytes, 0 for no bytes.
+        """
+        if not nbytes:
+            return 0
+        size = 1 << (nbytes - 1).bit_length()
+        if self._free[size]:
+            self._free[size] -= 1
+        else:
+            self._stats["allocations"].increase(1)
+            self._stats["allocated_bytes"].increase(size)
+        self._stats["active_requests"].increase(1)
+        self._stats["active_bytes"].increase(size)
+        return size
+
+    def give_back(self, size: int) -> None:
+        """Keep a block of `size` bytes for the next request."""
+        if size:
+            self._free[size] += 1
+            self._stats["active_requests"].decrease(1)
+            self._stats["active_bytes"].decrease(size)
+
+    def empty_cache(self) -> None:
+        """Give the blocks back that nobody uses."""
+        free, self._free = self._free, Counter()
+        for size, count in free.items():
+            self._stats["allocations"].decrease(count)
+            self._stats["allocated_bytes"].decrease(size * count)
+
+    def stats(self) -> dict[str, Any]:
+        """What ``torch.cuda.host_memory_stats_as_nested_dict()`` returns."""
+        blocks = self._stats["allocations"]
+        return {
+            **{name: stat.as_dict() for name, stat in self._stats.items()},
+            "num_host_alloc": blocks.allocated,
+            "num_host_free": blocks.freed,
+            "host_alloc_time": _no_time(blocks.allocated),
+            "host_free_time": _no_time(blocks.freed),
+        }
+
+    def reset_peaks(self) -> None:
+        """Set every peak to the current value."""
+        for stat in self._stats.values():
+            stat.peak = stat.current
+
+    def reset_accumulated(self) -> None:
+        """Set what was allocated and freed to zero."""
+        for stat in self._stats.values():
+            stat.allocated = stat.freed = 0
+
+
+def _no_time(count: int) -> dict[str, int]:
+    return {"total": 0, "max": 0, "min": 0, "count": count, "avg": 0}

@@ -1,0 +1,222 @@
+"""The counters that ``torch.cuda.memory_stats()`` shows, with their reset rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...memory_fields import GROUPS
+
+
+class Stat:
+    """One statistic of one pool: what it is now, its peak, and all that came and went."""
+
+    __slots__ = ("allocated", "current", "freed", "peak")
+
+    def __init__(self) -> None:
+        self.current = 0
+        self.peak = 0
+        self.allocated = 0
+        self.freed = 0
+
+    def increase(self, amount: int) -> None:
+        """Count `amount` (bytes or blocks) in; the peak follows."""
+        self.current = current = self.current + amount
+        self.allocated += amount
+        if current > self.peak:
+            self.peak = current
+
+    def decrease(self, amount: int) -> None:
+        """Count `amount` (bytes or blocks) out."""
+        self.current -= amount
+        self.freed += amount
+
+    def change(self, amount: int) -> None:
+        """Count a net change of either sign."""
+        self.current = current = self.current + amount
+        if amount > 0:
+            self.allocated += amount
+            if current > self.peak:
+                self.peak = current
+        else:
+            self.freed -= amount
+
+    def as_dict(self) -> dict[str, int]:
+        """Return the four metrics as torch names them."""
+        return {
+            "current": self.current,
+            "peak": self.peak,
+            "allocated": self.allocated,
+            "freed": self.freed,
+        }
+
+
+class PoolStats:
+    """The nine statistics of one pool, or of both pools together."""
+
+    __slots__ = GROUPS
+
+    def __init__(self) -> None:
+        self.allocation = Stat()
+        self.segment = Stat()
+        self.active = Stat()
+        self.inactive_split = Stat()
+        self.allocated_bytes = Stat()
+        self.reserved_bytes = Stat()
+        self.active_bytes = Stat()
+        self.inactive_split_bytes = Stat()
+        self.requested_bytes = Stat()
+
+    # Each allocation and each free comes here for its pool and for both pools together. Calls of
+    # `Stat.increase` and `Stat.decrease` would take as long as the rest of the allocator.
+
+    def block_allocated(self, size: int, requested_size: int) -> None:
+        """Count a block of `size` bytes handed out for a request of `requested_size` bytes."""
+        for stat in (self.allocation, self.active):
+            stat.current = current = stat.current + 1
+            stat.allocated += 1
+            if current > stat.peak:
+                stat.peak = current
+        for stat in (self.allocated_bytes, self.active_bytes):
+            stat.current = current = stat.current + size
+            stat.allocated += size
+            if current > stat.peak:
+                stat.peak = current
+        stat = self.requested_bytes
+        stat.current = current = stat.current + requested_size
+        stat.allocated += requested_size
+        if current > stat.peak:
+            stat.peak = current
+
+    def free_requested(self, size: int) -> None:
+        """Count that the program gave a block of `size` bytes back."""
+        stat = self.allocation
+        stat.current -= 1
+        stat.freed += 1
+        stat = self.allocated_bytes
+        stat.current -= size
+        stat.freed += size
+
+    def free_completed(self, size: int, requested_size: int) -> None:
+        """Count that a block of `size` bytes can be used again."""
+        stat = self.active
+        stat.current -= 1
+        stat.freed += 1
+        stat = self.active_bytes
+        stat.current -= size
+        stat.freed += size
+        stat = self.requested_bytes
+        stat.current -= requested_size
+        stat.freed += requested_size
+
+    def inactive_split_changed(self, blocks: int, size: int) -> None:
+        """Count a net change of free blocks that are parts of a larger segment."""
+        if blocks:
+            self.inactive_split.change(blocks)
+        self.inactive_split_bytes.change(size)
+
+
+class DeviceStats:
+    """All statistics of one device."""
+
+    def __init__(self) -> None:
+        self.max_split_size = -1
+        self.total = PoolStats()
+        self.small_pool = PoolStats()
+        self.large_pool = PoolStats()
+        self.oversize_allocations = Stat()
+        self.oversize_segments = Stat()
+        self.num_alloc_retries = 0
+        self.num_ooms = 0
+        self.num_sync_all_streams = 0
+        self.num_device_alloc = 0
+        self.num_device_free = 0
+        self.num_oom_rejections = 0
+        self._stats = self._all_stats()
+
+    def show_max_split_size(self, size: int) -> None:
+        """Show a setting as torch does, as a signed 64-bit number (-1: no limit).
+
+        Args:
+            size: blocks of this many bytes and more are not split.
+        """
+        self.max_split_size = size - 2**64 if size >= 2**63 else size
+
+    def as_nested_dict(self) -> dict[str, Any]:
+        """Return what ``torch.cuda.memory_stats_as_nested_dict()`` returns, keys in its order.
+
+        There are no private pools, so ``reserved_bytes_by_private_pools`` is empty.
+        """
+        total, small, large = self.total, self.small_pool, self.large_pool
+        return {
+            "num_alloc_retries": self.num_alloc_retries,
+            "num_ooms": self.num_ooms,
+            "max_split_size": self.max_split_size,
+            "num_sync_all_streams": self.num_sync_all_streams,
+            "num_device_alloc": self.num_device_alloc,
+            "num_device_free": self.num_device_free,
+            "num_oom_rejections": self.num_oom_rejections,
+            "allocation": _by_pool(total.allocation, small.allocation, large.allocation),
+            "segment": _by_pool(total.segment, small.segment, large.segment),
+            "active": _by_pool(total.active, small.active, large.active),
+            "inactive_split": _by_pool(
+                total.inactive_split, small.inactive_split, large.inactive_split
+            ),
+            "allocated_bytes": _by_pool(
+                total.allocated_bytes, small.allocated_bytes, large.allocated_bytes
+            ),
+            "reserved_bytes": _by_pool(
+                total.reserved_bytes, small.reserved_bytes, large.reserved_bytes
+            ),
+            "reserved_bytes_by_private_pools": {},
+            "active_bytes": _by_pool(total.active_bytes, small.active_bytes, large.active_bytes),
+            "inactive_split_bytes": _by_pool(
+                total.inactive_split_bytes, small.inactive_split_bytes, large.inactive_split_bytes
+            ),
+            "requested_bytes": _by_pool(
+                total.requested_bytes, small.requested_bytes, large.requested_bytes
+            ),
+            "oversize_allocations": self.oversize_allocations.as_dict(),
+            "oversize_segments": self.oversize_segments.as_dict(),
+        }
+
+    def reset_peaks(self) -> None:
+        """Set every peak to the current value."""
+        for stat in self._stats.values():
+            stat.peak = stat.current
+
+    def reset_accumulated(self) -> None:
+        """Set what was allocated and freed, and the event counters, to zero."""
+        for stat in self._stats.values():
+            stat.allocated = stat.freed = 0
+        self.num_alloc_retries = 0
+        self.num_ooms = 0
+        self.num_sync_all_streams = 0
+        self.num_device_alloc = 0
+        self.num_device_free = 0
+        self.num_oom_rejections = 0
+
+    def restore_peaks(self, peaks: Mapping[str, Any]) -> None:
+        """Set every peak to the one in `peaks`, or to the current value where that is more.
+
+        Args:
+            peaks: nested as `as_nested_dict` returns it; what it lacks stays as it is.
+        """
+        for path, stat in self._stats.items():
+            saved: Any = peaks
+            for key in path:
+                saved = saved.get(key, {})
+            if "peak" in saved:
+                stat.peak = max(stat.current, saved["peak"])
+
+    def _all_stats(self) -> dict[tuple[str, ...], Stat]:
+        pools = {"all": self.total, "small_pool": self.small_pool, "large_pool": self.large_pool}
+        return {
+            **{(g, name): getattr(pool, g) for g in GROUPS for name, pool in pools.items()},
+            ("oversize_allocations",): self.oversize_allocations,
+            ("oversize_segments",): self.oversize_segments,
+        }
+
+
+def _by_pool(total: Stat, small: Stat, large: Stat) -> dict[str, dict[str, int]]:
+    return {"all": total.as_dict(), "small_pool": small.as_dict(), "large_pool": large.as_dict()}

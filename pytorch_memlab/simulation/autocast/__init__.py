@@ -1,0 +1,1 @@
+"""``torch.autocast("cuda")``: lists, casts and the cache of casts."""

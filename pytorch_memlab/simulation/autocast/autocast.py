@@ -1,0 +1,190 @@
+"""``torch.autocast("cuda")``: CUDA's lists of casts, for the tensors of simulated GPUs.
+
+PyTorch's own ``autocast`` runs unchanged: it puts the thread's state where C++ keeps it. C++ asks
+the autocast of CUDA for tensors of CUDA only, and sees none; so in each simulated thread every op
+asks it, and its kernels are replaced by those here, which cast what lives on a simulated GPU.
+They stand above autograd, as CUDA's do: a cast is a node of the graph, and an op inside a
+composite one is cast like one that the program calls.
+"""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ..dispatch.output_devices import tensors_in
+from ..ops.cuda_dispatch import choice_of
+from .casts import cache, call_with_casts, casts_serve_training, is_eligible, is_on_gpu, widest
+from .cudnn_rnn import with_flat_casts
+from .lists import (
+    BANNED,
+    FP32,
+    FP32_APPEND_DTYPE,
+    FP32_SET_OPT_DTYPE,
+    LOWER_PRECISION,
+    PROMOTE,
+    RECURRENT,
+    RECURRENT_COMPOSITE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
+
+    from ..._common.patches import Patches
+
+_KEY: Final = torch._C.DispatchKey.AutocastCUDA
+_THIS: Final = torch._C.DispatchKeySet(_KEY)
+_WITH_HOST: Final = _THIS.add(torch._C.DispatchKey.AutocastCPU)
+_exclude: Final = torch._C._ExcludeDispatchKeyGuard
+_get_dtype = torch.get_autocast_dtype
+
+
+_installed: list[torch.library.Library] = []
+
+
+def install(patches: Patches, exits: ExitStack) -> None:
+    """Put CUDA's lists in force in simulated threads.
+
+    A simulation inside another finds them in force, and leaves them so.
+
+    Args:
+        patches: who puts ``torch.clear_autocast_cache`` back.
+        exits: takes the lists out of force.
+    """
+    if _installed:
+        return
+    casts_serve_training()  # asked before a simulated thread's modes see its ops
+    clear = torch.clear_autocast_cache
+
+    def clear_both() -> None:
+        clear()
+        cache.clear()
+
+    patches.set(torch, "clear_autocast_cache", clear_both)
+    exits.callback(_uninstall)
+    library = torch.library.Library("aten", "IMPL", "AutocastCUDA")
+    _installed.append(library)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name, make in _policies():
+            if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):
+                library.impl(name, make(_overload(name)))
+        for name in RECURRENT:
+            op = _overload(name)
+            library.impl(name, _kernel(op, with_flat_casts(op)))
+        for name in RECURRENT_COMPOSITE:
+            library.impl(name, choice_of(_overload(name)))
+
+
+def _uninstall() -> None:
+    while _installed:
+        _installed.pop()._destroy()
+    cache.clear()
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """Let every op of this thread ask the autocast of CUDA, while a program turns it on."""
+    before = torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
+    torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_included(_KEY, before)
+
+
+def _policies() -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    for names, make in (
+        (LOWER_PRECISION, _lower_precision),
+        (FP32, _fp32),
+        (FP32_SET_OPT_DTYPE, _fp32_set_opt_dtype),
+        (FP32_APPEND_DTYPE, _fp32_append_dtype),
+        (PROMOTE, _promote),
+        (BANNED, _banned),
+    ):
+        for name in names:
+            yield name, make
+
+
+def _overload(name: str) -> Any:
+    packet, _, overload = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default")
+
+
+def _lower_precision(op: Any) -> Any:
+    def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return call_with_casts(op, _get_dtype("cuda"), args, kwargs)
+
+    return _kernel(op, cast)
+
+
+def _fp32(op: Any) -> Any:
+    def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return call_with_casts(op, torch.float32, args, kwargs)
+
+    return _kernel(op, cast)
+
+
+def _fp32_set_opt_dtype(op: Any) -> Any:
+    [(position, argument)] = [
+        (position, argument)
+        for position, argument in enumerate(op._schema.arguments)
+        if argument.name == "dtype"
+    ]
+
+    def set_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        given = args[position] if len(args) > position else kwargs.get("dtype")
+        if given is not None or not is_eligible(args[0]):
+            return op(*args, **kwargs)
+        if argument.kwarg_only or len(args) <= position:
+            return op(*args, **{**kwargs, "dtype": torch.float32})
+        return op(*args[:position], torch.float32, *args[position + 1 :], **kwargs)
+
+    return _kernel(op, set_dtype)
+
+
+def _fp32_append_dtype(op: Any) -> Any:
+    name = op._schema.name.removeprefix("aten::")
+    with_dtype = _overload(FP32_APPEND_DTYPE[f"{name}.{op._schema.overload_name}"])
+    defaults = [argument.default_value for argument in op._schema.arguments]
+
+    def append(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        dtype = torch.float32 if is_eligible(args[0]) else args[0].dtype
+        return with_dtype(*args, *defaults[len(args) :], **kwargs, dtype=dtype)
+
+    return _kernel(op, append)
+
+
+def _promote(op: Any) -> Any:
+    def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return call_with_casts(op, widest(args, kwargs), args, kwargs)
+
+    return _kernel(op, cast)
+
+
+def _banned(op: Any) -> Any:
+    name = op._schema.name.removeprefix("aten::")
+
+    def refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        raise RuntimeError(
+            f"torch.nn.functional.{name} is unsafe to autocast, and CUDA refuses it: "
+            f"use {name}_with_logits on what comes before the sigmoid"
+        )
+
+    return _kernel(op, refuse)
+
+
+def _kernel(op: Any, on_gpu: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            if not any(is_on_gpu(tensor) for tensor in tensors_in(args, kwargs)):
+                with _exclude(_THIS):
+                    return op(*args, **kwargs)
+            with _exclude(_WITH_HOST):
+                return on_gpu(args, kwargs)
+
+    return kernel

@@ -1,0 +1,1 @@
+"""Processes that a simulated program starts are simulated too."""

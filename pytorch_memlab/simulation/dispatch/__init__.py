@@ -1,0 +1,1 @@
+"""The dispatch mode and the function mode, output devices, transfers, gradient accumulation."""

@@ -1,0 +1,129 @@
+"""Backward runs where forward ran: on the stream of each node's forward op, and on its GPU.
+
+Autograd numbers its nodes in the order in which they are made. So a thread that writes down at
+which number it changed streams knows the stream of every node that it made.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
+
+_NO_NUMBER = 2**64 - 1
+"""Number of a node that accumulates a gradient: it goes on where the node before it ran."""
+
+_MOST_CHANGES = 2**14
+"""What a thread remembers; nodes of a graph that is older are taken to be on default streams."""
+
+_current_node = torch._C._current_autograd_node
+_next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
+
+
+class StreamChanges:
+    """The streams that one thread uses, and used when it made each node."""
+
+    def __init__(self) -> None:
+        self.current: dict[int, int] = {}
+        self._numbers: list[int] = []
+        self._streams: list[dict[int, int]] = []
+        self._node: int | None = None
+        self.any_change = False
+        """Whether the thread ever used a stream beside the default ones."""
+
+    def use(self, index: int, stream: int) -> None:
+        """Use a stream of a GPU from now on.
+
+        Args:
+            index: of the GPU.
+            stream: its id.
+        """
+        if self.current.get(index, 0) == stream:
+            return
+        self.any_change = True
+        self.current = {**self.current, index: stream}
+        number = _next_number()
+        if self._numbers and self._numbers[-1] == number:
+            self._streams[-1] = self.current
+            return
+        self._numbers.append(number)
+        self._streams.append(self.current)
+        if len(self._numbers) > _MOST_CHANGES:
+            del self._numbers[: _MOST_CHANGES // 2]
+            del self._streams[: _MOST_CHANGES // 2]
+
+    def of_new_node(self) -> dict[int, int] | None:
+        """The streams of the node that begins to run; None if no other node than before runs."""
+        node: Any = _current_node()
+        if node is None:
+            return None
+        number = node._sequence_nr()
+        if number in (self._node, _NO_NUMBER):
+            return None
+        self._node = number
+        position = bisect_right(self._numbers, number)
+        return self._streams[position - 1] if position else {}
+
+    def begin_backward(self) -> int | None:
+        """Forget which node runs, for a backward pass that begins; return it for `end_backward`."""
+        node, self._node = self._node, None
+        return node
+
+    def end_backward(self, node: int | None) -> None:
+        """Remember the node in which a backward pass that ended was begun."""
+        self._node = node
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Give the caller of a backward pass its streams back, and custom functions their GPU.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts the originals back.
+    """
+    name = "_engine_run_backward"
+    patches.set(torch.autograd, name, _giving_streams_back(machine, vars(torch.autograd)[name]))
+    if len(machine.gpus) > 1:
+        function: Any = torch.autograd.function.BackwardCFunction
+        for name in ("apply", "apply_boxed"):
+            if hasattr(function, name):
+                patches.set(function, name, _on_its_gpu(machine, getattr(function, name)))
+
+
+def _giving_streams_back(machine: Machine, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        changes = machine.thread.streams
+        streams, node = changes.current, changes.begin_backward()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            machine.use_streams(streams)
+            changes.end_backward(node)
+
+    return run_backward
+
+
+def _on_its_gpu(machine: Machine, apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def apply_there(self: Any, *gradients: Any) -> Any:
+        tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
+        place = machine.place_of(tensors[0]) if tensors else -1
+        thread = machine.thread
+        before = thread.device
+        if place >= 0:
+            thread.device = place
+        try:
+            return apply(self, *gradients)
+        finally:
+            thread.device = before
+
+    return apply_there

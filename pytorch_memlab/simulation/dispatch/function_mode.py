@@ -1,0 +1,75 @@
+"""Above autograd: which call of the program an op belongs to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._ops import HigherOrderOperator, OpOverload
+from torch.overrides import TorchFunctionMode
+
+from ..torch_api.device import make_device
+from . import fake_tensors, higher_order
+from .traceback_frames import let_go
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..machine.machine import Machine
+
+
+class CallMode(TorchFunctionMode):
+    """Remembers the arguments of the call that the program makes while it runs.
+
+    Args:
+        machine: whose threads these are.
+        replacements: functions that need another implementation, for programs that hold the
+            original under a name of their own.
+    """
+
+    def __init__(
+        self, machine: Machine, replacements: Mapping[Callable[..., Any], Callable[..., Any]]
+    ) -> None:
+        super().__init__()
+        self._machine = machine
+        self._thread = machine.thread
+        self._replacements: dict[Any, Any] = {**replacements, torch.device: make_device}
+
+    def __torch_function__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        """Run one call."""
+        kwargs = kwargs or {}
+        if type(kwargs.get("device")) is int and func is not torch.device:
+            kwargs["device"] = make_device(kwargs["device"])
+        if isinstance(func, HigherOrderOperator):
+            args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
+        if fake_tensors.are_on():
+            fake_tensors.check(args, kwargs)
+        thread = self._thread
+        outer = thread.call
+        if type(func) is not OpOverload or not _belongs_to_another(outer, args):
+            thread.call = (args, kwargs)
+        try:
+            return self._replacements.get(func, func)(*args, **kwargs)
+        except BaseException as error:
+            let_go(error)
+            del args, kwargs
+            raise
+        finally:
+            thread.call = outer
+            del outer
+
+
+def _belongs_to_another(outer: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a class of tensors passes on an op of a call that is under way, or of autograd's.
+
+    C++ filled in the op's device then: that of its tensors, which it takes for tensors of the CPU.
+    """
+    if outer is None and torch._C._current_autograd_node() is None:
+        return False
+    return any(isinstance(value, torch.Tensor) for value in args)

@@ -1,0 +1,194 @@
+"""Backward passes write in place where the simulation's presence makes PyTorch make copies.
+
+PyTorch takes tensors under a dispatch mode for tensors of unknown classes: the engine then adds
+two gradients into a third (``torch/csrc/autograd/input_buffer.cpp``), and some formulas fill a copy
+of the zeros that they just made, or multiply into a new tensor (``isTensorSubclassLike`` in
+``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native``). On a GPU these write in
+place, and the results are the same; so these calls are turned back. Other formulas call the same
+ops and mean the copy, because they read the first operand again: those of ``index_reduce`` and
+``scatter_reduce`` do. So the node decides.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..ops.layout import is_dense
+
+_aten = torch.ops.aten
+_untyped_storage = torch._C.TensorBase.untyped_storage
+_HAS_USE_COUNT = hasattr(torch._C.TensorBase, "_use_count")
+
+
+IN_PLACE: dict[Any, Any] = {
+    _aten.add.Tensor: _aten.add_.Tensor,
+    _aten.sub.Tensor: _aten.sub_.Tensor,
+    _aten.mul.Tensor: _aten.mul_.Tensor,
+    _aten.logical_and.default: _aten.logical_and_.default,
+    _aten.logical_or.default: _aten.logical_or_.default,
+    _aten.scatter.src: _aten.scatter_.src,
+    _aten.scatter_add.default: _aten.scatter_add_.default,
+    _aten.index_put.default: _aten._index_put_impl_.default,
+    _aten.index_add.default: _aten.index_add_.default,
+    _aten.index_fill.int_Tensor: _aten.index_fill_.int_Tensor,
+    _aten.put.default: _aten.put_.default,
+}
+"""Ops that backward passes call out of place under a dispatch mode, and what a GPU runs."""
+
+_SELECTS = frozenset({_aten.scatter.src})
+_FINDS_EQUALS = frozenset({_aten.scatter.src, _aten.logical_and.default})
+_ADDS = frozenset({_aten.scatter_add.default})
+_MULTIPLIES = frozenset({_aten.sub.Tensor, _aten.mul.Tensor})
+
+_FORMULAS: dict[str, frozenset[Any]] = {
+    "ClampBackward": frozenset({_aten.logical_and.default, _aten.logical_or.default}),
+    "MaxBackward": _FINDS_EQUALS,
+    "MinBackward": _FINDS_EQUALS,
+    "MedianBackward": _FINDS_EQUALS,
+    "NanmedianBackward": _FINDS_EQUALS,
+    "ModeBackward": _SELECTS,
+    "KthvalueBackward": _SELECTS,
+    "SortBackward": _SELECTS,
+    "TopkBackward": _SELECTS,
+    "GatherBackward": _ADDS,
+    "CummaxBackward": _ADDS,
+    "CumminBackward": _ADDS,
+    "IndexBackward": frozenset({_aten.index_put.default}),
+    "IndexSelectBackward": frozenset({_aten.index_add.default}),
+    "TakeBackward": frozenset({_aten.put.default}),
+    "TraceBackward": frozenset({_aten.index_fill.int_Tensor}),
+    "BinaryCrossEntropyBackward": _MULTIPLIES,
+    "BinaryCrossEntropyWithLogitsBackward": _MULTIPLIES,
+}
+"""Nodes whose formulas write into what they made, by their names without a number, and by which
+ops."""
+
+
+class _FirstSum(TorchDispatchMode):
+    """Counts the references to the first gradient that the engine adds another one to."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts: tuple[int, int, int] = (0, 0, 0)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is _aten.add.Tensor:
+            self.counts = _counts(args)
+        return func(*args, **(kwargs or {}))
+
+
+@functools.cache
+def _unshared_counts() -> tuple[int, int, int]:
+    """Reference counts of a gradient that nobody but the engine holds, as a mode sees it."""
+    mode = _FirstSum()
+    with torch.inference_mode(False), torch.enable_grad():
+        leaf = torch.ones(1, device="cpu", requires_grad=True)
+        with mode:
+            torch.autograd.grad(leaf * leaf, leaf)
+    return mode.counts
+
+
+def _counts(args: tuple[Any, ...]) -> tuple[int, int, int]:
+    first = args[0]
+    return (
+        sys.getrefcount(first),
+        first._use_count() if _HAS_USE_COUNT else 0,
+        torch._C._storage_Use_Count(_untyped_storage(first)._cdata),
+    )
+
+
+class GradientFlow(threading.local):
+    """Which autograd node this thread runs, and which storages were made in it."""
+
+    def __init__(self) -> None:
+        self._unshared = _unshared_counts()
+        self._node: tuple[int, int] | None = None
+        self._made: set[int] = set()
+
+    def enter(self, node: Any) -> None:
+        """An op of a node begins.
+
+        Args:
+            node: of the autograd graph.
+        """
+        key = (id(node), node._sequence_nr())
+        if key != self._node:
+            self._node = key
+            self._made.clear()
+
+    def made(self, storage: int) -> None:
+        """An op of the node made a storage.
+
+        Args:
+            storage: its ``_cdata``.
+        """
+        self._made.add(storage)
+
+    def instead(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
+        """What a GPU runs in a backward pass instead of an op of ``IN_PLACE``.
+
+        Args:
+            node: that runs.
+            op: that is called.
+            args: of the call.
+
+        Returns:
+            the op that writes into the first argument if a GPU does, else the op itself.
+        """
+        if torch.is_grad_enabled() or not (op is _aten.add.Tensor or _writes(node, op)):
+            return op
+        if args[0].layout is not torch.strided:
+            return op
+        references, uses, shares = _counts(args)
+        if (references, shares) != (self._unshared[0], self._unshared[2]):
+            return op
+        is_ours = _untyped_storage(args[0])._cdata in self._made
+        if op is not _aten.add.Tensor:
+            return IN_PLACE[op] if is_ours and _holds_the_result(op, args) else op
+        if uses != self._unshared[1] or not _is_plain_sum(args) or (is_ours and not _joins(node)):
+            return op
+        return IN_PLACE[op]
+
+
+def _writes(node: Any, op: Any) -> bool:
+    """Whether the formula of a node runs an op in place on a GPU."""
+    name: str = node.name().rstrip("0123456789")
+    if op not in _FORMULAS.get(name, ()):
+        return False
+    # The formula of a target's gradient multiplies out of place.
+    return name != "BinaryCrossEntropyWithLogitsBackward" or node.next_functions[1][0] is None
+
+
+def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
+    """Whether the first operand of an elementwise op has its result's shape and dtype."""
+    if op not in _MULTIPLIES:
+        return True
+    first, second = args[:2]
+    shape: torch.Size = torch.broadcast_shapes(first.shape, second.shape)
+    return bool(shape == first.shape and torch.result_type(first, second) == first.dtype)
+
+
+def _is_plain_sum(args: tuple[Any, ...]) -> bool:
+    """Whether a sum is one of two gradients of one input, and the first can hold it."""
+    if len(args) != 2 or not isinstance(args[1], torch.Tensor):
+        return False
+    first, second = args
+    return first.shape == second.shape and first.dtype == second.dtype and is_dense(first)
+
+
+def _joins(node: Any) -> bool:
+    """Whether two results of a node go to the same input of another."""
+    targets = [edge for edge in node.next_functions if edge[0] is not None]
+    return len(set(targets)) < len(targets)

@@ -1,0 +1,100 @@
+"""Ops that take functions (``torch.cond``, ``flex_attention``): what those call is placed too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import DispatchKey
+from torch.utils._pytree import tree_leaves
+
+from ..torch_api import flex_attention, fused_flex_attention
+from ..torch_api.unsupported import refuse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+
+    from ..machine.machine import Machine
+
+_NEVER = frozenset({"scan", "map_impl", "strict_mode"})
+"""Those that refuse to run under a mode such as ours."""
+
+_NOT_TRACED = frozenset({"triton_kernel_wrapper_mutation", "triton_kernel_wrapper_functional"})
+"""Those of which autograd knows nothing."""
+
+
+def prepare(
+    machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Refuse what would fail deep inside PyTorch, or end the process.
+
+    For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in a
+    build without CUDA knows nothing.
+
+    Args:
+        machine: the simulated machine.
+        op: a ``torch._ops.HigherOrderOperator``.
+        args: its arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        the arguments and keyword arguments that it runs with.
+
+    Raises:
+        UnsupportedCUDACallError: it cannot be simulated, or not with gradients.
+    """
+    name: str = op.name()
+    if name in _NEVER:
+        refuse(name)()
+    if not torch.is_grad_enabled() or name in _NOT_TRACED:
+        return args, kwargs
+    if name == "flex_attention" and flex_attention.has_gradients(op):
+        return flex_attention.with_captured(machine, op, args, kwargs)
+    leaves = tree_leaves((args, kwargs))
+    if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
+        refuse(f"{name} with gradients")()
+    return args, kwargs
+
+
+def run(
+    op: Any,
+    mode: AbstractContextManager[Any],
+    machine: Machine,
+    estimated: fused_flex_attention.Estimated,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:
+    """Run one on the host, as outside of ``torch.compile``.
+
+    Args:
+        op: a ``torch._ops.HigherOrderOperator``.
+        mode: places what the ops inside make.
+        machine: the simulated machine.
+        estimated: notes that an op on a GPU took so many bytes, by an estimate.
+        args: its arguments.
+        kwargs: its keyword arguments.
+
+    Returns:
+        what it returns.
+    """
+    with mode:
+        if fused_flex_attention.is_fused(args):
+            return fused_flex_attention.run(machine, estimated, op, args)
+        instead = _INSTEAD.get(op.name())
+        if instead is not None:
+            return instead(*args, **kwargs)
+        return op.dispatch(DispatchKey.CPU, *args, **kwargs)
+
+
+def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    return true_fn(*operands) if pred else false_fn(*operands)
+
+
+def _drawn(_start: Any, _end: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Random numbers are the host's: they have no offset that moves by rank."""
+    return op(*args, **kwargs)
+
+
+_INSTEAD: dict[str, Callable[..., Any]] = {"cond": _branch, "run_dtensor_rng_op": _drawn}
+"""What stands for implementations that a host cannot run."""

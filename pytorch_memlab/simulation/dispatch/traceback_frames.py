@@ -1,0 +1,70 @@
+"""What an exception holds of the simulation on its way out: nothing, as it leaves C++."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from ...errors import MemlabError
+from ...program_lines import is_of_program
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+_EXPECTED = (RuntimeError, MemlabError)
+"""What the simulation raises as CUDA does, or by its own name; other errors may be mistakes."""
+
+_OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def let_go(error: BaseException) -> None:
+    """Drop what the simulation's own frames hold that an exception has passed through.
+
+    A traceback keeps the frames that it names, and with them the tensors that they work on. On CUDA
+    these frames are C++'s, which are gone once they are left. Frames of the program and of torch
+    keep what they hold, as on CUDA. The traceback does not name these frames either, nor what they
+    called: what the user wants to see is the own line that failed. Only where the simulation itself
+    may be wrong do they stay.
+
+    Args:
+        error: that is on its way; the frame that handles it must let go by itself.
+    """
+    places = list(_places(error))
+    ours = [_is_ours(place) for place in places]
+    for place, is_ours in zip(places, ours, strict=True):
+        if is_ours:
+            with suppress(RuntimeError):  # it runs still
+                place.tb_frame.clear()
+    if any(ours) and (not ours[-1] or isinstance(error, _EXPECTED)):
+        error.__traceback__ = _joined(_without_internals(places, ours))
+
+
+def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[TracebackType]:
+    """Neither own frames, nor those of torch that these called and that called no program."""
+    end = len(places)
+    while end and not is_of_program(places[end - 1].tb_frame.f_code.co_filename):
+        end -= 1
+    first_own = ours.index(True, end) if True in ours[end:] else len(places)
+    kept = zip(places[:first_own], ours[:first_own], strict=True)
+    return [place for place, is_ours in kept if not is_ours]
+
+
+def _joined(places: list[TracebackType]) -> TracebackType | None:
+    following = None
+    for place in reversed(places):
+        place.tb_next = following
+        following = place
+    return following
+
+
+def _places(error: BaseException) -> Iterator[TracebackType]:
+    place = error.__traceback__
+    while place is not None:
+        yield place
+        place = place.tb_next
+
+
+def _is_ours(place: TracebackType) -> bool:
+    return place.tb_frame.f_code.co_filename.startswith(_OURS)

@@ -1,0 +1,93 @@
+"""Copies between the host and simulated GPUs, with gradients that travel back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...storages import storages_of
+from ..machine.machine import HOST
+
+if TYPE_CHECKING:
+    from ..machine.machine import Machine
+
+_to = torch._C.TensorBase.to
+
+
+class _Transfer(torch.autograd.Function):
+    """A copy to another device; its gradient goes back to where the input was."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, tensor: torch.Tensor, machine: Machine, target: int, options: dict[str, Any]
+    ) -> torch.Tensor:
+        ctx.machine = machine
+        ctx.source = machine.place_of(tensor)
+        ctx.target = target
+        ctx.dtype = tensor.dtype
+        return _copy(machine, tensor, target, options)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
+        back = move(ctx.machine, gradient, ctx.source, {"dtype": ctx.dtype})
+        return back, None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_others: None) -> torch.Tensor:
+        return move(ctx.machine, tangent, ctx.target, {})
+
+
+def move(
+    machine: Machine, tensor: torch.Tensor, target: int, options: dict[str, Any]
+) -> torch.Tensor:
+    """A tensor on a device.
+
+    Args:
+        machine: the simulated machine.
+        tensor: on the host or on a GPU.
+        target: index of the GPU, or ``HOST``.
+        options: ``dtype``, ``copy``, ``non_blocking``, ``memory_format`` as those of
+            ``torch.Tensor.to``.
+
+    Returns:
+        the tensor itself if nothing needs to change and no copy is asked for, else a copy.
+    """
+    if machine.place_of(tensor) == target:
+        return _to(tensor, **{"dtype": tensor.dtype, **options})
+    options = {"dtype": tensor.dtype, **options, "copy": True}
+    if torch.is_grad_enabled() and tensor.requires_grad:
+        moved: torch.Tensor = _Transfer.apply(tensor, machine, target, options)  # type: ignore[no-untyped-call]
+        return moved
+    return _copy(machine, tensor, target, options)
+
+
+def _copy(
+    machine: Machine, tensor: torch.Tensor, target: int, options: dict[str, Any]
+) -> torch.Tensor:
+    with machine.thread.making_on(target):
+        copied = _to(tensor, **options)
+    if target == HOST and options.get("non_blocking") and copied.layout is torch.strided:
+        for storage in storages_of(copied):
+            machine.pin(storage)
+    return copied
+
+
+def place_of_device(machine: Machine, device: Any) -> int:
+    """Index that a user's device argument means.
+
+    Args:
+        machine: the simulated machine.
+        device: int, string, ``torch.device``, or None for the current GPU.
+
+    Returns:
+        index of the GPU, or ``HOST``.
+    """
+    if device is None:
+        return machine.gpu(machine.thread.device).index
+    if isinstance(device, int) and not isinstance(device, bool):
+        return machine.gpu(device).index
+    return machine.index_of(torch.device(device))
+
+
+__all__ = ["HOST", "move", "place_of_device"]

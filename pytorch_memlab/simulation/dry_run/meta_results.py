@@ -1,0 +1,167 @@
+"""What an op would return, by its arguments' shapes: its meta kernel says, once per signature."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from ..ops.cuda_only import meta_of
+from ..ops.library_ops import refuse_its_shape
+from ..ops.schema_plan import Plan
+from .meta_corrections import CORRECTIONS
+
+_META = torch.device("meta")
+_shape = vars(torch._C.TensorBase)["shape"].__get__  # parameters without data refuse theirs
+_MOST_SIGNATURES = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A tensor that an op returns.
+
+    Args:
+        size: in elements.
+        stride: in elements.
+        dtype: of its elements.
+        offset: of its first element in its storage.
+        numel: of its storage.
+        argument: position, among the op's tensors, of the one whose storage it shares; -1: none.
+        fresh: number of its new storage, which other results may share.
+        is_whole: it covers its storage from end to end.
+    """
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    offset: int
+    numel: int
+    argument: int
+    fresh: int
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a call returns.
+
+    Args:
+        result: with a ``TensorSpec`` in place of each tensor.
+        sizes: that the tensors written to have after the call; None: those they had.
+    """
+
+    result: Any
+    sizes: tuple[torch.Size, ...] | None
+
+
+_ONLY_WRITES = Outcome(None, None)
+
+
+class MetaResults:
+    """Outcomes of calls, remembered by op and signature."""
+
+    def __init__(self) -> None:
+        self._known: dict[Any, Outcome] = {}
+
+    def of(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+        """What a call returns.
+
+        Args:
+            plan: of the op.
+            func: the op.
+            args: of the call; strided tensors only.
+            kwargs: of the call.
+
+        Returns:
+            the outcome.
+
+        Raises:
+            UnsupportedCUDACallError: the op has no meta kernel.
+        """
+        settings = (torch.get_default_dtype(), torch._C._get_cudnn_enabled())
+        key = (func, settings, *map(_signature, args))
+        if kwargs:
+            key += tuple([(name, _signature(value)) for name, value in kwargs.items()])
+        outcome = self._known.get(key)
+        if outcome is None:
+            if len(self._known) >= _MOST_SIGNATURES:
+                self._known.clear()
+            outcome = self._known[key] = _ask(plan, func, args, kwargs)
+        return outcome
+
+
+def _signature(value: Any) -> Any:
+    """What a result's shape depends on; a float argument decides no shape where a tensor does."""
+    if isinstance(value, torch.Tensor):
+        return value.dtype, _shape(value), value.stride()
+    if isinstance(value, (list, tuple)):
+        return tuple([_signature(one) for one in value])
+    if isinstance(value, torch.Generator):
+        return None
+    # 1, 1.0 and True are equal, and promote differently.
+    return type(value), value
+
+
+def _ask(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+    twins = _Twins()
+    on_meta = [twins.of(value) for value in args]
+    options = {name: twins.of(value) for name, value in kwargs.items()}
+    if "device" in options or plan.is_factory:
+        options["device"] = _META
+    try:
+        result = meta_of(func)(*on_meta, **options)
+    except (NotImplementedError, RuntimeError) as error:
+        if not isinstance(error, NotImplementedError) and "meta" not in str(error):
+            raise
+        if plan.makes_nothing:
+            return _ONLY_WRITES
+        raise refuse_its_shape(func) from error
+    correct = CORRECTIONS.get(plan.name)
+    if correct is not None:
+        result = correct(tuple(on_meta), result)
+    sizes = None
+    if plan.may_resize:
+        written = plan.written_in(tuple(on_meta), options)
+        sizes = tuple(tensor.shape for tensor in written)
+    return Outcome(twins.described(result), sizes)
+
+
+class _Twins:
+    """Tensors on the meta device with the sizes and strides of a call's tensors."""
+
+    def __init__(self) -> None:
+        self._positions: dict[int, int] = {}
+        self._fresh: dict[int, int] = {}
+        self._kept: list[torch.Tensor] = []
+
+    def of(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            twin = torch.empty_strided(
+                _shape(value), value.stride(), dtype=value.dtype, device=_META
+            )
+            self._positions[twin.untyped_storage()._cdata] = len(self._kept)
+            self._kept.append(twin)
+            return twin
+        if isinstance(value, (list, tuple)):
+            return [self.of(one) for one in value]
+        return None if isinstance(value, torch.Generator) else value
+
+    def described(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            storage = value.untyped_storage()
+            numel = storage.nbytes() // value.dtype.itemsize
+            last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
+            return TensorSpec(
+                tuple(value.shape),
+                value.stride(),
+                value.dtype,
+                int(value.storage_offset()),
+                numel,
+                self._positions.get(storage._cdata, -1),
+                self._fresh.setdefault(storage._cdata, len(self._fresh)),
+                numel == (last + 1 if value.numel() else 0),
+            )
+        if isinstance(value, (list, tuple)):
+            return [self.described(one) for one in value]
+        return value

@@ -1,0 +1,56 @@
+"""Sizes as people write them: ``24GiB``, ``450 MB``, a number of bytes."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+from ..._common.quoted import quoted
+from ...errors import UsageError
+
+_TOO_LARGE = 2**63
+"""A count of bytes is an ``int64`` in CUDA and PyTorch."""
+
+_SIZE = re.compile(r"([+-]?[0-9]{1,20}(?:\.[0-9]{1,20})?)\s*(?:([kmgt])(i?b)?|b)?", re.IGNORECASE)
+
+
+def parse_size(text: str) -> int | None:
+    """The bytes that a text stands for.
+
+    Args:
+        text: a number of bytes, or one with a unit: K, M, G, T and KiB, MiB, GiB, TiB are powers
+            of 1024; KB, MB, GB, TB powers of 1000.
+
+    Returns:
+        the bytes, rounded down; None if the text is no size.
+
+    >>> parse_size("1.5GiB"), parse_size("450 mb"), parse_size("450 sheep")
+    (1610612736, 450000000, None)
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        return None
+    number, prefix, suffix = match.groups()
+    base = 1000 if suffix and suffix.lower() == "b" else 1024
+    exponent = " kmgt".index(prefix.lower()) if prefix else 0
+    return int(Fraction(number) * base**exponent)
+
+
+def read_size(name: str, size: str | int) -> int:
+    """The bytes of an argument that is a size, which may be 0.
+
+    Args:
+        name: of the argument, for the message.
+        size: bytes, or a text that ``parse_size`` takes.
+
+    Raises:
+        UsageError: it is no size, or a negative one.
+
+    >>> read_size("context", "450MiB")
+    471859200
+    """
+    known = isinstance(size, (int, str)) and not isinstance(size, bool)
+    read = parse_size(size) if isinstance(size, str) else size
+    if not known or read is None or not 0 <= read < _TOO_LARGE:
+        raise UsageError(f"{name} is a size such as '450MiB', or bytes, not {quoted(size)}")
+    return read

@@ -1,0 +1,1 @@
+"""State of the simulation: GPUs, which storage lives on which, and what each thread chose."""

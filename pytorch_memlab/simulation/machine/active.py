@@ -1,0 +1,42 @@
+"""The simulated machine that is on, for those who only want to know: no torch, nothing loaded."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..simulator import simulate
+    from .machine import Machine
+
+machine: Machine | None = None
+"""The machine that programs run on now, None outside ``simulate``."""
+
+simulations: dict[int, simulate] = {}
+"""The simulations that are on: one that the program does not keep goes on all the same."""
+
+
+observers: list[Callable[[Machine, bool], object]] = []
+"""Called with the machine of each simulation: True when it has begun, False when it has ended."""
+
+
+def tell(told: Machine, is_on: bool) -> None:
+    """Call the observers.
+
+    Args:
+        told: the machine of a simulation.
+        is_on: whether the simulation begins; else it has ended.
+    """
+    for observer in observers.copy():
+        observer(told, is_on)
+
+
+@atexit.register
+def end_simulations() -> None:
+    """End those that the program has not ended, the last one first.
+
+    This runs after the exit handlers of the program: it was imported before them.
+    """
+    for simulation in reversed(list(simulations.values())):
+        simulation.__exit__()

@@ -1,0 +1,110 @@
+"""What ``torch.cuda.get_device_properties`` returns for a simulated GPU."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..torch_api import unsupported as uncovered
+
+if TYPE_CHECKING:
+    from .simulated_gpu import SimulatedGPU
+
+
+_UNKNOWN = frozenset({"clock_rate", "memory_clock_rate", "memory_bus_width", "gcnArchName"})
+
+
+@dataclass(frozen=True)
+class DeviceProperties:
+    """Properties of one GPU, under CUDA's names, sizes in bytes.
+
+    Args:
+        name: of the GPU.
+        major: of its compute capability.
+        minor: of its compute capability.
+        total_memory: its capacity.
+        multi_processor_count: number of its streaming multiprocessors.
+        L2_cache_size: of the whole GPU.
+        max_threads_per_multi_processor: how many threads one runs.
+        shared_memory_per_multiprocessor: of one multiprocessor.
+        shared_memory_per_block: what a kernel gets that asks for no more.
+        shared_memory_per_block_optin: what a kernel gets at most.
+        uuid: made up from name and index, always the same.
+        pci_bus_id: made up: the index.
+        regs_per_multiprocessor: registers of 32 bits.
+        max_threads_per_block: how many threads a block has at most.
+        warp_size: threads of a warp.
+        pci_device_id: made up.
+        pci_domain_id: made up.
+        is_integrated: never.
+        is_multi_gpu_board: never.
+    """
+
+    name: str
+    major: int
+    minor: int
+    total_memory: int
+    multi_processor_count: int
+    L2_cache_size: int
+    max_threads_per_multi_processor: int
+    shared_memory_per_multiprocessor: int
+    shared_memory_per_block: int
+    shared_memory_per_block_optin: int
+    uuid: uuid.UUID
+    pci_bus_id: int
+    regs_per_multiprocessor: int = 65536
+    max_threads_per_block: int = 1024
+    warp_size: int = 32
+    pci_device_id: int = 0
+    pci_domain_id: int = 0
+    is_integrated: int = 0
+    is_multi_gpu_board: int = 0
+
+    @classmethod
+    def of(cls, gpu: SimulatedGPU) -> DeviceProperties:
+        """Properties of a simulated GPU."""
+        model = gpu.model
+        return cls(
+            name=model.name,
+            major=model.major,
+            minor=model.minor,
+            total_memory=model.total_memory,
+            multi_processor_count=model.multi_processor_count,
+            L2_cache_size=model.l2_cache_size,
+            max_threads_per_multi_processor=model.max_threads_per_multi_processor,
+            shared_memory_per_multiprocessor=model.shared_memory_per_multiprocessor,
+            shared_memory_per_block=model.shared_memory_per_block,
+            shared_memory_per_block_optin=_largest_block(gpu),
+            uuid=uuid_of(gpu),
+            pci_bus_id=gpu.index,
+        )
+
+    def __repr__(self) -> str:
+        """As torch shows it."""
+        return (
+            f"_CudaDeviceProperties(name='{self.name}', major={self.major}, minor={self.minor}, "
+            f"total_memory={self.total_memory // 2**20}MB, "
+            f"multi_processor_count={self.multi_processor_count}, uuid={self.uuid}, "
+            f"pci_bus_id={self.pci_bus_id}, pci_device_id={self.pci_device_id}, "
+            f"pci_domain_id={self.pci_domain_id}, L2_cache_size={self.L2_cache_size // 2**20}MB)"
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _UNKNOWN:
+            uncovered.refuse(f"torch.cuda.get_device_properties().{name}")()
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+
+def uuid_of(gpu: SimulatedGPU) -> uuid.UUID:
+    """A GPU's identifier, which is made up from its name and index."""
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"simulated:{gpu.model.name}:{gpu.index}")
+
+
+def _largest_block(gpu: SimulatedGPU) -> int:
+    """Bytes that one block can have; CUDA keeps 1 KiB of each for itself from 8.0 on."""
+    model = gpu.model
+    if model.major < 7:
+        return model.shared_memory_per_block
+    reserved = 1024 if model.major >= 8 else 0
+    return model.shared_memory_per_multiprocessor - reserved

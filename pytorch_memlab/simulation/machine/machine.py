@@ -1,0 +1,344 @@
+"""The simulated machine: its GPUs, which storage lives on which, and what each thread chose."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from ..._common.prose_size import prose_size
+from ...storages import StorageTable
+from ...uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..allocator.pinned_memory import PinnedMemory
+from ..dispatch.backward_streams import StreamChanges
+from ..ops.matmul.cublas import Workspaces
+from .approximations import OpCount, OpGaps
+from .cuda_generator import SimulatedGenerator
+from .memory_overhead import TakenMemory
+from .runtime_settings import RuntimeSettings
+from .simulated_gpu import Placement, SimulatedGPU
+from .stream_ids import StreamIds, all_ids, handle_of
+from .trace_callbacks import TraceCallbacks
+from .visible_devices import NAME as VISIBLE_DEVICES
+from .visible_devices import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from ..dry_run.data_dependent_reads import ValueRead
+    from ..dry_run.executor import Shapes
+    from ..dry_run.kept_files import KeptFiles
+    from ..hardware.gpu import GPU
+
+Strictness = bool | Literal["estimates"]
+"""What is an error: nothing, memory of unknown size and assumed values, or estimates too."""
+
+HOST = -1
+"""Index that stands for the host where a device index is expected."""
+
+
+class ThreadState(threading.local):
+    """What one thread chose: its device, its stream of each device, the call it is in."""
+
+    def __init__(self) -> None:
+        self.device = 0
+        self.streams = StreamChanges()
+        self.before_streams: list[tuple[int, int, int]] = []
+        self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
+        self.target: int | None = None
+        self.last = HOST
+
+    @contextmanager
+    def making_on(self, target: int | None) -> Iterator[None]:
+        """Meanwhile all ops make their results in one place.
+
+        Args:
+            target: index of a GPU, or ``HOST``; None: where their arguments are.
+        """
+        outer, self.target = self.target, target
+        try:
+            yield
+        finally:
+            self.target = outer
+
+    @contextmanager
+    def calling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+        """Meanwhile ops belong to another call of the program's.
+
+        Args:
+            args: of the call.
+            kwargs: its keyword arguments.
+        """
+        outer, self.call = self.call, (args, kwargs)
+        try:
+            yield
+        finally:
+            self.call = outer
+
+
+class Machine:
+    """All simulated GPUs, and the label of each storage that lives on one.
+
+    Args:
+        model: which hardware each GPU stands for.
+        count: how many there are.
+        shapes: runs ops for their shapes only; None: ops compute.
+        taken: what their allocators do not get.
+    """
+
+    def __init__(
+        self,
+        model: GPU,
+        count: int,
+        shapes: Shapes | None = None,
+        taken: TakenMemory = TakenMemory(),  # noqa: B008 - it is frozen
+    ) -> None:
+        self._all_gpus = [SimulatedGPU(index, model, taken) for index in range(count)]
+        self.gpus = self._all_gpus[: visible(self._all_gpus)]
+        self.known_gpus = self.gpus.copy()
+        """Those that the program sees or saw: it may hide them until it uses one."""
+        self.allocator_settings = RuntimeSettings(self._all_gpus)
+        self.generators = [SimulatedGenerator(index) for index in range(count)]
+        for generator in self.generators:
+            generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
+        self.placements: StorageTable[Placement] = StorageTable(_release)
+        for gpu in self._all_gpus:
+            gpu.sweep = self.placements.sweep
+            gpu.before_first_use = self.see_environment
+        self.pinned_memory = PinnedMemory()
+        self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
+        self.thread = ThreadState()
+        self.workspaces = Workspaces()
+        self.gaps = [OpGaps() for _ in self._all_gpus]
+        self.strict: Strictness = False
+        self.shapes = shapes
+        self.waits_are_seen = False
+        self._trace: TraceCallbacks | None = None
+        self.op_observers: tuple[Callable[[Any], object], ...] = ()
+        """Called with every op before it runs."""
+        self.data_observers: tuple[Callable[[Placement], object], ...] = ()
+        """Called with every placement that holds data of the program, not a kernel's."""
+        self.gradient_observers: tuple[Callable[[torch.Tensor], object], ...] = ()
+        """Called with a gradient that the program replaces or drops by ``tensor.grad = ...``."""
+        self.recorder: Any = None
+        """The one object that follows its blocks, once somebody has asked for it."""
+        self._stream_ids = [StreamIds() for _ in self._all_gpus]
+        self.kept_files: KeptFiles | None = None
+        """The files that a dry run does not write; None where files are written."""
+
+    def __repr__(self) -> str:
+        """Its GPUs, and how much of them is in use."""
+        gpus = [
+            f"cuda:{gpu.index} ({gpu.model.name}, {prose_size(gpu.allocator.active_bytes)} in use)"
+            for gpu in self._all_gpus
+        ]
+        return f"<{type(self).__name__} with {', '.join(gpus)}>"
+
+    @property
+    def unmodelled(self) -> dict[str, OpCount]:
+        """Ops that ran without an entry in the kernels' table, with the bytes of their results.
+
+        By their names with namespace and overload, over all GPUs.
+        """
+        total: dict[str, OpCount] = {}
+        for gaps in self.gaps:
+            for op, count in gaps.unmodelled.copy().items():
+                total[op] = total.get(op, OpCount()) + count
+        return total
+
+    @property
+    def values_read(self) -> tuple[ValueRead, ...]:
+        """Where the program read values that its tensors do not have; empty if ops compute."""
+        return () if self.shapes is None else self.shapes.reads.all()
+
+    def gpu(self, index: int) -> SimulatedGPU:
+        """A GPU by its index.
+
+        Raises:
+            RuntimeError: there is no such GPU, in CUDA's words.
+        """
+        if not 0 <= index < len(self.gpus):
+            if not self.gpus:
+                raise RuntimeError(f"No CUDA GPUs are available: {VISIBLE_DEVICES} hides them all")
+            raise RuntimeError(
+                f"CUDA error: invalid device ordinal: cuda:{index}, of {len(self.gpus)} simulated"
+            )
+        return self.gpus[index]
+
+    def current_stream(self, index: int) -> int:
+        """Id of the stream that this thread uses on a GPU: in a backward pass, the node's."""
+        streams = self.thread.streams
+        if streams.any_change:
+            of_node = streams.of_new_node()
+            if of_node is not None:
+                self.use_streams(of_node)
+        return streams.current.get(index, 0)
+
+    def use_stream(self, index: int, stream: int) -> None:
+        """Let this thread use a stream of a GPU."""
+        self.current_stream(index)  # a node that begins with this does not change it back
+        self.thread.streams.use(index, stream)
+
+    def use_streams(self, streams: dict[int, int]) -> None:
+        """Let this thread use one stream of each GPU, which waits for the one used before.
+
+        Args:
+            streams: ids by the GPUs' indices; others use their default streams.
+        """
+        before = self.thread.streams.current
+        for index in {*before, *streams}:
+            old, new = before.get(index, 0), streams.get(index, 0)
+            if old == new:
+                continue
+            if self.waits_are_seen:
+                gpu = self.gpus[index]
+                work = gpu.call("unfinished_work", old)
+                if work is not None:
+                    gpu.call("wait_for_work", new, work)
+            self.thread.streams.use(index, new)
+
+    def new_stream(self, index: int, priority: int) -> int:
+        """Id of the next stream of a priority that a GPU hands out."""
+        ids = self._stream_ids[index]
+        if not ids.any_given:
+            for one in all_ids():
+                self.traced("StreamCreation", handle_of(one, index))
+        return ids.next(priority)
+
+    def sleep(self, index: int, seconds: float) -> None:
+        """Let the current stream of a GPU be busy until somebody synchronizes with it.
+
+        Args:
+            index: of the GPU.
+            seconds: how long that takes by the clock.
+        """
+        self.waits_are_seen = True
+        gpu = self.gpu(index)
+        gpu.call("hold_stream", self.current_stream(index), time.perf_counter(), seconds)
+
+    def synchronize_stream(self, index: int, stream: int) -> None:
+        """Wait until a stream has done its work."""
+        self.gpu(index).call("synchronize", stream)
+        self.traced("StreamSynchronization", handle_of(stream, index))
+
+    def start_trace(self) -> None:
+        """Call what the program registers in ``torch.cuda._gpu_trace`` from now on."""
+        if self._trace is None:
+            self._trace = TraceCallbacks()
+            self.waits_are_seen = True
+            for gpu in self.gpus:
+                gpu.trace(self._trace)
+
+    @property
+    def is_traced(self) -> bool:
+        """Whether the program has callbacks of ``torch.cuda._gpu_trace`` called."""
+        return self._trace is not None
+
+    def traced(self, event: str, *args: int) -> None:
+        """Tell the callbacks of ``torch.cuda._gpu_trace``, if the program wants them.
+
+        Args:
+            event: as torch names their list, such as ``"EventWait"``.
+            args: handles or addresses.
+        """
+        if self._trace is not None:
+            self._trace.fire(event, *args)
+
+    def index_of(self, device: torch.device) -> int:
+        """Index that a device means in this thread: ``HOST``, or a GPU's.
+
+        Raises:
+            RuntimeError: there is no such GPU.
+        """
+        if device.type != "cuda":
+            return HOST
+        index = self.thread.device if device.index is None else device.index
+        return self.gpu(index).index
+
+    def place_of(self, tensor: torch.Tensor) -> int:
+        """Index of the GPU that holds a tensor, ``HOST`` if none does."""
+        placement = self.placements.find(tensor)
+        if placement is None:
+            local = getattr(type(tensor), "_local_tensor", None)  # a DTensor is where its part is
+            return HOST if local is None else self.place_of(local.__get__(tensor))
+        return placement.gpu.index
+
+    def put(self, storage: torch.UntypedStorage, index: int, *, is_estimate: bool = False) -> None:
+        """Label a new storage as living on a GPU, and take its memory there.
+
+        Args:
+            storage: without a label so far.
+            index: of the GPU.
+            is_estimate: no recording confirms its size.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU is full.
+        """
+        gpu = self.gpu(index)
+        stream = self.current_stream(index)
+        if self._trace is not None:
+            self._trace.expect(storage)
+        with uninterrupted(*STANDARD_SIGNALS):
+            placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
+            self.placements.add(storage, placement)
+            for observer in self.data_observers:
+                observer(placement)
+
+    def tell_of_data(self, placement: Placement) -> None:
+        """Tell the observers that a new placement holds data of the program."""
+        for observer in self.data_observers:
+            observer(placement)
+
+    def label(self, storage: torch.UntypedStorage, index: int, nbytes: int = 0) -> None:
+        """Label a storage of which the GPU's allocator knows nothing.
+
+        Args:
+            storage: without a label so far: a wrapper's, or one that another process has made.
+            index: of the GPU.
+            nbytes: its size; a wrapper's storage is empty.
+        """
+        self.placements.add(storage, Placement(self.gpu(index), 0, nbytes))
+
+    def pin(self, storage: torch.UntypedStorage) -> None:
+        """Count a storage of the host as pinned memory."""
+        if storage._cdata not in self.pinned.known:
+            self.pinned.add(storage, self.pinned_memory.take(storage.nbytes()))
+
+    def see_environment(self) -> None:
+        """Follow what the program sets in its environment, until it uses a GPU.
+
+        CUDA_VISIBLE_DEVICES hides GPUs; the allocator's settings are in PYTORCH_CUDA_ALLOC_CONF.
+        """
+        if not any(gpu.in_use() for gpu in self._all_gpus):
+            self.gpus[:] = self._all_gpus[: visible(self._all_gpus)]
+            self.known_gpus += self.gpus[len(self.known_gpus) :]
+            self.allocator_settings.see_environment()
+
+    def resized(self, storage: torch.UntypedStorage) -> None:
+        """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.
+
+        Args:
+            storage: with a label.
+        """
+        key: int = storage._cdata
+        before = self.placements.known[key]
+        if storage.nbytes() != before.nbytes:
+            gpu = before.gpu
+            if self._trace is not None:
+                self._trace.expect(storage)
+            with uninterrupted(*STANDARD_SIGNALS):
+                stream = self.current_stream(gpu.index)
+                placement = self.placements.known[key] = gpu.allocate(storage.nbytes(), stream)
+                self.tell_of_data(placement)
+                gpu.release(before)
+
+    def living(self) -> Iterator[Placement]:
+        """Every placement in use."""
+        return self.placements.values()
+
+
+def _release(placement: Placement) -> None:
+    placement.gpu.release(placement)

@@ -1,0 +1,286 @@
+"""One simulated GPU: its allocator, and the storages that live on it."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections import deque
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
+from ..allocator.caching_allocator import CachingAllocator, OutOfMemory
+from ..allocator.driver import SimulatedDriver
+from ..allocator.failed_request import FailedRequest
+from .allocation_log import AllocationLog, CodeStack, code_stack
+
+if TYPE_CHECKING:
+    from array import array
+    from collections.abc import Callable
+
+    from ..._common.call_stacks import CallStacks
+    from ..hardware.gpu import GPU
+    from .allocation_log import LiveBlock
+    from .memory_overhead import TakenMemory
+    from .trace_callbacks import TraceCallbacks
+
+
+_ADDRESSES = 2**44
+"""Distance between the first addresses of two GPUs, so that no two blocks share one."""
+
+
+_gc_is_on, _gc_off, _gc_on = gc.isenabled, gc.disable, gc.enable
+
+_busy = threading.Lock()
+"""Nobody else is at any allocator. Taken by ``with`` alone, in which no Ctrl-C can come between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a storage lives.
+
+    Args:
+        gpu: the GPU that holds it.
+        address: of its block, 0 when it has no bytes.
+        nbytes: size of the storage in bytes.
+    """
+
+    gpu: SimulatedGPU
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedFailure:
+    """A request that failed on a simulated GPU.
+
+    Args:
+        request: what was asked for, and the state of the GPU.
+        stack: that asked.
+        node: of autograd that ran, such as ``MulBackward0``; empty outside of a backward pass.
+        live: the blocks in use by address.
+        stacks: what tells the frames of their stacks.
+        requests: all requests before, as ``AllocationLog`` has them.
+        length: how many numbers of ``requests`` came before this request.
+        is_whole: whether no request is missing there.
+    """
+
+    request: FailedRequest
+    stack: CodeStack
+    node: str
+    live: dict[int, LiveBlock]
+    stacks: CallStacks
+    requests: array[int]
+    length: int
+    is_whole: bool
+
+
+class SimulatedGPU:
+    """A GPU with PyTorch's caching allocator on it.
+
+    Storages die whenever Python drops them, also in another thread while this very allocator is
+    at work. Such a free waits until the allocator is at rest.
+
+    Args:
+        index: as in ``cuda:index``.
+        model: which hardware it stands for.
+        taken: what the allocator does not get.
+    """
+
+    reader: Any = None
+    """The one object that reads its counters, once somebody has asked for it."""
+
+    def __init__(self, index: int, model: GPU, taken: TakenMemory) -> None:
+        self.index = index
+        self.model = model
+        self.device = torch.device("cuda", index)
+        self.taken = taken
+        self.driver = SimulatedDriver(
+            model.total_memory, taken.context, taken.others, base=_ADDRESSES * (index + 1)
+        )
+        self.allocator = CachingAllocator(self.driver, device=index)
+        self.log = AllocationLog()
+        self.failure: SimulatedFailure | None = None
+        """The last request that failed."""
+        self._dead: deque[int] = deque()
+        self.sweep: Callable[[], object] = lambda: None
+        """Gives back what storages held that died; called before every question."""
+        self.before_first_use: Callable[[], object] = lambda: None
+        """Called before requests until something was allocated here."""
+        self.out_of_memory_observers: list[Callable[[int, int, int], object]] = []
+        self._trace: TraceCallbacks | None = None
+        self._estimates: dict[int, int] = {}
+        self._estimated = 0
+        self._peak = (0, 0)
+
+    def trace(self, trace: TraceCallbacks) -> None:
+        """Tell callbacks what the allocator does from now on."""
+        self._trace = trace
+        self.allocator.observe(trace.observe)
+
+    def allocate(self, nbytes: int, stream: int, *, is_estimate: bool = False) -> Placement:
+        """Take memory for a storage.
+
+        Args:
+            nbytes: bytes requested.
+            stream: the stream that will use it.
+            is_estimate: no recording confirms that so much is taken.
+
+        Returns:
+            where it lies.
+
+        Raises:
+            torch.OutOfMemoryError: the GPU is full, in PyTorch's own words.
+        """
+        if not self.allocator.ever_allocated:
+            self.before_first_use()
+        try:
+            return Placement(self, self._alone(self._malloc, nbytes, stream, is_estimate), nbytes)
+        except OutOfMemory as error:
+            if self._trace is not None:
+                self._trace.expect_nothing()
+            self.failure = None
+            with suppress(Exception):  # the report is worth less than the program's own error
+                self.failure = self._in_one_go(self._failed, str(error), nbytes, stream)
+            self._call_observers(nbytes)
+            raise self._out_of_memory(str(error)) from None
+
+    def _failed(self, text: str, nbytes: int, stream: int) -> SimulatedFailure:
+        """The state at the moment of an error, as plain data."""
+        allocator, driver, settings = self.allocator, self.driver, self.allocator.settings
+        blocks = {address: size for address, size, _ in allocator.blocks_in_use()}
+        self.log.stacks.read()  # what is freed from now on is still known
+        request = FailedRequest(
+            text,
+            self.index,
+            nbytes,
+            settings.segment_size(settings.round_size(nbytes)),
+            stream,
+            driver.total,
+            driver.free_memory(),
+            driver.context,
+            driver.other_processes,
+            allocator.allowed_bytes,
+            allocator.reserved_bytes,
+            blocks,
+            tuple(allocator.free_blocks()),
+        )
+        log = self.log
+        live = {address: log.live[address] for address in blocks if address in log.live}
+        node: Any = torch._C._current_autograd_node()
+        name = "" if node is None else node.name().rpartition("::")[2]
+        requests = log.requests
+        return SimulatedFailure(
+            request, code_stack(), name, live, log.stacks, requests, len(requests), log.is_whole
+        )
+
+    def _call_observers(self, nbytes: int) -> None:
+        """Call the out-of-memory observers, which may ask the allocator for anything."""
+        settings = self.allocator.settings
+        needed = settings.segment_size(settings.round_size(nbytes))
+        for observer in self.out_of_memory_observers:
+            observer(needed, self.driver.total, self.driver.free_memory())
+
+    def _out_of_memory(self, text: str) -> torch.OutOfMemoryError:
+        """The error in PyTorch's own words; a traceback shows below them what was estimated."""
+        error = torch.OutOfMemoryError(text)
+        note = self.taken.note(self.model)
+        if note is not None:
+            error.__notes__ = [note]  # as add_note does, which Python 3.10 lacks
+        return error
+
+    def release(self, placement: Placement) -> None:
+        """Give a storage's memory back to the allocator."""
+        if placement.address:
+            self._dead.append(placement.address)
+            self._settle()
+
+    def owns(self, address: int) -> bool:
+        """Whether an address lies on this GPU."""
+        return address // _ADDRESSES == self.index + 1
+
+    def in_use(self) -> bool:
+        """Whether anything was ever allocated here."""
+        return self.allocator.ever_allocated
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the allocator, alone and after all frees that wait.
+
+        Args:
+            method: its name.
+            args: its arguments.
+
+        Returns:
+            what it returns.
+        """
+        return self._alone(getattr(self.allocator, method), *args)
+
+    def peak_share(self) -> tuple[int, int]:
+        """The most active bytes since the simulation began, and how many were estimates then.
+
+        Estimates are blocks of memory that no recording confirms: what kernels hold besides their
+        results, and results and workspaces whose size is an estimate. Bytes are those of blocks.
+        """
+        return self._peak
+
+    def _malloc(self, nbytes: int, stream: int, is_estimate: bool) -> int:
+        allocator = self.allocator
+        address = allocator.malloc(nbytes, stream)
+        if address:
+            self.log.allocated(address, nbytes, stream)
+        if is_estimate and address:
+            size = self._estimates[address] = allocator.block_size(address)
+            self._estimated += size
+        active = allocator.active_bytes
+        if active > self._peak[0]:
+            self._peak = active, self._estimated
+        return address
+
+    def _alone(self, work: Callable[..., Any], *args: Any) -> Any:
+        self.sweep()
+        try:
+            return self._in_one_go(work, *args)
+        finally:
+            if self._dead or self._trace is not None:
+                self._settle()
+
+    def _settle(self) -> None:
+        while self._dead and not _busy.locked():
+            self._in_one_go(_nothing_more)
+        if self._trace is not None:
+            self._trace.tell()
+
+    def _in_one_go(self, work: Callable[..., Any], *args: Any) -> Any:
+        """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
+        with _busy:
+            # A collection's finalizers may be anything: those of storages on this GPU, or of
+            # windows, which wait for a lock that another thread holds while it waits for this one.
+            # So nothing here may allocate an object before collections are off.
+            collects = _gc_is_on()
+            _gc_off()
+            try:
+                if standard_signals_wait():  # as they do while a storage is made, or dies
+                    if self._dead:
+                        self._free_dead()
+                    return work(*args)
+                with uninterrupted(*STANDARD_SIGNALS):
+                    self._free_dead()
+                    return work(*args)
+            finally:
+                if collects:
+                    _gc_on()
+
+    def _free_dead(self) -> None:
+        while self._dead:
+            address = self._dead.popleft()
+            self.allocator.free(address)
+            self.log.freed(address)
+            if self._estimates:
+                self._estimated -= self._estimates.pop(address, 0)
+
+
+def _nothing_more() -> None:
+    """Frees that wait are done before any work."""

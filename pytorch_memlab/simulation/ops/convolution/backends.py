@@ -1,0 +1,180 @@
+"""Which kernels convolve on CUDA: ``_select_conv_backend`` of ``native/Convolution.cpp``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ...machine import active
+from ..memory_formats import convolved
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_BFLOAT16_CAPABILITY: Final = 8
+_INT32: Final = 2**31 - 1
+
+
+class Backend(Enum):
+    """Who convolves.
+
+    ``CUDNN``: cuDNN, transposed convolutions too. ``DEPTHWISE``: PyTorch's own kernels for groups
+    of one channel. ``COLUMNS``: a matrix of unfolded patches and cuBLAS, one sample after another.
+    ``EMPTY``: there is nothing to convolve.
+    """
+
+    CUDNN = "cuDNN"
+    DEPTHWISE = "depthwise"
+    COLUMNS = "columns"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Convolution:
+    """What a convolution is, with one spatial dimension made two.
+
+    Args:
+        tensor: its input.
+        weight: of as many dimensions.
+        stride: of each spatial dimension.
+        padding: of each spatial dimension.
+        dilation: of each spatial dimension.
+        transposed: whether it is a transposed one.
+        output_padding: of each spatial dimension.
+        groups: of channels.
+    """
+
+    tensor: torch.Tensor
+    weight: torch.Tensor
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    transposed: bool
+    output_padding: tuple[int, ...]
+    groups: int
+
+    @property
+    def layout(self) -> torch.memory_format:
+        """The format in which the backend reads and writes."""
+        if self.backend() is Backend.CUDNN:
+            return convolved(self.tensor, self.weight)
+        return torch.contiguous_format
+
+    def backend(self) -> Backend:
+        """Who convolves."""
+        tensor = self.tensor
+        if not tensor.shape[0] or not tensor.shape[1]:
+            return Backend.EMPTY
+        if self._is_depthwise():
+            return Backend.CUDNN if self._is_depthwise_of_cudnn() else Backend.DEPTHWISE
+        return Backend.CUDNN if self._is_for_cudnn() else Backend.COLUMNS
+
+    def needs_columns(self) -> bool:
+        """Whether patches have to be unfolded: each is more than one element, or not its own."""
+        ones = (*self.weight.shape[2:], *self.stride, *self.dilation)
+        return any(one != 1 for one in ones) or any(self.padding) or self.transposed
+
+    def _is_for_cudnn(self) -> bool:
+        if not torch._C._get_cudnn_enabled():
+            return False
+        dtypes = (self.tensor.dtype, self.weight.dtype)
+        if torch.bfloat16 in dtypes and _capability() < _BFLOAT16_CAPABILITY:
+            return False
+        return all(more < step for more, step in zip(self.output_padding, self.stride, strict=True))
+
+    def _is_depthwise(self) -> bool:
+        channels = self.tensor.shape[1]
+        return (
+            not self.transposed
+            and channels == self.groups > 1
+            and self.weight.shape[0] % channels == 0
+        )
+
+    def _is_depthwise_of_cudnn(self) -> bool:
+        """Whether cuDNN is the faster one, by PyTorch's table for half precision."""
+        tensor, weight = self.tensor, self.weight
+        if not torch._C._get_cudnn_enabled():
+            return False
+        if max(tensor.numel(), weight.numel()) > _INT32:
+            return convolved(tensor, weight) == torch.contiguous_format
+        if convolved(tensor, weight) != torch.contiguous_format:
+            return True
+        if tensor.dim() != 4 or not tensor.dtype == weight.dtype == torch.float16:
+            return False
+        if not self._is_for_cudnn() or any(step != 1 for step in self.dilation):
+            return False
+        if self.stride[0] != self.stride[1] and tensor.shape[2] != 1:
+            return False
+        return tensor.shape[1] >= 32 and _is_fast(tuple(tensor.shape), weight.shape, self.stride[1])
+
+
+def _is_fast(size: Sequence[int], weight: Sequence[int], stride: int) -> bool:
+    """The table of ``check_cudnn_depthwise_workload_with_filter``."""
+    batch, channels, height, width = size
+    taps = weight[3]
+    if height == 1 and stride == 1:
+        return True
+    if weight[2] != taps or taps not in (1, 3, 5) or width < 7 or stride not in (1, 2):
+        return False
+    if stride == 1:
+        return True
+    if batch == 1:
+        return taps > 1 or width <= 28
+    if taps == 1:
+        return batch <= 16 and channels >= 128 and width <= 7
+    return channels >= 512 or (channels >= 256 and width >= 28)
+
+
+def _capability() -> int:
+    machine = active.machine
+    return _BFLOAT16_CAPABILITY if machine is None else machine.gpus[0].model.major
+
+
+def convolution_of(
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    transposed: bool,
+    output_padding: Sequence[int],
+    groups: int,
+) -> Convolution:
+    """What a call convolves.
+
+    Args:
+        tensor: its input.
+        weight: of as many dimensions.
+        stride: of each spatial dimension, or one for all.
+        padding: likewise.
+        dilation: likewise.
+        transposed: whether it is a transposed one.
+        output_padding: likewise.
+        groups: of channels.
+
+    Returns:
+        the convolution: one of a single spatial dimension has a second one of size 1.
+    """
+    spatial = weight.dim() - 2
+    options = [
+        tuple(one) * spatial if len(one) == 1 else tuple(one)
+        for one in (stride, padding, dilation, output_padding)
+    ]
+    if spatial == 1:
+        tensor = _contiguous_like(tensor).unsqueeze(2)
+        weight = weight.unsqueeze(2)
+        options = [(first, *one) for first, one in zip((1, 0, 1, 0), options, strict=True)]
+    stride, padding, dilation, output_padding = options
+    return Convolution(
+        tensor, weight, stride, padding, dilation, transposed, output_padding, groups
+    )
+
+
+def _contiguous_like(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor with the strides of ``contiguous()``: who asks for them needs no elements."""
+    if tensor.is_contiguous():
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")

@@ -1,0 +1,196 @@
+"""Convolutions: contiguous copies, unfolded patches, and cuDNN's workspaces, which nobody knows.
+
+Each plan of cuDNN has a workspace of its own. By default the first plan runs that its heuristics
+name and that there is memory for; with ``torch.backends.cudnn.benchmark`` all plans are timed at
+the first call of each shape, in one buffer of the largest workspace, and the cache is emptied
+after it (``native/cudnn/Conv_v8.cpp``). None of it can be told without cuDNN: but for
+one kind of convolutions (``cudnn_winograd.py``) no bytes are counted, and the op is named among
+those that take memory of unknown size.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ..memory_formats import convolved, suggested
+from ..memory_model import Basis, Entry, nothing
+from ..reduction_workspace import stage_sum
+from .backends import Backend, Convolution
+from .convolution import gradient_layout, of_backward, of_forward
+from .cudnn_memory import CUDNN_WORKSPACES, copy_into
+from .winograd import winograd_workspace
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..op_call import Launch
+
+_ONE_SPATIAL: Final = 3
+
+
+def forward(launch: Launch) -> None:
+    """``convolution``: contiguous copies before the result, the weight's after it with cuDNN."""
+    convolution = of_forward(launch.args)
+    tensor, weight = launch.args[:2]
+    backend = convolution.backend()
+    if weight.dim() == _ONE_SPATIAL:
+        launch.contiguous(tensor)
+    if backend is Backend.CUDNN:
+        layout = convolution.layout
+        copy_into(launch, convolution.tensor, layout)
+        launch.made(launch.result)
+        with launch.scope():
+            copy_into(launch, convolution.weight, layout)
+            _take_workspace(launch, convolution, gradient=False)
+    elif backend is Backend.DEPTHWISE:
+        launch.contiguous(convolution.tensor, convolution.weight, launch.args[2])
+    elif backend is Backend.COLUMNS:
+        launch.contiguous(convolution.tensor, convolution.weight)
+        _in_groups(launch, convolution)
+
+
+def backward(launch: Launch) -> None:
+    """``convolution_backward``: gradients of the input, then of the weight, then of the bias."""
+    convolution = of_backward(launch.args)
+    gradient = launch.args[0]
+    if convolution.weight.dim() > launch.args[2].dim():
+        gradient = gradient.unsqueeze(2)
+    backend = convolution.backend()
+    with launch.scope():
+        if launch.args[2].dim() == _ONE_SPATIAL:
+            launch.contiguous(launch.args[1])
+        if backend is Backend.CUDNN:
+            _gradients_of_cudnn(launch, convolution, gradient)
+        elif backend is Backend.DEPTHWISE:
+            _gradients_of_channels(launch, convolution, gradient)
+        elif backend is Backend.COLUMNS:
+            launch.contiguous(convolution.tensor, convolution.weight)
+            _gradients_in_groups(launch, convolution, gradient)
+    of_bias = launch.result[2]
+    if of_bias is not None:
+        launch.made(of_bias)
+        if backend in (Backend.CUDNN, Backend.DEPTHWISE):
+            stage_sum(launch, gradient, [0, *range(2, gradient.dim())])
+
+
+def _gradients_of_cudnn(launch: Launch, convolution: Convolution, gradient: torch.Tensor) -> None:
+    of_input, of_weight = launch.result[:2]
+    tensor, weight = convolution.tensor, convolution.weight
+    if of_weight is not None and not tensor.is_contiguous(memory_format=convolution.layout):
+        launch.copy(tensor)
+        tensor = _as(tensor, convolution.layout)
+    layout = gradient_layout(convolution, gradient, of_weight is not None)
+    turns = (
+        not gradient.is_contiguous(memory_format=layout)
+        if convolution.transposed
+        else suggested(gradient) != layout
+    )
+    if turns:
+        launch.copy(gradient)
+        gradient = _as(gradient, layout)
+    if of_input is not None:
+        launch.made(of_input)
+        wanted = convolved(gradient, weight)
+        with launch.scope():
+            copy_into(launch, weight, wanted)
+            copy_into(launch, gradient, wanted)
+            _take_workspace(launch, convolution, gradient=True)
+    if of_weight is not None:
+        launch.unknown = CUDNN_WORKSPACES
+        wanted = convolved(tensor, gradient)
+        with launch.scope():
+            copy_into(launch, gradient, wanted)
+            copy_into(launch, tensor, wanted)
+            launch.made(of_weight)
+
+
+def _take_workspace(launch: Launch, convolution: Convolution, *, gradient: bool) -> None:
+    nbytes = winograd_workspace(convolution, launch.gpu.model, gradient=gradient)
+    if nbytes is None:
+        launch.unknown = CUDNN_WORKSPACES
+    else:
+        launch.borrow(nbytes)
+
+
+def _gradients_of_channels(
+    launch: Launch, convolution: Convolution, gradient: torch.Tensor
+) -> None:
+    of_input, of_weight = launch.result[:2]
+    launch.contiguous(gradient)
+    if of_weight is not None:
+        with launch.scope():
+            launch.contiguous(convolution.tensor)
+            launch.made(of_weight)
+    if of_input is not None:
+        with launch.scope():
+            launch.contiguous(convolution.weight)
+            launch.made(of_input)
+
+
+def _in_groups(launch: Launch, convolution: Convolution) -> None:
+    """Each group's result, then all of them side by side."""
+    groups = convolution.groups
+    result = launch.result
+    if groups == 1:
+        launch.made(result)
+    for _group in range(groups):
+        if groups > 1:
+            launch.borrow(result.numel() // groups * result.element_size())
+        with launch.scope():
+            if groups > 1:
+                _copy_group(launch, convolution.tensor, groups)
+            if convolution.needs_columns():
+                launch.borrow(_columns(convolution, result))
+            launch.need_cublas()
+
+
+def _gradients_in_groups(launch: Launch, convolution: Convolution, gradient: torch.Tensor) -> None:
+    groups = convolution.groups
+    wanted = [result for result in launch.result if result is not None]
+    if groups == 1:
+        launch.made(*wanted)
+    for _group in range(groups):
+        if groups > 1:
+            for result in wanted:
+                launch.borrow(result.numel() // groups * result.element_size())
+        with launch.scope():
+            if groups > 1:
+                _copy_group(launch, gradient, groups)
+                _copy_group(launch, convolution.tensor, groups)
+            else:
+                launch.contiguous(gradient)
+            if convolution.needs_columns():
+                launch.borrow(_columns(convolution, gradient))
+            launch.need_cublas()
+    launch.made(*wanted)
+
+
+def _copy_group(launch: Launch, tensor: torch.Tensor, groups: int) -> None:
+    """A group of channels is contiguous without a copy if there is one sample only."""
+    if tensor.shape[0] > 1:
+        launch.borrow(tensor.numel() // groups * tensor.element_size())
+
+
+def _columns(convolution: Convolution, result: torch.Tensor) -> int:
+    """Bytes of one sample's unfolded patches."""
+    tensor, weight = convolution.tensor, convolution.weight
+    taps = prod(weight.shape[2:])
+    if convolution.transposed:
+        return weight.shape[1] * taps * prod(tensor.shape[2:]) * tensor.element_size()
+    return weight.shape[1] * taps * prod(result.shape[2:]) * tensor.element_size()
+
+
+def _as(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
+    """A tensor with the strides of a copy."""
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", memory_format=layout)
+
+
+_SOURCE: Final = "aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::convolution": Entry(nothing, _SOURCE, Basis.ESTIMATE, make=forward),
+    "aten::convolution_backward": Entry(nothing, _SOURCE, Basis.ESTIMATE, make=backward),
+}

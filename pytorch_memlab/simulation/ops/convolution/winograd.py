@@ -1,0 +1,67 @@
+"""cuDNN's workspace where one formula gives every recorded one: an estimate.
+
+A recording of a small convolutional network (PyTorch 2.2, cuDNN 8, a GPU of compute capability
+7.5) shows the workspaces of three convolutions and of their three gradients of the input. The
+formula below gives all six: filter tiles of Winograd's F(2x2, 3x3), a copy of the filter, and a
+vector. That cuDNN takes the same engine elsewhere is an assumption.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from ...hardware.gpu import GPU
+    from .backends import Convolution
+
+_FIRST_WITH_TF32: Final = 8
+"""Major compute capability from which cuDNN may round float32, and takes other engines."""
+
+_FLOAT: Final = 4
+_TAPS: Final = 9
+_TILE: Final = 16
+"""Elements of a filter of 3 by 3 once it is transformed."""
+
+
+def winograd_workspace(convolution: Convolution, gpu: GPU, *, gradient: bool) -> int | None:
+    """Bytes of cuDNN's workspace.
+
+    Args:
+        convolution: that cuDNN runs.
+        gpu: that it runs on.
+        gradient: whether it is the gradient of the input that is computed.
+
+    Returns:
+        the size, None where nothing is known of it: all but float32 convolutions of one image by
+        filters of 3 by 3, without strides, on GPUs before Ampere.
+    """
+    if not _is_recorded(convolution, gpu):
+        return None
+    made, read = convolution.weight.shape[:2]
+    if gradient:
+        made, read = read, made
+    tiles = _TILE * _up(read, 4) * _up(made, 32)
+    return _FLOAT * (tiles + _TAPS * read * made + made)
+
+
+def _is_recorded(convolution: Convolution, gpu: GPU) -> bool:
+    tensor, weight = convolution.tensor, convolution.weight
+    return (
+        gpu.major < _FIRST_WITH_TF32
+        and not torch.backends.cudnn.benchmark
+        and not torch.backends.cudnn.deterministic
+        and not torch.are_deterministic_algorithms_enabled()
+        and tensor.dtype == weight.dtype == torch.float32
+        and weight.shape[2:] == (3, 3)
+        and tensor.shape[0] == 1
+        and convolution.layout == torch.contiguous_format
+        and not convolution.transposed
+        and convolution.groups == 1
+        and set(convolution.stride) == set(convolution.dilation) == {1}
+    )
+
+
+def _up(count: int, multiple: int) -> int:
+    return -(-count // multiple) * multiple

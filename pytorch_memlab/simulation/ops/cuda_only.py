@@ -1,0 +1,183 @@
+"""Ops that only CUDA has: how the host computes them, and what shapes they return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from . import missing_meta as missing_shapes
+from .attention import backward as attention_backward
+from .attention import forward as attention_forward
+from .attention import native as native_attention
+from .convolution import convolution
+from .losses import ctc
+from .matmul import grouped as grouped_matrices
+from .matmul import mixed_dtypes as mixed_matrices
+from .norms import batch_norm, cudnn_batch_norm, group_norm, layer_norm, rms_norm, sync_batch_norm
+from .pointwise import log_sigmoid
+from .reductions import histograms, softmax
+from .rnn import cudnn_rnn, fused_cells
+from .sorting import unique as uniques
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class CudaOnly:
+    """An op that the host has no kernel of, or one with other results than CUDA's.
+
+    Args:
+        compute: takes the op's arguments, below autograd, and returns what CUDA's kernel returns.
+        meta: the same for tensors on the meta device; None: PyTorch has a meta kernel that holds.
+        on_host: positions of results that CUDA makes on the host.
+    """
+
+    compute: Callable[..., Any]
+    meta: Callable[..., Any] | None = None
+    on_host: frozenset[int] = frozenset()
+
+
+CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
+    "aten::native_batch_norm": CudaOnly(batch_norm.native, batch_norm.native_shapes),
+    "aten::native_batch_norm_backward": CudaOnly(batch_norm.native_backward),
+    "aten::cudnn_batch_norm": CudaOnly(cudnn_batch_norm.forward, cudnn_batch_norm.shapes),
+    "aten::cudnn_batch_norm_backward": CudaOnly(
+        cudnn_batch_norm.backward, cudnn_batch_norm.backward_shapes
+    ),
+    "aten::batch_norm_stats": CudaOnly(sync_batch_norm.statistics, sync_batch_norm.statistics),
+    "aten::batch_norm_gather_stats_with_counts": CudaOnly(
+        sync_batch_norm.of_all_ranks, sync_batch_norm.of_all_ranks
+    ),
+    "aten::batch_norm_elemt": CudaOnly(sync_batch_norm.normalize, sync_batch_norm.normalize),
+    "aten::batch_norm_backward_reduce": CudaOnly(sync_batch_norm.sums, sync_batch_norm.sums),
+    "aten::batch_norm_backward_elemt": CudaOnly(
+        sync_batch_norm.gradient_of_tensor, sync_batch_norm.gradient_of_tensor
+    ),
+    "aten::_cudnn_rnn": CudaOnly(cudnn_rnn.compute, cudnn_rnn.shapes),
+    "aten::_cudnn_rnn_backward": CudaOnly(cudnn_rnn.backward, cudnn_rnn.backward_shapes),
+    "aten::_thnn_fused_lstm_cell": CudaOnly(fused_cells.lstm, fused_cells.lstm_shapes),
+    "aten::_thnn_fused_lstm_cell_backward_impl": CudaOnly(
+        fused_cells.lstm_backward, fused_cells.lstm_backward_shapes
+    ),
+    "aten::_thnn_fused_gru_cell": CudaOnly(fused_cells.gru, fused_cells.gru_shapes),
+    "aten::_thnn_fused_gru_cell_backward": CudaOnly(
+        fused_cells.gru_backward, fused_cells.gru_backward_shapes
+    ),
+    "aten::convolution": CudaOnly(convolution.forward, convolution.forward_shape),
+    "aten::convolution_backward": CudaOnly(convolution.backward, convolution.backward_shapes),
+    "aten::_scaled_dot_product_flash_attention": CudaOnly(
+        attention_forward.flash, attention_forward.flash_shapes, attention_forward.FLASH_ON_HOST
+    ),
+    "aten::_scaled_dot_product_flash_attention_backward": CudaOnly(attention_backward.flash),
+    "aten::_scaled_dot_product_efficient_attention": CudaOnly(
+        attention_forward.efficient,
+        attention_forward.efficient_shapes,
+        attention_forward.EFFICIENT_ON_HOST,
+    ),
+    "aten::_scaled_dot_product_efficient_attention_backward": CudaOnly(
+        attention_backward.efficient, attention_backward.efficient_shapes
+    ),
+    "aten::_scaled_dot_product_cudnn_attention": CudaOnly(
+        attention_forward.cudnn, attention_forward.cudnn_shapes
+    ),
+    "aten::_scaled_dot_product_cudnn_attention_backward": CudaOnly(attention_backward.cudnn),
+    "aten::_masked_softmax": CudaOnly(
+        torch.ops.aten._masked_softmax.default, native_attention.masked_softmax_shape
+    ),
+    "aten::_transform_bias_rescale_qkv": CudaOnly(
+        torch.ops.aten._transform_bias_rescale_qkv.default, native_attention.heads_shapes
+    ),
+    "aten::native_layer_norm": CudaOnly(layer_norm.forward, layer_norm.forward),
+    "aten::native_layer_norm_backward": CudaOnly(layer_norm.backward),
+    "aten::_fused_rms_norm": CudaOnly(rms_norm.forward, rms_norm.shapes),
+    "aten::_fused_rms_norm_backward": CudaOnly(rms_norm.backward, rms_norm.backward_shapes),
+    "aten::_softmax": CudaOnly(softmax.forward),
+    "aten::_log_softmax": CudaOnly(softmax.log_forward),
+    "aten::_softmax_backward_data": CudaOnly(softmax.backward),
+    "aten::_log_softmax_backward_data": CudaOnly(softmax.log_backward),
+    "aten::native_group_norm": CudaOnly(group_norm.forward, group_norm.forward),
+    "aten::native_group_norm_backward": CudaOnly(group_norm.backward, group_norm.backward_shapes),
+    "aten::log_sigmoid_forward": CudaOnly(log_sigmoid.forward, log_sigmoid.forward),
+    "aten::log_sigmoid_backward": CudaOnly(log_sigmoid.backward),
+    "aten::_unique2": CudaOnly(uniques.distinct),
+    "aten::_unique": CudaOnly(uniques.distinct_without_counts),
+    "aten::unique_consecutive": CudaOnly(uniques.consecutive),
+    "aten::unique_dim": CudaOnly(uniques.rows),
+    "aten::unique_dim_consecutive": CudaOnly(uniques.consecutive_rows),
+    "aten::mm.dtype": CudaOnly(mixed_matrices.mm),
+    "aten::bmm.dtype": CudaOnly(mixed_matrices.bmm),
+    "aten::addmm.dtype": CudaOnly(mixed_matrices.addmm, mixed_matrices.addmm_shape),
+    "aten::baddbmm.dtype": CudaOnly(mixed_matrices.baddbmm, mixed_matrices.baddbmm_shape),
+    **{
+        f"aten::{product.__name__}.dtype_out": CudaOnly(into_out, into_out)
+        for product in (
+            mixed_matrices.mm,
+            mixed_matrices.bmm,
+            mixed_matrices.addmm,
+            mixed_matrices.baddbmm,
+        )
+        for into_out in (mixed_matrices.into_out(product),)
+    },
+    "aten::_int_mm": CudaOnly(mixed_matrices.int_mm, mixed_matrices.int_mm),
+    "aten::_ctc_loss_backward": CudaOnly(ctc.backward, ctc.backward_shape),
+    "aten::_cudnn_ctc_loss": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
+    "aten::_cudnn_ctc_loss.Tensor": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
+    "aten::histc": CudaOnly(histograms.histc),
+    "aten::_grouped_mm": CudaOnly(
+        grouped_matrices.multiply, meta=grouped_matrices.shape_of_product
+    ),
+    **{
+        f"aten::{name}": CudaOnly(getattr(torch.ops.aten, name).default, shape)
+        for name, shape in missing_shapes.SHAPES.items()
+        if hasattr(torch.ops.aten, name)
+    },
+}
+"""By the op's name, with the overload's behind a dot where it has one."""
+
+
+def compute_of(op: Any) -> Callable[..., Any] | None:
+    """How the host computes an op for a simulated GPU.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+
+    Returns:
+        a function of the op's arguments; None if the host's own kernel does.
+    """
+    entry = CUDA_ONLY.get(_name(op))
+    return None if entry is None else entry.compute
+
+
+def meta_of(op: Any) -> Callable[..., Any]:
+    """What tells an op's results on the meta device.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+
+    Returns:
+        a function of the op's arguments, the op itself if its own meta kernel holds.
+    """
+    entry = CUDA_ONLY.get(_name(op))
+    return op if entry is None or entry.meta is None else entry.meta
+
+
+def host_results_of(op: Any) -> frozenset[int]:
+    """Which results of an op CUDA makes on the host.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+
+    Returns:
+        their positions.
+    """
+    entry = CUDA_ONLY.get(_name(op))
+    return frozenset() if entry is None else entry.on_host
+
+
+def _name(op: Any) -> str:
+    schema = op._schema
+    name, overload = schema.name, schema.overload_name
+    return f"{name}.{overload}" if overload else name

@@ -1,0 +1,124 @@
+"""Sharded models: the numbers that tell kernels where each of many tensors lies.
+
+The kernels copy many tensors at once. Addresses, sizes and blocks are packed into one tensor.
+"""
+
+from __future__ import annotations
+
+from math import ceil, prod, sqrt
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ..layout import is_dense
+from ..memory_model import Basis, Entry, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..op_call import Launch
+
+_INDEX: Final = 8
+_THREADS: Final = 128
+_BYTES_PER_BLOCK: Final = _THREADS * 16
+
+
+def split(launch: Launch) -> None:
+    """``split_with_sizes_copy`` into given tensors: where each split is, and its blocks."""
+    source, sizes = launch.args[:2]
+    dim = launch.argument(2, "dim", 0) % source.dim()
+    results = launch.kwargs["out"]
+    if not source.numel() or not is_dense(source):
+        return
+    if any(not is_dense(one) or one.dtype != source.dtype for one in results):
+        return
+    width = source.stride(dim) * source.element_size()
+    chunks = source.numel() // prod(source.shape[dim:])
+    blocks = _blocks_of_splits(launch, [size * width for size in sizes], chunks)
+    launch.borrow((3 * len(sizes) + blocks + len(sizes) + 1) * _INDEX)
+
+
+def _blocks_of_splits(launch: Launch, splits: Sequence[int], chunks: int) -> int:
+    """Blocks of threads for a chunk of every split.
+
+    Args:
+        launch: of the op that splits.
+        splits: bytes of a chunk of each.
+        chunks: of each split.
+    """
+    gpu = launch.gpu.model
+    alone = sum(-(-nbytes // _BYTES_PER_BLOCK) for nbytes in splits)
+    resident = gpu.multi_processor_count * gpu.max_threads_per_multi_processor // _THREADS
+    rounds = -(-alone * chunks // (2 * resident))
+    rounds_of_chunk = -(-rounds // min(ceil(sqrt(rounds)), chunks))
+    return sum(-(-nbytes // (_BYTES_PER_BLOCK * rounds_of_chunk)) for nbytes in splits)
+
+
+def pad(launch: Launch) -> None:
+    """``_chunk_cat`` of what does not lie side by side, before its result: padded copies."""
+    tensors, dim, chunks = _joined(launch)
+    if _is_packed(tensors, launch.kwargs.get("out")):
+        return
+    for tensor in tensors:
+        leading, shape = prod(tensor.shape[:dim]), (*tensor.shape[:dim], chunks, -1)
+        if tensor.shape[dim] % chunks or not _is_viewable(tensor, shape):
+            padded = leading * _chunk(tensor, dim, chunks) * chunks
+            launch.borrow(padded * tensor.element_size())
+
+
+def join(launch: Launch) -> None:
+    """``_chunk_cat``: where each tensor's chunks are, and their blocks."""
+    tensors, dim, chunks = _joined(launch)
+    given = launch.kwargs.get("out")
+    if not _is_packed(tensors, given):
+        return
+    width = tensors[0].element_size() if given is None else given.element_size()
+    blocks = sum(-(-_chunk(one, dim, chunks) * width // _BYTES_PER_BLOCK) for one in tensors)
+    launch.borrow((6 * len(tensors) + 2 + blocks) * _INDEX)
+
+
+def _joined(launch: Launch) -> tuple[Sequence[torch.Tensor], int, int]:
+    """The tensors, the dimension that they are cut along, and into how many chunks."""
+    tensors: Sequence[torch.Tensor] = launch.args[0]
+    dim = launch.argument(1, "dim") % tensors[0].dim()
+    return tensors, dim, launch.argument(2, "num_chunks")
+
+
+def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:
+    """Elements of a chunk of a tensor, padded, for one index of the dimensions before."""
+    return -(-tensor.shape[dim] // chunks) * prod(tensor.shape[dim + 1 :])
+
+
+def _is_packed(tensors: Sequence[torch.Tensor], given: torch.Tensor | None) -> bool:
+    """Whether one kernel joins tensors: they and their result lie side by side."""
+    if not all(map(is_dense, tensors)):
+        return False
+    if given is None:
+        return True
+    dtypes = (tensors[0].dtype, given.dtype)
+    known = dtypes[0] == dtypes[1] or dtypes == (torch.bfloat16, torch.float32)
+    return known and is_dense(given)
+
+
+def _is_viewable(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
+    try:
+        tensor.view(shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+_SHAPE: Final = "aten/src/ATen/native/cuda/TensorShape.cu"
+_COPIES: Final = "aten/src/ATen/native/TensorShape.cpp"
+_FOREACH: Final = "aten/src/ATen/native/cuda/ForeachBinaryOpList.cu"
+_split = Entry(split, _SHAPE, Basis.SOURCE)
+_join = Entry(join, _SHAPE, Basis.SOURCE, pad)
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::split_with_sizes_copy": Entry(nothing, _COPIES, Basis.SOURCE),
+    "aten::split_with_sizes_copy.out": _split,
+    "aten::_chunk_cat": _join,
+    "fsdp::split_with_sizes_copy": _split,
+    "fsdp::chunk_cat": _join,
+    "fsdp::all_gather_copy_in": Entry(nothing, _FOREACH, Basis.SOURCE),
+}

@@ -1,0 +1,196 @@
+"""Fourier transforms: the copies that cuFFT needs, and its work area, which nobody knows.
+
+cuFFT transforms up to three dimensions at once, of a batch that is one dimension. Its plan says
+how much memory it works in (``native/cuda/CuFFTPlanCache.h``): no bytes are counted for that, and
+the op is named among those that take memory of unknown size.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ..memory_model import Basis, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ..op_call import Launch
+
+_MOST_DIMS: Final = 3
+"""Dimensions that one plan transforms at most."""
+
+_HALVES: Final = (torch.float16, torch.complex32)
+
+
+def of_reals(launch: Launch) -> None:
+    """``_fft_r2c``: a copy of what is not aligned as complex numbers are; stages if many."""
+    source, dims, _, onesided = launch.args[:4]
+    if not source.numel():
+        return
+    last = dims[-1]
+    half = list(source.shape)
+    half[last] = half[last] // 2 + 1
+    sizes = half if onesided or _is_given(launch) else list(source.shape)
+    complex_size = 2 * source.element_size()
+    _result_aside(launch, sizes, complex_size)
+    signal = _like(source)
+    copy = None
+    if source.storage_offset() * source.element_size() % complex_size:
+        copy = launch.borrow(source.numel() * source.element_size())
+        signal = signal.movedim(last, -1).contiguous().movedim(-1, last)
+    of_complex = source.dtype.to_complex()
+    if _is_one_plan(dims):
+        _transform(launch, signal, sizes, dims, of_complex)
+        return
+    signal = _transform(launch, signal, half, dims[-1:], of_complex)
+    launch.borrow(_numel(sizes) * complex_size)
+    if copy is not None:
+        launch.give_back(copy)
+    _transform_in_stages(launch, signal, dims[:-1])
+
+
+def to_reals(launch: Launch) -> None:
+    """``_fft_c2r``: a copy of its input, which cuFFT may write over."""
+    source, dims, _, length = launch.args[:4]
+    if not source.numel():
+        return
+    sizes = list(source.shape)
+    sizes[dims[-1]] = length
+    _result_aside(launch, sizes, source.element_size() // 2)
+    launch.copy(source)
+    of_real = source.dtype.to_real()
+    if _is_one_plan(dims):
+        _transform(launch, _like(source).contiguous(), sizes, dims, of_real)
+        return
+    with launch.scope():
+        signal = _transform_to_the_end(launch, _like(source), dims[:-1])
+    _transform(launch, signal, sizes, dims[-1:], of_real)
+
+
+def of_complex(launch: Launch) -> None:
+    """``_fft_c2c``: a second result where one plan does not transform all dimensions."""
+    source, dims = launch.args[:2]
+    if source.numel() and dims:
+        _result_aside(launch, list(source.shape), source.element_size())
+        _transform_to_the_end(launch, _like(source), dims)
+
+
+def _transform_to_the_end(
+    launch: Launch, signal: torch.Tensor, dims: Sequence[int]
+) -> torch.Tensor:
+    """Transform complex numbers, a second stage into memory of its own."""
+    rest, now = _next(signal, dims)
+    signal = _transform(launch, signal, list(signal.shape), now, signal.dtype)
+    if rest:
+        launch.borrow(signal.numel() * signal.element_size())
+    return _transform_in_stages(launch, signal, rest)
+
+
+def _transform_in_stages(launch: Launch, signal: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """Transform complex numbers, from one of two tensors to the other."""
+    while dims:
+        dims, now = _next(signal, dims)
+        signal = _transform(launch, signal, list(signal.shape), now, signal.dtype)
+    return signal
+
+
+def _next(signal: torch.Tensor, dims: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Dimensions of later stages, and of the next one: those that lie closest together."""
+    ordered = sorted(dims, key=signal.stride, reverse=True)
+    return ordered[:-_MOST_DIMS], ordered[-_MOST_DIMS:]
+
+
+def _transform(
+    launch: Launch,
+    signal: torch.Tensor,
+    sizes: Sequence[int],
+    dims: Sequence[int],
+    dtype: torch.dtype,
+) -> torch.Tensor:
+    """Run one plan: what its strides cannot tell is copied, its work area is not known.
+
+    Args:
+        launch: of the op.
+        signal: on the meta device, as the input lies in memory.
+        sizes: of the result.
+        dims: transformed.
+        dtype: of the result.
+
+    Returns:
+        the result on the meta device, as it lies in memory.
+    """
+    batch = [dim for dim in range(signal.dim()) if dim not in dims]
+    batch.sort(key=signal.stride, reverse=True)
+    order = [*batch, *dims]
+    permuted = signal.permute(order)
+    shape = [-1, *permuted.shape[len(batch) :]]
+    launch.unknown = "cuFFT work areas"
+    with launch.scope():
+        try:
+            collapsed = permuted.view(shape)
+        except RuntimeError:
+            launch.copy(signal)
+            collapsed = permuted.reshape(shape)
+        if _must_be_cloned(collapsed, [sizes[dim] for dim in dims]):
+            launch.copy(signal)
+    laid_out = torch.empty([sizes[dim] for dim in order], dtype=dtype, device="meta")
+    return laid_out.permute([order.index(dim) for dim in range(len(order))])
+
+
+def _must_be_cloned(signal: torch.Tensor, sizes: Sequence[int]) -> bool:
+    """Whether an input's strides are no embedding in a larger array, as cuFFT wants them.
+
+    Args:
+        signal: whose first dimension is the batch.
+        sizes: of the result's other dimensions.
+    """
+    strides = signal.stride()
+    last = strides[-1]
+    if last <= 0 or (signal.dtype in _HALVES and last != 1):
+        return True
+    if signal.shape[0] != 1 and not strides[0]:
+        return True
+    for own, other, stride in reversed(
+        list(zip(signal.shape[1:-1], sizes[:-1], strides[1:-1], strict=True))
+    ):
+        if max(own, other) == 1:
+            continue
+        if stride <= 0 or stride % last:
+            return True
+        last = stride
+    return False
+
+
+def _is_one_plan(dims: Sequence[int]) -> bool:
+    """Whether a transform from or to real numbers is one plan, which is slow for some dims."""
+    return len(dims) <= _MOST_DIMS and list(dims[:2]) != [0, 1]
+
+
+def _is_given(launch: Launch) -> bool:
+    return launch.kwargs.get("out") is not None
+
+
+def _result_aside(launch: Launch, sizes: Sequence[int], width: int) -> None:
+    """Take a result that is copied into one that was given."""
+    if _is_given(launch):
+        launch.borrow(_numel(sizes) * width)
+
+
+def _numel(sizes: Sequence[int]) -> int:
+    return torch.Size(sizes).numel()
+
+
+def _like(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor on the meta device that lies in memory as one does."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+_SPECTRAL: Final = "aten/src/ATen/native/cuda/SpectralOps.cpp, CuFFTPlanCache.h"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::_fft_r2c": Entry(of_reals, _SPECTRAL, Basis.ESTIMATE),
+    "aten::_fft_c2r": Entry(to_reals, _SPECTRAL, Basis.ESTIMATE),
+    "aten::_fft_c2c": Entry(of_complex, _SPECTRAL, Basis.ESTIMATE),
+}

@@ -1,0 +1,1 @@
+"""Indexing, embeddings, `nonzero` and scatters."""

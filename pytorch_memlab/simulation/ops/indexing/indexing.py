@@ -1,0 +1,172 @@
+"""Indexing: copies of indices, masks made into indices, and the sort behind an ``index_put``."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from .. import cub
+from ..memory_model import Basis, Entry, nothing
+from .nonzero import count_nonzero, find_nonzero
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..op_call import Launch
+
+    Indices = list[torch.Tensor | None]
+
+_INDEX: Final = 8
+"""Bytes of an index."""
+
+_MASKS: Final = (torch.bool, torch.uint8)
+
+
+def read(launch: Launch) -> None:
+    """``index``, before its result: indices become 64-bit numbers of the GPU, laid out alike."""
+    given = _given(launch.args[1])
+    if any(_is_mask(index) for index in given):
+        return
+    _convert(launch, given)
+    if len(given) > 1:
+        _align(launch, given)
+
+
+def read_masked(launch: Launch) -> None:
+    """``index`` with masks: their indices come before its result, which shows how many they are."""
+    source, indices = launch.args[:2]
+    if any(_is_mask(index) for index in _given(indices)):
+        rest = _elements_per_index(source, indices)
+        _expand_masks(launch, indices, launch.result.numel() // max(1, rest))
+
+
+def write(launch: Launch) -> None:
+    """``index_put``: with ``accumulate`` the indices are made linear, and sorted."""
+    target, indices, values = launch.args[:3]
+    given = _given(indices)
+    masked = any(_is_mask(index) for index in given)
+    accumulates = launch.argument(3, "accumulate", False)
+    if masked and not accumulates and values.numel() == 1:
+        return  # it is a ``masked_fill_``
+    rest = _elements_per_index(target, indices)
+    shape = torch.broadcast_shapes(*(index.shape for index in given if not _is_mask(index)))
+    if masked:
+        shape = torch.Size([values.numel() // max(1, rest)])
+        _expand_masks(launch, indices, shape[0])
+    if not accumulates and not torch.are_deterministic_algorithms_enabled():
+        if not masked:
+            read(launch)
+        return
+    _make_linear(launch, given, prod(shape) * _INDEX)
+    elements = prod(shape) * rest
+    if values.numel() != elements or not values.is_contiguous():
+        launch.borrow(elements * values.element_size())
+    if elements:
+        _sort(launch, prod(shape), _largest_index(target, indices))
+
+
+def _make_linear(launch: Launch, given: list[torch.Tensor], nbytes: int) -> None:
+    """Take the offset of each index in its turn, and keep their sum."""
+    positions = [index for index in given for _ in range(index.dim() if _is_mask(index) else 1)]
+    for position, index in enumerate(positions):
+        if _is_on_host(launch, index):
+            offsets = launch.borrow(nbytes)
+        else:
+            wrapped = launch.borrow(nbytes)
+            offsets = launch.borrow(nbytes)
+            launch.give_back(wrapped)
+        if position > 0:
+            launch.give_back(offsets)
+
+
+def _sort(launch: Launch, count: int, largest: int) -> None:
+    for _sorted_order_and_range in range(3):
+        launch.borrow(count * _INDEX)
+    bits = max(1, largest.bit_length())
+    nbytes = cub.radix_sort(launch.gpu.model, count, _INDEX, _INDEX, bits=bits)
+    launch.is_confirmed &= nbytes == 1  # recordings show sorts of a single block only
+    launch.borrow(nbytes)
+
+
+def _expand_masks(launch: Launch, indices: Indices, count: int) -> None:
+    """Take the indices of what masks select, and pass by what finding them takes."""
+    launch.is_confirmed = False
+    for index in _given(indices):
+        if not _is_mask(index):
+            continue
+        if _is_on_host(launch, index):
+            launch.borrow(count * index.dim() * _INDEX)
+            continue
+        with launch.scope():
+            count_nonzero(launch, index)
+        launch.borrow(count * index.dim() * _INDEX)
+        with launch.scope():
+            find_nonzero(launch, index)
+
+
+def _convert(launch: Launch, given: list[torch.Tensor]) -> None:
+    for index in given:
+        if _is_on_host(launch, index) or index.dtype != torch.int64:
+            launch.borrow(index.numel() * _INDEX)
+
+
+def _align(launch: Launch, given: list[torch.Tensor]) -> None:
+    """Take copies of indices whose strides differ once they are broadcast."""
+    expanded = torch.broadcast_tensors(*given)
+    if len({index.stride() for index in expanded}) > 1:
+        for index in expanded:
+            if not index.is_contiguous():
+                launch.borrow(index.numel() * _INDEX)
+
+
+def _elements_per_index(target: torch.Tensor, indices: Indices) -> int:
+    """Elements of the dimensions that no index stands for."""
+    sizes = list(target.shape)
+    rest = 1
+    for index in indices:
+        if index is None:
+            rest *= sizes.pop(0)
+        else:
+            del sizes[: index.dim() if _is_mask(index) else 1]
+    return rest * prod(sizes)
+
+
+def _largest_index(target: torch.Tensor, indices: Indices) -> int:
+    """The largest linear index, in slices of the dimensions behind the indexed ones."""
+    indexed = 0
+    for index in indices:
+        indexed += index.dim() if index is not None and _is_mask(index) else 1
+    while indices and indices[-1] is None:
+        indices = indices[:-1]
+        indexed -= 1
+    largest = sum(
+        (size - 1) * stride for size, stride in zip(target.shape, target.stride(), strict=True)
+    )
+    return largest // max(1, prod(target.shape[indexed:]))
+
+
+def _given(indices: Indices) -> list[torch.Tensor]:
+    return [index for index in indices if index is not None]
+
+
+def _is_mask(index: torch.Tensor) -> bool:
+    return index.dtype in _MASKS
+
+
+def _is_on_host(launch: Launch, index: torch.Tensor) -> bool:
+    return launch.machine.placements.find(index) is None
+
+
+_INDEXING: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
+_index_put = Entry(nothing, _INDEXING, Basis.SOURCE, write)
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::index.Tensor": Entry(nothing, _INDEXING, Basis.RECORDING, read, read_masked),
+    "aten::_unsafe_index.Tensor": Entry(nothing, _INDEXING, Basis.SOURCE, read, read_masked),
+    "aten::index_put": Entry(nothing, _INDEXING, Basis.RECORDING, write),
+    "aten::index_put_": _index_put,
+    "aten::_index_put_impl_": _index_put,
+    "aten::_unsafe_index_put": _index_put,
+}

@@ -1,0 +1,148 @@
+"""Ops of other libraries and of programs: ``torch.library``, and extensions in C++."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map
+
+from ...errors import UnsupportedCUDACallError
+from ..third_party import bitsandbytes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_ON_CUDA: Final = ("CUDA", "CompositeExplicitAutograd")
+"""Dispatch keys of kernels that run on CUDA's tensors below autograd."""
+
+_OF_PYTORCH: Final = frozenset(
+    {"_c10d_functional", "_c10d_functional_autograd", "_dtensor", "_inductor_test", "_native"}
+    | {"_quantized", "_test", "aten", "c10d", "c10d_functional", "debug_mode_ops", "debugprims"}
+    | {"export", "flex_lib", "fsdp", "inductor", "inductor_prims", "mkl", "mkldnn"}
+    | {"mkldnn_prepacked", "onednn", "onnx", "onnx_symbolic", "prim", "prims", "profiler"}
+    | {"quantization", "quantized", "rngprims", "sparse", "static_runtime", "streams", "symm_mem"}
+)
+"""Namespaces of PyTorch's own ops."""
+
+_EXTENSIONS: Final = frozenset({"flash_attn"})
+"""Namespaces whose kernels Python registers, and compiled code takes memory for."""
+
+
+def is_of_library(op: Any) -> bool:
+    """Whether an op is none of PyTorch's own.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+    """
+    return op.namespace not in _OF_PYTORCH
+
+
+def python_kernel_of(op: Any) -> Callable[..., Any] | None:
+    """What Python registered to run on CUDA for an op.
+
+    All that it takes of PyTorch's memory it takes by ops, also where it calls compiled code, and
+    those are counted one by one.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+
+    Returns:
+        a function of the op's arguments, None if there is none, or one that needs a GPU.
+    """
+    if op.namespace == "aten" or op.namespace in _EXTENSIONS:
+        return None
+    key = next((key for key in _ON_CUDA if _is_registered(op, key)), None)
+    if key is None:
+        return None
+    kernel = functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
+    if key == "CUDA" and op.namespace == bitsandbytes.NAMESPACE:
+        return functools.partial(bitsandbytes.run, kernel, functools.partial(on_host, op))
+    return kernel
+
+
+def host_kernel_of(op: Any) -> Callable[..., Any] | None:
+    """What Python registered to run on the CPU for an op, for tensors of simulated GPUs.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+
+    Returns:
+        a function of the op's arguments, None if there is none.
+    """
+    is_python = is_of_library(op) and _is_registered(op, "CPU")
+    return functools.partial(on_host, op) if is_python else None
+
+
+def on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run an op by its kernel for the CPU, to which its tensors are tensors of the CPU.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+        args: of the op.
+        kwargs: of the op.
+
+    Returns:
+        what it returns, on the CPU.
+    """
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        return op(*tree_map(_unlabelled, args), **tree_map(_unlabelled, kwargs))
+
+
+def _unlabelled(value: Any) -> Any:
+    """A tensor's memory under another storage, of which no simulated GPU knows."""
+    if not isinstance(value, torch.Tensor):
+        return torch.device("cpu") if isinstance(value, torch.device) else value
+    storage = value.untyped_storage()
+    twin = torch._C._construct_storage_from_data_pointer(
+        storage.data_ptr(), torch.device("cpu"), storage.nbytes()
+    )
+    empty = torch.empty(0, dtype=value.dtype)
+    return empty.set_(twin, value.storage_offset(), value.size(), value.stride())
+
+
+def _is_registered(op: Any, key: str) -> bool:
+    """Whether Python registered a kernel of an op under a dispatch key."""
+    namespace, _, name = op.name().partition("::")
+    return f"{namespace}/{name}/{key}" in torch.library._impls
+
+
+def runs_on_host(op: Any) -> bool:
+    """Whether an op has a kernel for the CPU.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+    """
+    has_kernel: bool = torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU")
+    return has_kernel
+
+
+def refuse_to_compute(op: Any) -> UnsupportedCUDACallError:
+    """The error of an op whose results only CUDA can compute.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+    """
+    return UnsupportedCUDACallError(
+        f"{op.name()} has a kernel for CUDA alone, so that its values cannot be computed without a "
+        "GPU; simulate(compute=False) (--dry-run) runs it for its shapes, by its fake kernel"
+    )
+
+
+def refuse_its_shape(op: Any) -> UnsupportedCUDACallError:
+    """The error of an op of which nothing tells the results' shapes.
+
+    Args:
+        op: a ``torch._ops.OpOverload``.
+    """
+    name = op._schema.name
+    if not is_of_library(op) or runs_on_host(op):
+        return UnsupportedCUDACallError(
+            f"{name} has no shape without values: simulate(compute=True) runs it"
+        )
+    return UnsupportedCUDACallError(
+        f"{name} has neither a kernel for the CPU nor a fake kernel, which tells its results' "
+        f"shapes: give it one with torch.library.register_fake({name!r})"
+    )

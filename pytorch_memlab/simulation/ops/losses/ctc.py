@@ -1,0 +1,184 @@
+"""CTC loss: lengths that CUDA reads as numbers, labels that it copies to the GPU, and cuDNN.
+
+``aten/src/ATen/native/LossCTC.cpp`` chooses, by the rules of ``native/cudnn/LossCTC.cpp``.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+from ..attention.rules import RELEASE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ...machine.simulated_gpu import SimulatedGPU
+
+    Lengths = list[int] | torch.Tensor
+
+_MOST_LABELS: Final = 255
+_MEAN: Final = 1
+_SUM: Final = 2
+_TENSORS_SINCE: Final = (2, 5)
+"""Release since which lengths in tensors are passed on to cuDNN (pull request 128271)."""
+
+_aten: Final = torch.ops.aten
+_COMPOSITE: Final = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def _loss(
+    gpu: SimulatedGPU,
+    probabilities: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int = 0,
+    reduction: int = _MEAN,
+    zero_infinity: bool = False,
+) -> torch.Tensor:
+    with torch._C.DisableTorchFunction():
+        lengths = _numbers(input_lengths), _numbers(target_lengths)
+        if _are_for_cudnn(probabilities, targets, blank):
+            options = (blank, reduction, zero_infinity)
+            if _are_tensors_for_cudnn(input_lengths, target_lengths, lengths):
+                given = (probabilities, targets, input_lengths, target_lengths)
+                return _reduced(_aten._cudnn_ctc_loss.Tensor, given, options)
+            if targets.is_cpu and _are_lists_for_cudnn(probabilities, lengths):
+                return _reduced(
+                    _aten._cudnn_ctc_loss.default, (probabilities, targets, *lengths), options
+                )
+        targets = targets.to(gpu.device, torch.int64)
+        run = _aten.ctc_loss.IntList._op_dk
+        found: torch.Tensor = run(
+            _COMPOSITE, probabilities, targets, *lengths, blank, reduction, zero_infinity
+        )
+        return found
+
+
+def _numbers(lengths: Lengths) -> list[int]:
+    if not isinstance(lengths, torch.Tensor):
+        return lengths
+    numbers = lengths.tolist()
+    return numbers if isinstance(numbers, list) else [numbers]
+
+
+def _are_for_cudnn(probabilities: torch.Tensor, targets: torch.Tensor, blank: int) -> bool:
+    return (
+        torch._C._get_cudnn_enabled()
+        and blank == 0
+        and targets.dim() == 1
+        and targets.is_contiguous()
+        and targets.dtype == torch.int32
+        and probabilities.dtype == torch.float32
+        and probabilities.dim() in (2, 3)
+    )
+
+
+def _are_tensors_for_cudnn(
+    input_lengths: Lengths, target_lengths: Lengths, lengths: tuple[list[int], list[int]]
+) -> bool:
+    if RELEASE < _TENSORS_SINCE:
+        return False
+    for given in (input_lengths, target_lengths):
+        if not isinstance(given, torch.Tensor) or given.dtype != torch.int32:
+            return False
+    return _are_short(lengths)
+
+
+def _are_lists_for_cudnn(probabilities: torch.Tensor, lengths: tuple[list[int], list[int]]) -> bool:
+    return all(one == probabilities.shape[0] for one in lengths[0]) and _are_short(lengths)
+
+
+def _are_short(lengths: tuple[list[int], list[int]]) -> bool:
+    pairs = zip(*lengths, strict=False)
+    return all(labels <= min(steps, _MOST_LABELS) for steps, labels in pairs)
+
+
+def _reduced(op: Any, given: tuple[Any, ...], options: tuple[int, int, bool]) -> torch.Tensor:
+    probabilities, *others = given
+    blank, reduction, zero_infinity = options
+    is_batched = probabilities.dim() == 3
+    batch = probabilities if is_batched else probabilities.unsqueeze(1)
+    losses: torch.Tensor = op(batch, *others, blank, True, zero_infinity)[0]
+    if reduction == _MEAN:
+        lengths = others[-1]
+        if not isinstance(lengths, torch.Tensor):
+            lengths = torch.empty(len(lengths), dtype=losses.dtype, device=losses.device).copy_(
+                torch.tensor(lengths)
+            )
+        return (losses / lengths.clamp_min(1)).mean()
+    if reduction == _SUM:
+        return losses.sum()
+    return losses if is_batched else losses.squeeze(0)
+
+
+CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
+    "aten::ctc_loss.IntList": _loss,
+    "aten::ctc_loss.Tensor": _loss,
+}
+"""What ``choices.py`` has of this family."""
+
+
+def cudnn(
+    probabilities: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    blank: int,
+    _is_deterministic: bool,
+    _zero_infinity: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """``_cudnn_ctc_loss`` computed on the host.
+
+    Args:
+        probabilities: their logarithms, ``(steps, batch, labels)``.
+        targets: labels, of all sequences one after another.
+        input_lengths: steps of each sequence.
+        target_lengths: labels of each sequence.
+        blank: number of the blank label.
+
+    Returns:
+        losses ``(batch,)``, and the gradient of the probabilities' logarithms for losses of 1.
+    """
+    call = (targets.long(), _numbers(input_lengths), _numbers(target_lengths))
+    losses, alpha = _aten._ctc_loss.default(probabilities, *call, blank)
+    ones = torch.ones_like(losses)
+    gradient = _aten._ctc_loss_backward.default(ones, probabilities, *call, losses, alpha, blank)
+    return losses, gradient
+
+
+def cudnn_shapes(
+    probabilities: torch.Tensor, *_arguments: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Shapes of what ``cudnn`` returns: tensors without contents."""
+    batch = probabilities.shape[1]
+    return probabilities.new_empty(batch), probabilities.new_empty(probabilities.shape)
+
+
+def backward(*arguments: Any) -> torch.Tensor:
+    """``_ctc_loss_backward`` as the host computes it, which returns what CUDA's kernel does.
+
+    Args:
+        arguments: of the op.
+
+    Returns:
+        gradient of the logarithmic probabilities.
+    """
+    gradient: torch.Tensor = _aten._ctc_loss_backward.default(*arguments)
+    return gradient
+
+
+def backward_shape(
+    _gradient: torch.Tensor, probabilities: torch.Tensor, *_arguments: Any
+) -> torch.Tensor:
+    """Shape of what ``backward`` returns: ``aten/src/ATen/native/cuda/LossCTC.cu``.
+
+    Args:
+        probabilities: their logarithms, ``(steps, batch, labels)``.
+
+    Returns:
+        a tensor without contents.
+    """
+    return probabilities.new_empty(probabilities.shape)

@@ -1,0 +1,109 @@
+"""Bilinear layers: products of slices, one after another, that are added up."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ..memory_model import Basis, Entry
+from ..reduction_workspace import stage_sum
+from .cublas import multiply_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from ...machine.simulated_gpu import Placement
+    from ..op_call import Launch
+
+
+def multiply(launch: Launch) -> None:
+    """``_trilinear``: two products of each slice of its operands, of which the second is added."""
+    tensors, expanded, summed = launch.args[:3], launch.args[3:6], launch.args[6]
+    unrolled = launch.argument(7, "unroll_dim", 1)
+    if not all(tensor.numel() for tensor in tensors):
+        return
+    operands = [_expand(*pair) for pair in zip(tensors, expanded, strict=True)]
+    count = max(operand.shape[unrolled] for operand in operands)
+    slices = [operand.narrow(unrolled, 0, 1) for operand in operands]
+    dims = [dim for dim in sorted(summed) if dim != unrolled]
+    first = [dim for dim in dims if dim in expanded[2]]
+    second = [dim for dim in dims if dim not in expanded[2]]
+    for _slice in range(count):
+        with launch.scope():
+            product, placement = _multiply_pair(launch, slices[0], slices[1], first)
+            _multiply_pair(launch, product, slices[2], second)
+            launch.give_back(placement)
+
+
+def _expand(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+    """A tensor on the meta device that lies as one does, with more dimensions of one element."""
+    twin = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+    for dim in sorted(dims):
+        twin = twin.unsqueeze(dim)
+    return twin
+
+
+def _multiply_pair(
+    launch: Launch, left: torch.Tensor, right: torch.Tensor, dims: Sequence[int]
+) -> tuple[torch.Tensor, Placement]:
+    """Take the product of two tensors, summed over dimensions, and give its factors' copies back.
+
+    Args:
+        launch: of the op.
+        left: on the meta device.
+        right: on the meta device, with as many dimensions.
+        dims: summed over, which are kept.
+
+    Returns:
+        the product on the meta device, and where it lies.
+    """
+    if not dims:
+        product = left * right
+        return product, launch.borrow(product.numel() * product.element_size())
+    copies: list[Placement] = []
+    for dim in dims:
+        if (left.shape[dim] == 1) != (right.shape[dim] == 1):
+            source = right if left.shape[dim] == 1 else left
+            total = source.sum(dim, True)
+            copies.append(launch.borrow(total.numel() * total.element_size()))
+            stage_sum(launch, source, dim)
+            left, right = (left, total) if source is right else (total, right)
+    kept = [dim for dim in range(left.dim()) if dim not in dims]
+    both = [dim for dim in kept if left.shape[dim] != 1 and right.shape[dim] != 1]
+    of_left = [dim for dim in kept if left.shape[dim] != 1 and right.shape[dim] == 1]
+    of_right = [dim for dim in kept if left.shape[dim] == 1]
+    rows = _flatten(launch, left, (both, of_left, [*dims, *of_right]), copies)
+    columns = _flatten(launch, right, (both, dims, [*of_right, *of_left]), copies)
+    product = rows @ columns
+    placement = launch.borrow(product.numel() * product.element_size())
+    with launch.scope():
+        multiply_batches(launch, rows, columns, product)
+    for copy in copies:
+        launch.give_back(copy)
+    order = [*both, *of_left, *dims, *of_right]
+    sizes = [1 if dim in dims else max(left.shape[dim], right.shape[dim]) for dim in order]
+    return product.view(sizes).permute([order.index(dim) for dim in range(left.dim())]), placement
+
+
+def _flatten(
+    launch: Launch,
+    tensor: torch.Tensor,
+    groups: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    copies: list[Placement],
+) -> torch.Tensor:
+    """A batch of matrices whose dimensions are those of three groups: a copy if it cannot view."""
+    permuted = tensor.permute([dim for group in groups for dim in group])
+    shape = [torch.Size([tensor.shape[dim] for dim in group]).numel() for group in groups]
+    try:
+        return permuted.view(shape)
+    except RuntimeError:
+        copies.append(launch.borrow(tensor.numel() * tensor.element_size()))
+        return permuted.reshape(shape)
+
+
+_LINEAR: Final = "aten/src/ATen/native/Linear.cpp"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::_trilinear": Entry(multiply, _LINEAR, Basis.SOURCE),
+}

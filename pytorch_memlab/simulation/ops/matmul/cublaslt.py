@@ -1,0 +1,97 @@
+"""cuBLASLt's workspace: whose it is depends on PyTorch's release, and on the environment.
+
+Until release 2.8 every call allocates one and frees it. Releases 2.9 to 2.11 keep one for each
+handle and stream (pull request 156495). From 2.12 on it is that of cuBLAS (168175, 175879). With
+``TORCH_CUBLASLT_UNIFIED_WORKSPACE`` 1 stands for the last, from 2.8 on, and 0 for the former.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from ..op_call import Launch
+
+RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
+"""Of the installed PyTorch."""
+
+BARE_HANDLE_SINCE: Final = (2, 13)
+"""Release in which asking for cuBLASLt's handle alone makes no workspace (pull request 179022)."""
+
+_SHARED_ON_REQUEST_SINCE: Final = (2, 8)
+_KEPT_SINCE: Final = (2, 9)
+_SHARED_SINCE: Final = (2, 12)
+_ROWS_COUNT_SINCE: Final = (2, 10)
+"""Release from which also the first matrix must have more than one row."""
+
+_DEFAULT: Final = 1024
+"""KiB of a workspace of its own."""
+
+_DTYPES: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class Workspace(Enum):
+    """Where cuBLASLt's workspace comes from."""
+
+    SHARED = "the workspace of cuBLAS"
+    KEPT = "one for each thread and stream"
+    PASSING = "one for each call"
+
+
+def workspace() -> Workspace:
+    """Where the workspace comes from, in this release and environment."""
+    shares = {"0": False, "1": True}.get(os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", ""))
+    if shares is None or RELEASE < _SHARED_ON_REQUEST_SINCE:
+        shares = RELEASE >= _SHARED_SINCE
+    if shares:
+        return Workspace.SHARED
+    return Workspace.KEPT if RELEASE >= _KEPT_SINCE else Workspace.PASSING
+
+
+def workspace_size() -> int:
+    """Bytes of a workspace of its own, from CUBLASLT_WORKSPACE_SIZE (in KiB) or by default."""
+    given = re.match(r"\s*\+?(\d+)", os.environ.get("CUBLASLT_WORKSPACE_SIZE", ""))
+    return 1024 * (int(given[1]) if given else _DEFAULT)
+
+
+def need(launch: Launch) -> None:
+    """Take cuBLASLt's workspace, and what its handle brings with it.
+
+    Args:
+        launch: of the op that multiplies.
+    """
+    source = workspace()
+    if source is Workspace.PASSING:
+        launch.borrow(workspace_size())
+    if source is Workspace.SHARED or RELEASE < BARE_HANDLE_SINCE:
+        launch.need_cublas()
+    if source is Workspace.KEPT:
+        launch.need_cublaslt(workspace_size())
+
+
+def adds_bias(launch: Launch) -> bool:
+    """Whether ``addmm`` runs on cuBLASLt, which adds the bias itself.
+
+    The rule is that of ``aten/src/ATen/native/cuda/Blas.cpp`` for builds with CUDA 12.1 or later.
+
+    Args:
+        launch: of ``addmm`` or ``_addmm_activation``, with its result.
+    """
+    bias, first, second = launch.args[:3]
+    result = launch.result
+    return (
+        os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"
+        and launch.kwargs.get("beta", 1) == 1
+        and bias.dim() == 1
+        and bias.shape[0] == second.shape[1]
+        and bias.is_contiguous()
+        and result.is_contiguous()
+        and first.dtype in _DTYPES
+        and min(second.shape) > 1
+        and (first.shape[0] > 1 or RELEASE < _ROWS_COUNT_SINCE)
+    )

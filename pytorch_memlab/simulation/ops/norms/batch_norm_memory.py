@@ -1,0 +1,123 @@
+"""PyTorch's own batch norm: where blocks of threads stage partial sums over a channel."""
+
+from __future__ import annotations
+
+from math import ceil
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ..memory_formats import has_channels_last
+from ..memory_model import Basis, Entry, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..op_call import Launch
+
+_PER_THREAD: Final = 16
+_TILE: Final = 32
+_BLOCK: Final = 512
+_MOST_ROWS: Final = 128
+_FEWEST_ROWS: Final = 8
+
+
+def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
+    """How many blocks share the reduction of a channel, and how many there are of channels.
+
+    The rule is that of ``flexible_launch_configs``, ``native/cuda/Normalization.cuh``.
+
+    Args:
+        reduced: elements of a channel.
+        channels: how many there are.
+
+    Returns:
+        blocks of threads for one channel, and blocks beside each other.
+
+    >>> staging_rows(64, 10), staging_rows(100_000, 64)
+    ((1, 2), (128, 2))
+    """
+    width = min(_power_of_two(channels), _TILE)
+    height = min(_power_of_two(ceil(reduced / _PER_THREAD)), _BLOCK // width)
+    if width * height != _BLOCK:
+        width = min(_power_of_two(channels), _BLOCK // height)
+    rows = min(ceil(reduced / (height * _PER_THREAD)), _MOST_ROWS)
+    return (1 if rows < _FEWEST_ROWS else rows), ceil(channels / width)
+
+
+def forward(launch: Launch) -> None:
+    """Statistics of channels that lie last are staged between blocks of threads."""
+    tensor = launch.args[0]
+    if launch.argument(5, "training") and has_channels_last(tensor):
+        _stage(launch, tensor, 4)
+
+
+def backward(launch: Launch) -> None:
+    """Sums over each channel, before the gradients that need them."""
+    gradient, tensor = launch.args[:2]
+    mean = launch.args[5]
+    wants_input = launch.args[9][0]
+    result, weight_gradient, bias_gradient = launch.result
+    if wants_input and not has_channels_last(tensor):
+        if not _reshapes_freely(gradient):
+            launch.copy(gradient)
+        return
+    if launch.args[7] or launch.args[9][1] or launch.args[9][2]:
+        is_staged = has_channels_last(tensor) and has_channels_last(gradient)
+        if is_staged or wants_input:
+            for _sum in range(2):
+                launch.borrow(tensor.shape[1] * mean.element_size())
+        launch.made(weight_gradient, bias_gradient)
+        if is_staged:
+            with launch.scope():
+                _stage(launch, tensor, 2)
+    launch.made(result)
+
+
+def statistics(launch: Launch) -> None:
+    """``batch_norm_stats``: those of channels that lie last are staged."""
+    tensor = launch.args[0]
+    if has_channels_last(tensor):
+        _stage(launch, tensor, 4)
+
+
+def sums(launch: Launch) -> None:
+    """``batch_norm_backward_reduce``: two sums over each channel, staged likewise."""
+    gradient, tensor = launch.args[:2]
+    if has_channels_last(gradient) and has_channels_last(tensor):
+        _stage(launch, tensor, 2)
+
+
+def _stage(launch: Launch, tensor: torch.Tensor, values: int) -> None:
+    channels = tensor.shape[1]
+    rows, columns = staging_rows(tensor.numel() // channels, channels)
+    if rows > 1:
+        launch.borrow(values * channels * rows * (8 if tensor.dtype == torch.float64 else 4))
+        launch.borrow(columns * 4)
+
+
+def _reshapes_freely(gradient: torch.Tensor) -> bool:
+    """Whether a gradient is a view when its dimensions after the second become one."""
+    try:
+        gradient.view(*gradient.shape[:2], -1)
+    except RuntimeError:
+        return False
+    return True
+
+
+def _power_of_two(number: int) -> int:
+    """The largest power of two that is no larger."""
+    return 1 << (max(number, 1).bit_length() - 1)
+
+
+_SOURCE: Final = "aten/src/ATen/native/cuda/Normalization.cu, Normalization.cuh"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::native_batch_norm": Entry(forward, _SOURCE, Basis.SOURCE),
+    "aten::native_batch_norm_backward": Entry(nothing, _SOURCE, Basis.SOURCE, make=backward),
+    "aten::batch_norm_stats": Entry(statistics, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_gather_stats_with_counts": Entry(nothing, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_elemt": Entry(nothing, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_backward_reduce": Entry(sums, _SOURCE, Basis.SOURCE),
+    "aten::batch_norm_backward_elemt": Entry(nothing, _SOURCE, Basis.SOURCE),
+}

@@ -1,0 +1,133 @@
+"""cuDNN's batch norm, computed on the host: ``aten/src/ATen/native/cudnn/BatchNorm.cpp``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from ..memory_formats import suggested
+from .batch_norm import native, native_backward
+
+Tensors = tuple[torch.Tensor, ...]
+
+
+def forward(
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Tensors:
+    """``cudnn_batch_norm`` computed on the host.
+
+    Args:
+        tensor: to normalize.
+        weight: of each channel.
+        bias: of each channel.
+        mean: running mean, which training updates.
+        var: running variance, which training updates.
+        training: whether the batch's own statistics count.
+        momentum: of the running statistics.
+        eps: added to the variance.
+
+    Returns:
+        the result, mean and inverse deviation of the batch (empty unless it trains), and cuDNN's
+        reserve space.
+    """
+    results = shapes(tensor, weight, bias, mean, var, training)
+    values = native(tensor, weight, bias, mean, var, training, momentum, eps)
+    for result, value in zip(results, values, strict=False):
+        if result.numel():
+            result.copy_(value)
+    return results
+
+
+def shapes(
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor | None,
+    var: torch.Tensor | None,
+    training: bool,
+    *_arguments: Any,
+) -> Tensors:
+    """Shapes of what ``forward`` returns.
+
+    Args:
+        tensor: to normalize.
+        weight: of each channel.
+        bias: of each channel.
+        mean: running mean.
+        var: running variance.
+        training: whether the batch's own statistics count.
+
+    Returns:
+        tensors without contents. The reserve space is empty: without an activation fused into it
+        there is nothing to keep; an estimate, as only ``cudnnGetBatchNormalizationTraining``\
+``ExReserveSpaceSize`` knows.
+    """
+    channels = tensor.shape[1] if training else 0
+    return (
+        torch.empty_like(tensor, memory_format=suggested(tensor)),
+        weight.new_empty(channels),
+        weight.new_empty(channels),
+        tensor.new_empty(0, dtype=torch.uint8),
+    )
+
+
+def backward(
+    tensor: torch.Tensor,
+    gradient: torch.Tensor,
+    weight: torch.Tensor,
+    mean: torch.Tensor | None,
+    var: torch.Tensor | None,
+    used_mean: torch.Tensor | None,
+    used_deviation: torch.Tensor | None,
+    eps: float,
+    reserve: torch.Tensor,
+) -> Tensors:
+    """``cudnn_batch_norm_backward`` computed on the host.
+
+    Args:
+        tensor: that was normalized.
+        gradient: of the result.
+        weight: of each channel.
+        mean: running mean.
+        var: running variance.
+        used_mean: that the forward pass returned.
+        used_deviation: the inverse deviation that it returned.
+        eps: added to the variance.
+        reserve: cuDNN's reserve space.
+
+    Returns:
+        gradients of the tensor, the weight and the bias.
+    """
+    results = backward_shapes(tensor, gradient, weight)
+    values = native_backward(
+        gradient, tensor, weight, mean, var, used_mean, used_deviation, True, eps, [True] * 3
+    )
+    for result, value in zip(results, values, strict=True):
+        if value is not None:
+            result.copy_(value)
+    return results
+
+
+def backward_shapes(
+    tensor: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, *_arguments: Any
+) -> Tensors:
+    """Shapes of what ``backward`` returns.
+
+    Args:
+        tensor: that was normalized.
+        gradient: of the result.
+        weight: of each channel.
+
+    Returns:
+        tensors without contents.
+    """
+    like = torch.empty_like(tensor, memory_format=suggested(tensor))
+    return like, torch.empty_like(weight), torch.empty_like(weight)

@@ -1,0 +1,73 @@
+"""Layer norm of half precision: CUDA keeps the rows' statistics in single precision.
+
+``aten/src/ATen/native/cuda/layer_norm_kernel.cu``; a CPU keeps them in the type of the weight.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ..memory_formats import accumulated_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_aten: Final = torch.ops.aten
+
+
+def forward(
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    eps: float,
+) -> tuple[torch.Tensor, ...]:
+    """``native_layer_norm`` as CUDA returns it, on the host or the meta device.
+
+    Args:
+        tensor: to normalize.
+        size: of its last dimensions, over which it is.
+        weight: of that size.
+        bias: of that size.
+        eps: added to the variance.
+
+    Returns:
+        the result, and mean and inverse deviation of each row.
+    """
+    result, mean, inverse = _aten.native_layer_norm.default(tensor, size, weight, bias, eps)
+    dtype = accumulated_in(tensor.dtype)
+    return result, mean.to(dtype), inverse.to(dtype)
+
+
+def backward(
+    gradient: torch.Tensor,
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    mean: torch.Tensor,
+    inverse: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, ...]:
+    """``native_layer_norm_backward`` computed on the host, which keeps statistics its own way.
+
+    Args:
+        gradient: of the result.
+        tensor: that was normalized.
+        size: of its last dimensions.
+        mean: that ``forward`` returned.
+        inverse: likewise.
+        weight: of that size.
+        bias: of that size.
+        mask: which gradients are wanted.
+
+    Returns:
+        gradients of the tensor, the weight and the bias, None for those not wanted.
+    """
+    dtype = tensor.dtype if weight is None else weight.dtype
+    found: tuple[torch.Tensor | None, ...] = _aten.native_layer_norm_backward.default(
+        gradient, tensor, size, mean.to(dtype), inverse.to(dtype), weight, bias, mask
+    )
+    return found

@@ -1,0 +1,1 @@
+"""Pointwise and foreach ops, quantization."""

@@ -1,0 +1,126 @@
+"""Ops that draw random numbers on a simulated GPU draw from its generator, and from no other."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...machine.cuda_generator import SimulatedGenerator, simulated_generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_cpu_generator: Any = torch._C.default_generator
+_lent = threading.Lock()
+
+
+def draws(op: Any) -> bool:
+    """Whether an op draws random numbers: backward passes use those that were drawn."""
+    schema = op._schema
+    return (
+        torch.Tag.nondeterministic_seeded in op.tags
+        and not schema.name.endswith("_backward")
+        and any("Tensor" in str(result.type) for result in schema.returns)
+    )
+
+
+def generator_of(kwargs: dict[str, Any], on_gpu: bool) -> SimulatedGenerator | None:
+    """The simulated generator that a call names.
+
+    Args:
+        kwargs: of an op that draws.
+        on_gpu: whether it draws on a simulated GPU.
+
+    Returns:
+        the generator, None if the call names none or one of the CPU.
+
+    Raises:
+        RuntimeError: the generator is of another kind of device, in PyTorch's words.
+    """
+    given = kwargs.get("generator")
+    if given is None:
+        return None
+    found = simulated_generator(given)
+    if (found is not None) is not on_gpu:
+        expected, other = ("cuda", "cpu") if on_gpu else ("cpu", "cuda")
+        raise RuntimeError(f"Expected a '{expected}' device type for generator but found '{other}'")
+    return found
+
+
+def drawing(
+    op: Any, run: Callable[..., Any], named: SimulatedGenerator | None, default: SimulatedGenerator
+) -> Callable[..., Any]:
+    """What runs an op that draws on a simulated GPU.
+
+    Args:
+        op: the op.
+        run: computes it on the CPU.
+        named: the generator that the call names.
+        default: the GPU's generator.
+
+    Returns:
+        a function of the op's arguments.
+    """
+    source = (named or default).start_draw()
+    if named is not None:
+        return functools.partial(_run_with_source, run, source)
+    variant = _with_generator(op) if run is op else None
+    if variant is None:
+        return functools.partial(_run_on_lent_generator, run, source)
+    return functools.partial(_run_variant, op, variant, source)
+
+
+def draws_nothing(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call has a dropout of zero, and draws nothing for it."""
+    position, name = _dropout(op)
+    if name is None:
+        return False
+    given = args[position] if position < len(args) else kwargs.get(name, 0.0)
+    return bool(given == 0)
+
+
+@functools.cache
+def _dropout(op: Any) -> tuple[int, str | None]:
+    for position, argument in enumerate(op._schema.arguments):
+        if argument.name in ("dropout_p", "dropout"):
+            return position, argument.name
+    return 0, None
+
+
+@functools.cache
+def _with_generator(op: Any) -> Any:
+    """The overload of an op that takes a generator besides; the op itself if it takes one."""
+    names = [argument.name for argument in op._schema.arguments]
+    if "generator" in names:
+        return op
+    packet = op.overloadpacket
+    for overload in packet.overloads():
+        other = getattr(packet, overload)
+        others = [argument.name for argument in other._schema.arguments]
+        if "generator" in others and [name for name in others if name != "generator"] == names:
+            return other
+    return None
+
+
+def _run_with_source(run: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
+    return run(*args, **{**kwargs, "generator": source})
+
+
+def _run_variant(op: Any, variant: Any, source: Any, *args: Any, **kwargs: Any) -> Any:
+    names = (argument.name for argument in op._schema.arguments)
+    named = {**dict(zip(names, args, strict=False)), **kwargs, "generator": source}
+    return variant(**named)
+
+
+def _run_on_lent_generator(run: Callable[..., Any], source: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run what draws from the CPU's own generator, and put that back as it was."""
+    with _lent:
+        before = _cpu_generator.get_state()
+        _cpu_generator.manual_seed(source.initial_seed())
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _cpu_generator.set_state(before)

@@ -1,0 +1,192 @@
+"""What a reduction stages: a buffer for partial results, and semaphores, part by part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from .reduce_config import reduction_of, staging_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ..hardware.gpu import GPU
+    from .op_call import Launch
+
+LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
+
+_ACCUMULATED_IN: Final = {
+    torch.float16: 4,
+    torch.bfloat16: 4,
+    torch.float32: 4,
+    torch.float64: 8,
+    torch.complex64: 8,
+    torch.complex128: 16,
+}
+"""Bytes of the type that a sum of each dtype is accumulated in; integers take 8."""
+
+VALUE_AND_INDEX: Final = 16
+"""Bytes of a pair of a value of up to 8 bytes and its index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How a reduction is compiled.
+
+    Args:
+        accumulator: bytes of what a thread accumulates in.
+        threads: most of a block.
+        vector: how many inputs a thread loads at once.
+        fits_result: partial results of a reduction in parts are kept in the result.
+    """
+
+    accumulator: int
+    threads: int = 512
+    vector: int = 4
+    fits_result: bool = True
+
+
+def stage(
+    launch: Launch,
+    sizes: Sequence[int],
+    strides: Sequence[int],
+    dims: Sequence[int] | int | None,
+    widths: tuple[int, int],
+    kernel: Kernel,
+) -> None:
+    """Take buffer and semaphores of each part of a reduction, one part after another.
+
+    Args:
+        launch: of the op that reduces.
+        sizes: of what is reduced.
+        strides: of what is reduced, in elements.
+        dims: the dimensions reduced, all of them if None or none is given.
+        widths: bytes of an element of what is reduced, and of the result.
+        kernel: how the reduction is compiled.
+    """
+    if not prod(sizes):
+        return
+    reduced = reduced_dims(dims, len(sizes))
+    partial, parts = _staging(
+        tuple(sizes), tuple(strides), reduced, launch.gpu.model, widths, kernel
+    )
+    with launch.scope():
+        if partial:
+            launch.borrow(partial)
+        for buffer, semaphores in parts:
+            with launch.scope():
+                launch.borrow(buffer)
+                launch.borrow(semaphores)
+
+
+@lru_cache(4096)
+def _staging(
+    sizes: tuple[int, ...],
+    strides: tuple[int, ...],
+    reduced: tuple[int, ...],
+    gpu: GPU,
+    widths: tuple[int, int],
+    kernel: Kernel,
+) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Bytes of what keeps partial results of parts, and of each part's buffer and semaphores."""
+    whole = reduction_of(sizes, strides, reduced)
+    parts = whole.halves(*widths)
+    partial = 0
+    if len(parts) > 1 and not kernel.fits_result:
+        extents = (size * stride for size, stride in zip(whole.sizes, whole.results, strict=True))
+        partial = max(1, *extents, 1) * kernel.accumulator
+    staged = (
+        staging_of(part, gpu, kernel.accumulator, kernel.threads, kernel.vector) for part in parts
+    )
+    return partial, tuple(one for one in staged if one is not None)
+
+
+def reduced_dims(dims: Sequence[int] | int | None, count: int) -> tuple[int, ...]:
+    """The dimensions that an op reduces, from 0 up.
+
+    Args:
+        dims: as given to the op: None or none for all of them.
+        count: of all dimensions.
+    """
+    if dims is None or (not isinstance(dims, int) and not len(dims)):
+        return tuple(range(count))
+    if isinstance(dims, int):
+        dims = [dims]
+    return tuple(dim % count if count else 0 for dim in dims)
+
+
+def stage_sum(
+    launch: Launch,
+    source: torch.Tensor,
+    dims: Sequence[int] | int | None = None,
+    dtype: torch.dtype | None = None,
+    element_size: int | None = None,
+) -> None:
+    """Take what a sum, a mean or a norm of a tensor stages, and give it back.
+
+    Args:
+        launch: of the op that sums.
+        source: what is summed; only its sizes and strides count.
+        dims: the dimensions summed over, all of them if None.
+        dtype: of the sum, that of ``source`` if None.
+        element_size: bytes of what is summed, those of ``source`` if None.
+    """
+    of = dtype or source.dtype
+    kernel = Kernel(
+        _ACCUMULATED_IN.get(of, 8),
+        256 if of == torch.complex128 else 512,
+        fits_result=not (of in LOW_PRECISION and source.dtype == of),
+    )
+    width = element_size or source.element_size()
+    stage(launch, source.shape, source.stride(), dims, (width, of.itemsize), kernel)
+
+
+def stage_columns(launch: Launch, rows: int, columns: int, dtype: torch.dtype) -> None:
+    """Take what the sum of a contiguous matrix over its rows stages, and give it back.
+
+    Args:
+        launch: of the op that sums.
+        rows: of the matrix.
+        columns: of the matrix.
+        dtype: of its elements and of the sums.
+    """
+    kernel = Kernel(_ACCUMULATED_IN.get(dtype, 8), fits_result=dtype not in LOW_PRECISION)
+    stage(launch, (rows, columns), (columns, 1), 0, (dtype.itemsize, dtype.itemsize), kernel)
+
+
+def stage_values(
+    launch: Launch,
+    source: torch.Tensor,
+    dims: Sequence[int] | int | None = None,
+    dtype: torch.dtype | None = None,
+) -> None:
+    """Take what the largest values of a tensor stage, and give it back: see ``stage_sum``.
+
+    Args:
+        launch: of the op that finds them.
+        source: only its sizes and strides count.
+        dims: the dimensions reduced, all of them if None.
+        dtype: of the elements, that of ``source`` if None.
+    """
+    of = dtype or source.dtype
+    kernel = Kernel(of.itemsize, fits_result=of not in LOW_PRECISION)
+    stage(launch, source.shape, source.stride(), dims, (of.itemsize, of.itemsize), kernel)
+
+
+def stage_pairs(launch: Launch, source: torch.Tensor) -> None:
+    """Take what the smallest and the largest value stage, and give it back: see ``stage_sum``."""
+    width = source.element_size()
+    kernel = Kernel(2 * width, fits_result=False)
+    dim = launch.kwargs.get("dim")
+    stage(launch, source.shape, source.stride(), dim, (width, width), kernel)
+
+
+def stage_indices(launch: Launch, source: torch.Tensor, dim: int) -> None:
+    """Take what the indices of largest values stage, and give it back: see ``stage_sum``."""
+    kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
+    widths = (source.element_size(), 8)
+    stage(launch, source.shape, source.stride(), dim, widths, kernel)

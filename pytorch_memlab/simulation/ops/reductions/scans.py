@@ -1,0 +1,97 @@
+"""Scans: contiguous copies, and the temporary storage of a scan of one row."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from .. import cub
+from ..memory_model import Basis, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..op_call import Launch
+
+_MOST_AT_ONCE: Final = 2**30
+"""Elements that one call of CUB scans."""
+
+_ITEMS: Final = 16
+"""Elements that a thread of a deterministic scan takes."""
+
+
+def scans(*, is_sum: bool) -> Callable[[Launch], None]:
+    """``cumsum``, ``cumprod``, ``logcumsumexp``: a contiguous input of the result's type.
+
+    Args:
+        is_sum: elements are added up, for which there is a deterministic scan.
+
+    Returns:
+        the entry's function.
+    """
+
+    def take(launch: Launch) -> None:
+        source: torch.Tensor = launch.args[0]
+        result: torch.Tensor = launch.result
+        if not source.dim() or not source.numel():
+            return
+        nbytes = source.numel() * result.element_size()
+        if source.dtype != result.dtype:
+            launch.borrow(nbytes)
+        launch.contiguous(result)
+        if not source.is_contiguous():
+            launch.borrow(nbytes)
+        if source.numel() == source.shape[launch.argument(1, "dim")]:
+            scan_row(launch, source.numel(), result.dtype, is_sum=is_sum)
+
+    return take
+
+
+def scan_row(launch: Launch, count: int, dtype: torch.dtype, *, is_sum: bool = True) -> None:
+    """Take what a scan of one row needs, and give it back.
+
+    Args:
+        launch: of the op that scans.
+        count: of elements.
+        dtype: of the elements.
+        is_sum: they are added up, for which there is a deterministic scan.
+    """
+    size = dtype.itemsize
+    is_inexact = dtype.is_floating_point or dtype.is_complex
+    if is_sum and is_inexact and torch.are_deterministic_algorithms_enabled():
+        threads = 128 if size >= 16 else 256 if size >= 8 else 512
+        blocks = -(-count // (threads * _ITEMS))
+        launch.pass_by(min(blocks, launch.gpu.model.multi_processor_count) * size)
+        return
+    launch.pass_by(cub.scan(min(count, _MOST_AT_ONCE), size))
+    for begin in range(_MOST_AT_ONCE, count, _MOST_AT_ONCE):
+        with launch.scope():
+            launch.borrow(size)
+            launch.borrow(cub.scan(min(count - begin, _MOST_AT_ONCE), size))
+
+
+def rows_with_indices(launch: Launch) -> None:
+    """``cummax`` and ``cummin``: a contiguous input."""
+    source: torch.Tensor = launch.args[0]
+    if source.dim() and source.numel():
+        launch.contiguous(source)
+
+
+_SCAN: Final = "aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    **{
+        name: Entry(scans(is_sum=is_sum), _SCAN, Basis.ESTIMATE)
+        for name, is_sum in (
+            ("aten::cumsum", True),
+            ("aten::cumsum_", True),
+            ("aten::cumprod", False),
+            ("aten::cumprod_", False),
+            ("aten::logcumsumexp", False),
+            ("aten::_logcumsumexp", False),
+        )
+    },
+    "aten::cummax": Entry(rows_with_indices, _SCAN, Basis.SOURCE),
+    "aten::cummin": Entry(rows_with_indices, _SCAN, Basis.SOURCE),
+}

@@ -1,0 +1,143 @@
+"""``_cudnn_rnn`` and its backward pass: what they return, computed on the host.
+
+What that is, ``aten/src/ATen/native/cudnn/RNN.cpp`` tells. The seed of the dropout lies at the
+start of the reserve space.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Final
+
+import torch
+
+from .call import Call, call_of_backward, separate_gradients
+from .layout import given_parts, views
+from .reference import HostNetwork
+
+_SEED_BYTES: Final = 8
+
+_NOT_FLAT: Final = (
+    "RNN module weights are not part of single contiguous chunk of memory. This means they need to "
+    "be compacted at every call, possibly greatly increasing memory usage. To compact weights "
+    "again call flatten_parameters()."
+)
+
+
+def shapes(*args: Any) -> tuple[torch.Tensor, ...]:
+    """Shapes of what ``_cudnn_rnn`` returns.
+
+    Args:
+        args: of the op.
+
+    Returns:
+        the output, the last hidden and cell states, the reserve space and the buffer of weights.
+
+    Raises:
+        RuntimeError: states that do not fit, in PyTorch's words.
+    """
+    call = Call(*args)
+    call.check()
+    tensor, cx = call.tensor, call.cx
+    output = tensor.new_empty(call.output_size())
+    return (
+        output.transpose(0, 1) if call.is_transposed else output,
+        call.hx.new_empty(call.hidden_size()),
+        call.hx.new_empty(0) if cx is None else cx.new_empty(cx.shape),
+        tensor.new_empty(call.reserve(), dtype=torch.uint8),
+        tensor.new_empty(call.network.numel()) if call.buffer is None else call.buffer,
+    )
+
+
+def compute(*args: Any) -> tuple[torch.Tensor, ...]:
+    """``_cudnn_rnn`` computed on the host.
+
+    Args:
+        args: of the op.
+
+    Returns:
+        what ``shapes`` tells.
+    """
+    call = Call(*args)
+    if call.needs_buffer:
+        warnings.warn(_NOT_FLAT, stacklevel=2)
+    results = shapes(*args)
+    output, hy, cy, reserve, buffer = results
+    if call.needs_buffer:
+        _fill(call, buffer)
+    seed = 0
+    if call.dropout and reserve.numel() >= _SEED_BYTES:
+        seed = int(torch.randint(2**62, (), device="cpu"))
+        reserve[:_SEED_BYTES].view(torch.int64).fill_(seed)
+    values = HostNetwork(call).run(seed)
+    output.copy_(values[0].transpose(0, 1) if call.is_transposed else values[0])
+    hy.copy_(values[1])
+    if call.cx is not None:
+        cy.copy_(values[2])
+    return results
+
+
+def backward_shapes(*args: Any) -> tuple[Any, ...]:
+    """Shapes of what ``_cudnn_rnn_backward`` returns.
+
+    Args:
+        args: of the op.
+
+    Returns:
+        gradients of the input, the states and the weights: None and an empty list without any
+        gradient to begin with.
+    """
+    call, gradients, mask = call_of_backward(args)
+    if all(gradient is None for gradient in gradients):
+        return None, None, None, []
+    cx = call.cx
+    first = call.tensor.new_empty(call.input.shape)
+    return (
+        first.transpose(0, 1) if call.is_transposed else first,
+        call.hx.new_empty(call.hidden_size()),
+        None if cx is None else cx.new_empty(cx.shape),
+        _weight_gradients(call) if mask[3] else [],
+    )
+
+
+def backward(*args: Any) -> tuple[Any, ...]:
+    """``_cudnn_rnn_backward`` computed on the host.
+
+    Args:
+        args: of the op.
+
+    Returns:
+        what ``backward_shapes`` tells.
+
+    Raises:
+        RuntimeError: the forward pass did not train, in PyTorch's words.
+    """
+    call, gradients, _mask = call_of_backward(args)
+    results = backward_shapes(*args)
+    if results[0] is None:
+        return results
+    if not call.train:
+        raise RuntimeError("cudnn RNN backward can only be called in training mode")
+    reserve = args[20]
+    seed = int(reserve[:_SEED_BYTES].view(torch.int64)) if call.dropout else 0
+    values = HostNetwork(call).gradients(seed, gradients)
+    first = values[0].transpose(0, 1) if call.is_transposed else values[0]
+    made = [results[0], results[1], *(() if call.cx is None else (results[2],)), *results[3]]
+    for result, value in zip(made, [first, *values[1:]], strict=False):
+        result.copy_(value)
+    return results
+
+
+def _fill(call: Call, buffer: torch.Tensor) -> None:
+    parts = [given_parts(layer, call.count) for layer in call.network.parts()]
+    flat = [view for layer in views(buffer.zero_(), parts) for view in layer]
+    for weight, view in zip(call.weights, flat, strict=True):
+        view.copy_(weight.view_as(view))
+
+
+def _weight_gradients(call: Call) -> list[torch.Tensor]:
+    if separate_gradients(call):
+        return [weight.new_empty(weight.shape) for weight in call.weights]
+    buffer = call.tensor.new_empty(call.network.numel())
+    found = [view for layer in views(buffer, call.network.parts()) for view in layer]
+    return [view.view(weight.shape) for view, weight in zip(found, call.weights, strict=True)]

@@ -1,0 +1,1 @@
+"""Sorting, unique elements and `isin`."""

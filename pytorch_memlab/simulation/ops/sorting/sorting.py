@@ -1,0 +1,205 @@
+"""Sorting: the copies, index buffers and temporary storage of ``sort``, ``topk`` and their like."""
+
+from __future__ import annotations
+
+from math import ceil, log2
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from .. import cub
+from ..layout import is_dense
+from ..memory_model import Basis, Entry, nothing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..op_call import Launch
+
+INDEX: Final = 8
+"""Bytes of an index."""
+
+_MAX_INT32: Final = 2**31 - 1
+_SMALL: Final = 4096
+"""Longest slice that one block of threads sorts in place."""
+
+_LONG: Final = 1_000_000
+"""Length of a slice that a sort of its own keeps a GPU busy with."""
+
+_FEW: Final = 128
+"""Slices from which on a segmented sort is faster than two sorts of everything."""
+
+_THREADS: Final = 256
+_DIGITS: Final = 256
+_BLOCKS_PER_PROCESSOR: Final = 65536 // (40 * _THREADS)
+"""Of the kernel of ``topk``: it takes 40 of an SM's 65,536 registers a thread."""
+
+
+def sort(launch: Launch) -> None:
+    """``sort``: contiguous copies where the slices are not, then ``sort_slices``."""
+    source: torch.Tensor = launch.args[0]
+    dim = launch.argument(1, "dim", -1) if len(launch.args) > 1 else launch.kwargs.get("dim", -1)
+    values: torch.Tensor = launch.result[0]
+    if not source.dim() or not source.numel():
+        return
+    length = source.shape[dim]
+    if length <= _SMALL:
+        launch.borrow(length * INDEX)  # a range, copied into the indices
+        return
+    if not (is_dense(source) and source.stride(dim) == 1):
+        launch.copy(source)
+        if values.stride(dim) != 1:
+            launch.copy(source)
+            launch.borrow(source.numel() * INDEX)
+    sort_slices(launch, source.numel(), length, source.dtype)
+
+
+def sort_slices(launch: Launch, count: int, length: int, dtype: torch.dtype) -> None:
+    """Take what a stable sort of contiguous slices needs, and give it back.
+
+    The rules are those of ``aten/src/ATen/native/cuda/SortStable.cu``.
+
+    Args:
+        launch: of the op that sorts.
+        count: of elements.
+        length: of a slice, of more than 4,096 elements.
+        dtype: of the elements.
+    """
+    batch = min(count, _MAX_INT32) // length * length
+    for begin in range(0, count, batch):
+        with launch.scope():
+            _sort_batch(launch, min(batch, count - begin), length, dtype)
+
+
+def _sort_batch(launch: Launch, count: int, length: int, dtype: torch.dtype) -> None:
+    slices = count // length
+    key = dtype.itemsize
+    gpu = launch.gpu.model
+    if slices == 1 or length >= _LONG:
+        launch.borrow(length * INDEX)
+        size = cub.radix_sort(gpu, length, key, INDEX, is_float=dtype.is_floating_point)
+        launch.pass_by(*[size] * slices)
+    elif slices < _FEW:
+        for _slice_and_index in range(2):
+            launch.borrow(count * INDEX)
+        with launch.scope():
+            launch.borrow(count * key)
+            launch.borrow(cub.radix_sort(gpu, count, key, INDEX))
+        launch.pass_by(cub.radix_sort(gpu, count, INDEX, bits=max(1, ceil(log2(slices)))))
+    else:
+        launch.borrow(count * INDEX)
+        launch.borrow(cub.segmented_radix_sort(count, key, INDEX))
+
+
+def topk(launch: Launch) -> None:
+    """``topk``: see ``take_largest``."""
+    source: torch.Tensor = launch.args[0]
+    count: int = launch.args[1]
+    if source.dim() and count:
+        is_sorted = launch.argument(4, "sorted", True)
+        take_largest(launch, source, launch.argument(2, "dim", -1), count, is_sorted=is_sorted)
+
+
+def take_largest(
+    launch: Launch, source: torch.Tensor, dim: int, count: int, *, is_sorted: bool = True
+) -> None:
+    """Take what the largest elements of slices need.
+
+    They are found by a sort, by several blocks of threads for a slice, or by one, which takes
+    nothing. The rules are those of ``aten/src/ATen/native/cuda/TensorTopK.cpp`` and ``.cu``.
+
+    Args:
+        launch: of the op that finds them.
+        source: of one dimension at least; only its sizes, strides and dtype count.
+        dim: the dimension of a slice.
+        count: how many of each slice.
+        is_sorted: they are put in order.
+    """
+    length = source.shape[dim]
+    if not source.numel():
+        return
+    slices = source.numel() // length
+    if slices <= 10 and length >= 100_000 and source.dtype != torch.bool:
+        launch.copy(source)
+        launch.borrow(source.numel() * INDEX)
+        if not (is_dense(source) and source.stride(dim) == 1):
+            launch.copy(source)
+        sort_slices(launch, source.numel(), length, source.dtype)
+        return
+    with launch.scope():
+        launch.contiguous(source)
+        if _takes_many_blocks(slices, length):
+            _select(launch, slices, length, source.dtype)
+    if is_sorted and count > _SMALL:
+        found = slices * count
+        launch.borrow(found * INDEX)
+        launch.borrow(found * source.element_size())
+        with launch.scope():
+            sort_slices(launch, found, count, source.dtype)
+        launch.borrow(found * INDEX)
+
+
+def _takes_many_blocks(slices: int, length: int) -> bool:
+    bounds = ((20, 20000), (40, 10000), (80, 8000), (199, 5000), (799, 3000), (4000, 800))
+    return length >= next((shortest for most, shortest in bounds if slices <= most), 400)
+
+
+def _select(launch: Launch, slices: int, length: int, dtype: torch.dtype) -> None:
+    resident = launch.gpu.model.multi_processor_count * _BLOCKS_PER_PROCESSOR * _THREADS
+    items = max(4, min(-(-slices * length // resident), 64))
+    blocks = slices * -(-length // (items * _THREADS))
+    launch.borrow(slices * dtype.itemsize)
+    launch.borrow(2 * slices * 4)
+    launch.borrow(2 * slices * (8 if dtype.itemsize == 8 else 4))
+    launch.borrow(blocks * _DIGITS * 2)
+    launch.borrow(slices * _DIGITS * 4)
+    for _within_and_at_the_kth in range(2):
+        launch.borrow(blocks * 4)
+    launch.pass_by(*[cub.scan_by_key(blocks, 4, 4)] * 2)
+
+
+def median(launch: Launch) -> None:
+    """``median`` and ``nanmedian`` of all elements, before the result: a sort of a copy."""
+    source: torch.Tensor = launch.args[0]
+    if not source.numel():
+        return
+    launch.contiguous(source)
+    launch.copy(source)
+    with launch.scope():
+        launch.borrow(source.numel() * INDEX)
+        if source.numel() <= _SMALL:
+            launch.borrow(source.numel() * INDEX)
+        else:
+            sort_slices(launch, source.numel(), source.numel(), source.dtype)
+
+
+def contiguous_source(launch: Launch) -> None:
+    """``kthvalue`` and ``median`` of a dimension, before their results: a contiguous input."""
+    launch.contiguous(launch.args[0])
+
+
+def contiguous_slices(launch: Launch) -> None:
+    """``mode``: the dimension moved to the end, contiguous."""
+    source: torch.Tensor = launch.args[0]
+    if source.dim():
+        launch.contiguous(source.transpose(launch.argument(1, "dim", -1), -1))
+
+
+_SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
+_SORTING: Final = "aten/src/ATen/native/cuda/Sorting.cpp"
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "aten::sort": Entry(sort, _SORT, Basis.ESTIMATE),
+    "aten::sort.stable": Entry(sort, _SORT, Basis.ESTIMATE),
+    "aten::topk": Entry(
+        topk, "aten/src/ATen/native/cuda/TensorTopK.cpp, TensorTopK.cu", Basis.ESTIMATE
+    ),
+    "aten::kthvalue": Entry(nothing, _SORTING, Basis.SOURCE, contiguous_source),
+    "aten::median.dim": Entry(nothing, _SORTING, Basis.SOURCE, contiguous_source),
+    "aten::nanmedian.dim": Entry(nothing, _SORTING, Basis.SOURCE, contiguous_source),
+    "aten::median": Entry(nothing, _SORTING, Basis.ESTIMATE, median),
+    "aten::nanmedian": Entry(nothing, _SORTING, Basis.ESTIMATE, median),
+    "aten::mode": Entry(
+        contiguous_slices, "aten/src/ATen/native/cuda/TensorModeKernel.cpp", Basis.ESTIMATE
+    ),
+}

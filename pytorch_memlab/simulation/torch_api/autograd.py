@@ -1,0 +1,57 @@
+"""Calls that autograd makes: backward passes, and hooks around saved tensors."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Let ``backward`` and ``grad`` run as many calls, not as the one that a mode would see.
+
+    What hooks do with saved tensors is no part of the call that saves them either.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts the originals back.
+    """
+    push = torch._C._autograd._push_saved_tensors_default_hooks
+    patches.set(
+        torch._C._autograd,
+        push.__name__,
+        lambda pack, unpack: push(_on_its_own(machine, pack), _on_its_own(machine, unpack)),
+    )
+    patches.set(
+        torch.autograd,
+        "has_torch_function",
+        lambda tensors: (
+            torch._C._is_torch_function_enabled()
+            and any(_overrides_functions(type(tensor)) for tensor in tensors)
+        ),
+    )
+
+
+def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    @functools.wraps(hook)
+    def run(value: Any) -> Any:
+        with machine.thread.calling((), {}):
+            return hook(value)
+
+    return run
+
+
+def _overrides_functions(kind: type) -> bool:
+    """Whether a class of tensors has a ``__torch_function__`` of its own."""
+    own = getattr(kind, "__torch_function__", torch._C._disabled_torch_function_impl)
+    if own is torch._C._disabled_torch_function_impl:
+        return False
+    default: Any = torch.Tensor.__torch_function__
+    return getattr(own, "__func__", own) is not default.__func__

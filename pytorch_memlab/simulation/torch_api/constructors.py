@@ -1,0 +1,142 @@
+"""Functions that make tensors from data and a device: they build on the host, then move."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..dispatch.transfers import move, place_of_device
+from ..machine.machine import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
+
+_FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")
+_SPARSE = (
+    "sparse_coo_tensor",
+    "sparse_csr_tensor",
+    "sparse_csc_tensor",
+    "sparse_bsr_tensor",
+    "sparse_bsc_tensor",
+    "sparse_compressed_tensor",
+)
+
+
+def make_replacements(machine: Machine) -> dict[Callable[..., Any], Callable[..., Any]]:
+    """Functions that C++ would send to CUDA, and what stands for each.
+
+    Args:
+        machine: the simulated machine.
+
+    Returns:
+        original -> replacement.
+    """
+    replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
+    for name in _FROM_DATA:
+        original = getattr(torch, name)
+        replacements[original] = _from_data(machine, original)
+    for name in _SPARSE:
+        original = getattr(torch, name)
+        replacements[original] = _sparse(machine, original)
+    return replacements
+
+
+def install(
+    machine: Machine,
+    replacements: dict[Callable[..., Any], Callable[..., Any]],
+    patches: Patches,
+) -> None:
+    """Put the replacements into ``torch``.
+
+    Args:
+        machine: the simulated machine.
+        replacements: from ``make_replacements``.
+        patches: who puts the originals back.
+    """
+    for original, replacement in replacements.items():
+        patches.set(torch, original.__name__, replacement)
+    patches.set(torch, "from_dlpack", _from_dlpack(machine, vars(torch)["from_dlpack"]))
+
+
+def _wanted_place(machine: Machine, device: Any) -> int:
+    # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
+    return place_of_device(machine, torch.empty(0).device if device is None else device)
+
+
+def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    keeps_place = original.__name__ in ("as_tensor", "asarray")
+
+    @functools.wraps(original)
+    def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
+        if device is None and isinstance(data, torch.Tensor) and keeps_place:
+            return original(data, *args, **kwargs)
+        place = _wanted_place(machine, device)
+        if kwargs.pop("pin_memory", False):
+            if place != HOST:
+                raise RuntimeError("Only dense CPU tensors can be pinned")
+            made = make(data, *args, device=device, **kwargs)
+            machine.pin(made.untyped_storage())
+            return made
+        if place == HOST and not _holds_simulated(machine, data):
+            return original(data, *args, device=device, **kwargs)
+        requires_grad = kwargs.pop("requires_grad", False)
+        with torch.device("cpu"):
+            made = original(_on_host(machine, data), *args, **kwargs)
+        if place != HOST:
+            made = move(machine, made, place, {})
+        return made.requires_grad_() if requires_grad else made
+
+    return make
+
+
+def _holds_simulated(machine: Machine, data: Any) -> bool:
+    return isinstance(data, torch.Tensor) and machine.place_of(data) != HOST
+
+
+def _on_host(machine: Machine, data: Any) -> Any:
+    return move(machine, data, HOST, {}) if _holds_simulated(machine, data) else data
+
+
+def _from_dlpack(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(data: Any, **kwargs: Any) -> Any:
+        if _holds_simulated(machine, data):
+            return data.detach()
+        return original(data, **kwargs)
+
+    return make
+
+
+def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
+        place = _sparse_place(machine, device, args)
+        if place == HOST:
+            return original(*args, device=device, **kwargs)
+        parts = [
+            torch.as_tensor(part, device=machine.gpus[place].device)
+            if isinstance(part, torch.Tensor) or _is_data(part, position, args)
+            else part
+            for position, part in enumerate(args)
+        ]
+        return original(*parts, **kwargs)
+
+    return make
+
+
+def _sparse_place(machine: Machine, device: Any, args: tuple[Any, ...]) -> int:
+    if device is not None:
+        return place_of_device(machine, device)
+    places = [machine.place_of(part) for part in args if isinstance(part, torch.Tensor)]
+    return max(places, default=HOST)
+
+
+def _is_data(part: Any, position: int, args: tuple[Any, ...]) -> bool:
+    """A list of indices or values; the last of three or four arguments is the size."""
+    is_size = len(args) > 2 and position == len(args) - 1
+    return isinstance(part, (list, tuple)) and not is_size and not isinstance(part, torch.Size)

@@ -1,0 +1,377 @@
+"""Streams and events of simulated GPUs: memory belongs to its stream, work is done at once.
+
+``stream_work.py`` has the exception: a stream that sleeps.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import time
+from abc import ABCMeta
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..dispatch.transfers import place_of_device
+from ..machine.machine import HOST
+from ..machine.stream_ids import PRIORITIES, handle_of, priority_of
+from . import unsupported as uncovered
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from ..allocator.stream_work import Work
+    from ..machine.machine import Machine
+
+CUDA_DEVICE_TYPE = 1
+"""``c10::DeviceType::CUDA``, as stream triples name it."""
+
+_new_event_handles = itertools.count(0x1000, 0x10)
+
+
+class SimulatedStream:
+    """``torch.Stream`` of a simulated GPU: an id that separates free blocks.
+
+    Args:
+        device: GPU of the stream, the current one if None.
+        priority: 0 to -3, the lower the more urgent; others mean the nearest.
+        stream_id: of an existing stream.
+        device_index: GPU of an existing stream.
+        device_type: of an existing stream, without effect.
+    """
+
+    machine: Machine
+
+    def __init__(
+        self,
+        device: Any = None,
+        priority: int = 0,
+        *,
+        stream_id: int | None = None,
+        device_index: int | None = None,
+        device_type: int = CUDA_DEVICE_TYPE,
+    ) -> None:
+        if device_index is None:
+            device_index = _gpu_index(self.machine, device)
+        if stream_id is None:
+            stream_id = self.machine.new_stream(device_index, priority)
+        self.stream_id = stream_id
+        self.device_index = device_index
+        self.device_type = device_type
+        self.device = torch.device("cuda", device_index)
+
+    @property
+    def native_handle(self) -> int:
+        """What stands for CUDA's pointer to it."""
+        return handle_of(self.stream_id, self.device_index)
+
+    def wait_event(self, event: Any) -> None:
+        """Let later work wait for what an event marks."""
+        event.wait(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        """Let later work wait for what another stream has to do."""
+        self.wait_event(stream.record_event())
+
+    def record_event(self, event: SimulatedEvent | None = None) -> SimulatedEvent:
+        """Record an event, a new one if none is given."""
+        event = self._new_event() if event is None else event
+        event.record(self)
+        return event
+
+    def query(self) -> bool:
+        """Whether all work is done."""
+        work = self.machine.gpu(self.device_index).call("unfinished_work", self.stream_id)
+        return _is_done(self.machine, self.device_index, work)
+
+    def is_capturing(self) -> bool:
+        """Whether a CUDA graph is being captured: never."""
+        return False
+
+    def synchronize(self) -> None:
+        """Frees that wait for this stream's work complete."""
+        self.machine.synchronize_stream(self.device_index, self.stream_id)
+
+    def __enter__(self) -> Self:
+        """Use this stream, and its GPU, in this thread."""
+        thread = self.machine.thread
+        before = thread.device, self.device_index, self.machine.current_stream(self.device_index)
+        thread.before_streams.append(before)
+        thread.device = self.device_index
+        thread.streams.use(self.device_index, self.stream_id)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """Use the GPU, and its stream, that were in use before."""
+        thread = self.machine.thread
+        thread.device, index, stream = thread.before_streams.pop()
+        thread.streams.use(index, stream)
+
+    def __eq__(self, other: object) -> bool:
+        """Streams are equal that have the same id on the same GPU."""
+        return isinstance(other, SimulatedStream) and (other.stream_id, other.device_index) == (
+            self.stream_id,
+            self.device_index,
+        )
+
+    def __hash__(self) -> int:
+        """Of id and GPU."""
+        return hash((self.stream_id, self.device_index))
+
+    def __repr__(self) -> str:
+        """As torch shows a stream of any kind of device."""
+        return (
+            f"torch.Stream device_type=cuda, device_index={self.device_index}, "
+            f"stream_id={self.stream_id}"
+        )
+
+    def _new_event(self) -> SimulatedEvent:
+        return SimulatedEvent(self.device)
+
+
+class SimulatedCUDAStream(SimulatedStream):
+    """``torch.cuda.Stream``."""
+
+    @property
+    def cuda_stream(self) -> int:
+        """What stands for CUDA's pointer to it."""
+        return handle_of(self.stream_id, self.device_index)
+
+    @property
+    def priority(self) -> int:
+        """0 to -3, the lower the more urgent; without effect."""
+        return priority_of(self.stream_id)
+
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        """The least and the most urgent priority that PyTorch uses."""
+        return 0, 1 - PRIORITIES
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version of the protocol for streams, and the handle."""
+        return 0, self.cuda_stream
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.cuda_stream)
+
+    def __repr__(self) -> str:
+        """As torch shows a CUDA stream."""
+        return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
+
+    def _new_event(self) -> SimulatedEvent:
+        return SimulatedCUDAEvent()
+
+
+class _Deletion:
+    """Tells who watches that the event that holds this is no more.
+
+    Other events die without a line of Python, in which an interrupt would be swallowed.
+
+    Args:
+        machine: the simulated machine.
+        event_id: of the event.
+    """
+
+    def __init__(self, machine: Machine, event_id: int) -> None:
+        self._machine = machine
+        self._event_id = event_id
+
+    def __del__(self) -> None:
+        self._machine.traced("EventDeletion", self._event_id)
+
+
+class SimulatedEvent:
+    """``torch.Event`` of a simulated GPU: it happens when the work before it is done.
+
+    Args:
+        device: GPU of the event, the current one if None.
+        enable_timing: whether ``elapsed_time`` may be asked.
+        blocking: without effect.
+        interprocess: without effect.
+    """
+
+    machine: Machine
+
+    def __init__(
+        self,
+        device: Any = None,
+        *,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+    ) -> None:
+        self._set_up(_gpu_index(self.machine, device), enable_timing)
+
+    def _set_up(self, index: int | None, enable_timing: bool) -> None:
+        self.enable_timing = enable_timing
+        self.event_id = 0
+        self._index = index
+        self._time: float | None = None
+        self._work: Work | None = None
+
+    @property
+    def device(self) -> torch.device | None:
+        """The GPU that it belongs to, None before it was recorded if none was named."""
+        return None if self._index is None else torch.device("cuda", self._index)
+
+    def record(self, stream: Any = None) -> None:
+        """Mark what a stream has to do; without an argument, the current stream.
+
+        Raises:
+            RuntimeError: the event belongs to another GPU.
+        """
+        stream = self._stream_or_current(stream)
+        self._belong_to(stream.device_index)
+        self._work = self.machine.gpu(stream.device_index).call("unfinished_work", stream.stream_id)
+        self._time = time.perf_counter() if self._work is None else self._work.end_time
+        self.machine.traced("EventRecord", self.event_id, stream.native_handle)
+
+    def wait(self, stream: Any = None) -> None:
+        """Let a stream, or the current one, wait for what the event marks."""
+        if not self.event_id:
+            return
+        stream = self._stream_or_current(stream)
+        if self._work is not None:
+            gpu = self.machine.gpu(stream.device_index)
+            gpu.call("wait_for_work", stream.stream_id, self._work)
+        self.machine.traced("EventWait", self.event_id, stream.native_handle)
+
+    def query(self) -> bool:
+        """Whether all work before it is done."""
+        return self._index is None or _is_done(self.machine, self._index, self._work)
+
+    def synchronize(self) -> None:
+        """Wait until all work before it is done."""
+        if self._index is None or not self.event_id:
+            return
+        if self._work is not None:
+            self.machine.gpu(self._index).call("finish_work", self._work)
+        self.machine.traced("EventSynchronization", self.event_id)
+
+    def elapsed_time(self, end_event: SimulatedEvent) -> float:
+        """Milliseconds between two recorded events, by the host's clock.
+
+        What ``torch.cuda._sleep`` was asked to take counts as if it had.
+
+        Raises:
+            ValueError: one of them was not recorded with timing on.
+            RuntimeError: the work before one of them is not done.
+        """
+        if not (self.enable_timing and end_event.enable_timing):
+            raise ValueError("both events need enable_timing=True")
+        if self._time is None or end_event._time is None:
+            raise ValueError("both events must be recorded before their time is taken")
+        if not (self.query() and end_event.query()):
+            raise RuntimeError(
+                "CUDA error: device not ready: synchronize both events before their time is taken"
+            )
+        return (end_event._time - self._time) * 1e3
+
+    def ipc_handle(self) -> Any:
+        """What another process would open it with: refused, no other process has the GPU."""
+        return uncovered.refuse("torch.Event.ipc_handle")()
+
+    @classmethod
+    def from_ipc_handle(cls, device: Any, handle: Any) -> Any:
+        """An event of another process: refused, no other process has the GPU."""
+        return uncovered.refuse("torch.Event.from_ipc_handle")()
+
+    def __repr__(self) -> str:
+        """As torch shows an event of any kind of device."""
+        return (
+            f"torch.Event device_type=cuda, device_index={self._index}, "
+            f"event_flag={0 if self.enable_timing else 1}, event_id={self.event_id:#x}"
+        )
+
+    def _belong_to(self, index: int) -> None:
+        """Belong to a GPU, as an event does from its first record on."""
+        if self._index is not None and self._index != index:
+            raise RuntimeError(
+                f"Event device {self._index} does not match recording stream's device {index}."
+            )
+        self._index = index
+        if not self.event_id:
+            self.event_id = next(_new_event_handles)
+            self.machine.traced("EventCreation", self.event_id)
+            if self.machine.is_traced:
+                self._deletion = _Deletion(self.machine, self.event_id)
+
+    def _stream_or_current(self, stream: Any) -> Any:
+        if stream is not None:
+            return stream
+        index = self.machine.thread.device if self._index is None else self._index
+        return SimulatedStream(stream_id=self.machine.current_stream(index), device_index=index)
+
+
+class SimulatedCUDAEvent(SimulatedEvent):
+    """``torch.cuda.Event``.
+
+    Args:
+        enable_timing: whether ``elapsed_time`` may be asked.
+        blocking: without effect.
+        interprocess: without effect.
+        external: without effect.
+    """
+
+    def __init__(
+        self,
+        enable_timing: bool = False,
+        blocking: bool = False,
+        interprocess: bool = False,
+        external: bool = False,
+    ) -> None:
+        self._set_up(None, enable_timing)
+
+    @property
+    def cuda_event(self) -> int:
+        """What stands for CUDA's pointer to it, 0 before it was recorded."""
+        return self.event_id
+
+    @property
+    def _as_parameter_(self) -> ctypes.c_void_p:
+        return ctypes.c_void_p(self.event_id)
+
+    def _stream_or_current(self, stream: Any) -> Any:
+        if stream is not None:
+            return stream
+        index = self.machine.thread.device
+        return SimulatedCUDAStream(stream_id=self.machine.current_stream(index), device_index=index)
+
+    def __repr__(self) -> str:
+        """As torch shows a CUDA event."""
+        if not self.event_id:
+            return "<torch.cuda.Event uninitialized>"
+        return f"<torch.cuda.Event {self.event_id:#x}>"
+
+
+def _gpu_index(machine: Machine, device: Any) -> int:
+    if type(device) is int and device < 0:
+        device = None
+    index = place_of_device(machine, device)
+    if index == HOST:
+        raise ValueError(f"Expected a cuda device, but got: {device}")
+    return index
+
+
+def _is_done(machine: Machine, index: int, work: Work | None) -> bool:
+    """Whether work is done, also by the clock."""
+    if work is None or work.is_finished:
+        return True
+    if work.end_time > time.perf_counter():
+        return False
+    machine.gpu(index).call("finish_work", work)
+    return True
+
+
+def _register_with_older_torch() -> None:
+    """Before torch.Stream was a class of C++, torch asked its streams to be of an abstract one."""
+    bases = getattr(torch, "_streambase", None)
+    for name, kind in (("_StreamBase", SimulatedStream), ("_EventBase", SimulatedEvent)):
+        base = getattr(bases, name, None)
+        if isinstance(base, ABCMeta):
+            base.register(kind)
+
+
+_register_with_older_torch()

@@ -1,0 +1,1 @@
+"""``torch.distributed``: one rank of many, without the others."""

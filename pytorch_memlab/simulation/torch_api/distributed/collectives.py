@@ -1,0 +1,363 @@
+"""One rank of many without the others: what collectives return where all ranks are alike.
+
+The other ranks are taken to hold what this one holds. Nothing is sent. Collectives take no memory
+from PyTorch's allocator (``ProcessGroupNCCL.cpp``); NCCL's own buffers come from the driver.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d as _c10d
+from torch.futures import Future
+
+from ....program_lines import is_of_program
+
+_ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between versions of PyTorch
+
+
+class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
+    """A process group of one process that stands for any number of them.
+
+    Its methods have the names, arguments and results of ``torch.distributed.ProcessGroup``, whose
+    C++ calls them too (``DistributedDataParallel``). Newer versions of PyTorch know some of them
+    by a second name. It is its own backend.
+
+    Args:
+        store: not asked.
+        rank: of this process.
+        size: how many ranks there are.
+        options: of its backend; nothing depends on them.
+        timeout: not needed, nothing waits.
+    """
+
+    class Options:
+        """What programs set and read; nothing depends on it."""
+
+        def __init__(self, is_high_priority_stream: bool = False) -> None:
+            self.is_high_priority_stream = is_high_priority_stream
+            self.config = SimpleNamespace()
+            self.global_ranks_in_group: list[int] = []
+            self.group_name = ""
+            self._timeout = vars(dist.distributed_c10d)["default_pg_nccl_timeout"]
+
+    def __init__(
+        self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None
+    ) -> None:
+        del store, timeout
+        super().__init__(rank, size)
+        self._rank = rank
+        self._size = size
+        self._name: str | None = None
+        self._options = options or self.Options()
+        if size > 1 and not dist.is_initialized():
+            _say_that_the_others_are_not_there(size)
+
+    def getBackendName(self) -> str:  # noqa: N802 - C++ calls it
+        """NCCL's also for Gloo: C++ would look in that for an object of Gloo's."""
+        return "nccl"
+
+    def size(self) -> int:
+        """How many ranks there are."""
+        return self._size
+
+    def rank(self) -> int:
+        """Which one this process is."""
+        return self._rank
+
+    @property
+    def options(self) -> Any:
+        """What the program gave; torch 2.4 lets no subclass set this attribute."""
+        return self._options
+
+    @property
+    def group_name(self) -> str:
+        """The name by which functional collectives find it."""
+        return self._name or dist.distributed_c10d._world.pg_names[self]
+
+    def _set_group_name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        """Of which devices it takes tensors; objects travel in tensors of the first."""
+        config = dist.distributed_c10d._world.pg_backend_config.get(self)
+        pairs = (config or "cuda:nccl").split(",")
+        return [torch.device(pair.partition(":")[0]) for pair in pairs]
+
+    def _get_backend(self, device: torch.device) -> SimulatedGroup:
+        """Every device has the same."""
+        del device
+        return self
+
+    @property
+    def supports_splitting(self) -> bool:
+        """Whether groups can be made of this one; older versions of PyTorch do it otherwise."""
+        return hasattr(_ProcessGroup, "split_group")
+
+    def eager_connect_single_device(self, device: torch.device) -> None:
+        """A communicator of one device is made at once: its memory is not PyTorch's."""
+        self.bound_device_id = device
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        """Other ranks make a group of theirs."""
+
+    def comm_split_count(self) -> int:
+        """How many groups were split off: only a description counts them."""
+        return 0
+
+    def split_group(
+        self,
+        ranks: list[int],
+        timeout: Any = None,
+        opts: Any = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        **_options: Any,
+    ) -> SimulatedGroup | None:
+        """The group of some of this one's ranks, None if this process is none of them."""
+        if self._rank not in ranks:
+            return None
+        part = type(self)(None, ranks.index(self._rank), len(ranks), opts, timeout)
+        part._name = group_name
+        part._set_group_desc(group_desc or "undefined")
+        return part
+
+    def get_group_store(self) -> Any:
+        """A store of this process alone."""
+        return vars(dist)["HashStore"]()
+
+    def _set_default_timeout(self, timeout: Any) -> None:
+        """Nothing waits."""
+
+    _add_ephemeral_timeout = set_timeout = _set_default_timeout
+
+    def abort(self) -> None:
+        """Nothing runs that could be ended."""
+
+    shutdown = _shutdown = abort  # torch 2.4 calls the second
+
+    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        """All ranks get the sum, or what ``opts`` wants."""
+        self._reduce(tensors, opts)
+        return _done(tensors)
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+        """The root gets the sum, or what ``opts`` wants."""
+        if opts.rootRank == self._rank:
+            self._reduce(tensors, opts)
+        return _done(tensors)
+
+    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+        """All ranks get the root's, which are this one's."""
+        return _done(tensors)
+
+    def allgather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        """All ranks get all inputs."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            _fill(output, [tensor] * self._size)
+        return _done(outputs)
+
+    def all_gather_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> Any:
+        """All ranks get all inputs in one tensor."""
+        _fill(output.view(self._size, -1).unbind(), [tensor.reshape(-1)] * self._size)
+        return _done([output])
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        """The same with several tensors."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.all_gather_single(output, tensor)
+        return _done(outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def gather(
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    ) -> Any:
+        """The root gets all inputs."""
+        if opts.rootRank == self._rank:
+            _fill(outputs[0], [inputs[0]] * self._size)
+        return _done(outputs)
+
+    def scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
+    ) -> Any:
+        """Each rank gets one of the root's tensors; those of another root are unknown: zeros."""
+        if opts.rootRank == self._rank:
+            _fill(outputs, [inputs[0][self._rank]])
+        else:
+            _clear(outputs)
+        return _done(outputs)
+
+    def reduce_scatter(
+        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
+    ) -> Any:
+        """Each rank gets its part of the sum, or of what ``opts`` wants."""
+        _fill(outputs, [tensors[self._rank] for tensors in inputs])
+        self._reduce(outputs, opts)
+        return _done(outputs)
+
+    def reduce_scatter_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
+    ) -> Any:
+        """The same with the parts in one tensor."""
+        _fill([output.view(-1)], [tensor.reshape(self._size, -1)[self._rank]])
+        self._reduce([output], opts)
+        return _done([output])
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        """The same with several tensors."""
+        for output, tensor in zip(outputs, inputs, strict=True):
+            self.reduce_scatter_single(output, tensor, opts)
+        return _done(outputs)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def alltoall(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    ) -> Any:
+        """Each rank gets what the others have for it."""
+        _fill(outputs, [inputs[self._rank]] * self._size)
+        return _done(outputs)
+
+    def all_to_all_single(
+        self,
+        output: torch.Tensor,
+        tensor: torch.Tensor,
+        output_sizes: list[int] | None = None,
+        input_sizes: list[int] | None = None,
+        opts: Any = None,
+    ) -> Any:
+        """The same with one tensor of all parts, which are equal unless sizes say otherwise."""
+        outputs = output.split(output_sizes or len(output) // self._size)
+        inputs = tensor.split(input_sizes or len(tensor) // self._size)
+        return self.alltoall(list(outputs), list(inputs))
+
+    alltoall_base = all_to_all_single
+
+    def send(self, tensors: list[torch.Tensor], to: int, tag: int = 0) -> Any:
+        """Nobody is there."""
+        return _done(tensors)
+
+    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
+        """What another rank sent is unknown: zeros."""
+        _clear(tensors)
+        return _done(tensors)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
+        """The same of any rank: it was the next one."""
+        _clear(tensors)
+        return _Received((self._rank + 1) % self._size)
+
+    def barrier(self, opts: Any = None) -> Any:
+        """All ranks are here."""
+        return _done([])
+
+    def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
+        """All ranks are here."""
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Nothing waits."""
+
+    def _end_coalescing(self, device: torch.device) -> Any:
+        return _done([])
+
+    def _has_hooks(self) -> bool:
+        """Nothing waits for collectives to end."""
+        return False
+
+    def _set_sequence_number_for_group(self) -> None:
+        """There is nobody to agree with."""
+
+    def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
+        """Of equal tensors the mean, the least and the greatest are what they were."""
+        operation = getattr(opts, "reduceOp", dist.ReduceOp.SUM)
+        with torch.no_grad():
+            for tensor in tensors:
+                if operation == dist.ReduceOp.SUM:
+                    tensor.mul_(self._size)
+                elif operation == dist.ReduceOp.PRODUCT:
+                    tensor.pow_(self._size)
+
+
+class SimulatedNCCL(SimulatedGroup):
+    """A group with NCCL."""
+
+
+class SimulatedGloo(SimulatedGroup):
+    """A group with Gloo, or with Gloo for the host and NCCL for GPUs."""
+
+
+class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
+    """A receipt that has come from some rank.
+
+    Args:
+        source: the rank.
+    """
+
+    def __init__(self, source: int) -> None:
+        super().__init__()
+        self._source = source
+
+    def wait(self, timeout: Any = None) -> bool:
+        """It is here."""
+        return True
+
+    def is_completed(self) -> bool:
+        """It is here."""
+        return True
+
+    def _source_rank(self) -> int:
+        return self._source
+
+
+def _say_that_the_others_are_not_there(size: int) -> None:
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back is not None and not is_of_program(frame.f_code.co_filename):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(
+        f"one rank of {size} is simulated: the others are taken to hold what this one "
+        "holds, and NCCL's own buffers are not counted",
+        stacklevel=depth,
+    )
+
+
+def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for output, tensor in zip(outputs, inputs, strict=True):
+            if output.shape == tensor.shape:
+                output.copy_(tensor)
+            else:  # the ranks are not alike
+                output.zero_()
+
+
+def _clear(outputs: Sequence[torch.Tensor]) -> None:
+    with torch.no_grad():
+        for output in outputs:
+            output.zero_()
+
+
+def _done(tensors: Any) -> Any:
+    future: Future[Any] = Future()
+    future.set_result(tensors)
+    return vars(_c10d)["_create_work_from_future"](future)

@@ -1,0 +1,189 @@
+"""``torch.distributed`` under simulation: this process is one rank of many."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import pickle
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlparse
+
+import torch
+import torch.distributed as dist
+
+from ....errors import UnsupportedCUDACallError
+from ...machine.machine import HOST
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from contextlib import ExitStack
+
+    from ...._common.patches import Patches
+    from ...machine.machine import Machine
+
+_MOST_SENT = 8
+"""Objects that are remembered until they come back."""
+
+_NCCL_VERSION = 2 << 32 | 29 << 16 | 7
+"""2.29.7, which torch 2.13.0+cu130 is installed with."""
+
+
+def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
+    """Let process groups be made without NCCL and without other processes, until undone.
+
+    Rank and number of ranks are those that the program gives, or ``RANK`` and ``WORLD_SIZE`` of
+    the environment, as ``torchrun`` sets them. Replaced is what ``init_process_group`` and
+    ``new_group`` call, so that it does not matter who holds those under a name of their own.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts the originals back.
+        exits: destroys, when it closes, the groups that were made.
+    """
+    if not dist.is_available():
+        return
+    from .collectives import SimulatedGloo, SimulatedNCCL
+    from .stores import SimulatedFileStore, SimulatedTCPStore
+
+    c10d = dist.distributed_c10d
+    for module in (dist, c10d):
+        patches.set(module, "is_nccl_available", lambda: True)
+        patches.set(module, "ProcessGroupNCCL", SimulatedNCCL)
+        patches.set(module, "ProcessGroupGloo", SimulatedGloo)
+    for store in (SimulatedTCPStore, SimulatedFileStore):
+        patches.set_by_name(store.real, store)
+    patches.set(c10d, "rendezvous", _rendezvous)
+    patches.set(c10d, "_store_based_barrier", _pass_barrier)
+    patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
+    broadcast = _broadcast_object_list(dist.broadcast_object_list)
+    patches.set_by_name(dist.broadcast_object_list, broadcast)
+    objects = _Objects(machine)
+    patches.set(c10d, "_object_to_tensor", objects.sender(c10d._object_to_tensor))
+    patches.set(c10d, "_tensor_to_object", objects.receiver(c10d._tensor_to_object))
+    patches.set(dist, "Reducer", _reducer(machine))
+    patches.set(torch._C, "_nccl_version", lambda: _NCCL_VERSION)
+    patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
+    if not dist.is_initialized():
+        exits.callback(_destroy_simulated_groups)
+
+
+def _rendezvous(
+    url: str, rank: int = -1, world_size: int = -1, **_options: Any
+) -> Iterator[tuple[Any, int, int]]:
+    """What ``init_process_group`` asks for: a store, the rank, and how many ranks there are."""
+    from .stores import SimulatedStore
+
+    query = dict(parse_qsl(urlparse(url).query))
+    yield (
+        SimulatedStore(),
+        rank if rank >= 0 else _number("RANK", query.get("rank")),
+        world_size if world_size >= 0 else _number("WORLD_SIZE", query.get("world_size")),
+    )
+
+
+def _number(name: str, given: str | None) -> int:
+    try:
+        return int(os.environ[name] if given is None else given)
+    except KeyError:
+        raise ValueError(
+            f"environment variable {name} expected, but not set; a simulated rank needs RANK and "
+            "WORLD_SIZE, such as RANK=0 WORLD_SIZE=8"
+        ) from None
+
+
+def _pass_barrier(*_arguments: Any, **_options: Any) -> None:
+    """The barrier in the store after a group is made, at which the other ranks never arrive."""
+
+
+def _broadcast_object_list(original: Callable[..., None]) -> Callable[..., None]:
+    """Other ranks hold what this one holds: their objects are this rank's."""
+    from .collectives import SimulatedGroup
+
+    signature = inspect.signature(original)
+
+    @functools.wraps(original)
+    def broadcast_object_list(*args: Any, **kwargs: Any) -> None:
+        given = signature.bind(*args, **kwargs).arguments
+        group = given.get("group") or dist.group.WORLD
+        if isinstance(group, SimulatedGroup):
+            given.pop("group_src", None)
+            given["src"] = dist.get_rank()
+        original(**given)
+
+    return broadcast_object_list
+
+
+class _Objects:
+    """Objects that collectives send in tensors, and give back out of such.
+
+    Without arithmetic a large tensor has no values; what comes out of it is what went in.
+
+    Args:
+        machine: the simulated machine.
+    """
+
+    def __init__(self, machine: Machine) -> None:
+        self._shapes = machine.shapes
+        self._sent: list[tuple[int, Any]] = []
+
+    def sender(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands for ``_object_to_tensor``."""
+
+        @functools.wraps(original)
+        def object_to_tensor(obj: Any, *where: Any) -> Any:
+            tensor, size = original(obj, *where)
+            if self._shapes is not None and not self._shapes.is_known(tensor):
+                self._sent = [(tensor.numel(), obj), *self._sent[:_MOST_SENT]]
+            return tensor, size
+
+        return object_to_tensor
+
+    def receiver(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What stands for ``_tensor_to_object``."""
+
+        @functools.wraps(original)
+        def tensor_to_object(tensor: torch.Tensor, tensor_size: Any, *group: Any) -> Any:
+            if tensor_size == 0:  # no pickle is as short: it is what a simulated rank receives
+                raise UnsupportedCUDACallError(
+                    "objects that another rank sends or scatters are not known: one rank alone is "
+                    "simulated; broadcast_object_list and all_gather_object take this rank's own"
+                )
+            if self._shapes is not None and not self._shapes.is_known(tensor):
+                for size, obj in self._sent:
+                    if size == int(tensor_size):
+                        return pickle.loads(pickle.dumps(obj))  # noqa: S301 - our own
+            return original(tensor, tensor_size, *group)
+
+        return tensor_to_object
+
+
+def _destroy_simulated_groups() -> None:
+    from .collectives import SimulatedGroup
+
+    if isinstance(dist.group.WORLD, SimulatedGroup):
+        dist.destroy_process_group()
+
+
+def _reducer(machine: Machine) -> type:
+    base: Any = vars(dist)["Reducer"]
+
+    class Reducer(base):  # type: ignore[misc]
+        """Makes the buckets of ``DistributedDataParallel`` where its parameters are.
+
+        C++ makes them with the parameters' options, which say that those are on the host.
+        """
+
+        def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
+            place = machine.place_of(parameters[0])
+            self._target = None if place == HOST else place
+            with machine.thread.making_on(self._target):
+                super().__init__(parameters, *args, **kwargs)
+
+        def _rebuild_buckets(self) -> bool:
+            with machine.thread.making_on(self._target):
+                rebuilt: bool = super()._rebuild_buckets()
+            return rebuilt
+
+    return Reducer

@@ -1,0 +1,105 @@
+"""``torch.cuda.FloatTensor`` and its kind: constructors, types to ask for, names to convert to."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..dispatch.transfers import place_of_device
+from ..machine.machine import HOST
+
+if TYPE_CHECKING:
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
+
+_DTYPES = {
+    "FloatTensor": torch.float32,
+    "DoubleTensor": torch.float64,
+    "HalfTensor": torch.float16,
+    "BFloat16Tensor": torch.bfloat16,
+    "LongTensor": torch.int64,
+    "IntTensor": torch.int32,
+    "ShortTensor": torch.int16,
+    "CharTensor": torch.int8,
+    "ByteTensor": torch.uint8,
+    "BoolTensor": torch.bool,
+}
+
+
+def dtype_of(kind: Any) -> torch.dtype | None:
+    """The dtype that a legacy type, or its name, stands for; None for anything else."""
+    if isinstance(kind, _LegacyType):
+        return kind.dtype
+    if isinstance(kind, str) and kind.startswith("torch.cuda."):
+        return _DTYPES.get(kind.rpartition(".")[2])
+    return None
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Put the types into ``torch.cuda`` until the patches are undone.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts back what was there.
+    """
+    for name, dtype in _DTYPES.items():
+        patches.set(torch.cuda, name, _legacy_type(machine, name, dtype))
+    _set_default_type(patches)
+
+
+class _LegacyType(type):
+    """``isinstance(x, torch.cuda.FloatTensor)`` asks for a dtype on a GPU."""
+
+    dtype: torch.dtype
+    machine: Machine
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return (
+            isinstance(instance, torch.Tensor)
+            and instance.dtype == cls.dtype
+            and cls.machine.place_of(instance) != HOST
+        )
+
+
+def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
+    def new(cls: Any, *args: Any, device: Any = None) -> torch.Tensor:
+        place = place_of_device(machine, device)
+        if place == HOST:
+            raise RuntimeError(
+                "legacy constructor expects device type: cuda but device type: "
+                f"{torch.device(device).type} was passed"
+            )
+        gpu = machine.gpus[place].device
+        if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
+            return torch.tensor(args[0], dtype=dtype, device=gpu)
+        sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
+        return torch.empty(tuple(sizes), dtype=dtype, device=gpu)
+
+    return _LegacyType(
+        name,
+        (),
+        {
+            "__new__": new,
+            "__doc__": f"``torch.cuda.{name}`` on a simulated GPU.",
+            "dtype": dtype,
+            "machine": machine,
+        },
+    )
+
+
+def _set_default_type(patches: Patches) -> None:
+    original = torch._C._set_default_tensor_type
+
+    def set_default(kind: Any) -> None:
+        dtype = dtype_of(kind)
+        if dtype is None:
+            original(kind)
+            torch.set_default_device(None)
+        elif not dtype.is_floating_point:
+            raise TypeError("only floating-point types are supported as the default type")
+        else:
+            torch.set_default_dtype(dtype)
+            torch.set_default_device("cuda")
+
+    patches.set(torch._C, "_set_default_tensor_type", set_default)

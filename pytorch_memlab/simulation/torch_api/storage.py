@@ -1,0 +1,97 @@
+"""Methods of storages that name a device: what saving, loading and copying of tensors uses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..dispatch.transfers import place_of_device
+from ..machine.machine import HOST
+
+if TYPE_CHECKING:
+    from ..._common.patches import Patches
+    from ..machine.machine import Machine
+
+_Storage = torch.UntypedStorage
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Replace methods of ``torch.UntypedStorage`` until the patches are undone.
+
+    Args:
+        machine: the simulated machine.
+        patches: who puts them back.
+    """
+    placements = machine.placements
+    shapes = machine.shapes
+    host_device = vars(torch._C.StorageBase)["device"].__get__
+    host_resize = _Storage.resize_
+
+    def device(storage: torch.UntypedStorage) -> torch.device:
+        placement = placements.known.get(storage._cdata)
+        if placement is None:
+            host: torch.device = host_device(storage)
+            return host
+        return placement.gpu.device
+
+    def move(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
+        if _place(storage) == place:
+            return storage
+        return copy(storage, place)
+
+    def copy(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
+        if shapes is not None and shapes.storage_lacks_values(storage):
+            new = shapes.bytes_without_values(storage.nbytes()).untyped_storage()
+        else:
+            new = _Storage(storage.nbytes())
+            # C++ copies through tensors of its own, which are none of the program's.
+            with torch._C._DisableTorchDispatch():
+                new.copy_(storage, False)
+        if place != HOST:
+            machine.put(new, place)
+        return new
+
+    def _place(storage: torch.UntypedStorage) -> int:
+        placement = placements.known.get(storage._cdata)
+        return HOST if placement is None else placement.gpu.index
+
+    host_new = _Storage.__new__
+
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> torch.UntypedStorage:
+        place = HOST if device is None else place_of_device(machine, device)
+        if place == HOST:
+            options = kwargs if device is None else {**kwargs, "device": device}
+            host: torch.UntypedStorage = host_new(cls, *args, **options)
+            return host
+        storage: torch.UntypedStorage = host_new(cls, *args, **kwargs)
+        machine.put(storage, place)
+        return storage
+
+    def to(
+        self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False
+    ) -> torch.UntypedStorage:
+        return move(self, place_of_device(machine, device))
+
+    def cuda(
+        self: torch.UntypedStorage, device: Any = None, non_blocking: bool = False
+    ) -> torch.UntypedStorage:
+        return move(self, place_of_device(machine, device))
+
+    def cpu(self: torch.UntypedStorage) -> torch.UntypedStorage:
+        return move(self, HOST)
+
+    def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
+        return copy(self, _place(self))
+
+    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+        result = host_resize(self, size)
+        if self._cdata in placements.known:
+            machine.resized(self)
+        return result
+
+    patches.set(_Storage, "__new__", staticmethod(new))
+    patches.set(_Storage, "device", property(device))
+    patches.set(_Storage, "is_cuda", property(lambda storage: _place(storage) != HOST))
+    for method in (to, cuda, cpu, clone, resize_):
+        patches.set(_Storage, method.__name__, method)

@@ -1,0 +1,141 @@
+"""CUDA calls that are not simulated: each raises one error that names it."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...errors import UnsupportedCUDACallError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..._common.patches import Patches
+
+_PREFIXES = ("_cuda_", "_nccl_", "_cudart", "_gds_", "_accelerator_")
+
+_PUBLIC = ("torch.cuda.", "torch.accelerator.", "torch.backends.cuda.", "torch.nn.parallel.")
+"""Beginnings of the modules whose functions programs call."""
+
+_CLASSES = {
+    "torch.cuda": (
+        "CUDAGraph",
+        "MemPool",
+        "ExternalStream",
+        "CUDAPluggableAllocator",
+        "GreenContext",
+        "graph",
+    ),
+    "torch.cuda.graphs": ("CUDAGraph", "graph"),
+    "torch.cuda.green_contexts": ("GreenContext",),
+    "torch.cuda.memory": ("MemPool", "CUDAPluggableAllocator"),
+    "torch.cuda.streams": ("ExternalStream",),
+    "torch.accelerator": ("Graph",),
+    "torch.accelerator.graphs": ("Graph",),
+}
+
+_FUNCTIONS = {
+    "torch.cuda": (
+        "make_graphed_callables",
+        "graph_pool_handle",
+        "list_gpu_processes",
+        "memory_usage",
+        "device_memory_used",
+        "utilization",
+        "temperature",
+        "power_draw",
+        "clock_rate",
+        "use_mem_pool",
+    ),
+    "torch.cuda.graphs": ("make_graphed_callables", "graph_pool_handle"),
+    "torch.cuda.memory": ("list_gpu_processes", "use_mem_pool"),
+}
+
+
+def refuse(name: str) -> Callable[..., Any]:
+    """A function that says that a call is not simulated.
+
+    Args:
+        name: of the call, as the program writes it.
+
+    Returns:
+        a function that raises ``UnsupportedCUDACallError``.
+    """
+
+    def uncovered(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedCUDACallError(_message(name))
+
+    return uncovered
+
+
+def install(patches: Patches) -> None:
+    """Make every CUDA call that is still the real one refuse, until the patches are undone.
+
+    Args:
+        patches: who puts them back; what they have replaced already is covered.
+    """
+    covered = patches.names_of(torch._C)
+    for name in vars(torch._C).copy():
+        if name.startswith(_PREFIXES) and name not in covered:
+            patches.set(torch._C, name, _refuse_internal(name))
+    patches.set(torch._C, "__getattr__", _missing)
+    for replace, listed in ((_refusing_class, _CLASSES), (_refusing_function, _FUNCTIONS)):
+        for module_name, names in listed.items():
+            module = sys.modules.get(module_name)
+            for name in names:
+                if hasattr(module, name):
+                    root = ".".join(module_name.split(".")[:2])
+                    replacement = replace(getattr(module, name), f"{root}.{name}")
+                    patches.set(module, name, replacement)
+
+
+def _refusing_class(original: type, name: str) -> type:
+    """A class that is none of which there are objects; annotations and isinstance still hold."""
+    makers = {
+        member: staticmethod(refuse(f"{name}.{member}"))
+        for member, value in vars(original).items()
+        if isinstance(value, (staticmethod, classmethod)) and not member.startswith("_")
+    }
+    members = {"__new__": refuse(name), "__doc__": None, **makers}
+    return type(original.__name__, (original,), members)
+
+
+def _refusing_function(original: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A function that refuses, with what torch's compiler looks up when it is imported."""
+    refusal = refuse(name)
+    refusal.__name__ = original.__name__
+    vars(refusal).update(vars(original))
+    return refusal
+
+
+def _refuse_internal(name: str) -> Callable[..., Any]:
+    def uncovered(*args: Any, **kwargs: Any) -> Any:
+        raise UnsupportedCUDACallError(_message(_public_name(name)))
+
+    return uncovered
+
+
+def _missing(name: str) -> Any:
+    if name.startswith(_PREFIXES):
+        raise UnsupportedCUDACallError(_message(_public_name(name)))
+    raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
+
+
+def _public_name(internal: str) -> str:
+    """The function of ``torch.cuda`` that the program called, if one did."""
+    name = f"torch._C.{internal}"
+    frame = sys._getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if f"{module}.".startswith(_PUBLIC):
+            name = f"{module}.{frame.f_code.co_name}"
+        elif not module.startswith("torch"):
+            break
+        frame = frame.f_back  # type: ignore[assignment]
+    return name
+
+
+def _message(name: str) -> str:
+    return f"{name} is not covered by the simulated GPU; run this part on a real one"
