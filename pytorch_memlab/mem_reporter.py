@@ -272,11 +272,11 @@ class MemReporter:
     def _rows(self, variables: Callable[[set[int]], dict[int, str]]) -> Rows:
         """The rows of what was collected, which is forgotten then."""
         with no_garbage_collection():
-            living = self._collection.take()
-            wanted = set(map(id, living.tensors))
+            live = self._collection.take()
+            wanted = set(map(id, live.tensors))
             names = {**variables(wanted), **names_of_attributes(self._names.models(), wanted)}
-            categories = TensorCategories(living.modules, self._names.optimizers())
-            return rows_of(living, self._names.now(names), categories)
+            categories = TensorCategories(live.modules, self._names.optimizers())
+            return rows_of(live, self._names.now(names), categories)
 
 
 def _require(kind: type, name: str, value: object) -> None:

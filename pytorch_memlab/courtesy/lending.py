@@ -11,7 +11,7 @@ import torch
 from .._common.prose_size import prose_size
 from ..devices.driver_memory import allocated_memory, drop_workspaces
 from ..errors import MemlabError
-from ..tensors.living import living
+from ..tensors.live_objects import instances_of
 from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
 from ..uninterrupted import uninterrupted
 from .copies import Copies
@@ -98,7 +98,7 @@ def refuse_traced_code() -> None:
 
 
 def _refuse_captured_graphs() -> None:
-    graphs = len(living(torch.cuda.CUDAGraph))
+    graphs = len(instances_of(torch.cuda.CUDAGraph))
     if graphs:
         raise MemlabError(
             f"{graphs} captured CUDA graph{'s'[: graphs > 1]} would go on with the addresses of "

@@ -10,7 +10,7 @@ import torch
 
 from .._common.prose_size import prose_size
 from ..errors import MemlabError
-from ..tensors.moves import MovedStorage, bases_of, free_views, point, room, views_in_host_memory
+from ..tensors.moves import MovedStorage, bases_of, movable_views, point, room, views_in_host_memory
 from ..uninterrupted import uninterrupted
 from .copies import Copies
 from .progress import progress_bar
@@ -128,7 +128,7 @@ def _others_follow(moved: deque[MovedStorage], lent: list[torch.Tensor]) -> None
     holds.
     """
     hosts = {storage._cdata: each.host for each in moved if (storage := each.emptied()) is not None}
-    views = free_views() if hosts else {}
+    views = movable_views() if hosts else {}
     leaves = [tensor for key in hosts for tensor in views.get(key, [])]
     for tensor in (*leaves, *bases_of(lent)):
         host = hosts.get(tensor.untyped_storage()._cdata)

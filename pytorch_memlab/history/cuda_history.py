@@ -12,9 +12,9 @@ from typing import Final
 import torch
 
 from ..devices.allocations import address_finder
+from .block_categories import address_categories
 from .category import Category
 from .event_log import log_of
-from .living_blocks import address_categories
 from .model import AllocationHistory, DeviceHistory, Segment
 from .program import program
 from .snapshot import history_of
@@ -78,10 +78,10 @@ class CudaHistory:
         program.notes = tuple(note for note in program.notes if note != self._note)
         try:
             history = history_of(torch.cuda.memory._snapshot())
-            living = address_categories()
+            live = address_categories()
         finally:
             _switch.off()
-        devices = [self._described(one, living) for one in history.devices]
+        devices = [self._described(one, live) for one in history.devices]
         return replace(history, devices=devices)
 
     def _note(self, storage: torch.UntypedStorage, category: Category) -> None:
@@ -89,7 +89,7 @@ class CudaHistory:
         if address:
             self._marks.setdefault(address, []).append((time.time_ns() // 1000, category))
 
-    def _described(self, device: DeviceHistory, living: dict[int, Category]) -> DeviceHistory:
+    def _described(self, device: DeviceHistory, live: dict[int, Category]) -> DeviceHistory:
         """The events since the beginning, with the categories of their blocks."""
         events = log_of([one for one in device.events if one.time >= self._began])
         allocated: dict[int, int] = {}
@@ -105,14 +105,14 @@ class CudaHistory:
         for address, number in allocated.items():
             known = self._marked(address, events.times[number], now)
             if known is Category.UNKNOWN:
-                known = living.get(address, known)
+                known = live.get(address, known)
             events.set_category(number, known)
-        segments = [self._segment(one, living, now) for one in device.segments]
+        segments = [self._segment(one, live, now) for one in device.segments]
         return DeviceHistory(device.device, events, segments)
 
-    def _segment(self, segment: Segment, living: dict[int, Category], now: int) -> Segment:
+    def _segment(self, segment: Segment, live: dict[int, Category], now: int) -> Segment:
         blocks = tuple(
-            replace(block, category=living.get(block.address, self._marked(block.address, 0, now)))
+            replace(block, category=live.get(block.address, self._marked(block.address, 0, now)))
             for block in segment.blocks
         )
         return replace(segment, blocks=blocks)

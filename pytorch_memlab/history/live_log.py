@@ -67,10 +67,10 @@ class LiveLog:
         self._open.append((action, address, size, stream, time_ns() // 1000, ""))
         self._count += 1
 
-    def settle(self, living: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
+    def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
         """The events so far, with all that is known of them by now."""
         self._read()
-        for block, category in living:
+        for block, category in live:
             if block.number >= 0:
                 self.events.set_category(block.number, category)
         return self.events

@@ -16,9 +16,9 @@ from torch.optim.optimizer import (
 from .._common.call_stacks import CallStacks
 from .._common.forward_ops import ForwardOps
 from ..uninterrupted import uninterrupted
+from .block_categories import Note, mark, mark_module, mark_parameters, mark_state
 from .category import Category
 from .live_blocks import ProgramState
-from .living_blocks import Note, mark, mark_module, mark_parameters, mark_state
 from .module_paths import ModulePaths
 
 if TYPE_CHECKING:

@@ -246,9 +246,9 @@ def _history(followed: FollowedSource) -> AllocationHistory:
     for device, live in source.live.items():
         if live.log is None:
             continue
-        living = list(live.blocks.values())
-        categories = followed.categories(device, living)
-        events = live.log.settle([(block, categories[block]) for block in living])
+        in_use = list(live.blocks.values())
+        categories = followed.categories(device, in_use)
+        events = live.log.settle([(block, categories[block]) for block in in_use])
         segments = source.segments(device)
         devices.append(
             DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != CPU)

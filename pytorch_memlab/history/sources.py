@@ -10,11 +10,11 @@ import torch
 from ..devices import get_device
 from ..simulation.machine import active
 from ..simulation.machine.runtime_settings import settings_string
+from .block_categories import live_categories
 from .category import Category
 from .freed_blocks import category_of_freed
 from .live_blocks import LiveBlock, LiveBlocks
 from .live_log import LiveLog
-from .living_blocks import categories_of_living
 from .model import Block, Segment
 from .program import program
 
@@ -254,16 +254,16 @@ class FollowedSource:
 
     def categories(self, device: int, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
         """The categories of blocks, by their ends or by what is alive now."""
-        living: dict[LiveBlock, Category] | None = None
+        live: dict[LiveBlock, Category] | None = None
         block_of = self.source.block_of
         found = {}
         stacks = self.source.live[device].stacks
         for block in blocks:
             category = block.category
             if category is Category.UNKNOWN:
-                if living is None:
-                    living = categories_of_living(lambda piece: block_of(piece.number))
-                category = living.get(block) or category_of_freed(block, stacks)
+                if live is None:
+                    live = live_categories(lambda piece: block_of(piece.number))
+                category = live.get(block) or category_of_freed(block, stacks)
             found[block] = category
         return found
 

@@ -76,9 +76,9 @@ def _blocks() -> list[tuple[_Address, Allocation]]:
 
 def _holders_of(device: int, addresses: set[int]) -> PeakHolders | None:
     """The lines that made some blocks of a simulated GPU."""
-    living = live_holders(device)
-    if living is None:
+    live = live_holders(device)
+    if live is None:
         return None
-    blocks = tuple(one for one in living.peak.blocks if one.address in addresses)
+    blocks = tuple(one for one in live.peak.blocks if one.address in addresses)
     size = sum(one.size for one in blocks)
-    return PeakHolders(replace(living.peak, active=size, blocks=blocks), living.stacks)
+    return PeakHolders(replace(live.peak, active=size, blocks=blocks), live.stacks)

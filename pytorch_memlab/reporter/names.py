@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import count
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
+from ..tensors.live_objects import alive
 from ..tensors.optimizers import states_of, tensors_in
 from .records import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 
@@ -37,7 +38,7 @@ class _Remembered:
 class TensorNames:
     """Names of tensors: by model, by optimizer, or else by a number.
 
-    Models and optimizers are remembered weakly and asked anew each time, so tensors that they
+    Models and optimizers are remembered weakly and asked each time, so tensors that they
     make or replace later have names too.
     """
 
@@ -66,11 +67,11 @@ class TensorNames:
 
     def models(self) -> list[torch.nn.Module]:
         """Models that are alive."""
-        return _alive(self._models)
+        return alive(self._models)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
         """Optimizers that are alive."""
-        return _alive(self._optimizers)
+        return alive(self._optimizers)
 
     def remember(self, tensor: torch.Tensor, name: str) -> None:
         """Call a tensor by this name, also when its model is gone."""
@@ -156,7 +157,3 @@ def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
         yield Named(parameter, name, PARAMETERS)
     for name, buffer in buffers:
         yield Named(buffer, name, BUFFERS)
-
-
-def _alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
-    return [item for reference in references if (item := reference()) is not None]

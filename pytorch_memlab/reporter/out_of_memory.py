@@ -41,13 +41,13 @@ from ..history.settings_check import LONGEST, check
 from ..history.tensor_categories import TensorCategories
 from ..simulation.allocator.failed_request import FailedRequest
 from ..simulation.machine.runtime_settings import settings_string
-from ..tensors.living import living
+from ..tensors.live_objects import LiveObjects, live_objects
 from ..tensors.memory import address_of
 from ..tensors.optimizers import states_of, tensors_in
-from ..tensors.saved import LEAF, grad_fn, held_by_graphs, name_of
+from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
 from .leaks import kind_of
 from .names import TensorNames
-from .rows import Living, rows_of
+from .rows import rows_of
 from .variables import locals_of, names_of_variables
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ _SMALL_NAMED: Final = 500
 """Number of small tensors of autograd that are named: they keep graphs."""
 _GRAPH_NODES: Final = 20_000
 _ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
-_CLASSES = (torch.Tensor, torch.optim.Optimizer, torch.nn.Module, torch._C._FunctionBase)
 _ATTENTION: Final = "scaled_dot_product_attention"
 
 
@@ -160,12 +159,8 @@ class _Search:
     # Tensors
 
     def _tensors(self, found: _Found) -> None:
-        alive = living(*_CLASSES)
-        optimizers = [one for one in alive if issubclass(type(one), torch.optim.Optimizer)]
-        modules = [one for one in alive if issubclass(type(one), torch.nn.Module)]
-        nodes = [one for one in alive if issubclass(type(one), torch._C._FunctionBase)]
-        tensors = [one for one in alive if issubclass(type(one), torch.Tensor)]
-        del alive  # nobody else may refer to the tensors: who holds them is counted
+        # Unpacked, so that nothing else references the tensors: their references are counted.
+        tensors, modules, optimizers, nodes = live_objects()
         find = address_finder()
         with torch._C.DisableTorchFunction():  # whose modes cost more than all of this
             addresses = {id(tensor): _storage_address(tensor, find) for tensor in tensors}
@@ -189,7 +184,9 @@ class _Search:
         for optimizer in optimizers:
             names.add_optimizer(optimizer)
         categories = TensorCategories(modules, optimizers)
-        rows = rows_of(Living(tensors, modules, nodes), names.now(variables), categories)
+        rows = rows_of(
+            LiveObjects(tensors, modules, optimizers, nodes), names.now(variables), categories
+        )
         known: dict[int, HeldBlock] = {}
         numbers = {id(tensor): tensor for tensor in tensors}
         for row, piece in zip(rows.tensors, rows.storages, strict=True):
@@ -533,7 +530,7 @@ def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> i
 def _saved_addresses(roots: Iterable[Any], find: Callable[[int, int], int]) -> set[int]:
     """Addresses of storages that graphs keep, parameters left out; of the first nodes only."""
     addresses = set()
-    for count, (node, tensor) in enumerate(held_by_graphs(roots)):
+    for count, (node, tensor) in enumerate(saved_by_graphs(roots)):
         if count >= _GRAPH_NODES:
             break
         if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter):

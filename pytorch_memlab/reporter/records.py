@@ -73,7 +73,7 @@ class Reconciliation:
 
     Args:
         device: which.
-        tensors: storages of living tensors, each once, as many bytes as were asked for.
+        tensors: storages of live tensors, each once, as many bytes as were asked for.
         saved: storages that autograd saved for backward.
         rounding: what the allocator's blocks are larger than what was asked for.
         workspaces: what kernels keep between calls: cuBLAS' workspaces.

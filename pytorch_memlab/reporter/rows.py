@@ -1,4 +1,4 @@
-"""From living tensors to the rows of a report, each storage counted once."""
+"""From live tensors to the rows of a report, each storage counted once."""
 
 from __future__ import annotations
 
@@ -9,15 +9,12 @@ from typing import Any, NamedTuple
 import torch
 
 from ..history.tensor_categories import TensorCategories
-from ..tensors.held import not_held
 from ..tensors.lines import SourceLine, line_of
-from ..tensors.living import gradient_of
-from ..tensors.memory import META, Piece, StorageKey, parts_of, pieces_of
-from ..tensors.saved import LEAF, grad_fn, held_by_graphs, name_of
+from ..tensors.live_objects import LiveObjects, gradient_of, unreferenced
+from ..tensors.memory import META, Piece, StorageKey, inner_parts, pieces_of
+from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
 from .names import NamesNow
 from .records import ALLOCATION_UNIT, GRADIENTS, OTHERS, SAVED, TensorRow
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,30 +27,22 @@ class Rows:
     graphs: frozenset[torch.device]
 
 
-class Living(NamedTuple):
-    """The objects that a scan found."""
-
-    tensors: list[torch.Tensor]
-    modules: list[torch.nn.Module]
-    nodes: list[Any]
-
-
 class _Saver(NamedTuple):
     node: str
     line: SourceLine | None
 
 
-def rows_of(living: Living, names: NamesNow, categories: TensorCategories) -> Rows:
-    """Describe living tensors, and those that autograd keeps for them.
+def rows_of(live: LiveObjects, names: NamesNow, categories: TensorCategories) -> Rows:
+    """Describe live tensors, and those that autograd saves for them.
 
     Parameters come first, each with its gradient, in the order of the model; then buffers,
     optimizer state, variables in the order in which they are found (views after all others), the
-    other tensors by age, and last what only autograd or other C++ holds. A shared storage counts
-    for the first of its rows.
+    other tensors by age, and last what only autograd or other C++ references. A shared storage
+    counts for the first of its rows.
     """
-    tensors = living.tensors
-    unheld = not_held(tensors)
-    visible = [tensor for tensor in tensors if id(tensor) not in unheld]
+    tensors = live.tensors
+    released = unreferenced(tensors)
+    visible = [tensor for tensor in tensors if id(tensor) not in released]
     variables = [tensor for tensor in visible if names.is_variable(tensor)]
     variables.sort(key=lambda tensor: (_is_view(tensor), names.place(tensor)))
     known = [named.tensor for named in names.known()]
@@ -64,7 +53,7 @@ def rows_of(living: Living, names: NamesNow, categories: TensorCategories) -> Ro
         if piece.nbytes or 0 not in piece.size
     ]
     described.sort(key=lambda item: _rank(item[2].device))  # numbers follow the report's order
-    saved = _Saved(living)
+    saved = _Saved(live)
     table = _Table(saved, names)
     for tensor, owner, piece in described:
         if owner is None:
@@ -76,7 +65,7 @@ def rows_of(living: Living, names: NamesNow, categories: TensorCategories) -> Ro
         if table.is_new(piece):
             table.add(saved.row_name(key), piece, tensor, SAVED)
     for tensor in tensors:
-        if id(tensor) in unheld:
+        if id(tensor) in released:
             pieces = [piece for piece in pieces_of(tensor) if table.is_new(piece)]
             for piece in pieces:
                 table.add(names.of(tensor), piece, tensor, categories.of(tensor).value)
@@ -84,15 +73,15 @@ def rows_of(living: Living, names: NamesNow, categories: TensorCategories) -> Ro
 
 
 class _Saved:
-    """The storages that graphs hold for backward, and the first node that holds each."""
+    """The storages that graphs save for backward, and the first node that saved each."""
 
-    def __init__(self, living: Living) -> None:
+    def __init__(self, live: LiveObjects) -> None:
         self.pieces: dict[StorageKey, tuple[torch.Tensor, Piece]] = {}
         self.graphs: set[torch.device] = set()
         self._nodes: dict[StorageKey, Any] = {}
         self._savers: dict[StorageKey, _Saver] = {}
-        roots = [*map(grad_fn, living.tensors), *living.nodes]
-        for node, tensor in held_by_graphs(roots):
+        roots = [*map(grad_fn, live.tensors), *live.nodes]
+        for node, tensor in saved_by_graphs(roots):
             is_leaf = name_of(node) == LEAF
             for piece in pieces_of(tensor):
                 key = piece.storage
@@ -175,7 +164,7 @@ def _in_order(
         for key, tensor in order.items()
         if (gradient := gradient_of(tensor)) is not None
     }
-    shown_elsewhere = [*gradients.values(), *(p for t in order.values() for p in _inner(t))]
+    shown_elsewhere = [*gradients.values(), *(p for t in order.values() for p in inner_parts(t))]
     hidden = {id(tensor) for tensor in shown_elsewhere}
     for key, tensor in order.items():
         if key in hidden:
@@ -183,17 +172,6 @@ def _in_order(
         yield tensor, None
         if key in gradients:
             yield gradients[key], tensor
-
-
-def _inner(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """Tensors that are shown as parts of another one."""
-    if type(tensor) in _PLAIN:
-        return []
-    with torch.no_grad():
-        try:
-            return [part for _, part in parts_of(tensor) if part is not tensor]
-        except Exception:
-            return []
 
 
 def _is_view(tensor: Any) -> bool:

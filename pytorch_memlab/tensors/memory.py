@@ -82,6 +82,17 @@ def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
         yield from _quantization_of(tensor)
 
 
+def inner_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """The parts of a tensor that is not plain."""
+    if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+        return []
+    with torch.no_grad():
+        try:
+            return [part for _, part in parts_of(tensor) if part is not tensor]
+        except Exception:  # a subclass that refuses; a scan finds its inner tensors by themselves
+            return []
+
+
 def _quantization_of(tensor: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     try:
         scheme = tensor.qscheme() if tensor.is_quantized else torch.per_tensor_affine

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .survey import Survey, can_point_elsewhere
+from .live_tensors import LiveTensors, can_point_elsewhere
 
 
 @dataclass(slots=True)
@@ -30,14 +30,14 @@ class GPUMemory:
 
 
 def find_gpu_memory(device: torch.device | None = None) -> GPUMemory:
-    """Storages on CUDA devices: of living tensors, their gradients, and what backward needs."""
+    """Storages on CUDA devices: of live tensors, their gradients, and what backward needs."""
     found: dict[int, torch.UntypedStorage] = {}
     views: dict[int, list[torch.Tensor]] = defaultdict(list)
-    survey = Survey()
-    for tensor, storage in survey.storages():
+    live = LiveTensors()
+    for tensor, storage in live.storages():
         if storage.device.type == "cuda" and storage.nbytes():
             found[storage._cdata] = storage
-            if survey.is_free(tensor):
+            if live.is_movable(tensor):
                 views[storage._cdata].append(tensor)
     foreign = [_range(storage) for storage in found.values() if not storage.resizable()]
     own = [
@@ -55,8 +55,8 @@ def take_away(
 ) -> None:
     """Point tensors at the copy in host memory, and give the storage's memory back.
 
-    Whoever else holds the storage (autograd, other C++ code) keeps it, empty, until it has
-    ``room`` again.
+    Autograd and other C++ code that reference the storage keep it, empty, until it has ``room``
+    again.
     """
     for tensor in views:
         point(tensor, host)
@@ -78,20 +78,20 @@ def room(moved: MovedStorage, has_views: bool) -> torch.UntypedStorage | None:
 
 
 def views_in_host_memory() -> dict[int, list[torch.Tensor]]:
-    """Storage of the host -> the living tensors that look at it."""
+    """Storage of the host -> the live tensors that look at it."""
     views: dict[int, list[torch.Tensor]] = defaultdict(list)
-    for tensor, storage in Survey().storages():
+    for tensor, storage in LiveTensors().storages():
         if tensor is not None and storage.device.type == "cpu":
             views[storage._cdata].append(tensor)
     return views
 
 
-def free_views() -> dict[int, list[torch.Tensor]]:
-    """Storage on a GPU -> the living tensors that look at it and may change their device."""
+def movable_views() -> dict[int, list[torch.Tensor]]:
+    """Storage on a GPU -> the live tensors that look at it and may change their device."""
     views: dict[int, list[torch.Tensor]] = defaultdict(list)
-    survey = Survey()
-    for tensor, storage in survey.storages():
-        if storage.device.type == "cuda" and survey.is_free(tensor):
+    live = LiveTensors()
+    for tensor, storage in live.storages():
+        if storage.device.type == "cuda" and live.is_movable(tensor):
             views[storage._cdata].append(tensor)
     return views
 

@@ -1,4 +1,4 @@
-"""Tensors that autograd keeps for backward, and only its C++ graph holds."""
+"""Tensors that autograd saves for backward, which only its C++ graph references."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 LEAF = "AccumulateGrad"
-"""Name of the nodes that hold a leaf, which they keep after backward."""
+"""Name of the nodes of leaves, which keep their leaf after backward."""
 
 _RAW = "_raw_saved_"
 _CHECKPOINT = "_CheckpointFrame"
@@ -18,25 +18,18 @@ _DEEPEST = 4
 _HAS_DATA = hasattr(torch._C._autograd.SavedTensor, "data")
 
 
-def saved_for_backward(tensors: Iterable[torch.Tensor]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Tensors that the graphs behind some tensors hold until backward.
+def saved_by_graphs(roots: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
+    """The tensors that graphs save for backward, and their leaves, each with its node.
 
     Reads them without unpacking: hooks of saved tensors (offloading, checkpointing) do not run,
     and the tensors that they packed come instead: copies on the host, the inputs of a
-    checkpointed region. A PyTorch whose ``SavedTensor`` has no ``data`` cannot do this, and gives
-    nothing.
+    checkpointed region. A PyTorch whose ``SavedTensor`` has no ``data`` gives nothing.
     """
-    for node, tensor in held_by_graphs(map(grad_fn, tensors)):
-        yield name_of(node), tensor
-
-
-def held_by_graphs(roots: Iterable[Any]) -> Iterator[tuple[Any, torch.Tensor]]:
-    """As ``saved_for_backward``, with the nodes themselves."""
     if not _HAS_DATA:
         return
     attributes: dict[type, list[str]] = {}
     for node in _nodes(roots):
-        for tensor in _held_by(node, attributes):
+        for tensor in _saved_by(node, attributes):
             yield node, tensor
 
 
@@ -67,7 +60,7 @@ def grad_fn(tensor: torch.Tensor) -> Any:
         return None
 
 
-def _held_by(node: Any, attributes: dict[type, list[str]]) -> Iterator[torch.Tensor]:
+def _saved_by(node: Any, attributes: dict[type, list[str]]) -> Iterator[torch.Tensor]:
     kind = type(node)
     if kind not in attributes:
         attributes[kind] = [name for name in dir(kind) if name.startswith(_RAW)]

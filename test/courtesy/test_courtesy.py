@@ -25,7 +25,7 @@ from pytorch_memlab.errors import MemlabError, UnknownDeviceError, UsageError
 from pytorch_memlab.mem_reporter import MemReporter
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.tensors import moves
-from pytorch_memlab.tensors.living import living
+from pytorch_memlab.tensors.live_objects import instances_of
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ class Witness:
 
 def everything_on_gpu() -> list[tuple]:
     """Which tensors there are, how they look at their memory, who shares it, and all bits."""
-    tensors = [tensor for tensor in living(torch.Tensor) if tensor.is_cuda]
+    tensors = [tensor for tensor in instances_of(torch.Tensor) if tensor.is_cuda]
     first = {tensor.untyped_storage()._cdata: id(tensor) for tensor in sorted(tensors, key=id)}
     with torch.no_grad():
         return sorted(

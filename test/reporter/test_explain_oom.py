@@ -238,7 +238,7 @@ def test_a_part_that_fails_is_named_and_the_rest_is_shown(kind, monkeypatch):
     def fail(*_: object) -> None:
         raise kind
 
-    monkeypatch.setattr(search, "living", fail)
+    monkeypatch.setattr(search, "live_objects", fail)
     with simulate("64MiB"), pytest.raises(torch.OutOfMemoryError), explain_oom() as block:
         fails([])
     assert block.report is not None

@@ -19,7 +19,7 @@ from pytorch_memlab.reporter.rows import Rows
 from pytorch_memlab.reporter.snapshot import MemorySnapshot
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.tensors.lines import SourceLine, line_of
-from pytorch_memlab.tensors.saved import held_by_graphs, name_of
+from pytorch_memlab.tensors.saved import name_of, saved_by_graphs
 
 pytestmark = pytest.mark.usefixtures("short_search")
 
@@ -64,7 +64,7 @@ def test_report_says_the_line_too(gpu, capsys):
 def lines_of_nodes(tensor: torch.Tensor) -> dict[str, str | None]:
     """Line of each node of a graph that saved something."""
     lines = {}
-    for node, _ in held_by_graphs([tensor.grad_fn]):
+    for node, _ in saved_by_graphs([tensor.grad_fn]):
         line = line_of(node)
         lines[name_of(node)] = line and str(line)
     del lines["AccumulateGrad"]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from pytorch_memlab.tensors.held import not_held
-from pytorch_memlab.tensors.living import living
+from pytorch_memlab.tensors.live_objects import instances_of, unreferenced
 from pytorch_memlab.tensors.moves import views_in_host_memory
-from pytorch_memlab.tensors.saved import saved_for_backward
+from pytorch_memlab.tensors.saved import grad_fn, name_of, saved_by_graphs
+
+
+def saved_by(tensors):
+    """What the graphs behind some tensors save, with the names of the nodes."""
+    return [(name_of(node), saved) for node, saved in saved_by_graphs(map(grad_fn, tensors))]
 
 
 def normalized() -> torch.Tensor:
@@ -18,7 +22,7 @@ def normalized() -> torch.Tensor:
 
 def test_what_no_python_object_ever_stood_for_is_found():
     out = normalized()
-    saved = [(node, tuple(tensor.size())) for node, tensor in saved_for_backward([out])]
+    saved = [(node, tuple(tensor.size())) for node, tensor in saved_by([out])]
 
     mean, rstd = [("NativeLayerNormBackward0", (3001, 1))] * 2
     assert [mean, rstd] == [each for each in saved if each[1] == (3001, 1)]
@@ -37,7 +41,7 @@ def test_a_graph_that_backward_freed_holds_its_leaves_only():
     out = normalized().sum()
     out.backward()
 
-    assert [node for node, _ in saved_for_backward([out])] == ["AccumulateGrad"]
+    assert [node for node, _ in saved_by([out])] == ["AccumulateGrad"]
 
 
 def test_a_graph_deeper_than_the_stack():
@@ -45,16 +49,16 @@ def test_a_graph_deeper_than_the_stack():
     for _ in range(5000):
         tensor = -tensor
 
-    assert [found is leaf for _, found in saved_for_backward([tensor])] == [True]
+    assert [found is leaf for _, found in saved_by([tensor])] == [True]
 
 
-def test_who_holds_a_tensor():
+def test_tensors_that_only_cpp_references():
     held_alone = torch.ones(3, dtype=torch.complex64)
     held_and_viewed = torch.ones(4, dtype=torch.complex64)
     view = held_and_viewed.view(2, 2)
     view_of_nobody = torch.ones(5, dtype=torch.complex64).view(1, 5)
-    tensors = living(torch.Tensor)
-    hidden = not_held(tensors)
+    tensors = instances_of(torch.Tensor)
+    hidden = unreferenced(tensors)
     sizes = {tuple(t.size()): id(t) in hidden for t in tensors if t.dtype is torch.complex64}
 
     assert sizes == {(3,): False, (4,): False, (2, 2): False, (5,): True, (1, 5): False}
@@ -70,7 +74,7 @@ def test_what_a_checkpointed_region_waits_with():
     out = leaf
     for _ in range(2):
         out = checkpoint(layer, out, use_reentrant=False)
-    saved = {(node, tensor.data_ptr()) for node, tensor in saved_for_backward([out])}
+    saved = {(node, tensor.data_ptr()) for node, tensor in saved_by([out])}
 
     assert len({address for node, address in saved if node == "ExpBackward0"}) == 2
     assert ("MulBackward0", leaf.data_ptr()) in saved
@@ -87,7 +91,7 @@ def test_what_hooks_pack_besides_tensors():
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda packed: packed[1][0]):
         out = leaf.exp()
-    found = [tensor for node, tensor in saved_for_backward([out]) if node == "ExpBackward0"]
+    found = [tensor for node, tensor in saved_by([out]) if node == "ExpBackward0"]
 
     assert [tensor is offloaded[0] for tensor in found] == [True]
 
@@ -106,7 +110,7 @@ def test_what_a_python_function_keeps_in_containers():
             return grad
 
     out = Keeps.apply(torch.zeros((), requires_grad=True))
-    kept = [tensor.item() for node, tensor in saved_for_backward([out]) if node == "KeepsBackward"]
+    kept = [tensor.item() for node, tensor in saved_by([out]) if node == "KeepsBackward"]
 
     assert set(kept) == {1.0, 2.0}
     out.grad_fn.itself.clear()

@@ -9,7 +9,7 @@ from typing import Final
 import torch
 from torch import nn
 
-from ...tensors.living import living
+from ...tensors.live_objects import instances_of
 
 _CONTAINERS: Final = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
@@ -19,7 +19,7 @@ Named = tuple[str, nn.Module]
 def outermost(module: nn.Module) -> nn.Module:
     """The largest module that is alive and has a module in it; often the module itself."""
     with torch._C.DisableTorchFunction():
-        around = [each for each in living(nn.Module) if _has(each, module)]
+        around = [each for each in instances_of(nn.Module) if _has(each, module)]
     return max(around, key=lambda each: sum(1 for _ in each.modules()), default=module)
 
 

@@ -17,7 +17,7 @@ from torch.optim.optimizer import Optimizer
 
 from ..._common.patches import Patches
 from ...errors import UsageError
-from ...tensors.living import living
+from ...tensors.live_objects import instances_of
 from .model_variable import model_variable
 from .program_lines import after_imports, before_statement, user_lines
 from .remedy import Edit, Finding, Remedy, already_used, applied, does_not_apply
@@ -174,7 +174,7 @@ def _fully_shard() -> Callable[[nn.Module], object]:
 def _models_of(given: Iterable[Any]) -> list[nn.Module]:
     """The outermost modules that have any of the parameters of an optimizer."""
     wanted = {id(each[1] if isinstance(each, tuple) else each) for each in given}
-    alive = living(nn.Module)
+    alive = instances_of(nn.Module)
     inner = {id(part) for each in alive for part in each.modules() if part is not each}
     return [
         each

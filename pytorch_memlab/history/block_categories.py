@@ -1,19 +1,18 @@
-"""The categories of blocks in use, by the objects of the program that hold them."""
+"""The categories of blocks in use, by the objects of the program that reference them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
 
 import torch
 
 from .._common.garbage_collection import no_garbage_collection
 from ..devices.allocations import address_finder
 from ..storages import storages_of
-from ..tensors.living import gradient_of, living
+from ..tensors.live_objects import gradient_of, live_objects
 from ..tensors.memory import Piece, pieces_of
 from ..tensors.optimizers import states_of, tensors_in
-from ..tensors.saved import grad_fn, held_by_graphs
+from ..tensors.saved import grad_fn, saved_by_graphs
 from .category import Category
 from .live_blocks import FORWARD, FORWARD_WITH_NODE, LiveBlock
 from .tensor_categories import TensorCategories
@@ -66,7 +65,7 @@ def mark_state(optimizer: torch.optim.Optimizer, note: Note) -> None:
             mark(tensors, Category.OPTIMIZER_STATE, note)
 
 
-def categories_of_living(block_of: BlockOf) -> dict[LiveBlock, Category]:
+def live_categories(block_of: BlockOf) -> dict[LiveBlock, Category]:
     """The categories of blocks in use by all that is alive now.
 
     What autograd keeps counts as saved unless the program made it outside of modules without a
@@ -88,17 +87,13 @@ def address_categories() -> dict[int, Category]:
         address = address_of(value, piece.number)
         return blocks.setdefault(address, LiveBlock(address, piece.nbytes, piece.nbytes))
 
-    found = categories_of_living(block_of)
+    found = live_categories(block_of)
     return {block.address: category for block, category in found.items()}
 
 
 def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
     """Blocks with their categories, the one that counts last."""
-    classes = (torch.Tensor, torch.nn.Module, torch.optim.Optimizer, torch._C._FunctionBase)
-    found: dict[type, list[Any]] = {each: [] for each in classes}
-    for item in living(*classes):
-        found[next(each for each in classes if issubclass(type(item), each))].append(item)
-    tensors, modules, optimizers, nodes = found.values()
+    tensors, modules, optimizers, nodes = live_objects()
 
     def blocks_of(tensor: torch.Tensor) -> Iterator[LiveBlock]:
         for piece in pieces_of(tensor):
@@ -109,7 +104,7 @@ def _categories(block_of: BlockOf) -> Iterator[tuple[LiveBlock, Category]]:
     for tensor in tensors:
         for block in blocks_of(tensor):
             yield block, Category.OTHERS
-    for _, tensor in held_by_graphs([*map(grad_fn, tensors), *nodes]):
+    for _, tensor in saved_by_graphs([*map(grad_fn, tensors), *nodes]):
         for block in blocks_of(tensor):
             in_module = block.made_in == FORWARD and block.module
             if in_module or block.made_in == FORWARD_WITH_NODE or grad_fn(tensor) is not None:

@@ -1,4 +1,4 @@
-"""A scan for live objects: tensors and the storages under them."""
+"""The live tensors, and the storages under them."""
 
 from __future__ import annotations
 
@@ -8,36 +8,35 @@ from typing import Any, TypeGuard
 import torch
 from torch.autograd.graph import GradientEdge
 
-from .held import not_held
-from .living import gradient_of, living
-from .memory import parts_of
-from .saved import grad_fn, held_by_graphs
+from .live_objects import gradient_of, instances_of, unreferenced
+from .memory import inner_parts
+from .saved import grad_fn, saved_by_graphs
 
 _MARK = "pytorch_memlab"
 
 
-class Survey:
+class LiveTensors:
     """The tensors and storages that are alive at one moment.
 
-    ``hidden`` are tensors that no variable of the program holds (their ``id``): those inside a
-    sparse tensor, the bases of views, what a graph keeps.
+    ``hidden`` has the ``id`` of tensors that no variable of the program references: those inside
+    a sparse tensor, the bases of views, tensors of a graph.
     """
 
     def __init__(self) -> None:
-        found = living(torch.Tensor, torch.UntypedStorage, GradientEdge)
+        found = instances_of(torch.Tensor, torch.UntypedStorage, GradientEdge)
         self._storages = [each for each in found if issubclass(type(each), torch.UntypedStorage)]
         self._edges = [each.node for each in found if type(each) is GradientEdge]
         self.tensors: list[torch.Tensor] = [
             each for each in found if issubclass(type(each), torch.Tensor)
         ]
-        del found  # so that nobody holds the tensors to look at them
-        self.hidden = not_held(self.tensors)
+        del found  # references are counted
+        self.hidden = unreferenced(self.tensors)
         gradients = [gradient_of(tensor) for tensor in self.tensors]
         self.tensors += [gradient for gradient in gradients if gradient is not None]
         self.hidden -= {id(gradient) for gradient in gradients}
 
-    def is_free(self, tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
-        """True if a tensor may change its device: a variable holds it, not a graph."""
+    def is_movable(self, tensor: torch.Tensor | None) -> TypeGuard[torch.Tensor]:
+        """True if a tensor may change its device: a variable references it, and no graph."""
         if tensor is None or id(tensor) in self.hidden:
             return False
         return not _has_living_accumulator(tensor)
@@ -47,25 +46,14 @@ class Survey:
         for storage in self._storages:
             yield None, storage
         roots = [*map(grad_fn, self.tensors), *self._edges]
-        saved = [tensor for _, tensor in held_by_graphs(roots)]
+        saved = [tensor for _, tensor in saved_by_graphs(roots)]
         whole = {id(tensor): tensor for tensor in (*self.tensors, *saved)}
         for tensor in whole.values():
             if (storage := _storage_of(tensor)) is not None:
                 yield (tensor if can_point_elsewhere(tensor) else None), storage
-            for part in _parts(tensor):
+            for part in inner_parts(tensor):
                 if (storage := _storage_of(part)) is not None:
                     yield None, storage
-
-
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The parts of a tensor that is not plain."""
-    if type(tensor) is torch.Tensor and tensor.layout is torch.strided:
-        return []
-    with torch.no_grad():
-        try:
-            return [part for _, part in parts_of(tensor) if part is not tensor]
-        except Exception:  # a subclass that refuses; its inner tensors are found by themselves
-            return []
 
 
 def _storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
@@ -94,11 +82,11 @@ def can_point_elsewhere(tensor: Any) -> bool:
 
 
 def _has_living_accumulator(tensor: torch.Tensor) -> bool:
-    """True if a graph that waits for backward, or a hook of DDP, holds the leaf's accumulator.
+    """True if a graph that waits for backward, or a hook of DDP, references the accumulator.
 
-    PyTorch gives a leaf a new accumulator when its device changes, and whoever held the old one
-    would wait for it in vain. Asking for an accumulator makes one that is gone at once unless
-    somebody else holds it: then a mark in its metadata is still there.
+    PyTorch gives a leaf a new accumulator when its device changes, and the old one would never
+    run. An accumulator without other references is gone at once, and with it the mark in its
+    metadata.
     """
     if not tensor.requires_grad or not tensor.is_leaf:
         return False
