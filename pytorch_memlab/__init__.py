@@ -41,12 +41,12 @@ if TYPE_CHECKING:
         GPUMemTrace,
         gpu_mem_trace,
     )
-    from .notebook.cell_logger import IPyGPULogger
     from .notebook.experiments import (
         IPyExperiments,
         IPyExperimentsCPU,
         IPyExperimentsPytorch,
     )
+    from .notebook.gpu_logger import IPyGPULogger
     from .notebook.mem_watcher import MemWatcher
     from .notebook.memory_usage import (
         start_watching_memory,
@@ -79,7 +79,7 @@ _HOMES = {
     "IPyExperiments": "notebook.experiments",
     "IPyExperimentsCPU": "notebook.experiments",
     "IPyExperimentsPytorch": "notebook.experiments",
-    "IPyGPULogger": "notebook.cell_logger",
+    "IPyGPULogger": "notebook.gpu_logger",
     "LineProfiler": "line_profiler.line_profiler",
     "MemReporter": "mem_reporter",
     "MemWatcher": "notebook.mem_watcher",
@@ -194,8 +194,8 @@ def unload_ipython_extension(shell: Any) -> None:  # noqa: ARG001 - IPython give
     Args:
         shell: the IPython shell.
     """
-    from .notebook.cells import is_reloading
     from .notebook.magics import end_everything
+    from .notebook.shell import is_reloading
 
     if not is_reloading():
         end_everything()

@@ -150,12 +150,12 @@ class _Uncaught:
                 self._hooks.append((module, before, hook))
         shell = _shell()
         if shell is not None:
-            from .notebook.cells import cells_of
+            from .notebook.cell_events import cell_events
 
-            if self._cells is not cells_of(shell):
+            if self._cells is not cell_events(shell):
                 self._stop_listening()
                 self._listener = _CellListener()
-                self._cells = cells_of(shell)
+                self._cells = cell_events(shell)
                 self._cells.add(self._listener)
 
     def _uninstall(self) -> None:

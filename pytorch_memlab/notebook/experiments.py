@@ -10,9 +10,9 @@ from .._common.quoted import quoted
 from ..errors import UsageError
 from .assignment_target import assignment_target
 from .backends import find_backend
-from .cells import current_shell, is_resetting
-from .experiment_cells import CellLogger
+from .cell_logger import CellLogger
 from .running_experiment import RunningExperiment, memory_now
+from .shell import current_shell, is_resetting
 
 if TYPE_CHECKING:
     from types import FrameType, TracebackType

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from .cell_meter import CellMeter
-from .readings import last_cell
+from .cell_formats import MIB, last_cell, mem_watcher_line
+from .cell_measurement import CellMeasurement
 
 if TYPE_CHECKING:
-    from .readings import CellReading
-
-_MIB = 2**20
+    from .cell_reading import CellReading
 
 
 class Measurements(NamedTuple):
@@ -33,7 +31,9 @@ class MemWatcher:
     """Prints a line after every cell, from ``start_watching_memory()`` on."""
 
     def __init__(self) -> None:
-        self._meter = CellMeter(self._print, gc_collect=False, empty_cache=False)
+        self._measurement = CellMeasurement(
+            _print, kind=MemWatcher, gc_collect=False, empty_cache=False
+        )
 
     def start_watching_memory(self) -> None:
         """Report from now on, on the running cell too; again has no effect.
@@ -43,39 +43,26 @@ class MemWatcher:
         Raises:
             UsageError: this is not IPython.
         """
-        self._meter.start()
-        while _running and _running[-1] is not self:
-            _running.pop()._meter.stop()
-        _running[:] = [self]
+        self._measurement.start()
 
     def stop_watching_memory(self) -> None:
         """Report no more; again has no effect."""
-        self._meter.stop()
-        if self in _running:
-            _running.remove(self)
+        self._measurement.stop()
 
     @property
     def measurements(self) -> Measurements:
-        """What the last cell took; zeros before a cell has ended."""
-        last = self._meter.last
+        """The memory and the time of the last cell; zeros before a cell has ended."""
+        last = self._measurement.last
         host = last.host
         return Measurements(
-            host.consumed / _MIB, last.seconds, host.above_end / _MIB, host.used / _MIB
+            host.consumed / MIB, last.seconds, host.above_end / MIB, host.used / MIB
         )
 
     def __repr__(self) -> str:
-        """Whether it reports, and what the last cell took."""
-        state = "on" if self in _running else "off"
-        return f"<{type(self).__name__}: {state}{last_cell(self._meter.last)}>"
-
-    def _print(self, reading: CellReading) -> None:
-        taken = self.measurements
-        print(
-            f"In [{reading.number}] used {taken.memory_delta:.3f} MiB RAM "
-            f"in {taken.time_delta:.3f}s, peaked {taken.memory_peak:.3f} MiB above current, "
-            f"total RAM usage {taken.memory_usage:.3f} MiB"
-        )
+        """Whether it reports, and the last cell."""
+        state = "on" if self._measurement.is_on else "off"
+        return f"<{type(self).__name__}: {state}{last_cell(self._measurement.last)}>"
 
 
-_running: list[MemWatcher] = []
-"""The one that reports, if any."""
+def _print(reading: CellReading) -> None:
+    print(mem_watcher_line(reading))

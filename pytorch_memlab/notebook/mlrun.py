@@ -19,6 +19,7 @@ from ..line_profiler.recorded import with_run_peaks
 from ..profiles.verdict import verdicts
 from ..render.verdict import sentences
 from ..scopes import RunPeaks
+from .shell import last_cell_number
 
 if TYPE_CHECKING:
     import argparse
@@ -160,7 +161,7 @@ class CellRun:
         __tracebackhide__ = True  # IPython leaves this frame out of a failing cell's traceback
         shell = self._shell
         text = shell.transform_cell(source)
-        number = len(shell.user_ns.get("In", ())) - 1
+        number = last_cell_number(shell)
         name = shell.compile.cache(text, number, raw_code=source)
         try:
             whole = _compiled(text, name, shell.compile.flags)

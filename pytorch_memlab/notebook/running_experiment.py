@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices import simulated_machine
 from .assigned_names import assigned_names, body_of
-from .cells import cells_of, running_source
+from .cell_events import cell_events
 from .experiment_report import MemoryState, Outcome, finish_text, start_text
+from .shell import last_cell_number, running_source
 from .traceback_cleaning import clear_frames, forget_last_error
 from .variables import delete_variables, forget_outputs_since, variable_names
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell
 
     from .backends import Backend
-    from .cells import Cell
+    from .cell_events import Cell
 
 
 def memory_now(backend: Backend) -> MemoryState:
@@ -57,7 +58,7 @@ class RunningExperiment:
         self._shell = shell
         self._backend = backend
         self._rebound_policy = rebound
-        self._cells = cells_of(shell)
+        self._events = cell_events(shell)
         self._keep: dict[str, None] = {}
         self._failed = False
         self._handle: weakref.ref[Any] | None = None
@@ -67,13 +68,13 @@ class RunningExperiment:
         self._before = variable_names(shell)
         self._values = {name: shell.user_ns[name] for name in self._before if rebound == "restore"}
         self._assigned: set[str] = set()
-        self._first_cell = len(shell.user_ns.get("In", ())) - 1
+        self._first_cell = last_cell_number(shell)
         memory_now(backend)  # the first time it imports psutil, which leaves garbage behind
         gc.collect()
         self._backend.empty_cache()
         self._began = time.perf_counter()
         self.start = memory_now(backend)
-        self._cells.add(self)
+        self._events.add(self)
         # What add has told of the running cell counts all of it, with what stands before this line.
         source = "" if cell is None else running_source(shell, cell)
         self._assigned = self._assigned_in(source, 0 if cell is None else cell.f_lineno)
@@ -103,14 +104,14 @@ class RunningExperiment:
             what it came to.
         """
         if self.outcome is None:
-            self._cells.remove(self)
+            self._events.remove(self)
             self.outcome = self._finish(error)
             print(finish_text(self.outcome))
         return self.outcome
 
     def abandon(self) -> None:
         """Hear of no more cells, and let go of what was held, without a report."""
-        self._cells.remove(self)
+        self._events.remove(self)
         self._values.clear()
 
     def cell_began(self, cell: Cell, /) -> None:

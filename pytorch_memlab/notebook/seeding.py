@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from .cells import cells_of, current_shell
 
 if TYPE_CHECKING:
-    from .cells import Cell, Cells
+    from .cell_events import Cell
 
 _HIGHEST = 2**32 - 1
 """Seed that NumPy takes."""
@@ -36,20 +35,10 @@ class CellSeeder:
                 f"a seed is an int from 0, for none, to {_HIGHEST}, not {quoted(seed)}"
             )
         self._seed = seed
-        self._cells: Cells | None = None
         self._cudnn: tuple[bool, bool] | None = None
 
-    def start(self) -> None:
-        """Seed before every cell, in the running one at once; again has no effect."""
-        if self._seed and self._cells is None:
-            self._cells = cells_of(current_shell())
-            self._cells.add(self)
-
     def stop(self) -> None:
-        """Seed no more; again has no effect."""
-        if self._cells is not None:
-            self._cells.remove(self)
-            self._cells = None
+        """Put cuDNN's settings back; again has no effect."""
         if self._cudnn is not None:
             cudnn = sys.modules["torch"].backends.cudnn
             (cudnn.deterministic, cudnn.benchmark), self._cudnn = self._cudnn, None

@@ -16,13 +16,13 @@ def shell() -> Iterator[Any]:
     from IPython.core.interactiveshell import InteractiveShell
     from traitlets.config import Config
 
-    from pytorch_memlab.notebook.cells import cells_of
+    from pytorch_memlab.notebook.cell_events import cell_events
 
     # No file of the user's history, nor the thread that writes it.
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
     shell.colors = "nocolor"
     yield shell
-    left = list(cells_of(shell)._listeners)
+    left = list(cell_events(shell).listeners)
     InteractiveShell.clear_instance()
     assert left == []
 

@@ -1,251 +1,166 @@
-"""``IPyGPULogger``: its reports byte for byte, its data, and what it leaves alone."""
+"""``exp.cl``: its reports, its data, its seeds, and when it ends."""
 
 from __future__ import annotations
 
+import random
 import re
-import threading
-from time import perf_counter
 
+import numpy as np
 import pytest
 import torch
 
-from pytorch_memlab import simulate
+from pytorch_memlab import IPyExperiments, IPyExperimentsCPU, IPyExperimentsPytorch, simulate
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.notebook import cell_logger, cell_meter, cells
-from pytorch_memlab.notebook.cell_logger import Data, IPyGPULogger
-from pytorch_memlab.notebook.cells import cells_of
-from pytorch_memlab.notebook.readings import CellReading, Usage
+from pytorch_memlab.notebook.cell_logger import CellLoggerData
 
 MB = 2**20
 
 
 @pytest.fixture
-def logger(shell):
-    logger = IPyGPULogger()
-    shell.user_ns.update(torch=torch, logger=logger, MB=MB)
-    yield logger
-    logger.stop()
-
-
-def reading(number=4, seconds=0.0, host=(45, 45, 170), gpu=(2467, 2467, 1465)) -> CellReading:
-    return CellReading(
-        number,
-        seconds,
-        Usage(*(value * MB for value in host)),
-        Usage(*(value * MB for value in gpu)),
+def names(shell):
+    shell.user_ns.update(
+        IPyExperiments=IPyExperiments,
+        IPyExperimentsCPU=IPyExperimentsCPU,
+        IPyExperimentsPytorch=IPyExperimentsPytorch,
+        torch=torch,
+        np=np,
+        random=random,
+        MB=MB,
     )
+    yield shell.user_ns
+    if "exp" in shell.user_ns:
+        shell.user_ns["exp"].finish()
 
 
-@pytest.mark.parametrize("options", [{"compact": "compact"}, {"gc_collect": 1}])
-def test_an_option_that_is_neither_true_nor_false_is_refused(options):
-    [(name, value)] = options.items()
-    with pytest.raises(UsageError, match=f"^{name} is True or False, not {value!r}: {name}=True$"):
-        IPyGPULogger(**options)
+def test_it_is_silent_unless_it_is_asked(run, names, capsys):
+    run("exp = IPyExperimentsCPU()")
+    run("x = 1")
+    run("exp.cl.start()")
+    run("exp.cl.start()")
+    run("exp.cl.stop(); exp.cl.stop()")
+    run("x = 2")
+    printed = capsys.readouterr().out
+    # Two cells, and the last one as far as it was when it was stopped.
+    assert printed.count("･ RAM:") == printed.count("･ CPU:") == 3
+    assert "GPU" not in printed
 
 
-def test_the_report_has_this_text():
-    assert cell_logger._table_text(reading()) == (
-        "RAM: Consumed Peaked  Used Total in 0.000s (In [4])\n"
-        "Gen:       45      0      170 MB\n"
-        "GPU:     2467      0     1465 MB"
-    )
-    peaked = reading(5, 1.0456, (0, 0, 170), (2567, 4004, 5465))
-    assert cell_logger._table_text(peaked) == (
-        "RAM: Consumed Peaked  Used Total in 1.046s (In [5])\n"
-        "Gen:        0      0      170 MB\n"
-        "GPU:     2567   1437     5465 MB"
-    )
-
-
-def test_the_compact_report_has_one_line():
-    assert cell_logger._compact_text(reading(7, 0.5, (0, 3, 170), (-2, 1, 5))) == (
-        "Gen: 0/3/170 MB | GPU: -2/3/5 MB | 0.500s | In [7] (Consumed/Peaked/Used Total)"
-    )
-
-
-def test_a_cell_is_reported_to_the_byte_on_the_gpu(run, logger, capsys):
+def test_numbers_are_bytes_and_the_peak_is_what_was_not_kept(run, names, capsys):
     with simulate("24GiB"):
-        run("logger.start()")
-        capsys.readouterr()
-        run(
-            "kept = torch.empty(64 * MB, dtype=torch.uint8, device='cuda')\n"
-            "blip = kept.add(1).add(1).numel(); del blip"
-        )
-        lines = capsys.readouterr().out.splitlines()
+        run("exp = IPyExperimentsPytorch(cl_enable=True)")
+        assert capsys.readouterr().out.count("･ GPU:") == 1
+        run("old = torch.empty(32 * MB, dtype=torch.uint8, device='cuda')")
+        run("old = None; blip = torch.empty(20 * MB, dtype=torch.uint8, device='cuda'); del blip")
+        data = names["exp"].cl.data
+        assert isinstance(data, CellLoggerData)
+        assert data.gpu[:2] == (-32 * MB, 0)
+        run("kept = torch.empty(8 * MB, dtype=torch.uint8, device='cuda').add(1)")
+        assert names["exp"].cl.data.gpu[:2] == (8 * MB, 8 * MB)
+        assert names["exp"].cl.data.time.time_delta > 0
+        assert re.search(r"\n･ GPU: +8 +8 +\d+ MB \|\n$", capsys.readouterr().out)
+        names["exp"].finish()
+
+
+def test_on_the_cpu_there_is_no_gpu(run, names, capsys):
+    with simulate("24GiB"):
+        run("exp = IPyExperimentsCPU(cl_enable=True, cl_compact=True)")
+        run("kept = (bytearray(64 * MB), torch.ones(1, device='cuda'))")
+        assert names["exp"].cl.data.gpu == (0, 0, 0)
+        assert 63 * MB < names["exp"].cl.data.cpu.used_delta < 68 * MB
+        line = capsys.readouterr().out.splitlines()[-1]
         assert re.fullmatch(
-            r"RAM: Consumed Peaked  Used Total in \d+\.\d{3}s \(In \[2\]\)", lines[0]
+            r"CPU: \d+/\d+/\d+ MB \| Time 0:00:0\d\.\d{3} \| \(Consumed/Peaked/Used Total\)", line
         )
-        used = logger.data.gpu_mem_used
-        assert lines[2] == f"GPU:       64    128    {used:5.0f} MB"
-        assert logger.reading.gpu.consumed == 64 * MB
-        assert logger.reading.gpu.above_end == 128 * MB
-        assert logger.reading.number == 2
-        run("del kept")
-        assert logger.reading.gpu.consumed == -64 * MB
-        logger.stop()
+        names["exp"].finish()
 
 
-def test_data_unpacks_in_this_order_and_has_names(run, logger):
-    assert logger.data == Data(0, 0, 0, 0, 0, 0, 0.0)
-    run("logger.start()")
-    run("blob = bytearray(50 * MB)")
-    data = logger.data
-    assert Data._fields == (
-        "gen_mem_used_delta",
-        "gen_mem_peaked",
-        "gen_mem_used",
-        "gpu_mem_used_delta",
-        "gpu_mem_peaked",
-        "gpu_mem_used",
-        "time_delta",
-    )
-    assert 49 <= data.gen_mem_used_delta <= 51
-    assert data.cpu == data[:3]
-    assert data.gpu == data[3:6] == (0, 0, 0)
-    assert data.time.time_delta == data.time_delta > 0
-    assert data.cpu.used_total == data.gen_mem_used > 50
-
-
-def test_a_blip_within_one_statement_is_reported_to_a_megabyte(run, logger, capsys):
-    run("logger.start()")
-    run("len(bytearray(300 * MB))")
-    assert abs(logger.reading.host.above_end - 300 * MB) <= MB
-    gen = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Gen:")][-1]
-    assert re.fullmatch(r"Gen:        0    (299|300|301)    [ \d]{5} MB", gen)
-
-
-def test_levels_of_cells_have_their_own_numbers(run, logger, capsys):
-    run("logger.start()")
-    before = capsys.readouterr().out.count("RAM:")
-    run("%%capture out\nblob = bytearray(40 * MB)")
-    printed = capsys.readouterr().out
-    assert printed.count("RAM:") == before == 1
-    assert 39 <= logger.data.gen_mem_used_delta <= 43
-    run("print(out.stdout)")
-    inner = capsys.readouterr().out.split("RAM:")[1]
-    assert "(In [2])" in inner
-    assert re.search(r"Gen:       (39|40|41)", inner)
-
-
-def test_it_starts_once_stops_once_and_reports_its_own_first_cell(run, logger, capsys):
-    run("same = logger.start().start() is logger")
-    assert capsys.readouterr().out.count("RAM:") == 1
-    run("logger.stop(); logger.stop()")
-    run("x = 1")
-    assert capsys.readouterr().out == ""
-    run("logger.start()")
-    run("def")
-    run("1 / 0")
-    assert capsys.readouterr().out.count("RAM:") == 3
-
-
-def test_a_cell_that_is_run_again_does_not_double_the_reports(shell, run, logger, capsys):
-    run("first = logger.start()")
-    shell.user_ns["again"] = IPyGPULogger()
-    shell.user_ns["other"] = IPyGPULogger(compact=True)
-    run("again.start(); other.start()")
-    capsys.readouterr()
-    run("x = 1")
-    printed = capsys.readouterr().out
-    assert printed.count("RAM:") == 1
-    assert printed.count("(Consumed/Peaked/Used Total)") == 1
-    run("other.stop(); again.stop()")
+@pytest.mark.parametrize("end", ["exp.finish()", "del exp", "exp = 5", "%reset -f"])
+def test_it_ends_with_its_experiment(run, names, capsys, end):
+    run("exp = IPyExperimentsCPU(cl_enable=True, cl_set_seed=3)")
+    run(end)
+    names.pop("exp", None)
     capsys.readouterr()
     run("x = 1")
     assert capsys.readouterr().out == ""
+    assert not torch.backends.cudnn.deterministic
 
 
-def test_it_is_shown_as_it_was_made():
-    assert repr(IPyGPULogger(compact=True)) == "<IPyGPULogger(compact=True, gc_collect=True): off>"
-
-
-def test_what_another_listener_does_at_the_end_of_a_cell_is_not_its_time(
-    shell, run, logger, monkeypatch
+@pytest.mark.parametrize(
+    ("options", "count"),
+    [
+        ("", 0),
+        ("exp_enable=False", 2),
+        ("cl_set_seed=42", 2),
+        ("cl_set_seed=42, cl_enable=False", 0),
+    ],
+)
+def test_it_reports_from_the_beginning_if_nothing_else_was_asked_for(
+    run, names, capsys, options, count
 ):
-    passed = [0]
-    for module in (cells, cell_meter):
-        monkeypatch.setattr(module, "perf_counter", lambda: perf_counter() + passed[0])
-
-    class Slow:
-        def cell_began(self, cell, /):
-            pass
-
-        def cell_ended(self, cell, result, /):
-            passed[0] += 1000
-
-    slow = Slow()
-    run("logger.start()")
-    cells_of(shell).add(slow)  # listeners are told in the reverse order: before the logger
-    run("x = 1")
-    cells_of(shell).remove(slow)
-    assert 0 < logger.data.time_delta < 1000
+    run(f"exp = IPyExperimentsCPU({options})\nfirst = random.random()")
+    run("second = random.random()")
+    assert capsys.readouterr().out.count("･ CPU:") == count
+    assert (names["first"] == names["second"]) is (options == "cl_set_seed=42")
+    names["exp"].finish()
 
 
-def test_garbage_is_collected_unless_one_looks_for_it(shell, run, logger):
-    cycle = "class Loop: pass\nloop = Loop(); loop.own = loop; loop.blob = bytearray(60 * MB)"
-    run("logger.start()")
-    run(cycle)
-    run("del loop")
-    assert logger.data.gen_mem_used_delta <= -58
-    logger.stop()
-    shell.user_ns["logger"] = lazy = IPyGPULogger(gc_collect=False)
+def test_an_experiment_that_only_logs_deletes_nothing(run, names, capsys):
+    run("exp = IPyExperimentsCPU(exp_enable=False, cl_compact=True)")
+    run("x = bytearray(64 * MB); exp.keep_var_names('x')")
+    assert 63 * MB < names["exp"].cl.data.cpu.used_delta < 66 * MB
+    run("final = exp.finish()")
+    printed = capsys.readouterr().out
+    assert "***" not in printed
+    assert printed.count("CPU: ") == 3
+    assert len(names["x"]) == 64 * MB
+    consumed, reclaimed, available = names["final"]
+    assert consumed == reclaimed == {"gen_ram": 0, "gpu_ram": 0}
+    assert available["gen_ram"] > 0
+    assert names["exp"].data.cpu.consumed == 0
+
+
+DRAW = "drawn = (random.random(), float(np.random.rand()), float(torch.rand(1)))"
+
+
+def test_every_cell_draws_the_same_random_numbers(run, names):
+    torch.backends.cudnn.benchmark = True
+    try:
+        run("exp = IPyExperimentsCPU(cl_enable=True, cl_set_seed=42)\n" + DRAW)
+        first = names["drawn"]
+        assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == (True, False)
+        run(DRAW)
+        assert names["drawn"] == first
+        assert first[0] == random.Random(42).random()
+        assert first[1] == np.random.RandomState(42).rand()
+        assert first[2] == torch.rand(1, generator=torch.Generator().manual_seed(42)).item()
+        run("exp.finish()")
+        assert (torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark) == (False, True)
+        run(DRAW)
+        run(DRAW)
+        assert names["drawn"] != first
+    finally:
+        torch.backends.cudnn.benchmark = False
+
+
+@pytest.mark.parametrize("seed", ["'x'", "-1", "2**32", "None", "1.5"])
+def test_a_wrong_seed_is_told_before_anything_begins(run, names, capsys, seed):
+    result = run(f"exp = IPyExperimentsCPU(cl_enable=True, cl_set_seed={seed})")
+    assert isinstance(result.error_in_exec, UsageError)
+    assert capsys.readouterr().out == (
+        f"UsageError: a seed is an int from 0, for none, to 4294967295, not {eval(seed)!r}\n"
+    )
+
+
+def test_garbage_is_left_alone_on_request(run, names):
     import gc
 
+    cycle = "class Loop: pass\nloop = Loop(); loop.own = loop; loop.blob = bytearray(60 * MB)"
     gc.disable()
     try:
-        run("logger.start()")
+        run("exp = IPyExperimentsCPU(cl_enable=True, cl_gc_collect=False)")
         run(cycle)
         run("del loop")
-        assert abs(lazy.data.gen_mem_used_delta) <= 1
+        assert abs(names["exp"].cl.data.cpu.used_delta) <= MB
     finally:
         gc.enable()
-        lazy.stop()
-        gc.collect()
-
-
-def test_the_allocators_cache_is_emptied_before_a_snapshot(run, logger):
-    with simulate("24GiB"):
-        run("logger.start()")
-        run("torch.empty(64 * MB, dtype=torch.uint8, device='cuda').numel()")
-        assert torch.cuda.memory_reserved() == 0
-        logger.stop()
-
-
-def test_a_simulation_that_begins_or_ends_in_a_cell_breaks_no_report(shell, run, logger, capsys):
-    shell.user_ns["simulation"] = simulate("24GiB")
-    run("logger.start()")
-    assert run("machine = simulation.__enter__(); torch.ones(1).cuda()").success
-    assert run("kept = torch.ones(MB).cuda()").success
-    assert logger.reading.gpu.consumed == 4 * MB
-    assert run("simulation.__exit__()").success
-    assert logger.reading.gpu == Usage(0, 0, 0)
-    assert "failed" not in capsys.readouterr().err
-
-
-def test_no_thread_watches(shell, run, logger):
-    before = threading.active_count()
-    run("logger.start()")
-    run("import threading; counted = threading.active_count()")
-    assert threading.active_count() == before
-    assert shell.user_ns["counted"] == before
-    logger.stop()
-
-
-def test_an_empty_cell_costs_less_than_five_milliseconds(shell, run, logger, capsys):
-    def seconds() -> float:
-        times = []
-        for _ in range(15):
-            began = perf_counter()
-            run("pass")
-            times.append(perf_counter() - began)
-        return min(times)
-
-    plain = seconds()
-    run("logger.start()")
-    logged = seconds()
-    assert logged - plain < 0.005
-
-
-def test_outside_ipython_it_says_what_is_needed():
-    with pytest.raises(UsageError, match="needs IPython"):
-        IPyGPULogger().start()
+    run("exp.finish()")

@@ -1,25 +1,16 @@
-"""``MemWatcher``: its line byte for byte, and its numbers."""
+"""``MemWatcher``: its numbers, and when it reports."""
 
 from __future__ import annotations
 
 import pytest
 
 from pytorch_memlab import MemWatcher
-from pytorch_memlab.notebook.readings import CellReading, Usage
 
 MB = 2**20
 
 
-def test_the_line_has_this_text(capsys):
-    watcher = MemWatcher()
-    assert watcher.measurements == (0, 0, 0, 0)
-    usage = Usage(int(76.332 * MB), int(80 * MB), int(112.602 * MB))
-    watcher._meter.last = CellReading(5, 0.3301, usage, usage)
-    watcher._print(watcher._meter.last)
-    assert capsys.readouterr().out == (
-        "In [5] used 76.332 MiB RAM in 0.330s, peaked 3.668 MiB above current, "
-        "total RAM usage 112.602 MiB\n"
-    )
+def test_before_a_cell_has_ended_all_numbers_are_zero():
+    assert MemWatcher().measurements == (0, 0, 0, 0)
 
 
 def test_it_measures_from_its_start_to_its_stop(shell, run, capsys):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.notebook.cells import cells_of, current_shell
+from pytorch_memlab.notebook.cell_events import cell_events
+from pytorch_memlab.notebook.shell import current_shell
 
 
 class Listener:
@@ -24,9 +25,9 @@ class Listener:
 @pytest.fixture
 def listener(shell):
     listener = Listener()
-    shell.user_ns.update(hub=cells_of(shell), listener=listener)
+    shell.user_ns.update(hub=cell_events(shell), listener=listener)
     yield listener
-    cells_of(shell).remove(listener)
+    cell_events(shell).remove(listener)
 
 
 def test_every_cell_begins_and_ends_with_its_number(run, listener):
@@ -63,7 +64,7 @@ def test_a_cell_within_a_cell_has_its_own_entry(run, listener):
 
 
 def test_from_outside_a_cell_listening_begins_with_the_next_one(shell, run, listener):
-    cells_of(shell).add(listener)
+    cell_events(shell).add(listener)
     assert listener.heard == []
     run("x = 1")
     assert [entry[0] for entry in listener.heard] == ["began", "ended"]
@@ -84,15 +85,15 @@ def test_a_listener_that_fails_costs_one_line_and_no_cell(shell, run, listener, 
             raise ZeroDivisionError("over nothing")
 
     failing = Failing()
-    cells_of(shell).add(failing)
-    cells_of(shell).add(listener)
+    cell_events(shell).add(failing)
+    cell_events(shell).add(listener)
     assert run("x = 41 + 1").success
     assert shell.user_ns["x"] == 42
     assert len(listener.heard) == 2
     assert capsys.readouterr().err == (
         "pytorch_memlab: the report of this cell failed: ZeroDivisionError: over nothing\n"
     )
-    cells_of(shell).remove(failing)
+    cell_events(shell).remove(failing)
 
 
 def test_without_ipython_it_says_what_is_needed():

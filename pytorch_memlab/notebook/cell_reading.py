@@ -1,10 +1,8 @@
-"""What a cell took: plain data in bytes and seconds."""
+"""The memory and the time of a cell: plain data in bytes and seconds."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from .._common.prose_size import prose_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +12,7 @@ class Usage:
     Args:
         consumed: used when the cell ended less what was used when it began.
         peak: the highest that was used during the cell, less what was used when it began.
-        used: in use when the cell ended; of a GPU that of the whole card, whoever took it.
+        used: in use when the cell ended; of a GPU that of the whole card, all processes included.
     """
 
     consumed: int
@@ -34,7 +32,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class CellReading:
-    """What a cell took.
+    """The memory and the time of a cell.
 
     Args:
         number: of the cell, as IPython's prompt has it.
@@ -49,25 +47,6 @@ class CellReading:
     gpu: Usage
 
 
-def last_cell(reading: CellReading) -> str:
-    """What the last cell took, behind other words; empty before a cell has ended.
-
-    Args:
-        reading: of the cell.
-
-    >>> last_cell(CellReading(3, 0.5, Usage(2**20, 0, 0), Usage(-512, 0, 0)))
-    ', In [3] took +1.0 MiB on the host and -512 B on the GPU in 0.500 s'
-    """
-    if not reading.number:
-        return ""
-    host, gpu = (
-        f"{'-' if usage.consumed < 0 else '+'}{prose_size(abs(usage.consumed))}"
-        for usage in (reading.host, reading.gpu)
-    )
-    seconds = f"{reading.seconds:.3f} s"
-    return f", In [{reading.number}] took {host} on the host and {gpu} on the GPU in {seconds}"
-
-
 NOTHING = Usage(0, 0, 0)
 NO_CELL = CellReading(0, 0.0, NOTHING, NOTHING)
-"""What is known before a cell has ended."""
+"""The reading before a cell has ended."""

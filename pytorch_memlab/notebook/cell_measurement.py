@@ -1,4 +1,4 @@
-"""Measures every cell, each level of nested ones by itself."""
+"""The one measurement of cells, each level of nested ones by itself; reports are made from it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,26 @@ import ast
 import gc
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ..devices import get_device
 from ..devices.driver_memory import current_gpu, driver_memory, empty_caches
 from ..scopes import HostScope, PeakScope
-from .cells import cells_of, current_shell
-from .readings import NO_CELL, NOTHING, CellReading, Usage
+from .cell_events import CellListener, all_listeners, cell_events
+from .cell_reading import NO_CELL, NOTHING, CellReading, Usage
+from .shell import current_shell
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable, Iterable
 
-    from .cells import Cell, Cells
+    from .cell_events import Cell, CellEvents
+
+
+class Companion(CellListener, Protocol):
+    """Listens to cells for as long as a measurement runs."""
+
+    def stop(self) -> None:
+        """Give back what it changed; again has no effect."""
 
 
 @dataclass(slots=True)
@@ -39,29 +47,42 @@ class _OpenCell:
     began: float
 
 
-class CellMeter:
+class CellMeasurement:
     """Measures the cells of the shell that it is started in.
 
     Args:
         report: called with the reading of every cell when it has ended.
-        gc_collect: whether garbage is collected before memory is read. A cell that holds no
-            statement makes none, and is not kept waiting for it.
-        empty_cache: whether the CUDA allocator's cache is emptied before memory is read.
+        kind: measurements of one kind make the same report: one that starts ends the others of
+            its shell. None for a measurement that leaves all others alone.
+        gc_collect: collects garbage before memory is read. A cell that holds no statement makes
+            none, and is not kept waiting for it.
+        empty_cache: empties the CUDA allocator's cache before memory is read.
+        companions: listen for as long as this runs. Listeners are told of an end in the reverse
+            order: companions before this.
     """
 
     def __init__(
         self,
         report: Callable[[CellReading], None],
         *,
+        kind: Hashable = None,
         gc_collect: bool = True,
         empty_cache: bool = True,
+        companions: Iterable[Companion] = (),
     ) -> None:
         self._send = report
+        self._kind = kind
         self._gc_collect = gc_collect
         self._empty_cache = empty_cache
+        self._companions = tuple(companions)
         self._open: list[_OpenCell] = []
-        self._cells: Cells | None = None
+        self._events: CellEvents | None = None
         self.last: CellReading = NO_CELL
+
+    @property
+    def is_on(self) -> bool:
+        """True from its start to its stop."""
+        return self._events is not None
 
     def start(self) -> None:
         """Measure from now on, the running cell included; again has no effect.
@@ -69,24 +90,33 @@ class CellMeter:
         Raises:
             UsageError: this is not IPython.
         """
-        if self._cells is None:
-            self._cells = cells_of(current_shell())
+        if self._events is None:
+            events = cell_events(current_shell())
+            _stop_kind(self._kind, events.listeners)
+            self._events = events
             self._tidy_up()
-            self._cells.add(self)
+            for listener in (self, *self._companions):
+                events.add(listener)
 
     def stop(self, *, report: bool = False) -> None:
         """Measure no more; again has no effect.
 
         Args:
-            report: whether the running cell is reported on as it is now.
+            report: reports on the running cell as it is now.
         """
-        if self._cells is not None:
-            self._cells.remove(self)
-            self._cells = None
+        if self._events is None:
+            return
+        for listener in (self, *self._companions):
+            self._events.remove(listener)
+        self._events = None
+        try:
             if report and self._open:
                 self._read(self._open[-1], perf_counter())
+        finally:
             while self._open:
                 self._close(self._open.pop())
+            for companion in self._companions:
+                companion.stop()
 
     def cell_began(self, cell: Cell, /) -> None:
         """Open windows over a cell."""
@@ -133,6 +163,21 @@ class CellMeter:
         if open_cell.gpu is not None:
             open_cell.gpu.stop()
 
+    def is_of_kind(self, kind: Hashable) -> bool:
+        """True if it makes the reports of a kind."""
+        return kind is not None and self._kind == kind
+
+
+def stop_everywhere(kind: Hashable) -> None:
+    """Stop the measurements of a kind, in all shells; without any nothing happens."""
+    _stop_kind(kind, all_listeners())
+
+
+def _stop_kind(kind: Hashable, listeners: Iterable[CellListener]) -> None:
+    for listener in listeners:
+        if isinstance(listener, CellMeasurement) and listener.is_of_kind(kind):
+            listener.stop()
+
 
 def _host_usage(scope: HostScope) -> Usage:
     used, peak = scope.used, scope.peak
@@ -154,7 +199,7 @@ def _gpu_usage(open_cell: _OpenCell) -> Usage:
 
 
 def _may_do_something(source: str) -> bool:
-    """Whether a cell holds more than comments, ``pass`` and constants."""
+    """True if a cell holds more than comments, ``pass`` and constants."""
     try:
         statements = ast.parse(source).body
     except (SyntaxError, ValueError):

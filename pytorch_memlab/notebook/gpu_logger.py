@@ -1,0 +1,139 @@
+"""``IPyGPULogger``: after every cell, how much memory it took and for how long it ran."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from .._common.quoted import quoted
+from ..errors import UsageError
+from ..gpu_mem import preload_pytorch
+from .cell_formats import gpu_logger_line, gpu_logger_table, kept_megabytes, last_cell
+from .cell_measurement import CellMeasurement
+from .shell import current_shell
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from .cell_reading import CellReading
+
+
+class MemoryData(NamedTuple):
+    """Memory of one kind over a cell, in MB.
+
+    Args:
+        used_delta: that the cell consumed.
+        peaked_delta: that it needed above what it consumed.
+        used_total: in use when it ended.
+    """
+
+    used_delta: int
+    peaked_delta: int
+    used_total: int
+
+
+class TimeData(NamedTuple):
+    """Time of a cell.
+
+    Args:
+        time_delta: seconds.
+    """
+
+    time_delta: float
+
+
+class Data(NamedTuple):
+    """What the last cell took: MB of general memory (the process') and of the GPU, and seconds."""
+
+    gen_mem_used_delta: int
+    gen_mem_peaked: int
+    gen_mem_used: int
+    gpu_mem_used_delta: int
+    gpu_mem_peaked: int
+    gpu_mem_used: int
+    time_delta: float
+
+    @property
+    def cpu(self) -> MemoryData:
+        """The three numbers of the process."""
+        return MemoryData(self.gen_mem_used_delta, self.gen_mem_peaked, self.gen_mem_used)
+
+    @property
+    def gpu(self) -> MemoryData:
+        """The three numbers of the GPU."""
+        return MemoryData(self.gpu_mem_used_delta, self.gpu_mem_peaked, self.gpu_mem_used)
+
+    @property
+    def time(self) -> TimeData:
+        """The seconds."""
+        return TimeData(self.time_delta)
+
+
+class IPyGPULogger:
+    """Prints after every cell what it took; no thread watches, and nothing is added to its time.
+
+    ``Consumed`` is what a cell took and kept, ``Peaked`` what it needed on top of that for a while,
+    ``Used Total`` what is in use now. Of the process (``Gen``) all three are resident memory. Of
+    the current GPU ``Consumed`` and ``Peaked`` are bytes that the program allocated, ``Used Total``
+    is memory of the whole card, whoever took it. Peaks of the GPU are the allocator's own, those
+    of the process the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20 bytes.
+    ``Gen`` contains the tensors of simulated GPUs: they are in the memory of the process.
+
+    Args:
+        compact: whether a report has one line.
+        gc_collect: whether garbage is collected before memory is read, so that reference cycles
+            do not count; off to see them. A cell without a statement is not kept waiting for it.
+
+    Raises:
+        UsageError: one is neither True nor False.
+    """
+
+    def __init__(self, compact: bool = False, gc_collect: bool = True) -> None:
+        for name, value in (("compact", compact), ("gc_collect", gc_collect)):
+            if not isinstance(value, bool):
+                raise UsageError(f"{name} is True or False, not {quoted(value)}: {name}=True")
+        self.compact = compact
+        self.gc_collect = gc_collect
+        self._measurement = CellMeasurement(
+            self._print, kind=(type(self), compact, gc_collect), gc_collect=gc_collect
+        )
+
+    def start(self) -> Self:
+        """Report from now on, on the running cell too; again has no effect.
+
+        A logger that would print the same after every cell ends: ``IPyGPULogger().start()`` in a
+        cell that is run again takes the place of the one before.
+
+        Returns:
+            itself.
+
+        Raises:
+            UsageError: this is not IPython.
+        """
+        current_shell()
+        preload_pytorch()
+        self._measurement.start()
+        return self
+
+    def stop(self) -> None:
+        """Report no more; again has no effect."""
+        self._measurement.stop()
+
+    @property
+    def reading(self) -> CellReading:
+        """What the last cell took, in bytes."""
+        return self._measurement.last
+
+    @property
+    def data(self) -> Data:
+        """What the last cell took, in MB; zeros before a cell has ended."""
+        last = self._measurement.last
+        return Data(*kept_megabytes(last.host), *kept_megabytes(last.gpu), last.seconds)
+
+    def __repr__(self) -> str:
+        """How it was made, whether it reports, and what the last cell took."""
+        made = f"compact={self.compact}, gc_collect={self.gc_collect}"
+        state = "on" if self._measurement.is_on else "off"
+        return f"<{type(self).__name__}({made}): {state}{last_cell(self._measurement.last)}>"
+
+    def _print(self, reading: CellReading) -> None:
+        print(gpu_logger_line(reading) if self.compact else gpu_logger_table(reading))
