@@ -16,6 +16,8 @@ import torch
 from ._common.garbage_collection import no_garbage_collection
 from .errors import UsageError
 from .history.tensor_categories import TensorCategories
+from .render.memory_report import LEN, header, section
+from .reporter.arrangement import TensorStat, arranged_stats, check_arrangement, stat_of
 from .reporter.collection import Collection
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
@@ -26,13 +28,10 @@ from .reporter.records import Reconciliation
 from .reporter.rows import Rows, rows_of
 from .reporter.snapshot import (
     MemorySnapshot,
-    check_arrangement,
     device_of,
     means,
     require_device,
 )
-from .reporter.stats import TensorStat, arranged, stat_of
-from .reporter.text import LEN, header, section
 from .reporter.variables import names_of_attributes, names_of_variables
 from .tensors.lines import recorded_lines
 
@@ -171,7 +170,7 @@ class MemReporter:
         if target is not None and not self._knows(target):
             require_device(target)
         for known, stats in self.device_tensor_stat.items():
-            self.device_tensor_stat[known] = arranged(stats, sort_by, min_size)
+            self.device_tensor_stat[known] = arranged_stats(stats, sort_by, min_size)
         with printed_to(file):
             self.print_stats(verbose, target_device=target)
 

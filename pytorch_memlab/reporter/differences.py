@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
-from ..utils import readable_size
-from .cells import signed
+from .._common.rendered import rendered
 from .snapshot import MemorySnapshot
-from .text import LEN, line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -63,9 +61,13 @@ class Difference:
         Returns:
             columns ``device, name, kind, before, after, delta``, in bytes.
         """
-        from .frames import difference_frame
+        import pandas as pd
 
-        return difference_frame(self)
+        rows = [(one.device, one.name, one.kind, one.before, one.after) for one in self.changes]
+        columns = ["device", "name", "kind", "before", "after"]
+        frame = pd.DataFrame(rows, columns=columns, dtype="object")
+        frame = frame.astype({"before": "int64", "after": "int64"})
+        return frame.assign(delta=frame["after"] - frame["before"])
 
     def __repr__(self) -> str:
         """The number of names that changed, and the bytes."""
@@ -81,23 +83,10 @@ class Difference:
         return f"{', '.join(kinds)}, in all {sign}{prose_size(abs(total))}"
 
     def __str__(self) -> str:
-        if not self.changes:
-            return "no change"
-        lines = [line("", "Before", "After"), "-" * LEN]
-        devices = Counter(change.name for change in self.changes)
-        for change in self.changes:
-            before, after = readable_size(change.before), readable_size(change.after)
-            where = f" on {change.device}" if devices[change.name] > 1 else ""
-            left = line(f"{change.kind:<7s}{change.name}{where}", before, after)
-            lines.append(f"{left}{signed(change.delta):>11s}")
-        total = sum(change.delta for change in self.changes)
-        lines += ["-" * LEN, f"in all: {signed(total)}"]
-        return "\n".join(lines)
+        return rendered("memory_report:difference", self)
 
     def _repr_html_(self) -> str:
-        from .html import difference_fragment
-
-        return difference_fragment(self)
+        return rendered("memory_report_html:difference", self)
 
 
 def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:

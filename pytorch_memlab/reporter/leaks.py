@@ -10,12 +10,10 @@ from itertools import pairwise
 from typing import Generic, TypeVar
 
 from .._common.prose_size import prose_size
+from .._common.rendered import rendered
 from ..tensors.lines import SourceLine
-from ..utils import readable_size
-from .cells import signed
 from .records import TensorRow
 from .snapshot import MemorySnapshot
-from .text import LEN, line
 
 T = TypeVar("T")
 
@@ -81,6 +79,11 @@ class LeakWatch(Generic[T]):
         self._lines = {_key(row): row.line for row in snapshot.rows if row.line and row.nbytes}
 
     @property
+    def iterations(self) -> int:
+        """The number of iterations so far."""
+        return len(self._history)
+
+    @property
     def growing(self) -> tuple[Growth, ...]:
         """Names that grew with every iteration, the fastest first; empty before three are done.
 
@@ -88,7 +91,7 @@ class LeakWatch(Generic[T]):
         Where no name grew but the memory of a device did, as each iteration makes new names, there
         is one entry ``all tensors`` for the device.
         """
-        if len(self._history) < self.fewest:
+        if self.iterations < self.fewest:
             return ()
         found = _growing(self._history, self._lines)
         return found or _growing([_of_devices(each) for each in self._history], {})
@@ -102,30 +105,14 @@ class LeakWatch(Generic[T]):
         if len(growing) > _NAMED:
             names += f" and {len(growing) - _NAMED} more"
         each_time = prose_size(round(sum(each.per_iteration for each in growing)))
-        done = len(self._history)
-        return (
-            f"<{type(self).__name__}: {names} grew by {each_time} with each of {done} iterations>"
-        )
+        found = f"{names} grew by {each_time} with each of {self.iterations} iterations"
+        return f"<{type(self).__name__}: {found}>"
 
     def __str__(self) -> str:
-        done = len(self._history)
-        if done < self.fewest:
-            plural = "s"[: done != 1]
-            return f"{done} iteration{plural} done: {self.fewest} are needed to tell a leak"
-        growing = self.growing
-        if not growing:
-            return f"nothing grew with every one of {done} iterations"
-        lines = [line(f"grew with each of {done} iterations", "by each", "now"), "-" * LEN]
-        for each in growing:
-            name = f"{each.name} on {each.device}" + (f" ({each.line})" if each.line else "")
-            now = readable_size(each.sizes[-1])
-            lines.append(line(name, signed(each.per_iteration), now))
-        return "\n".join(lines)
+        return rendered("memory_report:leaks", self)
 
     def _repr_html_(self) -> str:
-        from .html import text_fragment
-
-        return text_fragment(str(self), "What grew with every iteration")
+        return rendered("memory_report_html:leaks", self)
 
 
 def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:

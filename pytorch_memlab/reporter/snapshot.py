@@ -1,27 +1,26 @@
-"""A finished report of what holds the memory: plain data that prints itself in every form."""
+"""The tensors and the memory of each device at one moment, as plain data."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from numbers import Integral
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
+from .._common.rendered import rendered
 from ..devices import get_device
 from ..errors import UsageError
+from .arrangement import arranged_rows, check_arrangement
 from .records import CATEGORIES, Reconciliation, TensorRow
 
 if TYPE_CHECKING:
     import pandas as pd
     import torch
 
-_ORDERS: Final[dict[str, Callable[[TensorRow], object]]] = {
-    "size": lambda row: -row.nbytes,
-    "name": lambda row: row.name,
-    "numel": lambda row: -row.numel,
-}
+_COLUMNS = (
+    *("device", "name", "category", "size", "numel", "dtype", "bytes", "memory"),
+    *("shares", "saved_by", "file", "line"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +84,7 @@ class MemorySnapshot:
             UsageError: there is no such order, or no such size.
         """
         check_arrangement(sort_by, min_size)
-        rows = [row for row in self.rows if row.nbytes >= min_size]
-        if sort_by is not None:
-            rows.sort(key=_ORDERS[sort_by])  # type: ignore[arg-type]
-        rows += _together([row for row in self.rows if row.nbytes < min_size])
+        rows = arranged_rows(self.rows, sort_by, min_size)
         places = {device: place for place, device in enumerate(self.devices())}
         rows.sort(key=lambda row: places[row.device])
         return replace(self, rows=tuple(rows))
@@ -100,9 +96,20 @@ class MemorySnapshot:
             columns ``device, name, category, size, numel, dtype, bytes, memory, shares, saved_by,
             file, line``; ``bytes`` as they were asked for, ``memory`` rounded up to 512.
         """
-        from .frames import snapshot_frame
+        import pandas as pd
 
-        return snapshot_frame(self)
+        rows = [
+            (
+                *(str(row.device), row.name, row.category, row.size, row.numel, row.dtype),
+                *(row.nbytes, row.memory, row.shares, row.saved_by),
+                *(row.line or (None, None)),
+            )
+            for row in self.rows
+        ]
+        frame = pd.DataFrame(rows, columns=list(_COLUMNS), dtype="object")
+        return frame.astype(
+            {"numel": "int64", "bytes": "int64", "memory": "int64", "line": "Int64"}
+        )
 
     def __repr__(self) -> str:
         """The bytes on each device."""
@@ -118,14 +125,10 @@ class MemorySnapshot:
         return ", ".join(parts) or "no tensors"
 
     def __str__(self) -> str:
-        from .details import render
-
-        return render(self)
+        return rendered("memory_report:snapshot", self)
 
     def _repr_html_(self) -> str:
-        from .html import snapshot_fragment
-
-        return snapshot_fragment(self)
+        return rendered("memory_report_html:snapshot", self)
 
 
 def means(target: torch.device, device: torch.device) -> bool:
@@ -151,32 +154,3 @@ def require_device(target: torch.device) -> None:
     """Refuse a device on which no tensor is, and none can be."""
     if target.type != "meta":
         get_device(str(target))
-
-
-def check_arrangement(sort_by: str | None, min_size: int) -> None:
-    """Refuse what no report can be arranged by."""
-    if sort_by is not None and sort_by not in tuple(_ORDERS):
-        raise UsageError(f"sort_by must be one of {', '.join(_ORDERS)}, not {quoted(sort_by)}")
-    size: Any = min_size
-    if isinstance(size, bool) or not isinstance(size, Integral) or int(size) < 0:
-        raise UsageError(f"min_size must be a number of bytes, 0 or more, not {quoted(min_size)}")
-
-
-def _together(rows: list[TensorRow]) -> list[TensorRow]:
-    """One row for all small ones of a device and category."""
-    groups: dict[tuple[torch.device, str], list[TensorRow]] = {}
-    for row in rows:
-        groups.setdefault((row.device, row.category), []).append(row)
-    return [group[0] if len(group) == 1 else _sum(group) for group in groups.values()]
-
-
-def _sum(rows: list[TensorRow]) -> TensorRow:
-    return TensorRow(
-        f"{len(rows)} smaller",
-        rows[0].device,
-        (),
-        sum(row.numel for row in rows),
-        sum(row.memory for row in rows),
-        category=rows[0].category,
-        nbytes=sum(row.nbytes for row in rows),
-    )

@@ -1,4 +1,4 @@
-"""Reports as HTML for a notebook: offline, every text from outside escaped."""
+"""Reports of the memory reporter for a notebook. See Note [HTML in notebooks]."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..render.notebook import (
+from ..reporter.records import CATEGORIES, Reconciliation, TensorRow
+from ..utils import readable_size
+from .memory_report import leaks as leaks_text
+from .memory_report import note, notes, signed, size_text, sums
+from .notebook import (
     bar_cell,
     block,
     heading,
@@ -19,40 +23,38 @@ from ..render.notebook import (
     text_cell,
     value_cell,
 )
-from ..utils import readable_size
-from .cells import note, notes, signed, size_text, sums
-from .records import CATEGORIES, Reconciliation, TensorRow
 
 if TYPE_CHECKING:
     import torch
 
-    from .differences import Change, Difference
-    from .snapshot import MemorySnapshot
+    from ..reporter.differences import Change, Difference
+    from ..reporter.leaks import LeakWatch
+    from ..reporter.snapshot import MemorySnapshot
 
 _STRONG = ";font-weight:600;border-top:1px solid #8888"
 _QUIET = ";opacity:.75"
 
 
-def snapshot_fragment(snapshot: MemorySnapshot) -> str:
-    """A snapshot as a piece of a page, as a notebook shows it."""
-    parts = [part for device in snapshot.devices() for part in _device(snapshot, device)]
-    return block([summary(snapshot.summary()), *parts])
+def snapshot(report: MemorySnapshot) -> str:
+    """The tables of a snapshot."""
+    parts = [part for device in report.devices() for part in _device(report, device)]
+    return block([summary(report.summary()), *parts])
 
 
-def difference_fragment(difference: Difference) -> str:
-    """A difference as a piece of a page."""
-    parts = [summary(difference.summary())]
-    if difference.changes:
-        most = max(abs(change.delta) for change in difference.changes)
+def difference(found: Difference) -> str:
+    """The table of the names that changed."""
+    parts = [summary(found.summary())]
+    if found.changes:
+        most = max(abs(change.delta) for change in found.changes)
         heads = ["name", "change", "device", "before", "after", "difference"]
-        rows = [_change(change, most) for change in difference.changes]
+        rows = [_change(change, most) for change in found.changes]
         parts.append(scrolling(table(heads, rows, ["change", "device"]), "Changes of memory"))
     return block(parts)
 
 
-def text_fragment(text: str, label: str) -> str:
-    """Plain text as a piece of a page."""
-    return block([plain(text, label)])
+def leaks(watch: LeakWatch[object]) -> str:
+    """The names that grew, as plain text."""
+    return block([plain(leaks_text(watch), "What grew with every iteration")])
 
 
 def _change(change: Change, most: int) -> str:
@@ -66,12 +68,12 @@ def _change(change: Change, most: int) -> str:
     )
 
 
-def _device(snapshot: MemorySnapshot, device: torch.device) -> Iterator[str]:
-    description = dict(snapshot.descriptions).get(str(device))
+def _device(report: MemorySnapshot, device: torch.device) -> Iterator[str]:
+    description = dict(report.descriptions).get(str(device))
     yield heading(f"{device}: {description}" if description else str(device))
-    here = [row for row in snapshot.rows if row.device == device]
+    here = [row for row in report.rows if row.device == device]
     most = max((row.nbytes for row in here), default=0)
-    totals = snapshot.totals(device)
+    totals = report.totals(device)
     rows = []
     for category in CATEGORIES:
         members = [row for row in here if row.category == category]
@@ -83,7 +85,7 @@ def _device(snapshot: MemorySnapshot, device: torch.device) -> Iterator[str]:
     if rows:
         heads = ["tensor", "size", "memory", "held by"]
         yield scrolling(table(heads, rows, ["held by"]), f"Tensors on {device}")
-    for record in snapshot.reconciliations:
+    for record in report.reconciliations:
         if record.device == device:
             yield from _reconciliation(record)
 
@@ -99,9 +101,9 @@ def _tensor(row: TensorRow, most: int) -> str:
 
 def _reconciliation(record: Reconciliation) -> Iterator[str]:
     rows = []
-    for sign, what, nbytes in sums(record):
-        style = _STRONG if sign == "=" else ""
-        name = name_cell(f"{sign or ' '} {what}", style)
+    for what, nbytes in sums(record):
+        style = _STRONG if what.startswith("=") else ""
+        name = name_cell(what, style)
         rows.append(name + value_cell(readable_size(nbytes), style))
     label = f"Memory of {record.device}"
     yield f'<div style="height:10px"></div>{scrolling(table(["memory", "bytes"], rows), label)}'

@@ -1,0 +1,194 @@
+"""Reports of the memory reporter as text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from .._common.prose_size import prose_size
+from ..reporter.arrangement import SHARES, TensorStat
+from ..reporter.records import ALLOCATION_UNIT, CATEGORIES, SAVED, Reconciliation, TensorRow
+from ..utils import readable_size
+
+if TYPE_CHECKING:
+    from ..reporter.differences import Difference
+    from ..reporter.leaks import LeakWatch
+    from ..reporter.snapshot import MemorySnapshot
+
+LEN = 79
+"""Width of a separator, in characters."""
+
+_NAME, _NAME_AND_SIZE, _MEMORY = 40, 60, 10
+
+
+def header() -> str:
+    """The line above all devices.
+
+    >>> header()
+    'Element type                                            Size  Used MEM'
+    """
+    return _line("Element type", "Size", "Used MEM")
+
+
+def section(
+    device: torch.device,
+    stats: Sequence[TensorStat],
+    verbose: bool,
+    record: Reconciliation | None,
+    graph: bool,
+) -> Iterator[str]:
+    """The lines of one device."""
+    yield "-" * LEN
+    yield f"Storage on {device}"
+    for name, size, _, memory in stats:
+        shown = name if verbose else name.split(SHARES)[0]
+        yield _line(shown, str(size) if size else "", readable_size(memory))
+    yield "-" * LEN
+    numel = sum(row[2] for row in stats)
+    used = sum(row[3] for row in stats)
+    yield f"Total Tensors: {numel} \tUsed Memory: {readable_size(used)}".expandtabs()
+    if record is not None:
+        yield f"The allocated memory on {device}: {readable_size(record.allocated)}"
+        if record.workspaces:
+            yield f"Kernels' workspaces on {device}: {readable_size(record.workspaces)}"
+        rounded = -(-record.workspaces // ALLOCATION_UNIT) * ALLOCATION_UNIT
+        if record.allocated != used + rounded:
+            buffers = " or invisible gradient buffer tensors" if graph and record.unknown else ""
+            yield f"Memory differs due to the matrix alignment{buffers}"
+    yield "-" * LEN
+
+
+def snapshot(report: MemorySnapshot) -> str:
+    """Categories with their tensors and sums, and the reconciliation of each device."""
+    lines = [part for device in report.devices() for part in _device(report, device)]
+    return "\n".join(lines or ["no tensors"])
+
+
+def difference(found: Difference) -> str:
+    """A table of the names that changed."""
+    if not found.changes:
+        return "no change"
+    lines = [_line("", "Before", "After"), "-" * LEN]
+    devices = Counter(change.name for change in found.changes)
+    for change in found.changes:
+        before, after = readable_size(change.before), readable_size(change.after)
+        where = f" on {change.device}" if devices[change.name] > 1 else ""
+        left = _line(f"{change.kind:<7s}{change.name}{where}", before, after)
+        lines.append(f"{left}{signed(change.delta):>11s}")
+    total = sum(change.delta for change in found.changes)
+    lines += ["-" * LEN, f"in all: {signed(total)}"]
+    return "\n".join(lines)
+
+
+def leaks(watch: LeakWatch[object]) -> str:
+    """A table of the names that grew with every iteration."""
+    done = watch.iterations
+    if done < watch.fewest:
+        plural = "s"[: done != 1]
+        return f"{done} iteration{plural} done: {watch.fewest} are needed to tell a leak"
+    if not watch.growing:
+        return f"nothing grew with every one of {done} iterations"
+    lines = [_line(f"grew with each of {done} iterations", "by each", "now"), "-" * LEN]
+    for each in watch.growing:
+        name = f"{each.name} on {each.device}" + (f" ({each.line})" if each.line else "")
+        lines.append(_line(name, signed(each.per_iteration), readable_size(each.sizes[-1])))
+    return "\n".join(lines)
+
+
+def size_text(row: TensorRow) -> str:
+    """The lengths of the dimensions, empty for a row that stands for several."""
+    return str(row.size) if row.size else ""
+
+
+def note(row: TensorRow) -> str:
+    """The note on a row: the tensor that it views or shares, and the node that saved it.
+
+    >>> note(TensorRow("row", torch.device("cpu"), (3,), 3, 0, "base", is_view=True))
+    'view of base'
+    """
+    parts = []
+    if row.shares is not None:
+        parts.append(f"view of {row.shares}" if row.is_view else f"shares {row.shares}")
+    elif row.is_view and row.nbytes:
+        parts.append(f"view of {prose_size(row.nbytes)} that no variable holds")
+    if row.saved_by is not None and not row.name.startswith("saved by "):
+        line = f" ({row.line})" if row.line else ""
+        parts.append(f"saved by {row.saved_by}{line}")
+    return ", ".join(parts)
+
+
+def signed(nbytes: float) -> str:
+    """A size with its sign.
+
+    >>> signed(1024), signed(-1024)
+    ('+1.00K', '-1.00K')
+    """
+    return f"{'+' if nbytes > 0 else ''}{readable_size(nbytes)}"
+
+
+def sums(record: Reconciliation) -> Iterator[tuple[str, int | None]]:
+    """The lines of a reconciliation."""
+    yield "  tensors", record.tensors
+    yield f"+ {SAVED.removeprefix('activations ')}", record.saved
+    yield "+ rounding", record.rounding
+    yield "+ kernels' workspaces", record.workspaces
+    yield "+ unknown", record.unknown
+    yield "= allocated", record.allocated
+    yield "+ cached", record.cached
+    yield "= reserved", record.reserved
+    if record.used is not None:
+        if record.context is None or record.others is None:
+            yield "+ context and other processes", record.used - record.reserved
+        else:
+            yield "+ context", record.context
+            yield "+ other processes", record.others
+        yield "= used on the device", record.used
+
+
+def notes(record: Reconciliation) -> tuple[str, ...]:
+    """The notes below a reconciliation."""
+    if not record.foreign:
+        return record.notes
+    size = prose_size(record.foreign)
+    return (*record.notes, f"{size} of the tensors are memory of another process or library")
+
+
+def _device(report: MemorySnapshot, device: torch.device) -> Iterator[str]:
+    description = dict(report.descriptions).get(str(device))
+    yield "=" * LEN
+    yield f"{device}: {description}" if description else str(device)
+    yield "-" * LEN
+    totals = report.totals(device)
+    for category in CATEGORIES:
+        rows = [row for row in report.rows if row.device == device and row.category == category]
+        if rows:
+            yield _line(category, "", readable_size(totals[category]))
+            yield from map(_row, rows)
+    for record in report.reconciliations:
+        if record.device == device:
+            yield "-" * LEN
+            for name, nbytes in sums(record):
+                yield _line(name, "", readable_size(nbytes))
+            yield from notes(record)
+    yield "-" * LEN
+
+
+def _row(row: TensorRow) -> str:
+    text = _line(f"  {row.name}", size_text(row), readable_size(row.nbytes))
+    said = note(row)
+    return f"{text}  {said}" if said else text
+
+
+def _line(name: str, size: str, memory: str) -> str:
+    """Three columns; a long name takes the room of the size.
+
+    >>> _line("weight", "(1024, 1024)", "4.00M")
+    'weight                                          (1024, 1024)     4.00M'
+    """
+    left = f"{name:<{_NAME}s}"
+    if len(name) > _NAME:
+        left += " "
+    return f"{left}{size:>{max(0, _NAME_AND_SIZE - len(left))}s}{memory:>{_MEMORY}s}"
