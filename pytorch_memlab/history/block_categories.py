@@ -14,7 +14,7 @@ from ..tensors.memory import Piece, pieces_of
 from ..tensors.optimizers import states_of, tensors_in
 from ..tensors.saved import grad_fn, saved_by_graphs
 from .category import Category
-from .live_blocks import FORWARD, FORWARD_WITH_NODE, LiveBlock
+from .live_block import FORWARD, FORWARD_WITH_NODE, LiveBlock
 from .tensor_categories import TensorCategories
 
 BlockOf = Callable[["Piece"], "LiveBlock | None"]

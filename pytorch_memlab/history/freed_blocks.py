@@ -10,11 +10,11 @@ import torch
 
 from .._common.user_code import is_of_user
 from .category import Category
-from .live_blocks import BACKWARD, FORWARD_WITH_NODE, NOT_SEEN
+from .live_block import BACKWARD, FORWARD_WITH_NODE, NOT_SEEN
 
 if TYPE_CHECKING:
     from .._common.call_stacks import CallStacks, Place
-    from .live_blocks import LiveBlock
+    from .live_block import LiveBlock
 
 _TORCH: Final = os.path.dirname(torch.__file__)
 _MAKE_THEIR_OWN: Final = tuple(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
+from .._common.rendered import rendered
 from .._common.user_code import is_of_user
 from ..errors import UsageError
 from .model import AllocationHistory, Block, Event, Frame, Stack
@@ -228,9 +229,7 @@ class PeakHolders:
 
     def _repr_html_(self) -> str:
         """The lines that hold most, as a table for notebooks."""
-        from ..render.peak_notebook import fragment
-
-        return fragment(self)
+        return rendered("peak_notebook:fragment", self)
 
     def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
         sizes: dict[str, list[int]] = {}

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from .._common.call_stacks import TakenStack, capture
 from .category import Category
+from .live_block import (
+    BACKWARD,
+    FORWARD,
+    FORWARD_WITH_NODE,
+    FORWARD_WITHOUT_GRAD,
+    LiveBlock,
+)
 
 if TYPE_CHECKING:
     from .._common.call_stacks import CallStacks
@@ -19,37 +26,6 @@ if TYPE_CHECKING:
 
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _is_grad_enabled = torch.is_grad_enabled
-
-_UNKNOWN = Category.UNKNOWN
-
-NOT_SEEN: Final = 0
-FORWARD: Final = 1
-FORWARD_WITH_NODE: Final = 2
-FORWARD_WITHOUT_GRAD: Final = 3
-BACKWARD: Final = 4
-"""The pass that made a block: with gradients on, by an op that made a node of autograd or by
-another; with gradients off; in a backward pass; or it was not seen."""
-
-
-class LiveBlock:
-    """A block from its allocation until nobody asks for it."""
-
-    # No slots: most blocks live and die with the values of the class, and cost half the time.
-    # of the allocation; None if it was not seen, or while ``LiveBlocks.stack_of`` has it
-    stack: TakenStack | None = None
-    forward: TakenStack | None = None
-    module = ""
-    category = _UNKNOWN
-    made_in = NOT_SEEN
-    data: object = None  # identifies its storage; None for memory that a kernel allocated
-    call = 0
-    end: TakenStack | None = None
-    number = -1
-
-    def __init__(self, address: int, size: int, requested: int) -> None:
-        self.address = address
-        self.size = size
-        self.requested = requested
 
 
 @dataclass(slots=True)
@@ -167,7 +143,7 @@ class LiveBlocks:
             stack = block.stack = self._stack_at(address)
             if stack is not None:
                 stack.is_kept = True
-        if block.category is _UNKNOWN and block.data is not None and self._is_wanted(block):
+        if block.category is Category.UNKNOWN and block.data is not None and self._is_wanted(block):
             self._see_end(block, self.state)
 
     def free_completed(self, address: int, stream: int) -> None:

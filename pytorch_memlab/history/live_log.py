@@ -12,7 +12,7 @@ from .model import Segment
 
 if TYPE_CHECKING:
     from .._common.call_stacks import CallStacks
-    from .live_blocks import LiveBlock
+    from .live_block import LiveBlock
 
 T = TypeVar("T")
 

@@ -13,7 +13,8 @@ from ..simulation.machine.runtime_settings import settings_string
 from .block_categories import live_categories
 from .category import Category
 from .freed_blocks import category_of_freed
-from .live_blocks import LiveBlock, LiveBlocks
+from .live_block import LiveBlock
+from .live_blocks import LiveBlocks
 from .live_log import LiveLog
 from .model import Block, Segment
 from .program import program

@@ -28,11 +28,15 @@ def imported_by(file):
 def test_no_module_imports_what_is_to_its_right():
     files = sorted((PACKAGE / "history").glob("*.py"))
     assert len(files) > 10
-    found = {(file.stem, part) for file in files for part in imported_by(file)}
-    shown_in_notebooks = {("holders", "render")}  # IPython asks the object itself for its HTML
-    assert {part for _, part in found - shown_in_notebooks} <= TO_THE_LEFT
+    assert {part for file in files for part in imported_by(file)} <= TO_THE_LEFT
 
 
 def test_tensors_know_nothing_of_the_history():
     files = sorted((PACKAGE / "tensors").glob("*.py"))
     assert {part for file in files for part in imported_by(file)} <= {"program_lines", "tensors"}
+
+
+def test_no_package_of_data_imports_a_renderer():
+    files = [file for part in ("reporter", "profiles") for file in (PACKAGE / part).glob("*.py")]
+    assert len(files) > 15
+    assert "render" not in {part for file in files for part in imported_by(file)}

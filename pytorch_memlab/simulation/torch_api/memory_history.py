@@ -20,7 +20,7 @@ from ..machine.stream_ids import handle_of
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
-    from ...history.live_blocks import LiveBlock
+    from ...history.live_block import LiveBlock
     from ..machine.machine import Machine
     from ..machine.simulated_gpu import SimulatedGPU
 
