@@ -41,7 +41,7 @@ class FunctionInfo:
     folded: tuple[tuple[int, int], ...] = ()
 
 
-class GapKind(Enum):
+class ApproximationKind(Enum):
     """What a simulation did not know.
 
     ``UNMODELLED``: anything that an op's kernels take besides its results; none of it is counted.
@@ -56,11 +56,11 @@ class GapKind(Enum):
     ASSUMED = "assumed"
 
 
-Subject = tuple[GapKind, str, str, str, str]
+ApproximationKey = tuple[ApproximationKind, str, str, str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Gap:
+class Approximation:
     """Something that a simulation did without knowing all of it.
 
     Args:
@@ -74,7 +74,7 @@ class Gap:
         unknown: of memory that is not counted: what it is, such as ``cuDNN workspaces``.
     """
 
-    kind: GapKind
+    kind: ApproximationKind
     name: str
     calls: int
     nbytes: int = 0
@@ -83,25 +83,25 @@ class Gap:
     unknown: str = ""
 
     @property
-    def subject(self) -> Subject:
-        """All but the numbers: what tells two gaps apart."""
+    def key(self) -> ApproximationKey:
+        """All but the numbers: what tells two approximations apart."""
         return self.kind, self.name, self.assumption, self.place, self.unknown
 
-    def __add__(self, other: Gap) -> Gap:
-        """Both together, of one subject."""
+    def __add__(self, other: Approximation) -> Approximation:
+        """The sum with another of the same key."""
         return replace(self, calls=self.calls + other.calls, nbytes=self.nbytes + other.nbytes)
 
-    def since(self, before: Gap) -> Gap:
-        """What came to it since it was ``before``."""
+    def minus(self, before: Approximation) -> Approximation:
+        """The part that came after ``before``."""
         return replace(self, calls=self.calls - before.calls, nbytes=self.nbytes - before.nbytes)
 
 
-def joined(gaps: Iterable[Gap]) -> tuple[Gap, ...]:
-    """Gaps of one subject added up, in the order in which the subjects first come."""
-    sums: dict[Subject, Gap] = {}
-    for gap in gaps:
-        known = sums.get(gap.subject)
-        sums[gap.subject] = gap if known is None else known + gap
+def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Approximation, ...]:
+    """Approximations of one key added up, in the order in which the keys first come."""
+    sums: dict[ApproximationKey, Approximation] = {}
+    for approximation in approximations:
+        known = sums.get(approximation.key)
+        sums[approximation.key] = approximation if known is None else known + approximation
     return tuple(sums.values())
 
 
@@ -114,13 +114,13 @@ class PeakShare:
         active: most active bytes since the simulation began.
         estimated: those among them that no recording confirms: blocks that kernels held besides
             their results, and results and workspaces whose sizes are estimates.
-        gaps: all that was not known on that GPU since the simulation began.
+        approximations: on that GPU since the simulation began.
     """
 
     device: str
     active: int
     estimated: int
-    gaps: tuple[Gap, ...]
+    approximations: tuple[Approximation, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class LineEntry:
         stats: ``group.pool.metric`` -> the maximum over the hits, in bytes or counts; and
             ``temporary``: how many bytes the active ones were above those of the start and the end
             of a hit, the maximum too.
-        gaps: what a simulation did in the line without knowing all of it, calls included.
+        approximations: what a simulation did in the line without knowing all of it, calls included.
     """
 
     code_id: int
@@ -147,7 +147,7 @@ class LineEntry:
     time: float
     delta: int
     stats: Mapping[str, int]
-    gaps: tuple[Gap, ...] = ()
+    approximations: tuple[Approximation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,15 +158,15 @@ class FunctionTable:
         function: what was profiled.
         device: where it was measured.
         rows: line number -> values in the order of ``Report.columns``, None where not measured.
-        gaps: line number -> what a simulation did there without knowing all of it; only lines
-            that have any.
+        approximations: line number -> what a simulation approximated there; only lines that have
+            any.
         failed: line number -> bytes that the program asked for there when the GPU had too few.
     """
 
     function: FunctionInfo
     device: DeviceInfo
     rows: Mapping[int, tuple[int | float | None, ...]]
-    gaps: Mapping[int, tuple[Gap, ...]] = field(default_factory=dict)
+    approximations: Mapping[int, tuple[Approximation, ...]] = field(default_factory=dict)
     failed: Mapping[int, int] = field(default_factory=dict)
 
 

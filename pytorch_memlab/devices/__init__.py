@@ -11,15 +11,15 @@ from .._common.quoted import quoted
 from ..errors import UnknownDeviceError
 from ..simulation.machine import active
 from . import accelerator, cuda
-from .device import NO_GAPS, Device, Gaps, Stats
+from .device import NO_APPROXIMATIONS, Approximations, Device, Stats
 
 if TYPE_CHECKING:
     from ..simulation.machine.machine import Machine
 
 __all__ = [
-    "NO_GAPS",
+    "NO_APPROXIMATIONS",
+    "Approximations",
     "Device",
-    "Gaps",
     "Stats",
     "find_devices",
     "get_device",
@@ -102,13 +102,13 @@ def simulated_machine() -> Machine | None:
 
 def _simulated(machine: Machine, index: int) -> Device:
     from .simulated import SimulatedDevice
-    from .simulated_gaps import SimulatedGaps
+    from .simulated_approximations import SimulatedApproximations
 
     gpu = machine.known_gpus[index]
     if gpu.reader is None:
         reads = None if machine.shapes is None else machine.shapes.reads
-        gaps = SimulatedGaps(machine.gaps[index], reads)
-        made = SimulatedDevice(gpu, gaps, machine.kept_files)
+        approximations = SimulatedApproximations(machine.approximations[index], reads)
+        made = SimulatedDevice(gpu, approximations, machine.kept_files)
         vars(gpu).setdefault("reader", made)  # another thread may make one too: the first counts
     reader: Device = gpu.reader
     return reader

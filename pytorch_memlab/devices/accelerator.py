@@ -31,7 +31,7 @@ class AcceleratorDevice:
         index: as in ``xpu:index``.
     """
 
-    gaps = None
+    approximations = None
     peak_share = None
 
     def __init__(self, kind: str, index: int) -> None:

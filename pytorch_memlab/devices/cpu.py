@@ -43,7 +43,7 @@ class CpuDevice:
     """
 
     name = "cpu"
-    gaps = None
+    approximations = None
     peak_share = None
 
     def __init__(self) -> None:

@@ -39,7 +39,7 @@ class CudaDevice:
         index: as in ``cuda:index``.
     """
 
-    gaps = None
+    approximations = None
     peak_share = None
 
     def __init__(self, index: int) -> None:

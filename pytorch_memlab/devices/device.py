@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..records import Gap
+from ..records import Approximation
 
 if TYPE_CHECKING:
     from ..records import DeviceInfo, PeakShare
@@ -14,11 +14,11 @@ Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:
 group -> pool -> metric -> bytes or count."""
 
-Gaps = Mapping[Hashable, Gap]
+Approximations = Mapping[Hashable, Approximation]
 """What a device did so far without knowing all of it; each entry only grows. Two devices that share
 an entry, as those of one machine do, have it under the same key."""
 
-NO_GAPS: Gaps = {}
+NO_APPROXIMATIONS: Approximations = {}
 
 
 class Device(Protocol):
@@ -60,7 +60,7 @@ class Device(Protocol):
         """Those of them that the context takes; None where nothing tells them from the others."""
 
     @property
-    def gaps(self) -> Callable[[], Gaps] | None:
+    def approximations(self) -> Callable[[], Approximations] | None:
         """Tells what it did so far without knowing all of it; None on hardware, which measures.
 
         It gives the very same object until there is more to tell.

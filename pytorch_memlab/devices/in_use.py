@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..simulation.machine import active
-from . import NO_GAPS, cuda, find_devices
+from . import NO_APPROXIMATIONS, cuda, find_devices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from . import Device, Gaps
+    from . import Approximations, Device
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class DevicesInUse:
             return answer.devices
         return self._ask_again().devices
 
-    def gaps_before_use(self) -> Gaps:
+    def approximations_before_use(self) -> Approximations:
         """What the devices that are not in use did without knowing all of it: reads of values."""
         for _, device in self._answer.waiting:
-            return NO_GAPS if device.gaps is None else device.gaps()
-        return NO_GAPS
+            return NO_APPROXIMATIONS if device.approximations is None else device.approximations()
+        return NO_APPROXIMATIONS
 
     def _ask_again(self) -> _Answer:
         with self._lock:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..records import DeviceInfo, PeakShare, joined
+from ..records import DeviceInfo, PeakShare, merge_approximations
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from ..simulation.dry_run.kept_files import KeptFiles
     from ..simulation.machine.simulated_gpu import SimulatedGPU
     from .device import Stats
-    from .simulated_gaps import SimulatedGaps
+    from .simulated_approximations import SimulatedApproximations
 
 
 class SimulatedDevice:
@@ -20,16 +20,19 @@ class SimulatedDevice:
 
     Args:
         gpu: which.
-        gaps: what it did without knowing all of it.
+        approximations: what it did without knowing all of it.
         kept_files: the files that the run did not write, None if it writes all.
     """
 
     def __init__(
-        self, gpu: SimulatedGPU, gaps: SimulatedGaps, kept_files: KeptFiles | None
+        self,
+        gpu: SimulatedGPU,
+        approximations: SimulatedApproximations,
+        kept_files: KeptFiles | None,
     ) -> None:
         self._gpu = gpu
         self._kept_files = kept_files
-        self.gaps = gaps.now
+        self.approximations = approximations.now
         self.name = f"cuda:{gpu.index}"
         self._info = DeviceInfo(self.name, gpu.model.name, simulated=True)
 
@@ -72,7 +75,9 @@ class SimulatedDevice:
     def peak_share(self) -> PeakShare:
         """What it held at its peak, and how much of that no recording confirms."""
         active, estimated = self._gpu.peak_share()
-        return PeakShare(self.name, active, estimated, joined(self.gaps().values()))
+        return PeakShare(
+            self.name, active, estimated, merge_approximations(self.approximations().values())
+        )
 
     def attach(self) -> None:
         """Counters are there anyway."""

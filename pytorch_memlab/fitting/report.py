@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from ..records import Gap, GapKind
+from ..records import Approximation, ApproximationKind
 from .trial import Ending, Trial
 from .verdict import Verdict
 
@@ -39,9 +39,13 @@ class FitReport:
         return tuple({id(one.trial): one.trial for one in self.verdicts}.values())
 
     @property
-    def gaps(self) -> tuple[Gap, ...]:
+    def approximations(self) -> tuple[Approximation, ...]:
         """Approximations of all runs, each once."""
-        found = {gap.subject: gap for trial in self.trials for gap in trial.gaps}
+        found = {
+            approximation.key: approximation
+            for trial in self.trials
+            for approximation in trial.approximations
+        }
         return tuple(found.values())
 
     @property
@@ -68,10 +72,15 @@ def fit_report(
 def mark(trial: Trial) -> str:
     """``?`` for a peak that is a lower bound or rests on assumed shapes, ``~`` for an estimate."""
     kinds = {
-        gap.kind
-        for gap in trial.gaps
-        if gap.kind is not GapKind.ASSUMED or gap.assumption not in _HARMLESS
+        approximation.kind
+        for approximation in trial.approximations
+        if approximation.kind is not ApproximationKind.ASSUMED
+        or approximation.assumption not in _HARMLESS
     }
-    if kinds & {GapKind.UNMODELLED, GapKind.UNCOUNTED, GapKind.ASSUMED}:
+    if kinds & {
+        ApproximationKind.UNMODELLED,
+        ApproximationKind.UNCOUNTED,
+        ApproximationKind.ASSUMED,
+    }:
         return "?"
     return "~" if kinds else ""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from ..records import Gap
+from ..records import Approximation
 from .change import Change
 from .child import Work, can_fork, run_in_child, run_in_children
 from .settled import StepPeak, StepPeaks, Stop, TrialDone
@@ -34,7 +34,7 @@ _NEEDED: Final = (
     "torch._dynamo",
     "pytorch_memlab.simulation.simulator",
     "pytorch_memlab.history.recorder",
-    "pytorch_memlab.devices.simulated_gaps",
+    "pytorch_memlab.devices.simulated_approximations",
     "pytorch_memlab.fitting.watched_gpu",
 )
 
@@ -70,7 +70,9 @@ class Trial:
     # line
     history: AllocationHistory | None = None
     step_peaks: tuple[StepPeak, ...] = ()
-    gaps: tuple[Gap, ...] = ()  # what was not counted (``?``), estimated (``~``) or assumed
+    approximations: tuple[
+        Approximation, ...
+    ] = ()  # what was not counted (``?``), estimated (``~``) or assumed
     # what of the GPU decided what ran: names of properties, as attributes of ``GPU``, and each
     # ``Decision``
     gpu_reads: frozenset[Any] = frozenset()
@@ -251,7 +253,7 @@ class _Run:
             error=error,
             history=_history(self._recording),
             step_peaks=tuple(self._peaks.all),
-            gaps=_gaps(self._machine),
+            approximations=_approximations(self._machine),
             gpu_reads=self._reads.all(),
             capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
             seconds=time.process_time() - self._began,
@@ -297,12 +299,12 @@ def _history(recording: Any) -> AllocationHistory | None:
     return None
 
 
-def _gaps(machine: Machine) -> tuple[Gap, ...]:
-    from ..devices.simulated_gaps import SimulatedGaps
+def _approximations(machine: Machine) -> tuple[Approximation, ...]:
+    from ..devices.simulated_approximations import SimulatedApproximations
 
     reads = None if machine.shapes is None else machine.shapes.reads
-    found: dict[Any, Gap] = {}
-    for gaps in machine.gaps:
-        for gap in SimulatedGaps(gaps, reads).now().values():
-            found.setdefault(gap.subject, gap)
+    found: dict[Any, Approximation] = {}
+    for approximations in machine.approximations:
+        for approximation in SimulatedApproximations(approximations, reads).now().values():
+            found.setdefault(approximation.key, approximation)
     return tuple(found.values())

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.records import FunctionInfo, GapKind, LineEntry, Report
+from pytorch_memlab.records import ApproximationKind, FunctionInfo, LineEntry, Report
 from pytorch_memlab.render.cells import column_parts
 
 if TYPE_CHECKING:
@@ -64,23 +64,25 @@ def tidy_frame(
         {name: _int_array([statistic(entry, name) for entry in entries]) for name in names},
         index=frame.index,
     )
-    unknown = pd.DataFrame(_gap_columns(entries), index=frame.index)
+    unknown = pd.DataFrame(_approximation_columns(entries), index=frame.index)
     return pd.concat([frame, statistics, unknown], axis=1)
 
 
-def _gap_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]:
-    if not any(entry.gaps for entry in entries):
+def _approximation_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]:
+    if not any(entry.approximations for entry in entries):
         return {}
     return {
         kind.value: [
             sum(
-                gap.calls if kind in (GapKind.ASSUMED, GapKind.UNCOUNTED) else gap.nbytes
-                for gap in entry.gaps
-                if gap.kind is kind
+                approximation.calls
+                if kind in (ApproximationKind.ASSUMED, ApproximationKind.UNCOUNTED)
+                else approximation.nbytes
+                for approximation in entry.approximations
+                if approximation.kind is kind
             )
             for entry in entries
         ]
-        for kind in GapKind
+        for kind in ApproximationKind
     }
 
 

@@ -6,12 +6,12 @@ import threading
 from time import perf_counter
 from typing import TYPE_CHECKING
 
-from ..devices import NO_GAPS, find_devices, get_device, simulated_machine
+from ..devices import NO_APPROXIMATIONS, find_devices, get_device, simulated_machine
 from ..devices.in_use import DevicesInUse
-from ..records import Gap, PeakShare
+from ..records import Approximation, PeakShare
 from ..scopes import ZERO, Sample, ledger_of
 from .call_sites import find_call_site
-from .line_gaps import LineGaps
+from .line_approximations import LineApproximations
 from .line_store import Line
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..devices import Device, Gaps
+    from ..devices import Approximations, Device
     from ..scopes import Ledger, Window
     from ..simulation.machine.machine import Machine
     from .call_sites import CallSite
@@ -43,7 +43,7 @@ class Measured:
         self._awaited: tuple[Ledger, ...] = ()
         self._chosen: dict[Device, None] = {}
         self._machine: Machine | None = None
-        self._gaps_before: dict[Hashable, Gap] = {}
+        self._approximations_before: dict[Hashable, Approximation] = {}
         self.is_narrowed = False
         self.aim(target)
 
@@ -69,12 +69,12 @@ class Measured:
         """Devices that came into use while somebody asked; of a chosen one that does not matter."""
         return frozenset() if self.is_narrowed else self._in_use.newcomers
 
-    def gaps_before_use(self) -> Gaps:
+    def approximations_before_use(self) -> Approximations:
         """What was done without knowing all of it while no device is in use."""
-        return NO_GAPS if self.is_narrowed else self._in_use.gaps_before_use()
+        return NO_APPROXIMATIONS if self.is_narrowed else self._in_use.approximations_before_use()
 
     def begin(self) -> None:
-        """From now on, ``gaps`` tells what a simulation does without knowing all of it.
+        """From now on, ``approximations`` tells what a simulation does without knowing all of it.
 
         Until ``end``, devices that come into use keep their peaks of before.
         """
@@ -83,7 +83,7 @@ class Measured:
         machine = simulated_machine()
         if machine is not None and machine is not self._machine:
             self._machine = machine
-            self._gaps_before.update(_gaps_of(find_devices()))
+            self._approximations_before.update(_approximations_of(find_devices()))
 
     def end(self) -> None:
         """Nothing is measured from now on."""
@@ -98,13 +98,13 @@ class Measured:
         for ledger in before:
             ledger.stop_awaiting()
 
-    def gaps(self) -> tuple[Gap, ...]:
+    def approximations(self) -> tuple[Approximation, ...]:
         """What all devices that were ever measured did without knowing all of it.
 
         Whatever was profiled of it, since the beginning; of the first device if none was in use.
         """
-        sums = LineGaps()
-        sums.add(self._gaps_before, _gaps_of(self.devices()))
+        sums = LineApproximations()
+        sums.add(self._approximations_before, _approximations_of(self.devices()))
         return sums.all()
 
     def peak_shares(self) -> list[PeakShare]:
@@ -137,15 +137,15 @@ class Measured:
         """Forget the devices that were measured so far."""
         self._in_use.seen.clear()
         self._chosen.clear()
-        self._gaps_before.clear()
+        self._approximations_before.clear()
         self._machine = None
 
 
-def _gaps_of(devices: Iterable[Device]) -> dict[Hashable, Gap]:
-    """The gaps of devices by keys that differ from device to device."""
-    together: dict[Hashable, Gap] = {}
+def _approximations_of(devices: Iterable[Device]) -> dict[Hashable, Approximation]:
+    """The approximations of devices by keys that differ from device to device."""
+    together: dict[Hashable, Approximation] = {}
     for device in devices:
-        together.update({} if device.gaps is None else device.gaps())
+        together.update({} if device.approximations is None else device.approximations())
     return together
 
 
@@ -227,10 +227,10 @@ class FrameIntervals:
 
     __slots__ = (
         "_all_lines",
+        "_approximations",
         "_began",
         "_called",
         "_devices",
-        "_gaps",
         "_line",
         "_lines",
         "_measured",
@@ -249,7 +249,7 @@ class FrameIntervals:
         self._open: list[_OpenInterval] = []
         self._line: Line | None = None
         self._began = 0.0
-        self._gaps = NO_GAPS
+        self._approximations = NO_APPROXIMATIONS
         self._site = site
 
     def line(self, number: int) -> None:
@@ -294,7 +294,7 @@ class FrameIntervals:
         self._devices = self._measured.now()
         self._open = [_begin(device) for device in self._devices]
         if not self._open:
-            self._gaps = self._measured.gaps_before_use()
+            self._approximations = self._measured.approximations_before_use()
         self._line = self._all_lines.setdefault(number, Line())
         self._began = perf_counter()
 
@@ -361,15 +361,17 @@ class FrameIntervals:
 
     def _end_before_use(self, line: Line) -> None:
         """An interval ends in which no device was in use: of reads of values a line says so too."""
-        gaps = self._measured.gaps_before_use()
-        if gaps is not self._gaps:
-            line.gaps_before_use.add(self._gaps, gaps)
-            self._gaps = gaps
+        approximations = self._measured.approximations_before_use()
+        if approximations is not self._approximations:
+            line.approximations_before_use.add(self._approximations, approximations)
+            self._approximations = approximations
 
     def _change_devices(self) -> None:
         """Devices came into use, or another is the target, since the interval began."""
         devices = self._measured.now()
-        gaps = self._open[0].window.start.gaps if self._open else self._gaps
+        approximations = (
+            self._open[0].window.start.approximations if self._open else self._approximations
+        )
         for interval in [one for one in self._open if one.device not in devices]:
             interval.window.close()
             self._open.remove(interval)
@@ -378,7 +380,9 @@ class FrameIntervals:
         for device in devices:
             if device not in known:
                 came = device in newcomers
-                self._open.append(_begin_from_first_use(device, gaps) if came else _begin(device))
+                self._open.append(
+                    _begin_from_first_use(device, approximations) if came else _begin(device)
+                )
         self._devices = devices
 
 
@@ -386,6 +390,6 @@ def _begin(device: Device) -> _OpenInterval:
     return _OpenInterval(device, ledger_of(device).open()[0])
 
 
-def _begin_from_first_use(device: Device, gaps: Gaps) -> _OpenInterval:
-    start = Sample(ZERO.values, ZERO.allocated, gaps)
+def _begin_from_first_use(device: Device, approximations: Approximations) -> _OpenInterval:
+    start = Sample(ZERO.values, ZERO.allocated, approximations)
     return _OpenInterval(device, ledger_of(device).open_from_first_use(start))

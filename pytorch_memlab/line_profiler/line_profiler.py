@@ -14,7 +14,7 @@ from ..devices import find_devices, get_device
 from ..errors import HistoryError, UsageError
 from ..out_of_memory import failure_in, uncaught
 from ..records import FunctionInfo
-from ..render import gaps
+from ..render import approximations
 from ..uninterrupted import uninterrupted
 from ..wrapping import within
 from .columns import DEFAULT_COLUMNS
@@ -469,17 +469,23 @@ class LineProfiler:
         return [
             *([SWITCHED_OFF] if is_switched_off() else []),
             *_device_notes(devices),
-            *self._gap_notes(),
+            *self._approximation_notes(),
             *measured.notes(),
             *self._versions.notes(),
         ]
 
-    def _gap_notes(self) -> list[str]:
+    def _approximation_notes(self) -> list[str]:
         """What a simulation did not know of these lines, and of the peaks that they are part of."""
         entries = list(self._raw_line_records)
-        in_lines = {gap.subject for entry in entries for gap in entry.gaps}
-        notes = gaps.summary(gap for gap in self._measured.gaps() if gap.subject in in_lines)
-        shares = map(gaps.share, self._measured.peak_shares() if entries else ())
+        in_lines = {
+            approximation.key for entry in entries for approximation in entry.approximations
+        }
+        notes = approximations.summary(
+            approximation
+            for approximation in self._measured.approximations()
+            if approximation.key in in_lines
+        )
+        shares = map(approximations.share, self._measured.peak_shares() if entries else ())
         return [*notes, *filter(None, shares)]
 
 

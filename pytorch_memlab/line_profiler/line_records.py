@@ -15,7 +15,7 @@ from pytorch_memlab.line_profiler.selection import listed, selected_code_ids
 from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report
 from pytorch_memlab.render import html, text
-from pytorch_memlab.render.gaps import own_notes
+from pytorch_memlab.render.approximations import own_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -106,7 +106,12 @@ class LineRecords:
         ran = {entry.code_id for entry in entries}
         missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
         shown = set(code_ids)
-        found = [gap for one in entries if one.code_id in shown for gap in one.gaps]
+        found = [
+            approximation
+            for one in entries
+            if one.code_id in shown
+            for approximation in one.approximations
+        ]
         notes = (*self.ends, *(self.notes if func is None else own_notes(self.notes, found)))
         idle = _idle_devices((one for one in entries if one.code_id in shown), tables)
         if idle:
@@ -216,8 +221,10 @@ def _table(
     rows = {
         line: tuple(_value(entry, column) for column in columns) for line, entry in lines.items()
     }
-    gaps = {line: entry.gaps for line, entry in lines.items() if entry.gaps}
-    return FunctionTable(function, device, rows, gaps, failed)
+    approximations = {
+        line: entry.approximations for line, entry in lines.items() if entry.approximations
+    }
+    return FunctionTable(function, device, rows, approximations, failed)
 
 
 def _value(entry: LineEntry, column: str) -> int | float | None:

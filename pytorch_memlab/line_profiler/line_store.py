@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..devices import find_devices
-from ..records import LineEntry, joined
+from ..records import LineEntry, merge_approximations
 from ..scopes import FIELDS, HighestInterval
-from .line_gaps import LineGaps
+from .line_approximations import LineApproximations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,13 +25,13 @@ class DeviceLine:
         device: where it is measured.
     """
 
-    __slots__ = ("delta", "device", "gaps", "highest", "quiet")
+    __slots__ = ("approximations", "delta", "device", "highest", "quiet")
 
     def __init__(self, device: Device) -> None:
         self.device = device.info
         self.highest = HighestInterval()
         self.delta = 0
-        self.gaps = LineGaps()
+        self.approximations = LineApproximations()
         self.quiet: Sample | None = None
 
     def add(self, start: Sample, end: Sample) -> None:
@@ -46,20 +46,20 @@ class DeviceLine:
         self.highest.add(start, end)
         self.delta += end.allocated - start.allocated
         self.quiet = end
-        if end.gaps is not start.gaps:
-            self.gaps.add(start.gaps, end.gaps)
+        if end.approximations is not start.approximations:
+            self.approximations.add(start.approximations, end.approximations)
 
 
 class Line:
     """One line of a function, over all its hits."""
 
-    __slots__ = ("devices", "gaps_before_use", "hits", "on_every_device", "time")
+    __slots__ = ("approximations_before_use", "devices", "hits", "on_every_device", "time")
 
     def __init__(self) -> None:
         self.hits = 0
         self.time = 0.0
         self.on_every_device = False
-        self.gaps_before_use = LineGaps()
+        self.approximations_before_use = LineApproximations()
         self.devices: dict[str, DeviceLine] = {}
 
     def on(self, device: Device) -> DeviceLine:
@@ -77,14 +77,19 @@ class Line:
             number: its number in the file.
             devices: all devices of the record; where this line found one unused, it used 0 B.
         """
-        before = self.gaps_before_use.all()
+        before = self.approximations_before_use.all()
         for device in devices:
             one = self.devices.get(device.name)
             key = (code_id, number, device, self.hits, self.time)
             if one is not None:
                 stats = dict(zip(FIELDS, one.highest.row().tolist(), strict=True))
                 stats["temporary"] = one.highest.temporary()
-                yield LineEntry(*key, one.delta, stats, joined((*before, *one.gaps.all())))
+                yield LineEntry(
+                    *key,
+                    one.delta,
+                    stats,
+                    merge_approximations((*before, *one.approximations.all())),
+                )
             elif self.on_every_device:
                 yield LineEntry(*key, 0, {}, before)
 

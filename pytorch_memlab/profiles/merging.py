@@ -12,7 +12,14 @@ from typing import Final
 from ..errors import UsageError
 from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory
-from ..records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report, joined
+from ..records import (
+    DeviceInfo,
+    FunctionInfo,
+    FunctionTable,
+    LineEntry,
+    Report,
+    merge_approximations,
+)
 from .recorded import Call, MeasuredDevice, RecordedProfile, Run
 
 _SUMS: Final = frozenset({"hits", "delta", "kept", "time"})
@@ -106,14 +113,20 @@ def _over_devices(tables: Sequence[FunctionTable], columns: Sequence[str]) -> Fu
             else:
                 values += [max(numbers, default=None), min(numbers, default=None)]
         rows[line] = tuple(values)
-    gaps = {
-        line: joined(gap for table in tables for gap in table.gaps.get(line, ()))
+    approximations = {
+        line: merge_approximations(
+            approximation
+            for table in tables
+            for approximation in table.approximations.get(line, ())
+        )
         for line in lines
-        if any(line in table.gaps for table in tables)
+        if any(line in table.approximations for table in tables)
     }
     device = replace(tables[0].device, name="all devices")
     failed = {line: size for table in tables for line, size in table.failed.items()}
-    return replace(tables[0], device=device, rows=rows, gaps=gaps, failed=failed)
+    return replace(
+        tables[0], device=device, rows=rows, approximations=approximations, failed=failed
+    )
 
 
 def _check_programs(profiles: Mapping[str, RecordedProfile]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..records import FunctionInfo, FunctionTable, GapKind, LineEntry, Report, Section
+from ..records import ApproximationKind, FunctionInfo, FunctionTable, LineEntry, Report, Section
 from .choice import Choice
 from .ranking import calling_lines, kept_by_line, peak_of
 from .verdict import OUT_OF_MEMORY, DeviceVerdict, not_counted, verdicts
@@ -217,12 +217,15 @@ class _Function:
     def _tells(self, line: int) -> bool:
         """True if a line added or freed memory, or has a note that its numbers may be too low."""
         sizes = self.sizes[line]
-        gaps = self.table.gaps.get(line, ())
+        approximations = self.table.approximations.get(line, ())
         return bool(
             sizes.kept
             or sizes.temporary
             or self._is_marked(line)
-            or any(gap.kind is not GapKind.ESTIMATED for gap in gaps)
+            or any(
+                approximation.kind is not ApproximationKind.ESTIMATED
+                for approximation in approximations
+            )
         )
 
     def _is_marked(self, line: int) -> bool:

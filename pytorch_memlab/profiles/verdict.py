@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from ..records import GapKind, LineEntry
+from ..records import ApproximationKind, LineEntry
 
 if TYPE_CHECKING:
     from .recorded import MeasuredDevice, RecordedProfile
@@ -70,8 +70,12 @@ def verdicts(profile: RecordedProfile) -> tuple[DeviceVerdict, ...]:
 
 def not_counted(entries: Iterable[LineEntry]) -> set[str]:
     """Names of devices on which a simulation did not count all memory."""
-    kinds = (GapKind.UNMODELLED, GapKind.UNCOUNTED)
-    return {one.device.name for one in entries if any(gap.kind in kinds for gap in one.gaps)}
+    kinds = (ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED)
+    return {
+        one.device.name
+        for one in entries
+        if any(approximation.kind in kinds for approximation in one.approximations)
+    }
 
 
 def requests_that_failed(entries: Iterable[LineEntry]) -> Mapping[str, int]:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from ..devices import find_devices, simulated_machine
 from ..history.recorder import Recording
 from ..profiles.measured_tests import HoldingLine, MeasuredTest
-from ..records import GapKind
+from ..records import ApproximationKind
 from ..scopes import DevicePeaks, RunPeaks
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..devices import Device, Gaps
+    from ..devices import Approximations, Device
     from ..history.holders import PeakHolders
 
 _NOTHING = DevicePeaks(0, 0, 0)
@@ -29,7 +29,7 @@ class GPUMemory:
         self._recording: Recording | None = None
         self._before: dict[str, int] = {}
         self._requests = 0
-        self._gaps: dict[str, Gaps] = {}
+        self._approximations: dict[str, Approximations] = {}
         self._devices: dict[str, Device] = {}
         self._is_open = False
         self._lower_bounds: set[str] = set()
@@ -37,8 +37,10 @@ class GPUMemory:
     def begin(self) -> None:
         """The test itself begins."""
         self._devices = {one.name: one for one in find_devices() if one.name != "cpu"}
-        self._gaps = {
-            name: one.gaps() for name, one in self._devices.items() if one.gaps is not None
+        self._approximations = {
+            name: one.approximations()
+            for name, one in self._devices.items()
+            if one.approximations is not None
         }
         self._before = {name: _in_use(one) for name, one in self._devices.items()}
         self._requests = sum(map(_requests, self._devices.values()))
@@ -135,13 +137,13 @@ class GPUMemory:
     def _not_counted(self) -> set[str]:
         """Devices on which a simulation did not count all memory."""
         found = set()
-        for name, before in self._gaps.items():
-            gaps = self._devices[name].gaps
-            after: Gaps = {} if gaps is None else gaps()
+        for name, before in self._approximations.items():
+            approximations = self._devices[name].approximations
+            after: Approximations = {} if approximations is None else approximations()
             if any(
-                gap.kind in (GapKind.UNMODELLED, GapKind.UNCOUNTED)
-                and (key not in before or gap.calls > before[key].calls)
-                for key, gap in after.items()
+                approximation.kind in (ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED)
+                and (key not in before or approximation.calls > before[key].calls)
+                for key, approximation in after.items()
             ):
                 found.add(name)
         return found

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from .gaps import summary
+from .approximations import summary
 
 if TYPE_CHECKING:
     from ..fitting.curve import Line
     from ..fitting.grid import Answer, GridReport
     from ..fitting.search import Tried
-    from ..records import Gap
+    from ..records import Approximation
 
 _WIDTH: Final = 80
 _NAME: Final = 16
@@ -191,7 +191,7 @@ def notes(report: GridReport) -> Iterator[str]:
             " uses it"
         )
     yield from _about_peaks(report)
-    yield from summary(_gaps(report))
+    yield from summary(_approximations(report))
 
 
 def _about_steps(report: GridReport) -> Iterator[str]:
@@ -235,8 +235,12 @@ def _about_peaks(report: GridReport) -> Iterator[str]:
         )
 
 
-def _gaps(report: GridReport) -> tuple[Gap, ...]:
-    found = {gap.subject: gap for trial in report.trials for gap in trial.gaps}
+def _approximations(report: GridReport) -> tuple[Approximation, ...]:
+    found = {
+        approximation.key: approximation
+        for trial in report.trials
+        for approximation in trial.approximations
+    }
     return tuple(found.values())
 
 

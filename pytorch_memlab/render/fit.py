@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from .gaps import summary
+from .approximations import summary
 from .source_line import source_line
 
 if TYPE_CHECKING:
@@ -162,7 +162,7 @@ def _notes(report: FitReport) -> Iterator[str]:
     if retries:
         named = ", ".join(one.name for one in retries)
         yield f"close to full, PyTorch gives cached memory back and asks again: {named}"
-    yield from summary(report.gaps)
+    yield from summary(report.approximations)
 
 
 def _about_steps(report: FitReport) -> Iterator[str]:

@@ -9,6 +9,7 @@ from html import escape
 from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab._common.quoted import printable, visible
 from pytorch_memlab.records import FunctionTable, Report, Section
+from pytorch_memlab.render.approximations import line_mark, line_notes, table_notes
 from pytorch_memlab.render.cells import (
     cell,
     column_ranges,
@@ -18,7 +19,6 @@ from pytorch_memlab.render.cells import (
     no_data,
     source_lines,
 )
-from pytorch_memlab.render.gaps import line_mark, line_notes, table_notes
 from pytorch_memlab.render.notebook import (
     BAR,
     PEAK,
@@ -259,7 +259,7 @@ def _mark(table: FunctionTable, line: int) -> str:
     if not sign:
         return " "
     said = [failure_note(table, line).removeprefix("# ")] if line in table.failed else []
-    notes = [*said, *line_notes(table.gaps.get(line, ()))]
+    notes = [*said, *line_notes(table.approximations.get(line, ()))]
     return f'<b title="{escape(visible(chr(10).join(notes), chr(10)))}">{sign}</b>'
 
 

@@ -7,7 +7,14 @@ import re
 from typing import TypeVar
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, Gap, GapKind, Report
+from pytorch_memlab.records import (
+    Approximation,
+    ApproximationKind,
+    DeviceInfo,
+    FunctionInfo,
+    FunctionTable,
+    Report,
+)
 
 FORMAT = 1
 
@@ -61,8 +68,11 @@ def _table(data: dict[str, object], width: int) -> FunctionTable:
         ),
         {int(line): _values(values, width) for line, values in rows.items()},
         {
-            int(line): tuple(_gap(_of(dict, gap)) for gap in _of(list, gaps))
-            for line, gaps in _of(dict, data.get("gaps", {})).items()
+            int(line): tuple(
+                _approximation(_of(dict, approximation))
+                for approximation in _of(list, approximations)
+            )
+            for line, approximations in _of(dict, data.get("gaps", {})).items()
         },
     )
 
@@ -72,9 +82,9 @@ def _lines(data: object) -> tuple[int, int]:
     return _of(int, first), _of(int, last)
 
 
-def _gap(data: dict[str, object]) -> Gap:
-    return Gap(
-        GapKind(data["kind"]),
+def _approximation(data: dict[str, object]) -> Approximation:
+    return Approximation(
+        ApproximationKind(data["kind"]),
         _of(str, data["name"]),
         _of(int, data["calls"]),
         _of(int, data["nbytes"]),

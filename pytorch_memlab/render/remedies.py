@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
-from .gaps import summary
+from .approximations import summary
 
 if TYPE_CHECKING:
     from ..fitting.remedies.remedy import Edit, Finding
     from ..fitting.remedies.smallest_checkpointing import Smallest
     from ..fitting.remedies.tried import Remedies, TriedRemedy
     from ..fitting.verdict import Verdict
-    from ..records import Gap
+    from ..records import Approximation
 
 _WIDTH: Final = 80
 _NAME: Final = 20
@@ -40,7 +40,7 @@ def text(found: Remedies) -> str:
     for one in helping:
         if one.finding is not None:
             lines += ["", *_code(one.name, one.finding)]
-    notes = [_ABOUT, *summary(_gaps(found))]
+    notes = [_ABOUT, *summary(_approximations(found))]
     return "\n".join([*lines, "", *(part for note in notes for part in _wrapped(note))]) + "\n"
 
 
@@ -174,11 +174,15 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
     return (f"    {visible(line)}" for line in lines)
 
 
-def _gaps(found: Remedies) -> tuple[Gap, ...]:
+def _approximations(found: Remedies) -> tuple[Approximation, ...]:
     """Notes on approximations in any run that the table shows."""
     shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
-    gaps = {gap.subject: gap for one in shown for gap in one.trial.gaps}
-    return tuple(gaps.values())
+    approximations = {
+        approximation.key: approximation
+        for one in shown
+        for approximation in one.trial.approximations
+    }
+    return tuple(approximations.values())
 
 
 def _wrapped(line: str) -> list[str]:

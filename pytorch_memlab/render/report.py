@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final, TextIO
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from .approximations import line_mark
 from .cells import cell, column_parts, failure_note, source_lines
-from .gaps import line_mark
 from .rows import WIDTH, code_of, fitted, place_of, wrapped
 from .sections import section_lines
 from .terminal import fitting, is_colourful

@@ -19,7 +19,7 @@ import pytorch_memlab
 from ..errors import ProfileError
 from ..history.model import AllocationHistory
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from ..records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry, Section
+from ..records import Approximation, ApproximationKind, DeviceInfo, FunctionInfo, LineEntry, Section
 from .checked_json import Checked, DamagedError
 from .saved_history import history_data, read_history
 from .saved_holders import holders_data, read_holders
@@ -108,7 +108,7 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
     kept = [name for name in names if name not in zero]
     rows: dict[tuple[int | None, ...], int] = {}
     lines = []
-    gaps = []
+    approximations = []
     for number, entry in enumerate(profile.entries):
         row = None
         if entry.stats:
@@ -117,8 +117,17 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
         place = devices[entry.device.name]
         key = (entry.code_id, entry.line, place, entry.hits, entry.time, entry.delta, row)
         lines.append(key)
-        gaps += [[number, {**asdict(gap), "kind": gap.kind.value}] for gap in entry.gaps]
-    return {"fields": names, "zero_fields": zero, "rows": list(rows), "lines": lines, "gaps": gaps}
+        approximations += [
+            [number, {**asdict(approximation), "kind": approximation.kind.value}]
+            for approximation in entry.approximations
+        ]
+    return {
+        "fields": names,
+        "zero_fields": zero,
+        "rows": list(rows),
+        "lines": lines,
+        "gaps": approximations,
+    }
 
 
 def _zero_fields(profile: RecordedProfile, names: Iterable[str]) -> list[str]:
@@ -246,7 +255,7 @@ def _call(data: Checked, functions: int, devices: Iterable[str]) -> Call:
 
 def _entries(data: Checked, functions: int, devices: list[DeviceInfo]) -> Iterator[LineEntry]:
     stats = _statistics(data)
-    gaps = _gaps(data)
+    approximations = _approximations(data)
     seen = set()
     for number, line in enumerate(data.rows("lines", 7)):
         function, place, device, hits, time, delta, row = line
@@ -266,9 +275,9 @@ def _entries(data: Checked, functions: int, devices: list[DeviceInfo]) -> Iterat
             data.checked_seconds(time, "lines"),
             data.checked_number(delta, "lines"),
             {} if row is None else stats[data.checked_index(row, len(stats), "lines")],
-            tuple(gaps.pop(number, ())),
+            tuple(approximations.pop(number, ())),
         )
-    if gaps:
+    if approximations:
         raise DamagedError("gaps name a line that is not there")
 
 
@@ -288,21 +297,21 @@ def _statistics(data: Checked) -> list[Mapping[str, int]]:
     return rows
 
 
-def _gaps(data: Checked) -> dict[int, list[Gap]]:
-    gaps: dict[int, list[Gap]] = {}
+def _approximations(data: Checked) -> dict[int, list[Approximation]]:
+    approximations: dict[int, list[Approximation]] = {}
     for number, value in data.rows("gaps", 2):
-        gap = data.checked_object(value, "gaps")
-        kind = gap.text("kind")
-        if kind not in {one.value for one in GapKind}:
+        approximation = data.checked_object(value, "gaps")
+        kind = approximation.text("kind")
+        if kind not in {one.value for one in ApproximationKind}:
             raise DamagedError(f"{kind!r} is no kind of gap")
-        found = Gap(
-            GapKind(kind),
-            gap.text("name"),
-            gap.count("calls"),
-            gap.count("nbytes"),
-            gap.text("assumption"),
-            gap.text("place"),
-            gap.text("unknown"),
+        found = Approximation(
+            ApproximationKind(kind),
+            approximation.text("name"),
+            approximation.count("calls"),
+            approximation.count("nbytes"),
+            approximation.text("assumption"),
+            approximation.text("place"),
+            approximation.text("unknown"),
         )
-        gaps.setdefault(data.checked_count(number, "gaps"), []).append(found)
-    return gaps
+        approximations.setdefault(data.checked_count(number, "gaps"), []).append(found)
+    return approximations

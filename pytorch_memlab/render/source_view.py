@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..profiles.ranking import PEAK, peak_of
+from .approximations import line_mark, line_notes
 from .cells import cell, failure_note, is_of_bytes, source_lines
-from .gaps import line_mark, line_notes
 from .highlight import highlighted
 from .page import Fragment, fill
 
@@ -51,7 +51,7 @@ class MeasuredTable:
     def is_idle(self) -> bool:
         """True if no line allocated or freed anything, and no line has a note."""
         return not (
-            self.table.gaps
+            self.table.approximations
             or self.table.failed
             or any(self.kept.values())
             or any(entry.stats.get(_ALLOCATED) for entry in self.entries.values())
@@ -143,8 +143,8 @@ def _function(
         "count": len(rows),
         "notes": [
             (line, visible(note))
-            for line in sorted(one.table.gaps)
-            for note in line_notes(one.table.gaps[line])
+            for line in sorted(one.table.approximations)
+            for note in line_notes(one.table.approximations[line])
         ],
     }
 
@@ -173,14 +173,14 @@ def _rows(
         yield _Row(
             line,
             line_mark(table, line),
-            visible("; ".join([*said, *line_notes(table.gaps.get(line, ()))])),
+            visible("; ".join([*said, *line_notes(table.approximations.get(line, ()))])),
             cells,
             _signed(kept) if kept else "",
             _bar(kept, most),
             code,
             failure,
             is_peak,
-            is_peak or line in table.gaps,
+            is_peak or line in table.approximations,
         )
 
 

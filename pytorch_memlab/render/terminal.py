@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, TextIO
 
 from pytorch_memlab.records import FunctionTable, Report
 from pytorch_memlab.render import text
+from pytorch_memlab.render.approximations import table_notes
 from pytorch_memlab.render.cells import (
     column_ranges,
     failure_note,
     headings,
     source_lines,
 )
-from pytorch_memlab.render.gaps import table_notes
 from pytorch_memlab.render.sections import section_lines
 
 if TYPE_CHECKING:

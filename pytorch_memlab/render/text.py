@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytorch_memlab.records import FunctionTable, Report
+from pytorch_memlab.render.approximations import line_mark, table_notes
 from pytorch_memlab.render.cells import (
     cell,
     column_parts,
@@ -13,7 +14,6 @@ from pytorch_memlab.render.cells import (
     no_data,
     source_lines,
 )
-from pytorch_memlab.render.gaps import line_mark, table_notes
 from pytorch_memlab.render.sections import section_lines
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..devices import NO_GAPS
+from ..devices import NO_APPROXIMATIONS
 from . import user_view
 from .epoch import Epoch
 from .sample import (
@@ -106,8 +106,12 @@ class Ledger:
         self._windows: set[int] = set()
         self._awaiting = 0
         self._before_use: Epoch | None = None
-        self._gaps = device.gaps
-        self._activity_in = read_activity if device.gaps is None else self._activity_with_gaps
+        self._approximations = device.approximations
+        self._activity_in = (
+            read_activity
+            if device.approximations is None
+            else self._fingerprint_with_approximations
+        )
         self._forget_readings()
 
     def _forget_readings(self) -> None:
@@ -181,8 +185,10 @@ class Ledger:
                     self._rest = self._latest.at_rest()
                 return self._rest
             values = row_of(stats)
-            gaps = NO_GAPS if self._gaps is None else self._gaps()
-            sample = Sample(values, stats["allocated_bytes"]["all"]["current"], gaps)
+            approximations = (
+                NO_APPROXIMATIONS if self._approximations is None else self._approximations()
+            )
+            sample = Sample(values, stats["allocated_bytes"]["all"]["current"], approximations)
             # Before the reset, so that an interrupt after it loses no peak.
             self.epochs[-1].fold(values)
             self.device.reset_peaks()
@@ -193,10 +199,10 @@ class Ledger:
         self._rest = None
         return sample
 
-    def _activity_with_gaps(self, stats: Stats) -> Activity:
+    def _fingerprint_with_approximations(self, stats: Stats) -> Activity:
         """A value may be read, and nothing allocated."""
-        gaps = self._gaps
-        return (None if gaps is None else gaps(), *read_activity(stats))
+        approximations = self._approximations
+        return (None if approximations is None else approximations(), *read_activity(stats))
 
     def lap(self, window: Window) -> Sample | None:
         """As ``close``, but the window begins anew; its ``start`` becomes what this returns.

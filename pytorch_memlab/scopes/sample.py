@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..devices import NO_GAPS
+from ..devices import NO_APPROXIMATIONS
 from ..memory_fields import (
     EVENTS,
     FIELDS,
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from ..devices import Gaps, Stats
+    from ..devices import Approximations, Stats
 
     Row = npt.NDArray[np.int64]
 
@@ -72,15 +72,17 @@ class Sample:
     Args:
         values: int64, one entry for each of ``FIELDS``; peaks are those since the last reset.
         allocated: bytes allocated now.
-        gaps: what the device did so far without knowing all of it.
+        approximations: what the device did so far without knowing all of it.
     """
 
-    __slots__ = ("allocated", "gaps", "values")
+    __slots__ = ("allocated", "approximations", "values")
 
-    def __init__(self, values: Row, allocated: int, gaps: Gaps = NO_GAPS) -> None:
+    def __init__(
+        self, values: Row, allocated: int, approximations: Approximations = NO_APPROXIMATIONS
+    ) -> None:
         self.values = values
         self.allocated = allocated
-        self.gaps = gaps
+        self.approximations = approximations
 
     @property
     def current(self) -> Row:
@@ -99,7 +101,7 @@ class Sample:
         """
         values = self.values.copy()
         values[PEAK] = peak
-        return Sample(values, self.allocated, self.gaps)
+        return Sample(values, self.allocated, self.approximations)
 
 
 ZERO = Sample(np.zeros(len(FIELDS), dtype=np.int64), 0)

@@ -204,8 +204,10 @@ def test_tidy_frame_keeps_ints_beside_gaps() -> None:
 
 
 def test_tidy_frame_has_what_a_simulation_did_not_know() -> None:
-    gaps = (QR, QR, CONVOLUTION, MEAN, ITEM)
-    frame = LineRecords([entry(1, 8, 0, gaps=gaps), entry(1, 9, 0)], {1: OUTER}).to_dataframe()
+    approximations = (QR, QR, CONVOLUTION, MEAN, ITEM)
+    frame = LineRecords(
+        [entry(1, 8, 0, approximations=approximations), entry(1, 9, 0)], {1: OUTER}
+    ).to_dataframe()
     assert list(frame.columns[-4:]) == ["unmodelled", "uncounted", "estimated", "assumed"]
     assert frame.iloc[:, -4:].to_numpy().tolist() == [[2 * KIB, 3, 3 * MIB, 2], [0, 0, 0, 0]]
 

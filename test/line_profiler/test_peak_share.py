@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab.records import Gap, GapKind, PeakShare
-from pytorch_memlab.render.gaps import share
+from pytorch_memlab.records import Approximation, ApproximationKind, PeakShare
+from pytorch_memlab.render.approximations import share
 
 KIB, MIB = 2**10, 2**20
 
@@ -23,7 +23,7 @@ def test_exact_and_estimated_bytes_add_up_to_the_peak():
     with simulate("a100", compute=False) as machine:
         x = torch.zeros(MIB, device="cuda")
         total = x.cumsum(0)
-        (taken,) = (count.nbytes for count in machine.gaps[0].estimated.values())
+        (taken,) = (count.nbytes for count in machine.approximations[0].estimated.values())
         block = -(-taken // 512) * 512
         assert block > taken
         assert shares(machine) == [(8 * MIB + block, block)]
@@ -62,7 +62,7 @@ def test_a_workspace_that_no_recording_shows_is_an_estimate_while_it_is_kept():
             more = torch.zeros(MIB, device="cuda")
             assert shares(machine) == [(active + 4 * MIB, estimated)]
             ops = {"aten.bmm.default"} if estimated else set()
-            assert set(machine.gaps[0].estimated) == ops
+            assert set(machine.approximations[0].estimated) == ops
             del product, more
 
 
@@ -92,7 +92,7 @@ def test_masks_as_indices_are_estimates():
     with simulate("a100") as machine:
         x = torch.arange(1000.0, device="cuda")
         x[x > 500]
-        assert set(machine.gaps[0].estimated) == {"aten.index.Tensor"}
+        assert set(machine.approximations[0].estimated) == {"aten.index.Tensor"}
 
 
 def test_each_gpu_has_its_own():
@@ -130,14 +130,14 @@ def test_a_program_without_estimates_says_nothing_of_it():
     assert len(profiler.display().report.notes) == 1
 
 
-UNKNOWN = Gap(GapKind.UNCOUNTED, "convolution", 2, unknown="cuDNN workspaces")
-OTHERS = tuple(Gap(GapKind.UNMODELLED, f"op{n}", 1, n) for n in range(5))
-GUESS = Gap(GapKind.ESTIMATED, "sort", 1, 512)
-READ = Gap(GapKind.ASSUMED, "Tensor.item", 1, assumption="0", place="a.py:1")
+UNKNOWN = Approximation(ApproximationKind.UNCOUNTED, "convolution", 2, unknown="cuDNN workspaces")
+OTHERS = tuple(Approximation(ApproximationKind.UNMODELLED, f"op{n}", 1, n) for n in range(5))
+GUESS = Approximation(ApproximationKind.ESTIMATED, "sort", 1, 512)
+READ = Approximation(ApproximationKind.ASSUMED, "Tensor.item", 1, assumption="0", place="a.py:1")
 
 
 @pytest.mark.parametrize(
-    ("estimated", "gaps", "expected"),
+    ("estimated", "approximations", "expected"),
     [
         (0, (GUESS,), "100 % of the peak of 1000.0 KiB is exact"),
         (1, (GUESS,), "99.9 % of the peak of 1000.0 KiB is exact, 0.1 % (1 B) estimated"),
@@ -161,6 +161,6 @@ READ = Gap(GapKind.ASSUMED, "Tensor.item", 1, assumption="0", place="a.py:1")
         (0, (), None),
     ],
 )
-def test_its_words(estimated, gaps, expected):
-    said = share(PeakShare("cuda:0", 1000 * KIB, estimated, gaps))
+def test_its_words(estimated, approximations, expected):
+    said = share(PeakShare("cuda:0", 1000 * KIB, estimated, approximations))
     assert said == (expected and f"cuda:0: {expected}")

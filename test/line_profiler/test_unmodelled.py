@@ -11,8 +11,8 @@ import torch
 from pytorch_memlab import LineProfiler, load, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
-from pytorch_memlab.records import Gap, GapKind
-from pytorch_memlab.render.gaps import summary
+from pytorch_memlab.records import Approximation, ApproximationKind
+from pytorch_memlab.render.approximations import summary
 from pytorch_memlab.simulation.ops import op_info as operators
 from pytorch_memlab.simulation.ops.memory_model import Basis, Entry
 
@@ -62,17 +62,17 @@ def profiled(*functions, **options):
     return profiler.records()
 
 
-def gaps_of(records, function, device="cuda:0"):
+def approximations_of(records, function, device="cuda:0"):
     """Lines of a function, counted from its ``def``, with what was not known of them."""
     first = function.__code__.co_firstlineno
     [table] = [
         table for table in records.display(function).report.tables if table.device.name == device
     ]
-    return {line - first: gaps for line, gaps in table.gaps.items()}
+    return {line - first: approximations for line, approximations in table.approximations.items()}
 
 
 def unmodelled(calls, nbytes, name="gaps::mystery"):
-    return Gap(GapKind.UNMODELLED, name, calls, nbytes)
+    return Approximation(ApproximationKind.UNMODELLED, name, calls, nbytes)
 
 
 def not_counted(peak):
@@ -82,7 +82,7 @@ def not_counted(peak):
 
 
 def estimated(calls, nbytes):
-    return Gap(GapKind.ESTIMATED, "gaps::guess", calls, nbytes)
+    return Approximation(ApproximationKind.ESTIMATED, "gaps::guess", calls, nbytes)
 
 
 # At the line
@@ -170,9 +170,17 @@ def test_a_saved_profile_has_them(script, tmp_path):
     main(["run", "--gpu", "24GiB", "-f", "inner", "-f", "work", "-o", "out.json", script])
     entries = load(tmp_path / "out.json").recorded().entries
     found = {
-        str(entry.line): [(gap.kind.value, gap.name, gap.calls, gap.nbytes) for gap in entry.gaps]
+        str(entry.line): [
+            (
+                approximation.kind.value,
+                approximation.name,
+                approximation.calls,
+                approximation.nbytes,
+            )
+            for approximation in entry.approximations
+        ]
         for entry in entries
-        if entry.gaps
+        if entry.approximations
     }
     assert found == {
         "7": [("unmodelled", "gaps::mystery", 4, 16 * KIB)],
@@ -194,7 +202,7 @@ def test_lines_that_end_before_or_begin_after_the_op_have_none():
             del y
         return x
 
-    assert gaps_of(profiled(work), work) == {4: (unmodelled(3, 3 * KIB),)}
+    assert approximations_of(profiled(work), work) == {4: (unmodelled(3, 3 * KIB),)}
 
 
 def test_a_line_of_a_recursive_function_counts_the_calls_below_it_as_it_counts_memory():
@@ -204,7 +212,7 @@ def test_a_line_of_a_recursive_function_counts_the_calls_below_it_as_it_counts_m
             work(depth - 1)
         return x
 
-    assert gaps_of(profiled(work), work) == {
+    assert approximations_of(profiled(work), work) == {
         1: (unmodelled(2, 2 * KIB),),
         3: (unmodelled(1, KIB),),
     }
@@ -221,8 +229,11 @@ def test_a_generator_does_not_count_what_others_do_while_it_waits():
             mystery(x)
 
     records = profiled(work, numbers)
-    assert gaps_of(records, numbers) == {3: (unmodelled(1, KIB),)}
-    assert gaps_of(records, work) == {1: (unmodelled(1, KIB),), 2: (unmodelled(2, 2 * KIB),)}
+    assert approximations_of(records, numbers) == {3: (unmodelled(1, KIB),)}
+    assert approximations_of(records, work) == {
+        1: (unmodelled(1, KIB),),
+        2: (unmodelled(2, 2 * KIB),),
+    }
 
 
 def test_a_backward_pass_counts_at_the_line_that_runs_it():
@@ -240,7 +251,7 @@ def test_a_backward_pass_counts_at_the_line_that_runs_it():
         y = Op.apply(x)
         y.backward(torch.ones_like(y))
 
-    assert gaps_of(profiled(work), work) == {3: (unmodelled(1, KIB),)}
+    assert approximations_of(profiled(work), work) == {3: (unmodelled(1, KIB),)}
 
 
 def test_each_gpu_has_its_own():
@@ -250,8 +261,8 @@ def test_each_gpu_has_its_own():
         return mystery(y), guess(x)
 
     records = profiled(work, count=2)
-    assert gaps_of(records, work, "cuda:0") == {3: (estimated(1, 3 * MIB),)}
-    assert gaps_of(records, work, "cuda:1") == {3: (unmodelled(1, 2 * KIB),)}
+    assert approximations_of(records, work, "cuda:0") == {3: (estimated(1, 3 * MIB),)}
+    assert approximations_of(records, work, "cuda:1") == {3: (unmodelled(1, 2 * KIB),)}
     assert records.display().report.notes[1:] == (
         *summary([unmodelled(1, 2 * KIB), estimated(1, 3 * MIB)]),
         "cuda:0: 0.0 % of the peak of 2.0 MiB is exact, 100 % (2.0 MiB) estimated",
@@ -267,8 +278,8 @@ def test_overloads_are_one_op_and_every_result_counts():
         q, r = torch.linalg.qr(matrix)
         torch.linalg.qr(matrix, out=(torch.empty_like(q), torch.empty_like(r)))
 
-    [(gap,), *_] = gaps_of(profiled(work), work).values()
-    assert gap == unmodelled(1, 2 * KIB, "linalg_qr")
+    [(approximation,), *_] = approximations_of(profiled(work), work).values()
+    assert approximation == unmodelled(1, 2 * KIB, "linalg_qr")
 
 
 def test_a_line_under_several_simulations_adds_up():
@@ -280,7 +291,7 @@ def test_a_line_under_several_simulations_adds_up():
             with simulate("24GiB"):
                 work()
     records = profiler.records()
-    assert gaps_of(records, work) == {1: (unmodelled(3, 3 * KIB),)}
+    assert approximations_of(records, work) == {1: (unmodelled(3, 3 * KIB),)}
     assert records.display().report.notes == (
         GPU_NOTE,
         *summary([unmodelled(3, 3 * KIB)]),
@@ -296,7 +307,7 @@ def test_records_grow_with_ops_and_not_with_calls():
 
     records = profiled(work)
     [line] = [one for one in records._raw_line_records if one.line - 1 == first_line(work) + 2]
-    assert line.gaps == (unmodelled(200, 800),)
+    assert line.approximations == (unmodelled(200, 800),)
 
 
 def first_line(function):
@@ -329,7 +340,7 @@ def test_ops_outside_every_profiled_line_are_in_the_share_of_the_peak_alone():
     with simulate("24GiB"), LineProfiler(work) as profiler:
         mystery(work())
     report = profiler.display().report
-    assert report.tables[0].gaps == {}
+    assert report.tables[0].approximations == {}
     assert report.notes == (GPU_NOTE, not_counted("2.0 KiB"))
 
 
@@ -381,7 +392,7 @@ def test_copies_and_elementwise_ops_need_no_entry():
 
     report = profiled(work).display().report
     assert report.notes == (GPU_NOTE,)
-    assert report.tables[0].gaps == {}
+    assert report.tables[0].approximations == {}
 
 
 def test_more_than_five_are_counted():

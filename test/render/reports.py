@@ -20,7 +20,7 @@ from pytorch_memlab.history.model import (
 from pytorch_memlab.line_profiler.saved_profile import SavedProfile
 from pytorch_memlab.profiles.merging import merged
 from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from pytorch_memlab.records import FunctionInfo, Gap, GapKind, LineEntry
+from pytorch_memlab.records import Approximation, ApproximationKind, FunctionInfo, LineEntry
 from pytorch_memlab.render import report_page
 
 MIB = 2**20
@@ -51,17 +51,17 @@ STEP = FunctionInfo(
     ('def step(self, x="a"):', "    y = x @ self.w", "    return y if x else None"),
 )
 UNUSED = FunctionInfo("unused", "/nowhere/other.py", 1, ("def unused():", "    return 1"))
-GAP = Gap(GapKind.UNMODELLED, "mystery", 2, 4096)
+MYSTERY = Approximation(ApproximationKind.UNMODELLED, "mystery", 2, 4096)
 
 
-def line(function, number, peak, kept=0, *, hits=1, device=CUDA0, gaps=()):
+def line(function, number, peak, kept=0, *, hits=1, device=CUDA0, approximations=()):
     """A line with its peak and what it kept, in MiB."""
     stats = {
         "active_bytes.all.peak": peak * MIB,
         "active_bytes.all.allocated": max(kept, 0) * MIB,
         "reserved_bytes.all.peak": 20 * MIB,
     }
-    return LineEntry(function, number, device, hits, 0.001, kept * MIB, stats, gaps)
+    return LineEntry(function, number, device, hits, 0.001, kept * MIB, stats, approximations)
 
 
 PROFILE = RecordedProfile(
@@ -74,7 +74,7 @@ PROFILE = RecordedProfile(
         line(0, 3, 16, 6),
         line(0, 5, 14, -8),
         line(1, 9, 8, hits=3),
-        line(1, 10, 14, 6, hits=3, gaps=(GAP,)),
+        line(1, 10, 14, 6, hits=3, approximations=(MYSTERY,)),
         line(1, 11, 16, hits=3),
         line(2, 1, 0, hits=0),
     ),
@@ -110,13 +110,22 @@ def hostile():
     """A profile all of whose names try to leave their place."""
     code = (f"def f():  # {HOSTILE}", f"    x = '{HOSTILE}'")
     function = FunctionInfo(HOSTILE, f"/nowhere/{HOSTILE}.py", 1, code)
-    gap = Gap(GapKind.UNMODELLED, HOSTILE, 1, 1)
+    approximation = Approximation(ApproximationKind.UNMODELLED, HOSTILE, 1, 1)
     return replace(
         PROFILE,
         runs=(replace(RUN, program=HOSTILE, arguments=(HOSTILE,), exception=HOSTILE),),
         devices=(replace(PROFILE.devices[0], device=replace(CUDA0, description=HOSTILE)),),
         functions=(function,),
-        entries=(line(0, 1, 3, 1, device=replace(CUDA0, description=HOSTILE), gaps=(gap,)),),
+        entries=(
+            line(
+                0,
+                1,
+                3,
+                1,
+                device=replace(CUDA0, description=HOSTILE),
+                approximations=(approximation,),
+            ),
+        ),
         calls=(),
         notes=(HOSTILE,),
         failures={(0, 2): 5},

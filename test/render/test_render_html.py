@@ -19,7 +19,13 @@ from support.sample_reports import (
 )
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import FunctionInfo, FunctionTable, Gap, GapKind, Report
+from pytorch_memlab.records import (
+    Approximation,
+    ApproximationKind,
+    FunctionInfo,
+    FunctionTable,
+    Report,
+)
 from pytorch_memlab.render import html
 
 
@@ -215,7 +221,7 @@ def texts_of(details):
 
 
 def test_a_table_that_was_asked_for_has_no_notes_on_other_functions() -> None:
-    entries = [entry(1, 8, 0, gaps=(MEAN,)), entry(2, 5, 0, gaps=(QR,))]
+    entries = [entry(1, 8, 0, approximations=(MEAN,)), entry(2, 5, 0, approximations=(QR,))]
     notes = ("simulated GPU: L4", f"{MEAN_NOTE}: may differ", f"{QR_NOTE}: may be higher")
     records = LineRecords(entries, {1: OUTER, 2: INNER}, notes)
     assert records.display().report.notes == notes
@@ -232,8 +238,10 @@ def test_a_failed_line_says_so_behind_its_code() -> None:
 
 
 def test_names_of_ops_are_escaped() -> None:
-    gap = Gap(GapKind.UNMODELLED, '"><script>', 1, 0)
-    page = html.render(LineRecords([entry(1, 8, 0, gaps=(gap,))], {1: OUTER}).display().report)
+    approximation = Approximation(ApproximationKind.UNMODELLED, '"><script>', 1, 0)
+    page = html.render(
+        LineRecords([entry(1, 8, 0, approximations=(approximation,))], {1: OUTER}).display().report
+    )
     assert "<script" not in page
     assert texts(page, "li") == ['line 8: not modelled: "><script> (1 call, 0 B of outputs)']
 

@@ -101,7 +101,9 @@ def named(
 
 
 def test_memory_of_unknown_size_is_saved_and_loaded() -> None:
-    report = LineRecords([entry(1, 8, 0, gaps=(CONVOLUTION,))], {1: OUTER}).display().report
+    report = (
+        LineRecords([entry(1, 8, 0, approximations=(CONVOLUTION,))], {1: OUTER}).display().report
+    )
     [table] = stdlib_json.loads(format_1.render(report))["tables"]
     assert table["gaps"] == {
         "8": [named("uncounted", "convolution", 3, 0, unknown="cuDNN workspaces")]
@@ -113,9 +115,9 @@ def test_a_profile_saved_before_memory_of_unknown_size_was_told_loads() -> None:
     report = marked_report()
     saved = stdlib_json.loads(format_1.render(report))
     for table in saved["tables"]:
-        for gaps in table["gaps"].values():
-            for gap in gaps:
-                del gap["unknown"]
+        for approximations in table["gaps"].values():
+            for approximation in approximations:
+                del approximation["unknown"]
     assert json.load(stdlib_json.dumps(saved)) == report
 
 

@@ -71,7 +71,9 @@ def test_marks_and_their_notes_fit_in_80_columns() -> None:
 
 def test_marks_stand_in_every_piece_of_a_table() -> None:
     columns = ["active_bytes.all.peak", "inactive_split_bytes.all.peak", "hits"]
-    report = LineRecords([entry(1, 9, 512, gaps=(QR,))], {1: OUTER}).display(columns=columns)
+    report = LineRecords([entry(1, 9, 512, approximations=(QR,))], {1: OUTER}).display(
+        columns=columns
+    )
     assert plain(terminal.render(report.report, width=60)).count("   9? ") == 2
 
 

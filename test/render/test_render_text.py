@@ -21,7 +21,7 @@ from support.sample_reports import (
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import FunctionInfo, Gap, GapKind, LineEntry, Report
+from pytorch_memlab.records import Approximation, ApproximationKind, FunctionInfo, LineEntry, Report
 from pytorch_memlab.render import renderer_for, text
 
 
@@ -44,7 +44,7 @@ def test_lines_of_which_a_simulation_did_not_know_all_are_marked() -> None:
 
 def test_a_mark_needs_no_source_and_no_certain_column() -> None:
     function = FunctionInfo("f", "<stdin>", 1, None)
-    report = LineRecords([entry(1, 2, 0, gaps=(QR,)), entry(1, 1, 0)], {1: function})
+    report = LineRecords([entry(1, 2, 0, approximations=(QR,)), entry(1, 1, 0)], {1: function})
     assert (
         text.render(report.display(columns="hits").report)
         == """\
@@ -60,8 +60,11 @@ line 2: not modelled: linalg_qr (2 calls, 1.0 KiB of outputs)
 
 
 def test_a_line_names_three_ops_of_a_kind_the_largest_first() -> None:
-    ops = [Gap(GapKind.UNMODELLED, f"op{size}", 1, size) for size in (1, 5, 3, 2, 4)]
-    report = LineRecords([entry(1, 8, 0, gaps=tuple(ops))], {1: OUTER}).display().report
+    ops = [
+        Approximation(ApproximationKind.UNMODELLED, f"op{size}", 1, size)
+        for size in (1, 5, 3, 2, 4)
+    ]
+    report = LineRecords([entry(1, 8, 0, approximations=tuple(ops))], {1: OUTER}).display().report
     assert text.render(report).splitlines()[-1] == (
         "line 8: not modelled: op5 (1 call, 5 B of outputs), op4 (1 call, 4 B of outputs), "
         "op3 (1 call, 3 B of outputs) and 2 more"
@@ -70,10 +73,12 @@ def test_a_line_names_three_ops_of_a_kind_the_largest_first() -> None:
 
 def test_reads_of_one_call_in_several_places_are_one_in_the_line() -> None:
     reads = [
-        Gap(GapKind.ASSUMED, "nonzero", count, 0, "every element True", f"a.py:{count}")
+        Approximation(
+            ApproximationKind.ASSUMED, "nonzero", count, 0, "every element True", f"a.py:{count}"
+        )
         for count in (1, 2)
     ]
-    report = LineRecords([entry(1, 8, 0, gaps=tuple(reads))], {1: OUTER}).display().report
+    report = LineRecords([entry(1, 8, 0, approximations=tuple(reads))], {1: OUTER}).display().report
     assert text.render(report).splitlines()[-1] == (
         "line 8: dry run: nonzero (3 times, assumed every element True): a real run may branch "
         "differently"
@@ -81,7 +86,7 @@ def test_reads_of_one_call_in_several_places_are_one_in_the_line() -> None:
 
 
 def test_memory_of_unknown_size_is_not_counted_and_makes_a_lower_bound() -> None:
-    records = LineRecords([entry(1, 8, 0, gaps=(MEAN, CONVOLUTION))], {1: OUTER})
+    records = LineRecords([entry(1, 8, 0, approximations=(MEAN, CONVOLUTION))], {1: OUTER})
     lines = text.render(records.display(columns="hits").report).splitlines()
     assert [line.split()[:2] for line in lines if "8?" in line] == [["1", "8?"]]
     assert lines[-2:] == [
@@ -92,7 +97,9 @@ def test_memory_of_unknown_size_is_not_counted_and_makes_a_lower_bound() -> None
 
 def test_ten_lines_have_notes_estimates_last() -> None:
     function = FunctionInfo("f", "f.py", 1, ("",) * 14)
-    entries = [entry(1, line, 0, gaps=(MEAN if line < 12 else QR,)) for line in range(1, 14)]
+    entries = [
+        entry(1, line, 0, approximations=(MEAN if line < 12 else QR,)) for line in range(1, 14)
+    ]
     report = LineRecords(entries, {1: function}).display(columns="hits").report
     shown = text.render(report)
     table = shown.splitlines()[3:17]

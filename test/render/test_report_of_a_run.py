@@ -12,11 +12,11 @@ from pytorch_memlab.profiles.choice import COLUMNS, Choice
 from pytorch_memlab.profiles.overview import Overview, overview
 from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from pytorch_memlab.records import (
+    Approximation,
+    ApproximationKind,
     DeviceInfo,
     FunctionInfo,
     FunctionTable,
-    Gap,
-    GapKind,
     LineEntry,
     Report,
 )
@@ -64,7 +64,11 @@ def report_of(
                 for each in entries
                 if each.code_id == number
             },
-            {each.line: each.gaps for each in entries if each.code_id == number and each.gaps},
+            {
+                each.line: each.approximations
+                for each in entries
+                if each.code_id == number and each.approximations
+            },
         )
         for number, one in enumerate(functions)
     )
@@ -93,8 +97,10 @@ def test_a_real_gpu_without_a_record_of_what_holds_its_memory() -> None:
 
 
 def test_a_peak_that_does_not_count_everything_is_a_lower_bound_and_so_is_the_verdict() -> None:
-    gap = Gap(GapKind.UNCOUNTED, "convolution", 1, unknown="cuDNN workspaces")
-    marked = replace(entry(0, 12, 4 * MIB), gaps=(gap,))
+    approximation = Approximation(
+        ApproximationKind.UNCOUNTED, "convolution", 1, unknown="cuDNN workspaces"
+    )
+    marked = replace(entry(0, 12, 4 * MIB), approximations=(approximation,))
     text = render(report_of([function(1)], [entry(0, 11, 8 * MIB, 8 * MIB), marked]))
 
     assert text.startswith("peak at least 8.0 MiB on cuda:0, less than 0.1 % of 80.00 GiB")

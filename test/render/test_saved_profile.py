@@ -75,7 +75,7 @@ PROFILE = RecordedProfile(
     (MeasuredDevice(CUDA0, 80 << 30, 3, 2, 4), MeasuredDevice(CUDA1, 80 << 30, 0, 0, 0)),
     (OUTER, INNER, FunctionInfo("<module>", "<stdin>", 1, None, ((2, 3),))),
     (
-        entry(0, 8, 2**60 + 1, time=0.1 + 0.2, delta=-512, gaps=(QR, CONVOLUTION)),
+        entry(0, 8, 2**60 + 1, time=0.1 + 0.2, delta=-512, approximations=(QR, CONVOLUTION)),
         replace(entry(0, 8, 0, device=CUDA1), stats={}),
         entry(1, 5, 7, hits=3),
         replace(entry(2, 1, 0, 0), stats={"active_bytes.all.peak": 0, "num_ooms": 1}),

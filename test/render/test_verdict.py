@@ -9,7 +9,13 @@ import pytest
 
 from pytorch_memlab.profiles.recorded import MeasuredDevice, RecordedProfile, Run
 from pytorch_memlab.profiles.verdict import verdicts
-from pytorch_memlab.records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry
+from pytorch_memlab.records import (
+    Approximation,
+    ApproximationKind,
+    DeviceInfo,
+    FunctionInfo,
+    LineEntry,
+)
 from pytorch_memlab.render.verdict import sentences
 
 GIB = 1 << 30
@@ -27,9 +33,11 @@ def gpu(index: int, **fields: Any) -> MeasuredDevice:
 
 def told(devices: list[MeasuredDevice], run: Run = RUN, **stats: dict[str, int]) -> list[str]:
     """What is said of devices, of which some have statistics or a gap."""
-    gap = Gap(GapKind.UNCOUNTED, "convolution", 1, unknown="cuDNN workspaces")
+    approximation = Approximation(
+        ApproximationKind.UNCOUNTED, "convolution", 1, unknown="cuDNN workspaces"
+    )
     entries = tuple(
-        LineEntry(0, 1, one.device, 1, 0.0, 0, found, (gap,) if "gap" in found else ())
+        LineEntry(0, 1, one.device, 1, 0.0, 0, found, (approximation,) if "gap" in found else ())
         for one in devices
         if (found := stats.get(one.device.name.replace(":", ""))) is not None
     )

@@ -17,7 +17,7 @@ from pytorch_memlab.errors import (
     UnmodelledOpError,
     UsageError,
 )
-from pytorch_memlab.render.gaps import mark
+from pytorch_memlab.render.approximations import mark
 
 
 def convolve():
@@ -151,8 +151,12 @@ def test_what_is_marked_fails_and_all_else_runs(work, strict):
             work()
     if not strict:
         [table] = profiler.display().report.tables
-        marks = {mark(gaps) for gaps in table.gaps.values()} - {"~"}
-        assert (marks or {mark(gaps) for gaps in table.gaps.values()} or {""}) == {MARKS[work]}
+        marks = {mark(approximations) for approximations in table.approximations.values()} - {"~"}
+        assert (
+            marks
+            or {mark(approximations) for approximations in table.approximations.values()}
+            or {""}
+        ) == {MARKS[work]}
 
 
 @pytest.mark.parametrize("strict", ["estimate", "", None, 1, "True"])

@@ -26,9 +26,12 @@ def _table_data(table: FunctionTable) -> dict[str, object]:
         "device": asdict(table.device),
         "rows": {str(line): values for line, values in table.rows.items()},
     }
-    if table.gaps:
+    if table.approximations:
         data["gaps"] = {
-            str(line): [{**asdict(gap), "kind": gap.kind.value} for gap in gaps]
-            for line, gaps in table.gaps.items()
+            str(line): [
+                {**asdict(approximation), "kind": approximation.kind.value}
+                for approximation in approximations
+            ]
+            for line, approximations in table.approximations.items()
         }
     return data

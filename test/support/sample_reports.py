@@ -1,7 +1,14 @@
 """The seed's sample as plain data, for the tests of records and renderers."""
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import DeviceInfo, FunctionInfo, Gap, GapKind, LineEntry, Report
+from pytorch_memlab.records import (
+    Approximation,
+    ApproximationKind,
+    DeviceInfo,
+    FunctionInfo,
+    LineEntry,
+    Report,
+)
 
 CUDA0 = DeviceInfo("cuda:0", "NVIDIA H100 80GB HBM3", simulated=True)
 CUDA1 = DeviceInfo("cuda:1", "NVIDIA H100 80GB HBM3", simulated=True)
@@ -56,11 +63,11 @@ def entry(
     hits: int = 1,
     time: float = 0.001,
     delta: int = 0,
-    gaps: tuple[Gap, ...] = (),
+    approximations: tuple[Approximation, ...] = (),
 ) -> LineEntry:
     """A line with the two statistics of the default columns."""
     stats = {"active_bytes.all.peak": active, "reserved_bytes.all.peak": reserved}
-    return LineEntry(code_id, line, device, hits, time, delta, stats, gaps)
+    return LineEntry(code_id, line, device, hits, time, delta, stats, approximations)
 
 
 SEED_ENTRIES = (
@@ -83,21 +90,25 @@ def seed_report(*notes: str) -> Report:
     return seed_records(*notes).display().report
 
 
-QR = Gap(GapKind.UNMODELLED, "linalg_qr", 2, KIB)
-CONVOLUTION = Gap(GapKind.UNCOUNTED, "convolution", 3, unknown="cuDNN workspaces")
-MEAN = Gap(GapKind.ESTIMATED, "mean", 1, 3 * MIB)
-ITEM = Gap(GapKind.ASSUMED, "Tensor.item", 2, assumption="0", place="sample.py:5")
+QR = Approximation(ApproximationKind.UNMODELLED, "linalg_qr", 2, KIB)
+CONVOLUTION = Approximation(
+    ApproximationKind.UNCOUNTED, "convolution", 3, unknown="cuDNN workspaces"
+)
+MEAN = Approximation(ApproximationKind.ESTIMATED, "mean", 1, 3 * MIB)
+ITEM = Approximation(
+    ApproximationKind.ASSUMED, "Tensor.item", 2, assumption="0", place="sample.py:5"
+)
 
 
 def marked_report(*notes: str) -> Report:
     """The report of the seed's sample, had a simulation not known all of three lines of it."""
     entries = (
         entry(1, 7, 0, 0),
-        entry(1, 8, 40 * KIB, delta=40 * KIB, gaps=(MEAN,)),
+        entry(1, 8, 40 * KIB, delta=40 * KIB, approximations=(MEAN,)),
         entry(1, 9, 80 * KIB, delta=40 * KIB),
-        entry(1, 10, 120 * KIB, gaps=(MEAN, QR, ITEM)),
+        entry(1, 10, 120 * KIB, approximations=(MEAN, QR, ITEM)),
         entry(2, 4, 80 * KIB),
-        entry(2, 5, 120 * KIB, gaps=(ITEM,)),
+        entry(2, 5, 120 * KIB, approximations=(ITEM,)),
     )
     return LineRecords(entries, {1: OUTER, 2: INNER}, notes).display().report
 

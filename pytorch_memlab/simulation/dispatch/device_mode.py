@@ -208,7 +208,7 @@ class PlacementMode(TorchDispatchMode):
                 f"{func} has no memory model: what its CUDA kernels take is not known; without "
                 "strict=True (--strict) only its outputs are counted, and the line is marked ?"
             )
-        self._machine.gaps[index].count_unmodelled(func, result)
+        self._machine.approximations[index].count_unmodelled(func, result)
 
     def _uncounted(self, func: Any, index: int, unknown: str) -> None:
         if self._machine.strict:
@@ -216,7 +216,7 @@ class PlacementMode(TorchDispatchMode):
                 f"{func} takes {unknown}, whose size is not known: the peak is a lower bound; "
                 "without strict=True (--strict) the rest is counted, and the line is marked ?"
             )
-        self._machine.gaps[index].count_uncounted(func, unknown)
+        self._machine.approximations[index].count_uncounted(func, unknown)
 
     def _estimated(self, func: Any, index: int, nbytes: int) -> None:
         if self._machine.strict == "estimates":
@@ -224,7 +224,7 @@ class PlacementMode(TorchDispatchMode):
                 f"{func} takes an estimated {nbytes} bytes of kernel memory, which no recording "
                 "confirms; strict=True (--strict) counts them, and the line is marked ~"
             )
-        self._machine.gaps[index].count_estimated(func, nbytes)
+        self._machine.approximations[index].count_estimated(func, nbytes)
 
     def _label_results(
         self, traits: Traits, index: int, args: tuple[Any, ...], result: Any

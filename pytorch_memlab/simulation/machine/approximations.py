@@ -32,7 +32,7 @@ class OpCount:
         return OpCount(self.calls + other.calls, self.nbytes + other.nbytes)
 
 
-class OpGaps:
+class OpApproximations:
     """Those that ran on one GPU, by their names with namespace and overload.
 
     Attributes:

@@ -15,7 +15,7 @@ from ...uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
 from ..dispatch.backward_streams import StreamChanges
 from ..ops.matmul.cublas import Workspaces
-from .approximations import OpCount, OpGaps
+from .approximations import OpApproximations, OpCount
 from .cuda_generator import SimulatedGenerator
 from .memory_overhead import TakenMemory
 from .runtime_settings import RuntimeSettings
@@ -112,7 +112,7 @@ class Machine:
         self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
         self.thread = ThreadState()
         self.workspaces = Workspaces()
-        self.gaps = [OpGaps() for _ in self._all_gpus]
+        self.approximations = [OpApproximations() for _ in self._all_gpus]
         self.strict: Strictness = False
         self.shapes = shapes
         self.waits_are_seen = False
@@ -144,8 +144,8 @@ class Machine:
         By their names with namespace and overload, over all GPUs.
         """
         total: dict[str, OpCount] = {}
-        for gaps in self.gaps:
-            for op, count in gaps.unmodelled.copy().items():
+        for approximations in self.approximations:
+            for op, count in approximations.unmodelled.copy().items():
                 total[op] = total.get(op, OpCount()) + count
         return total
 

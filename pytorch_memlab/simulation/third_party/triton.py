@@ -136,7 +136,7 @@ class _Launches:
                 "memory, of a size that only Triton's compiler knows; without strict=True "
                 "(--strict) it is not counted"
             )
-        machine.gaps[gpu.index].count_unmodelled(name, None)
+        machine.approximations[gpu.index].count_unmodelled(name, None)
 
 
 class _ThreadState(threading.local):

@@ -84,4 +84,4 @@ def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:
             "not modelled: pass enable_nested_tensor=False, or run without strict=True (--strict), "
             "which keeps the padding and counts it"
         )
-    machine.gaps[place].count_unmodelled(_NESTED, source)
+    machine.approximations[place].count_unmodelled(_NESTED, source)

@@ -7,7 +7,7 @@ import torch
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.records import Gap, GapKind
+from pytorch_memlab.records import Approximation, ApproximationKind
 from pytorch_memlab.simulation.dry_run.data_dependent_ops import INDEXING, RULES
 from pytorch_memlab.simulation.dry_run.data_dependent_reads import _READS, ValueRead
 from pytorch_memlab.simulation.dry_run.sparse_ops import SPARSE_RULES
@@ -69,16 +69,22 @@ assumed 0), Tensor.tolist at {script}:15 (once, assumed 0): a real run may branc
 
 
 def read(name, calls, assumption, filename, line):
-    return Gap(GapKind.ASSUMED, name, calls, 0, assumption, f"{filename}:{line}")
+    return Approximation(
+        ApproximationKind.ASSUMED, name, calls, 0, assumption, f"{filename}:{line}"
+    )
 
 
-def gaps_of(profiler, function):
+def approximations_of(profiler, function):
     """Lines of a function, counted from its ``def``, with the reads in them: name and number."""
     first = function.__code__.co_firstlineno
     [table] = profiler.display(function).report.tables
     return {
-        line - first: [(gap.name, gap.calls) for gap in gaps if gap.kind is GapKind.ASSUMED]
-        for line, gaps in table.gaps.items()
+        line - first: [
+            (approximation.name, approximation.calls)
+            for approximation in approximations
+            if approximation.kind is ApproximationKind.ASSUMED
+        ]
+        for line, approximations in table.approximations.items()
     }
 
 
@@ -101,7 +107,7 @@ def test_a_line_that_allocates_nothing_is_marked_too():
 
     with simulate("24GiB", compute=False), LineProfiler(work) as profiler:
         work()
-    assert gaps_of(profiler, work) == {2: [("Tensor.item", 1)], 4: [("Tensor.item", 1)]}
+    assert approximations_of(profiler, work) == {2: [("Tensor.item", 1)], 4: [("Tensor.item", 1)]}
 
 
 def test_a_line_has_the_reads_of_what_it_calls_with_their_places():
@@ -115,8 +121,8 @@ def test_a_line_has_the_reads_of_what_it_calls_with_their_places():
 
     with simulate("24GiB", compute=False) as machine, LineProfiler(work, inner) as profiler:
         work()
-    assert gaps_of(profiler, inner) == {1: [("Tensor.tolist", 2)]}
-    assert gaps_of(profiler, work) == {
+    assert approximations_of(profiler, inner) == {1: [("Tensor.tolist", 2)]}
+    assert approximations_of(profiler, work) == {
         2: [("Tensor.tolist", 1)],
         3: [("Tensor.tolist", 1), ("mask as an index", 1)],
     }
@@ -124,7 +130,7 @@ def test_a_line_has_the_reads_of_what_it_calls_with_their_places():
     places = {(read.filename, read.line): read.count for read in machine.values_read}
     assert places == {(__file__, line): 2, (__file__, line + 5): 1}
     [table] = profiler.display(work).report.tables
-    assert table.gaps[line + 5][0] == read("Tensor.tolist", 1, "0", __file__, line)
+    assert table.approximations[line + 5][0] == read("Tensor.tolist", 1, "0", __file__, line)
 
 
 def test_reads_before_the_gpu_is_used_are_at_their_lines():
@@ -141,8 +147,8 @@ def test_reads_before_the_gpu_is_used_are_at_their_lines():
     with simulate("24GiB", compute=False), LineProfiler(work, inner) as profiler:
         torch.zeros(5000).add(1).sum().item()
         work()
-    assert gaps_of(profiler, inner) == {1: [("Tensor.item", 1)]}
-    assert gaps_of(profiler, work) == {
+    assert approximations_of(profiler, inner) == {1: [("Tensor.item", 1)]}
+    assert approximations_of(profiler, work) == {
         2: [("Tensor.item", 1)],
         3: [("Tensor.item", 1)],
         4: [("Tensor.item", 1)],
@@ -156,7 +162,7 @@ def test_reads_without_any_use_of_a_gpu_are_marked():
     with simulate("24GiB", compute=False), LineProfiler(work) as profiler:
         work()
         report = profiler.display().report
-        assert gaps_of(profiler, work) == {1: [("Tensor.item", 1)]}
+        assert approximations_of(profiler, work) == {1: [("Tensor.item", 1)]}
     assert "Tensor.item at" in report.notes[-1]
 
 
@@ -170,7 +176,7 @@ def test_every_gpu_rests_on_a_read_and_the_summary_counts_it_once():
         work()
     report = profiler.display().report
     line = work.__code__.co_firstlineno + 3
-    assert [list(table.gaps) for table in report.tables] == [[line], [line]]
+    assert [list(table.approximations) for table in report.tables] == [[line], [line]]
     assert report.notes[-1] == (
         f"dry run: Tensor.item at {__file__}:{line} (once, assumed 0): a real run may branch "
         "differently"
@@ -185,7 +191,7 @@ def test_values_that_are_there_are_no_gap(compute):
 
     with simulate("24GiB", compute=compute), LineProfiler(work) as profiler:
         work()
-    assert not any(gaps_of(profiler, work).values())
+    assert not any(approximations_of(profiler, work).values())
     assert not any("dry run" in note for note in profiler.display().report.notes)
 
 

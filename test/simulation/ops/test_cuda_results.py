@@ -425,7 +425,7 @@ def test_cudnn_makes_the_gradient_with_the_loss(in_tensors, compute):
         result = loss(leaf)
         assert type(result.grad_fn).__name__[:-1] == "CudnnCtcLossBackward"
         result.sum().backward()
-        assert any("_cudnn_ctc_loss" in name for name, _ in machine.gaps[0].uncounted)
+        assert any("_cudnn_ctc_loss" in name for name, _ in machine.approximations[0].uncounted)
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
@@ -481,8 +481,12 @@ def test_an_op_of_a_library_is_named(name):
     torch.manual_seed(0)
     with simulate("1GiB") as machine:
         LIBRARIES[name](torch.randn(4, 4, device="cuda"))
-        gaps = machine.gaps[0]
-        ops = (*gaps.unmodelled, *gaps.estimated, *(op for op, _ in gaps.uncounted))
+        approximations = machine.approximations[0]
+        ops = (
+            *approximations.unmodelled,
+            *approximations.estimated,
+            *(op for op, _ in approximations.uncounted),
+        )
         assert name in {op.split(".")[1] for op in ops}
 
 
@@ -491,4 +495,4 @@ def test_an_op_that_writes_to_a_given_result_is_named_too():
         tensor = torch.eye(4, device="cuda")
         torch.linalg.inv(tensor, out=torch.empty_like(tensor))
         torch.add(tensor, 1, out=tensor)
-        assert set(machine.gaps[0].unmodelled) == {"aten.linalg_inv_ex.inverse"}
+        assert set(machine.approximations[0].unmodelled) == {"aten.linalg_inv_ex.inverse"}

@@ -558,11 +558,11 @@ def test_cudnns_own_workspace_is_named_as_unknown():
         forward_op, backward_op = (
             f"aten._scaled_dot_product_cudnn_attention{name}.default" for name in ("", "_backward")
         )
-        assert set(machine.gaps[0].uncounted) == {
+        assert set(machine.approximations[0].uncounted) == {
             (forward_op, "cuDNN workspaces"),
             (backward_op, "cuDNN workspaces"),
         }
-        assert set(machine.gaps[0].estimated) == {backward_op}
+        assert set(machine.approximations[0].estimated) == {backward_op}
         with torch.no_grad():
             forward = taken(lambda: F.scaled_dot_product_attention(*parts))
         assert forward == [8, 8, whole]

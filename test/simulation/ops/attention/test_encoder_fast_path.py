@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import UnmodelledOpError
-from pytorch_memlab.records import GapKind
+from pytorch_memlab.records import ApproximationKind
 from pytorch_memlab.simulation.ops.attention.backends import cudnn_version
 from pytorch_memlab.simulation.ops.attention.rules import RELEASE
 from pytorch_memlab.tensors.lines import recorded_lines
@@ -437,8 +437,12 @@ def test_the_line_that_runs_a_padded_encoder_is_marked():
     [table] = profiler.records().display(work).report.tables
     first = work.__code__.co_firstlineno
     unmodelled = {
-        line - first: [gap.name for gap in gaps if gap.kind is GapKind.UNMODELLED]
-        for line, gaps in table.gaps.items()
+        line - first: [
+            approximation.name
+            for approximation in approximations
+            if approximation.kind is ApproximationKind.UNMODELLED
+        ]
+        for line, approximations in table.approximations.items()
     }
     assert {line: names for line, names in unmodelled.items() if names} == {
         3: ["_nested_tensor_from_mask"]

@@ -129,7 +129,7 @@ def test_eager_backward_holds_seven_matrices_of_scores(compute):
 def test_compiled_attention_has_no_matrix_of_scores(compute):
     with simulate("24GiB", compute=compute) as machine:
         peaks = peaks_of(torch.compile(flex.flex_attention))
-        estimated = machine.gaps[0].estimated
+        estimated = machine.approximations[0].estimated
     mask = 4 * 512
     assert peaks.kept == HEADS + PER_ROW + mask
     examples = 5 * 512

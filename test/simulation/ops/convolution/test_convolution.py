@@ -177,9 +177,9 @@ def test_columns_of_one_sample_at_a_time():
 def test_cudnns_workspace_is_named_as_unknown():
     with simulate("1GiB") as machine:
         nn.Conv2d(8, 16, 3).cuda()(images((2, 8, 9, 9)))
-        gaps = machine.gaps[0]
-        assert gaps.uncounted["aten.convolution.default", "cuDNN workspaces"].calls == 1
-        assert gaps.estimated == {}
+        approximations = machine.approximations[0]
+        assert approximations.uncounted["aten.convolution.default", "cuDNN workspaces"].calls == 1
+        assert approximations.estimated == {}
 
 
 def program_of(name, layout=CONTIGUOUS, dtype=SINGLE, enabled=True, amp=False):

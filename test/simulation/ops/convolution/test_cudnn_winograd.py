@@ -54,8 +54,8 @@ def marks_of(work, gpu=GPU):
     """Ops that were estimates, and those that took memory of unknown size."""
     with simulate(gpu, compute=False) as machine:
         work()
-        gaps = machine.gaps[0]
-        return set(gaps.estimated), {op for op, _ in gaps.uncounted}
+        approximations = machine.approximations[0]
+        return set(approximations.estimated), {op for op, _ in approximations.uncounted}
 
 
 def convolve(size=(1, 4, 8, 8), weight=(8, 4, 3, 3), dtype=torch.float32, last=False, **options):

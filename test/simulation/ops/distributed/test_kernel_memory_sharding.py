@@ -120,6 +120,6 @@ def test_sharded_modules_name_no_op(compute):
     with simulate("a100", compute=compute) as machine:
         gather(randn(4), randn(2))
         assert machine.unmodelled == {}
-        estimated = machine.gaps[0].estimated
+        estimated = machine.approximations[0].estimated
         assert estimated["fsdp.split_with_sizes_copy.default"].nbytes == (4 * 2 + 1 + 2) * 8
         assert estimated["fsdp.chunk_cat.default"].nbytes == joined(2, 2)

@@ -191,7 +191,10 @@ def test_the_work_area_of_a_transform_is_named():
     with simulate("a100") as machine:
         torch.fft.rfft(randn(8))
         assert machine.unmodelled == {}
-        assert machine.gaps[0].uncounted["aten._fft_r2c.default", "cuFFT work areas"].calls == 1
+        assert (
+            machine.approximations[0].uncounted["aten._fft_r2c.default", "cuFFT work areas"].calls
+            == 1
+        )
 
 
 # Weight norm

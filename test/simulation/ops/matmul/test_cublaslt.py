@@ -125,7 +125,7 @@ def test_a_kept_one_is_made_once_for_each_thread_and_given_back_with_the_others(
             for _ in range(3):
                 layer(tensor)
         assert torch.cuda.memory_allocated() == before + CUBLAS + MIB
-        assert machine.gaps[0].estimated["aten.addmm.default"].nbytes == MIB
+        assert machine.approximations[0].estimated["aten.addmm.default"].nbytes == MIB
         torch._C._cuda_clearCublasWorkspaces()
         assert torch.cuda.memory_allocated() == before
 
@@ -138,5 +138,5 @@ def test_a_passing_one_sets_the_peak_and_is_an_estimate(monkeypatch):
         for _ in range(2):
             layer(tensor)
         assert machine.gpus[0].peak_share() == (torch.cuda.max_memory_allocated(), MIB)
-        count = machine.gaps[0].estimated["aten.addmm.default"]
+        count = machine.approximations[0].estimated["aten.addmm.default"]
         assert (count.calls, count.nbytes) == (2, 2 * MIB)

@@ -244,10 +244,10 @@ def test_a_sort_of_many_is_named(among, is_known):
     with simulate("a100") as machine:
         torch.isin(indices(100), indices(among))
         assert machine.unmodelled == {}
-        gaps = machine.gaps[0]
+        approximations = machine.approximations[0]
     op = "aten.isin.Tensor_Tensor"
-    assert (op in gaps.estimated) == is_known
-    assert ((op, "memory of sorts of distinct elements") in gaps.uncounted) != is_known
+    assert (op in approximations.estimated) == is_known
+    assert ((op, "memory of sorts of distinct elements") in approximations.uncounted) != is_known
 
 
 @both

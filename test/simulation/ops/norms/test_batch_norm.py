@@ -152,9 +152,11 @@ def test_statistics_of_channels_that_lie_last_are_staged():
 def test_cudnns_workspace_is_named_as_unknown():
     with simulate("1GiB") as machine:
         nn.BatchNorm2d(8).cuda()(torch.randn(IMAGES, device="cuda"))
-        gaps = machine.gaps[0]
-        assert gaps.uncounted["aten.cudnn_batch_norm.default", "cuDNN workspaces"].calls == 1
-        assert gaps.estimated == {}
+        approximations = machine.approximations[0]
+        assert (
+            approximations.uncounted["aten.cudnn_batch_norm.default", "cuDNN workspaces"].calls == 1
+        )
+        assert approximations.estimated == {}
 
 
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])

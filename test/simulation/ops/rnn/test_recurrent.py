@@ -177,7 +177,7 @@ def test_what_a_training_forward_keeps():
         reserve = steps * batch * units * (2 * 5 + 1) * 4
         zeros = 2 * 2 * batch * units * 4
         assert taken == output.nbytes + hidden.nbytes + cell.nbytes + zeros + reserve
-        found = machine.gaps[0].estimated["aten._cudnn_rnn.default"]
+        found = machine.approximations[0].estimated["aten._cudnn_rnn.default"]
         matrices = 2 * 2 * 4 * units * units
         assert (found.calls, found.nbytes) == (1, matrices * 4)
 

@@ -1,0 +1,192 @@
+"""Marks and notes for what a simulation did not know, shared by all renderers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from pytorch_memlab._common.prose_size import prose_size
+from pytorch_memlab.records import (
+    Approximation,
+    ApproximationKind,
+    FunctionTable,
+    PeakShare,
+    merge_approximations,
+)
+
+_NAMED_IN_LINE = 3
+_NAMED_IN_ALL = 5
+_LINES_WITH_NOTES = 10
+
+_HEADS = {
+    ApproximationKind.UNMODELLED: "not modelled",
+    ApproximationKind.UNCOUNTED: "not counted",
+    ApproximationKind.ESTIMATED: "estimated",
+    ApproximationKind.ASSUMED: "dry run",
+}
+_TAILS = {
+    ApproximationKind.UNMODELLED: "only outputs are counted, so the true peak may be higher",
+    ApproximationKind.UNCOUNTED: "the true peak may be higher",
+    ApproximationKind.ESTIMATED: "the true peak may differ",
+    ApproximationKind.ASSUMED: "a real run may branch differently",
+}
+
+
+def mark(approximations: Sequence[Approximation]) -> str:
+    """The mark after the number of a line.
+
+    >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
+    '~'
+    """
+    if not approximations:
+        return ""
+    return (
+        "~"
+        if all(
+            approximation.kind is ApproximationKind.ESTIMATED for approximation in approximations
+        )
+        else "?"
+    )
+
+
+def line_mark(table: FunctionTable, line: int) -> str:
+    """The sign behind the number of a line of a table."""
+    return "!" if line in table.failed else mark(table.approximations.get(line, ()))
+
+
+def line_notes(approximations: Sequence[Approximation]) -> list[str]:
+    """Notes on one line, a sentence for each kind of approximation."""
+    anywhere = merge_approximations(
+        replace(approximation, place="") for approximation in approximations
+    )
+    return [
+        f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
+        + (f": {_TAILS[kind]}" if kind is ApproximationKind.ASSUMED else "")
+        for kind, found in _by_kind(anywhere)
+    ]
+
+
+def table_notes(table: FunctionTable) -> list[str]:
+    """Notes below a table: a few of its marked lines, estimates only where there is room."""
+    lines = sorted(
+        table.approximations, key=lambda line: (mark(table.approximations[line]) == "~", line)
+    )
+    notes = [
+        f"line {line}: {note}"
+        for line in sorted(lines[:_LINES_WITH_NOTES])
+        for note in line_notes(table.approximations[line])
+    ]
+    others = len(lines) - _LINES_WITH_NOTES
+    if others > 0:
+        notes.append(f"and {others} more line{'s' * (others > 1)} marked above")
+    return notes
+
+
+def summary(approximations: Iterable[Approximation]) -> list[str]:
+    """Notes below all tables, a sentence for each kind of approximation."""
+    return [
+        f"{_HEADS[kind]}: {_named(found, _NAMED_IN_ALL)}: {_TAILS[kind]}"
+        for kind, found in _by_kind(approximations)
+    ]
+
+
+def own_notes(notes: Iterable[str], found: Iterable[Approximation]) -> tuple[str, ...]:
+    """The notes without the summaries of approximations that are in other lines only."""
+    kinds = {approximation.kind for approximation in found}
+    others = tuple(f"{head}: " for kind, head in _HEADS.items() if kind not in kinds)
+    return tuple(note for note in notes if not note.startswith(others))
+
+
+def share(peak: PeakShare) -> str | None:
+    """The share of a GPU's peak that is exact, in a sentence.
+
+    >>> mean = Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)
+    >>> share(PeakShare("cuda:0", 1000, 13, (mean,)))
+    'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
+    """
+    kinds = {approximation.kind for approximation in peak.approximations}
+    if not peak.active or kinds <= {ApproximationKind.ASSUMED}:
+        return None
+    # Rounded down: what is not all exact is never 100 %.
+    exact = (peak.active - peak.estimated) * 1000 // peak.active
+    parts = [f"{_percent(exact)} of the peak of {prose_size(peak.active)} is exact"]
+    if peak.estimated:
+        parts.append(f"{_percent(1000 - exact)} ({prose_size(peak.estimated)}) estimated")
+    uncounted = _uncounted(peak.approximations)
+    if uncounted:
+        parts.append(f"{uncounted} not counted")
+    if ApproximationKind.ASSUMED in kinds:
+        parts.append("if the assumed values hold")
+    return f"{peak.device}: {', '.join(parts)}"
+
+
+def _percent(thousandths: int) -> str:
+    return "100 %" if thousandths == 1000 else f"{thousandths / 10:.1f} %"
+
+
+def _uncounted(approximations: Iterable[Approximation]) -> str:
+    """Memory that is not counted: kinds of memory, then ops whose results alone are counted."""
+    found = dict(_by_kind(approximations))
+    kinds = dict.fromkeys(
+        approximation.unknown for approximation in found.get(ApproximationKind.UNCOUNTED, ())
+    )
+    ops = dict.fromkeys(
+        approximation.name for approximation in found.get(ApproximationKind.UNMODELLED, ())
+    )
+    parts = [_enumerated([*kinds], "kinds of memory")] if kinds else []
+    if ops:
+        parts.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
+    return ", ".join(parts)
+
+
+def _enumerated(names: Sequence[str], noun: str) -> str:
+    """A few names.
+
+    >>> _enumerated(["mv", "mm", "bmm", "dot", "lu"], "ops")
+    'mv, mm, bmm and 2 more ops'
+    """
+    others = len(names) - _NAMED_IN_LINE
+    if others > 0:
+        names = [*names[:_NAMED_IN_LINE], f"{others} more {noun}"]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _by_kind(
+    approximations: Iterable[Approximation],
+) -> list[tuple[ApproximationKind, list[Approximation]]]:
+    """The approximations of each kind that there is, the largest first."""
+    ordered = sorted(
+        approximations,
+        key=lambda approximation: (
+            -approximation.nbytes,
+            -approximation.calls,
+            approximation.name,
+            approximation.place,
+        ),
+    )
+    kinds = [
+        (kind, [approximation for approximation in ordered if approximation.kind is kind])
+        for kind in ApproximationKind
+    ]
+    return [(kind, found) for kind, found in kinds if found]
+
+
+def _named(approximations: Sequence[Approximation], most: int) -> str:
+    named = ", ".join(map(_name, approximations[:most]))
+    return named + (f" and {len(approximations) - most} more" if len(approximations) > most else "")
+
+
+def _name(approximation: Approximation) -> str:
+    calls, size = (
+        f"{approximation.calls} call{'s' * (approximation.calls != 1)}",
+        prose_size(approximation.nbytes),
+    )
+    if approximation.kind is ApproximationKind.UNMODELLED:
+        return f"{approximation.name} ({calls}, {size} of outputs)"
+    if approximation.kind is ApproximationKind.UNCOUNTED:
+        return f"{approximation.unknown} of {approximation.name} ({calls})"
+    if approximation.kind is ApproximationKind.ESTIMATED:
+        return f"{approximation.name} ({calls}, {size} of kernel memory)"
+    place = f" at {approximation.place}" if approximation.place else ""
+    times = "once" if approximation.calls == 1 else f"{approximation.calls} times"
+    return f"{approximation.name}{place} ({times}, assumed {approximation.assumption})"
