@@ -7,7 +7,7 @@ import re
 import symtable
 from typing import TYPE_CHECKING
 
-from .mlrun import split_statement
+from .mlrun_options import split_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,9 +42,7 @@ def body_of(source: str) -> str:
 def _statement_of(magic: re.Match[str]) -> str:
     indent, name, rest = magic.groups()
     if name == "mlrun":
-        from .magics import MemlabMagics
-
-        _, rest = split_statement(rest, MemlabMagics.mlrun.parser)
+        _, rest = split_statement(rest)
     return f"{indent}{rest or 'pass'}"
 
 

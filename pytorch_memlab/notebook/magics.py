@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,13 +28,13 @@ from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
-from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
 from ..line_profiler.line_records import RecordsDisplay
 from ..render import report_page, saved_profile, text
 from ..render.to_file import file_writer
 from ..simulation.machine import active
 from .memory_usage import start_watching_memory, stop_watching_memory
-from .mlrun import CellRun, CellSyntaxError, split_statement, words_of
+from .mlrun import CellRun, CellSyntaxError
+from .mlrun_options import OPTIONS, chosen_columns, split_statement, words_of
 from .simulate_magic import end_simulation, simulate_by_words
 
 if TYPE_CHECKING:
@@ -47,81 +46,18 @@ if TYPE_CHECKING:
     """Writes what a cell has to show, with the columns that are named."""
 
 
+def _with_mlrun_options(magic: Any) -> Any:
+    """Give a magic the parser and the help of ``%mlrun``."""
+    for option in reversed(OPTIONS):
+        magic = argument(*option.names, **option.settings)(magic)
+    return magic_arguments()(magic)
+
+
 @magics_class
 class MemlabMagics(Magics):
     """Line and cell magics."""
 
-    @magic_arguments()
-    @argument(
-        "-f",
-        "--function",
-        metavar="FUNC",
-        action="append",
-        default=[],
-        help="Profile this function, method or class, of the cell itself or known by then;"
-        " repeatable. Without it: all functions that the cell defines, or its top level.",
-    )
-    @argument(
-        "-c",
-        "--column",
-        metavar="NAME,...",
-        action="append",
-        default=[],
-        help="Show this column beside the default ones, as in version 0.3: peak, reserved, current,"
-        " delta, hits, time, or any field of torch.cuda.memory_stats(); repeatable.",
-    )
-    @argument(
-        "--columns",
-        metavar="LIST",
-        action="append",
-        default=[],
-        help="Show these columns instead of the default ones, as pytorch-memlab run -c does.",
-    )
-    @argument(
-        "-D",
-        "--no-default-columns",
-        "--no_default_columns",
-        action="store_true",
-        help=f"Leave out the default columns, {', '.join(DEFAULT_COLUMNS)}.",
-    )
-    @argument(
-        "-r",
-        "--return-profiler",
-        action="store_true",
-        help="Return the LineProfiler, and show nothing.",
-    )
-    @argument(
-        "-g",
-        "--gpu",
-        "--device",
-        metavar="ID",
-        help="Measure this device alone, such as 1 or cuda:1. Without it: every one in use.",
-    )
-    @argument("-q", "--quiet", action="store_true", help="Show nothing.")
-    @argument(
-        "-T",
-        "--output",
-        "--dump-profile",
-        dest="output",
-        metavar="FILE",
-        help="Write the tables to a file: a page if its name ends in .html, data if in .json,"
-        " else text.",
-    )
-    @argument(
-        "--simulate",
-        metavar="NAME|SIZE",
-        help="Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"
-        " such as 24GiB. %%simulate does so for many cells.",
-    )
-    @argument(
-        "--num-gpus",
-        "--count",
-        type=int,
-        default=1,
-        metavar="N",
-        help="Number of GPUs to simulate.",
-    )
-    @argument("-h", "--help", action="store_true", help="Show this, and run nothing.")
+    @_with_mlrun_options
     @no_var_expand  # braces and dollars in a statement are the statement's
     @needs_local_scope
     @line_cell_magic
@@ -133,7 +69,7 @@ class MemlabMagics(Magics):
         %%mlrun [options]
         """
         __tracebackhide__ = True
-        options, statement = split_statement(line, self.mlrun.parser)
+        options, statement = split_statement(line)
         words = words_of(options, lambda word: self._expanded(word, local_ns))
         args = self.mlrun.parser.parse_args(words)
         if args.help:
@@ -193,7 +129,7 @@ class MemlabMagics(Magics):
 
     def _mlrun(self, args: Namespace, source: str, is_line: bool, local_ns: Any) -> Any:
         __tracebackhide__ = True
-        columns = _columns(args)
+        columns = chosen_columns(args)
         if is_switched_off():
             args.quiet, args.output, args.simulate = True, None, None
         path = args.output
@@ -264,15 +200,6 @@ def _checked_device(device: str | None) -> str | None:
     except UnknownGPUError:
         return device
     raise UsageError(f"-g takes a device such as 1 or cuda:1; --simulate {device} simulates one")
-
-
-def _columns(args: Namespace) -> tuple[str, ...]:
-    given = args.columns + args.column
-    asked = [name for names in given for name in re.split(r"\s*,\s*", names)]
-    if args.no_default_columns and not asked:
-        raise UsageError("-D leaves out the default columns: name others with -c")
-    defaults = () if args.no_default_columns or args.columns else DEFAULT_COLUMNS
-    return checked_columns((*defaults, *asked))
 
 
 def _is_page(path: str) -> bool:

@@ -1,29 +1,37 @@
-"""What ``%mlrun`` does: run source in the shell's namespace, with functions of it profiled."""
+"""Runs source in the shell's namespace for ``%mlrun``, and profiles functions of it.
+
+See Note [Names of functions that do not exist yet].
+
+Note [Names that a statement brings]
+
+``-f`` may name what neither the source defines nor the namespace has, such as ``work`` for
+``from package import work`` in the cell. It may exist after any statement of the cell, and its
+lines are to be measured from its first call on. So the cell then runs statement by statement, and
+after each the names that are still open are looked up. Otherwise the cell is one piece of code, as
+IPython has it.
+"""
 
 from __future__ import annotations
 import __future__
 
 import ast
-import difflib
 import inspect
-import re
 import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ..errors import MemlabError, UsageError
-from ..line_profiler.definitions import definitions, lines_of
 from ..line_profiler.line_profiler import LineProfiler
 from ..line_profiler.line_records import RecordsDisplay
 from ..line_profiler.recorded import with_run_peaks
+from ..line_profiler.source_functions import SourceFunctions, nearest
 from ..profiles.verdict import verdicts
 from ..render.verdict import sentences
 from ..scopes import RunPeaks
 from .shell import last_cell_number
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
     from types import CodeType
 
     from IPython.core.interactiveshell import InteractiveShell
@@ -31,13 +39,10 @@ if TYPE_CHECKING:
     from ..profiles.recorded import RecordedProfile
     from ..records import Report
 
-_WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
-_QUOTED = re.compile(r"""(["'])(.*?)\1""")
-
 _FUTURE = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
 
 _CELL = "<cell>"
-"""What the top level of a cell is called in reports."""
+"""The name of a cell's code outside functions, in reports."""
 
 
 class CellSyntaxError(MemlabError):
@@ -58,50 +63,6 @@ class CellSyntaxError(MemlabError):
         printer: Any = self._shell.SyntaxTB
         lines: list[str] = printer.structured_traceback(SyntaxError, self.__cause__, [])
         return lines
-
-
-def split_statement(line: str, parser: argparse.ArgumentParser) -> tuple[str, str]:
-    """Where a magic's options end and its statement begins.
-
-    Args:
-        line: behind the magic's name.
-        parser: of the options.
-
-    Returns:
-        the options, and the statement as it was written, quotes and minus signs included.
-    """
-    with_value = {
-        name for action in parser._actions if action.nargs is None for name in action.option_strings
-    }
-    rest = line.lstrip()
-    expects_value = False
-    while rest and (expects_value or (rest.startswith("-") and _first_word(rest) != "-")):
-        word = _first_word(rest)
-        rest = rest[len(word) :].lstrip()
-        if word == "--" and not expects_value:
-            return line[: len(line) - len(rest)].rstrip().removesuffix("--"), rest
-        expects_value = not expects_value and word in with_value
-    return line[: len(line) - len(rest)], rest
-
-
-def words_of(options: str, expand: Callable[[str], str] = str) -> list[str]:
-    """Options as a list of words, quotes taken off.
-
-    Args:
-        options: as ``split_statement`` found them.
-        expand: what becomes of a word before its quotes are taken off.
-
-    Returns:
-        the words.
-
-    >>> words_of("-q -T 'my table.html' --gpu=h100")
-    ['-q', '-T', 'my table.html', '--gpu=h100']
-    """
-    return [_QUOTED.sub(r"\2", expand(word)) for word in _WORD.findall(options)]
-
-
-def _first_word(text: str) -> str:
-    return _WORD.findall(text)[0]  # type: ignore[no-any-return]
 
 
 def _compiled(source: str | ast.Module, name: str, cells: int) -> CodeType:
@@ -168,16 +129,21 @@ class CellRun:
         except SyntaxError as error:
             raise CellSyntaxError(shell, error) from error
         namespace = shell.user_ns if local_ns is None else local_ns
-        self._register_own(whole, text)
-        self._register_named(namespace)
-        # A name that means nothing yet may mean something after any statement.
+        own = SourceFunctions(whole, text, _CELL)
+        self._own = own.names
+        self._found = {asked for asked in self._asked if own.named(asked)}
+        known = self._objects(namespace)
+        # See Note [Names that a statement brings].
         parts = [whole] if not self._missing() else self._statements(text, name)
+        for part in parts:
+            self._add_own(SourceFunctions(part, text, _CELL))
+        self._add(known)
         self._peaks.begin()
         try:
             with self.profiler:
                 for part in parts:
                     exec(part, shell.user_global_ns, namespace)  # noqa: S102 - what a magic is for
-                    self._register_named(namespace)
+                    self._add(self._objects(namespace))
         except BaseException as error:
             self._exception = traceback.format_exception_only(error)[-1].splitlines()[0]
             raise
@@ -216,38 +182,36 @@ class CellRun:
 
     def _statements(self, text: str, name: str) -> list[CodeType]:
         tree = ast.parse(text, name)
-        parts = [
+        return [
             _compiled(ast.Module([statement], tree.type_ignores), name, self._shell.compile.flags)
             for statement in tree.body
         ]
-        for part in parts:
-            self._register_own(part, text)
-        return parts
 
-    def _register_own(self, code: CodeType, text: str) -> None:
-        """Profile functions that the source defines, before it runs."""
-        found = definitions(code)
-        if not self._asked and not found:
-            self.profiler.add_code(code, _CELL, text.splitlines())
-        for one in found:
-            name = one.qual_name.replace(".<locals>", "")
-            asked = {name, name.rpartition(".")[0]} & set(self._asked)
-            if asked or not self._asked:
-                self.profiler.add_code(one.code, one.qual_name, lines_of(one.code, text))
-            self._own.append(name)
-            self._found |= asked
+    def _add_own(self, source: SourceFunctions) -> None:
+        """Profile functions that the source will define."""
+        named = {id(one.code) for asked in self._asked for one in source.named(asked)}
+        chosen = [one for one in source.defined if not self._asked or id(one.code) in named]
+        if not self._asked and not chosen:
+            chosen = [source.top_level]
+        for one in chosen:
+            source.add_to(self.profiler, one)
 
-    def _register_named(self, namespace: dict[str, Any]) -> None:
-        """Profile what has a name by now."""
+    def _objects(self, namespace: dict[str, Any]) -> list[object]:
+        """The objects that names mean by now, of those not found before."""
+        objects = []
         for name in self._missing():
             try:
-                target = eval(name, self._shell.user_global_ns, namespace)  # noqa: S307
+                objects.append(eval(name, self._shell.user_global_ns, namespace))  # noqa: S307
             except (NameError, AttributeError):
                 continue
             except SyntaxError:
                 raise UsageError(f"-f takes the name of a function, not {name!r}") from None
-            self.profiler.add_function(target)
             self._found.add(name)
+        return objects
+
+    def _add(self, objects: list[object]) -> None:
+        for one in objects:
+            self.profiler.add_function(one)
 
     def _missing(self) -> list[str]:
         return [name for name in self._asked if name not in self._found]
@@ -259,6 +223,6 @@ class CellRun:
             for name, value in self._shell.user_ns.items()
             if inspect.isfunction(value) and value.__module__ == "__main__"
         ]
-        near = difflib.get_close_matches(missing[0], known, n=4) or known[:4]
-        hint = f": there is {', '.join(dict.fromkeys(near))}" if near else ""
+        near = list(dict.fromkeys(nearest(missing[0], known)))
+        hint = f": there is {', '.join(near)}" if near else ""
         return f"no function {', '.join(missing)} to profile{hint}"

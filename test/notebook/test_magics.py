@@ -11,7 +11,7 @@ from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler
 from pytorch_memlab.notebook.magics import MemlabMagics, end_everything
-from pytorch_memlab.notebook.mlrun import split_statement
+from pytorch_memlab.notebook.mlrun_options import split_statement
 
 SEED_CELL = """%%mlrun -f func {options}
 import torch
@@ -336,6 +336,23 @@ def test_a_file_that_cannot_be_written_in_the_end_costs_no_numbers(run, magics, 
     assert f"cannot write {path}: No such file or directory" in told(capsys)
 
 
+def test_own_functions_beside_a_name_that_a_statement_brings_are_there_once(run, magics, tmp_path):
+    (tmp_path / "brought_too.py").write_text("def work(t):\n    return t + 1\n")
+    cell = (
+        "%%mlrun -f work -f late -f own\n"
+        "def own(): return torch.ones(1).cuda()\ndef late(): return own()\n"
+        "from brought_too import work\nwork(late())"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        run("%simulate 24GiB")
+        report = run(cell).result.report
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert [table.function.qual_name for table in report.tables] == ["own", "late", "work"]
+    assert not any("did not run" in note for note in report.notes)
+
+
 def test_a_comment_behind_a_magic_is_one(run, magics, capsys):
     run("%simulate 'a100'  # on a laptop; %simulate off ends it")
     run("%imu_start  # from here on")
@@ -485,7 +502,7 @@ def test_help_names_every_option(run, magics, capsys):
     ],
 )
 def test_options_end_where_the_statement_begins(line, options, statement):
-    assert split_statement(line, MemlabMagics.mlrun.parser) == (options, statement)
+    assert split_statement(line) == (options, statement)
 
 
 def test_the_magics_need_no_more_than_the_extension_loaded():

@@ -23,6 +23,7 @@ from pytorch_memlab.errors import NotAFunctionError
 from pytorch_memlab.line_profiler.definitions import definitions, lines_of
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.registration import RegisteredFunction, resolve
+from pytorch_memlab.line_profiler.source_functions import typed_name
 
 
 @dataclass
@@ -51,11 +52,6 @@ class ModuleGlob:
         return fnmatchcase(module, self.modules) and fnmatchcase(function, self.functions)
 
 
-def plain(qual_name: str) -> str:
-    """A qualified name as users write it: a function in a function has no ``<locals>``."""
-    return qual_name.replace(".<locals>", "")
-
-
 def functions_of_module(module: object, pattern: str) -> list[RegisteredFunction]:
     """The functions of a module that is imported.
 
@@ -70,7 +66,7 @@ def functions_of_module(module: object, pattern: str) -> list[RegisteredFunction
         if isinstance(member, (type, FunctionType)) and member.__module__ == names["__name__"]:
             with suppress(NotAFunctionError):
                 found.update((id(one.code), one) for one in resolve(member))
-    return [one for one in found.values() if fnmatchcase(plain(one.qual_name), pattern)]
+    return [one for one in found.values() if fnmatchcase(typed_name(one.qual_name), pattern)]
 
 
 class ImportedFunctions:
@@ -121,7 +117,7 @@ class ImportedFunctions:
             if not fnmatchcase(module, glob.modules):
                 continue
             for found in definitions(code):
-                if glob.matches(module, plain(found.qual_name)):
+                if glob.matches(module, typed_name(found.qual_name)):
                     source = source or loader.get_source(module) or ""
                     lines = lines_of(found.code, source)
                     self._profiler.add_code(found.code, found.qual_name, lines)

@@ -18,13 +18,7 @@ from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.run.module_globs import ImportedFunctions
 from pytorch_memlab.cli.run.progress import progress_shown
 from pytorch_memlab.cli.run.steps import Steps
-from pytorch_memlab.cli.run.targets import (
-    TOP_LEVEL,
-    all_functions,
-    lines_of_functions,
-    named_functions,
-    source_lines,
-)
+from pytorch_memlab.cli.run.targets import functions_of, named_functions
 from pytorch_memlab.devices import simulated_machine
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
 from pytorch_memlab.line_profiler.definitions import Definition
@@ -115,16 +109,14 @@ class Profile:
         self._error: BaseException | None = None
         self._program_showed_tables = False
         self._are_named = bool(names)
-        named = named_functions(program, names)
+        source = functions_of(program)
+        named = named_functions(program, source, names)
         self._globs = named.globs
         self._imported = ImportedFunctions(named.globs, self._profiler)
         self._named = [getattr(target, "qual_name", target) for target in named.exact]
-        chosen = named.functions if names else all_functions(program)
-        for target in chosen:
+        for target in named.functions if names else [*source.defined, source.top_level]:
             if isinstance(target, Definition):
-                source = source_lines(program, target.code)
-                folded = lines_of_functions(program) if target.qual_name == TOP_LEVEL else ()
-                self._profiler.add_code(target.code, target.qual_name, source, folded)
+                source.add_to(self._profiler, target)
             else:
                 self._profiler.add_function(target)
 

@@ -1,0 +1,99 @@
+"""Functions that a user names, in source that has not run yet.
+
+Note [Names of functions that do not exist yet]
+
+The functions of a script or a cell do not exist before it runs; their code objects do, as constants
+of the code that will define them. ``pytorch-memlab run -f`` and ``%mlrun -f`` find them here under
+the names that people type: ``train``, ``Net.forward``, ``Net`` for all methods of a class, and
+``outer.inner`` for a function in a function, whose ``__qualname__`` is ``outer.<locals>.inner``.
+Names of other modules and of a notebook's variables are found by their callers.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Collection, Sequence
+from types import CodeType
+from typing import TYPE_CHECKING
+
+from .definitions import Definition, definitions, lines_of
+
+if TYPE_CHECKING:
+    from .line_profiler import LineProfiler
+
+
+def typed_name(qual_name: str) -> str:
+    """A qualified name as people type it.
+
+    >>> typed_name("outer.<locals>.inner")
+    'outer.inner'
+    """
+    return qual_name.replace(".<locals>", "")
+
+
+def nearest(name: str, known: Sequence[str]) -> list[str]:
+    """At most four names that may have been meant: similar ones, or else the first."""
+    return difflib.get_close_matches(name, known, n=4) or list(known[:4])
+
+
+class SourceFunctions:
+    """The functions that source will define.
+
+    Args:
+        code: of the source, compiled.
+        text: the source; None where there is none.
+        top_level: the name of the code outside functions, such as ``<module>``.
+        modules: names of the source's module; with a dot or a colon they may stand before a name.
+    """
+
+    def __init__(
+        self, code: CodeType, text: str | None, top_level: str, modules: Collection[str] = ()
+    ) -> None:
+        self._text = text
+        self._modules = modules
+        self.defined = definitions(code)
+        """All functions, in the order of the source."""
+        self.top_level = Definition(top_level, code)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all functions as people type them."""
+        return [typed_name(one.qual_name) for one in self.defined]
+
+    def named(self, name: str) -> list[Definition]:
+        """The function of a name, or else the methods of the class of this name."""
+        names = {name} | {
+            name[len(module) + 1 :]
+            for module in self._modules
+            if name.startswith((f"{module}.", f"{module}:"))
+        }
+        by_name = list(zip(self.names, self.defined, strict=True))
+        return [one for typed, one in by_name if typed in names] or [
+            one for typed, one in by_name if typed.rpartition(".")[0] in names
+        ]
+
+    def methods_named(self, name: str) -> list[Definition]:
+        """The functions of a name in any class or function."""
+        return [one for one in self.defined if typed_name(one.qual_name).endswith(f".{name}")]
+
+    def add_to(self, profiler: LineProfiler, definition: Definition) -> None:
+        """Profile a function of the source, or the code outside functions."""
+        name, code = definition.qual_name, definition.code
+        if self._text is None:
+            profiler.add_code(code, name)
+        elif definition is self.top_level:
+            profiler.add_code(code, name, self._text.splitlines(), _bodies(self._text))
+        else:
+            profiler.add_code(code, name, lines_of(code, self._text))
+
+
+def _bodies(text: str) -> list[tuple[int, int]]:
+    """First and last line of the body of each function: the code outside does not run them."""
+    return [
+        (node.body[0].lineno, node.end_lineno)
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.end_lineno is not None
+        and node.body[0].lineno > node.lineno
+    ]
