@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from ._common.quoted import quoted
+from ._common.wrapping import decorated
 from .devices.driver_memory import current_gpu
 from .errors import UsageError
 from .gpu_mem import b2mb
 from .scopes import PeakScope
-from .wrapping import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable

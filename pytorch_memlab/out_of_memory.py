@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .wrapping import decorated
+from ._common.wrapping import decorated
 
 if TYPE_CHECKING:
     from types import CodeType

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..uninterrupted import uninterrupted
+from .._common.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from .progress import Progress

@@ -10,10 +10,10 @@ import torch
 
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
+from .._common.uninterrupted import uninterrupted
 from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage
-from ..uninterrupted import uninterrupted
 from .lending import give_cache_back, lend, refuse_traced_code, warn_of_what_stays
 from .restoring import bring_back, bring_elsewhere
 

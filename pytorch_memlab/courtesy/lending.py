@@ -9,11 +9,11 @@ from collections import deque
 import torch
 
 from .._common.prose_size import prose_size
+from .._common.uninterrupted import uninterrupted
 from ..devices.driver_memory import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.live_objects import instances_of
 from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
-from ..uninterrupted import uninterrupted
 from .copies import Copies
 from .host_blocks import host_storages
 from .progress import progress_bar

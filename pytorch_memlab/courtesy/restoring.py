@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 
 from .._common.prose_size import prose_size
+from .._common.uninterrupted import uninterrupted
 from ..errors import MemlabError
 from ..tensors.moves import MovedStorage, bases_of, movable_views, point, room, views_in_host_memory
-from ..uninterrupted import uninterrupted
 from .copies import Copies
 from .progress import progress_bar
 

@@ -10,9 +10,9 @@ import psutil
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
+from .._common.storages import StorageTable, storages_of
 from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
-from ..storages import StorageTable, storages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 import torch
 
 from .._common.garbage_collection import no_garbage_collection
+from .._common.storages import storages_of
 from ..devices.allocations import address_finder
-from ..storages import storages_of
 from ..tensors.live_objects import gradient_of, live_objects
 from ..tensors.memory import Piece, pieces_of
 from ..tensors.optimizers import states_of, tensors_in

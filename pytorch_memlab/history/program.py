@@ -15,7 +15,7 @@ from torch.optim.optimizer import (
 
 from .._common.call_stacks import CallStacks
 from .._common.forward_ops import ForwardOps
-from ..uninterrupted import uninterrupted
+from .._common.uninterrupted import uninterrupted
 from .block_categories import Note, mark, mark_module, mark_parameters, mark_state
 from .category import Category
 from .live_blocks import ProgramState

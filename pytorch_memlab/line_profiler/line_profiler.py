@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
+from .._common.uninterrupted import uninterrupted
+from .._common.wrapping import within
 from ..devices import find_devices, get_device
 from ..errors import HistoryError, UsageError
 from ..out_of_memory import failure_in, uncaught
 from ..records import FunctionInfo
 from ..render import approximations
-from ..uninterrupted import uninterrupted
-from ..wrapping import within
 from .columns import DEFAULT_COLUMNS
 from .function_versions import FunctionVersions
 from .intervals import FunctionIntervals, Measured

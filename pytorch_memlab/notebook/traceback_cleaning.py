@@ -10,7 +10,7 @@ import warnings
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from ..wrapping import decorated
+from .._common.wrapping import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING
 
 from .._common.cell_names import cell_name
-from ..program_lines import is_of_program
+from .._common.program_lines import is_of_program
 
 if TYPE_CHECKING:
     from traceback import FrameSummary

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from ..program_lines import folder_names
+from .._common.program_lines import folder_names
 
 Roots = Iterable[tuple[str, object]]
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.overrides import TorchFunctionMode
 
-from ..program_lines import current_line, is_of_program
+from .._common.program_lines import current_line, is_of_program
 from .saved import grad_fn
 
 _KEY = "pytorch_memlab.line"

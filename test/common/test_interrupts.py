@@ -25,10 +25,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab._common.storages import StorageTable
+from pytorch_memlab._common.uninterrupted import uninterrupted
 from pytorch_memlab.devices import get_device, simulated_machine
 from pytorch_memlab.scopes import ledger_of
-from pytorch_memlab.storages import StorageTable
-from pytorch_memlab.uninterrupted import uninterrupted
 
 PACKAGE = str(Path(pytorch_memlab.__file__).parent)
 

@@ -7,8 +7,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from pytorch_memlab._common.wrapping import decorated
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.wrapping import decorated
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-import pytorch_memlab.uninterrupted as module
+import pytorch_memlab._common.uninterrupted as module
+from pytorch_memlab._common.uninterrupted import uninterrupted
 from pytorch_memlab.courtesy import Courtesy, host_blocks, host_memory, progress
 from pytorch_memlab.courtesy.host_blocks import ALIGNMENT, LARGEST, lay_out
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.uninterrupted import uninterrupted
 
 
 @given(st.lists(st.integers(1, 2**33), max_size=40))

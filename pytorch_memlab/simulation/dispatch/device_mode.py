@@ -11,13 +11,13 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..._common.storages import storages_of
 from ...errors import (
     EstimatedMemoryError,
     HostMemoryError,
     UnmodelledOpError,
     UnsupportedCUDACallError,
 )
-from ...storages import storages_of
 from ..machine.machine import HOST
 from ..ops.library_ops import refuse_to_compute
 from ..ops.memory_model import Basis

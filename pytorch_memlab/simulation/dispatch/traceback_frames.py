@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from ..._common.program_lines import is_of_program
 from ...errors import MemlabError
-from ...program_lines import is_of_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...storages import storages_of
+from ..._common.storages import storages_of
 from ..machine.machine import HOST
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
+from ..._common.program_lines import current_line
 from ...errors import AssumedValueError
-from ...program_lines import current_line
 
 _ZERO: Final = "0"
 _TRUE: Final = "every element True"

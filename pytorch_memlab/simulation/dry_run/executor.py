@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...storages import StorageTable, storages_of
+from ..._common.storages import StorageTable, storages_of
 from ..ops.schema_plan import Plan, plan_of
 from .data_dependent_ops import COUNTS_ITSELF, INDEXING, RULES, with_indices
 from .data_dependent_reads import ValueReads

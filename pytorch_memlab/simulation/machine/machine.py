@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from ..._common.prose_size import prose_size
-from ...storages import StorageTable
-from ...uninterrupted import STANDARD_SIGNALS, uninterrupted
+from ..._common.storages import StorageTable
+from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
 from ..dispatch.backward_streams import StreamChanges
 from ..ops.matmul.cublas import Workspaces

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
+from ..._common.uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
 from ..allocator.caching_allocator import CachingAllocator, OutOfMemory
 from ..allocator.driver import SimulatedDriver
 from ..allocator.failed_request import FailedRequest

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch._C import _distributed_c10d as _c10d
 from torch.futures import Future
 
-from ....program_lines import is_of_program
+from ...._common.program_lines import is_of_program
 
 _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between versions of PyTorch
 

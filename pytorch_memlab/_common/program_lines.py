@@ -18,7 +18,8 @@ def folder_names(*folders: str) -> tuple[str, ...]:
     return tuple(os.path.join(name, "") for name in dict.fromkeys(both))
 
 
-_SKIPPED = (*folder_names(*map(os.path.dirname, (torch.__file__, __file__))), "<frozen")
+_OWN = os.path.dirname(os.path.dirname(__file__))
+_SKIPPED = (*folder_names(os.path.dirname(torch.__file__), _OWN), "<frozen")
 
 
 def is_of_program(filename: str) -> bool:
