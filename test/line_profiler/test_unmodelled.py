@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import LineProfiler, load, simulate
 from pytorch_memlab.cli.main import main
@@ -367,7 +368,7 @@ def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
     del kept
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
     def work():
         square = torch.zeros(8, 8, device="cuda")
@@ -418,7 +419,7 @@ def test_a_cleared_profiler_forgets_them():
 # As an error
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_strict_makes_the_first_of_them_an_error(compute):
     with simulate("24GiB", compute=compute, strict=True) as machine:
         x = torch.zeros(8, 8, device="cuda")
@@ -454,7 +455,7 @@ def test_products_with_compressed_sparse_matrices_are_named() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_a_device_among_positional_arguments_counts(compute: bool) -> None:
     with simulate("24GiB", compute=compute):
         nested = torch.nested.nested_tensor(

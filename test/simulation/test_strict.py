@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from support.python_process import run_python
 from torch import nn
 from torch.nn import functional
@@ -64,7 +65,7 @@ UNKNOWN = {
 }
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize("strict", [True, "estimates"])
 @pytest.mark.parametrize("work", UNKNOWN)
 def test_what_is_not_counted_is_an_error(work, strict, compute):

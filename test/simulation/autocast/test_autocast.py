@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from support.computed_or_dry import computed_or_dry
 from torch import nn
 
 from pytorch_memlab.simulation import simulate
@@ -248,7 +249,7 @@ def test_gradients_come_in_the_dtype_of_their_parameters():
     assert layer.weight.grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_casts_take_memory_and_weights_casts_keep_it(compute):
     with simulate("a100", compute=compute):
         weight = nn.Parameter(torch.zeros(512, 512, device="cuda"))
@@ -274,7 +275,7 @@ def test_casts_take_memory_and_weights_casts_keep_it(compute):
 
 
 @serves_training
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_inference_mode_keeps_no_casts(compute):
     with simulate("a100", compute=compute):
         weight = nn.Parameter(torch.zeros(512, 512, device="cuda"))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import simulate
 
@@ -37,7 +38,7 @@ def matrix(rows: int, columns: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", FLOAT8, ids=str)
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_a_float8_number_is_one_byte(dtype: torch.dtype, *, compute: bool) -> None:
     with simulate("h100", compute=compute, strict=True):
         wide = torch.ones(64 * KIB, device="cuda")
@@ -57,7 +58,7 @@ def test_a_float8_number_is_one_byte(dtype: torch.dtype, *, compute: bool) -> No
 
 
 @SCALED_MM_COUNTS_HERE
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize(
     ("out_dtype", "size"), [(torch.bfloat16, 2), (torch.float32, 4), (torch.float8_e4m3fn, 1)]
 )

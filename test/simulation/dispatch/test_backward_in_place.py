@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from support.both_ways import allocator_events
+from support.computed_or_dry import computed_or_dry
+from support.dry_run_comparison import allocator_events
 from torch import nn
 
 from pytorch_memlab import simulate
 
 SINGLE, MASK = 64 * 64 * 4, 64 * 64
-BOTH = pytest.mark.parametrize("compute", [True, False])
 
 
 def rand(*size):
@@ -33,7 +33,7 @@ def backward_events(function, leaves, compute):
         return [0 if kind == "free" else rest[0] for kind, *rest in events]
 
 
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize(
     ("function", "gradient"),
     [
@@ -61,7 +61,7 @@ def test_a_formula_writes_into_what_it_made(function, gradient, compute):
     assert set(found[len(gradient) :]) <= {0}
 
 
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize(
     "reduce",
     [
@@ -110,7 +110,7 @@ def test_a_function_of_the_programs_keeps_what_it_made():
         assert x.grad.sum() == 4
 
 
-@BOTH
+@computed_or_dry
 def test_two_sparse_gradients_of_one_parameter(compute):
     with simulate("80GiB", compute=compute):
         layer = nn.Embedding(10, 4, sparse=True).cuda()

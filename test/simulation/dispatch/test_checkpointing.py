@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from torch.utils import checkpoint as checkpointing
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -52,7 +53,7 @@ WAYS: dict[str, tuple[Callable[[], Callable[..., torch.Tensor]], int, int]] = {
 }
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize("name", WAYS)
 def test_what_is_kept_and_the_peak(name: str, *, compute: bool) -> None:
     if name.startswith("saves") and not HAS_POLICIES:

@@ -6,7 +6,7 @@ import gc
 
 import pytest
 import torch.distributed as dist
-from support.both_ways import Example, bytes_of, kept_by, lines_both_ways
+from support.dry_run_comparison import Example, bytes_of, kept_by, lines_of_both_runs
 from torch.distributed import fsdp
 
 
@@ -27,7 +27,7 @@ def state_of(model):
 @pytest.mark.parametrize("channels_last", [False, True])
 def test_a_resnet(example, channels_last):
     train = example.names["train"]
-    lines = lines_both_ways(
+    lines = lines_of_both_runs(
         lambda: train(batch=4, channels_last=channels_last), example.functions()
     )
     model = example.names["ResNet18"](10)
@@ -37,14 +37,14 @@ def test_a_resnet(example, channels_last):
 
 @uses("lstm_language_model")
 def test_an_lstm_language_model(example):
-    lines = lines_both_ways(example.names["train"], example.functions())
+    lines = lines_of_both_runs(example.names["train"], example.functions())
     model = example.names["LanguageModel"](128, 2)
     assert kept_by(lines, "optimizer.step()") == 2 * bytes_of(model.parameters())
 
 
 @uses("diffusion")
 def test_a_diffusion_model(example):
-    lines = lines_both_ways(example.names["train"], example.functions())
+    lines = lines_of_both_runs(example.names["train"], example.functions())
     parameters = bytes_of(example.names["UNet"](32).parameters())
     assert kept_by(lines, "model = UNet") == parameters
     assert kept_by(lines, "average = copy.deepcopy") == parameters
@@ -54,7 +54,7 @@ def test_a_diffusion_model(example):
 
 @uses("gan")
 def test_a_gan(example):
-    lines = lines_both_ways(example.names["train"], example.functions())
+    lines = lines_of_both_runs(example.names["train"], example.functions())
     generator, critic = example.names["make_generator"](16), example.names["make_critic"](16)
     assert kept_by(lines, "generator, critic =") == state_of(generator) + state_of(critic)
     assert kept_by(lines, "optimizers[0].step()") == 2 * bytes_of(generator.parameters())
@@ -80,7 +80,7 @@ def test_one_rank_of_a_sharded_language_model(monkeypatch):
 
     gc.disable()
     try:
-        lines = lines_both_ways(program, [example.names["train"]])
+        lines = lines_of_both_runs(program, [example.names["train"]])
     finally:
         gc.enable()
     model = example.names["LanguageModel"](256, 128, 4, 4)

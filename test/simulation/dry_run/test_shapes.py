@@ -7,7 +7,7 @@ import copy
 import psutil
 import pytest
 import torch
-from support.both_ways import events_of
+from support.dry_run_comparison import events_of
 from support.shape_programs import PROGRAMS
 from torch import nn
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.both_ways import Example, bytes_of, kept_by, lines_both_ways
+from support.dry_run_comparison import Example, bytes_of, kept_by, lines_of_both_runs
 
 transformers = pytest.importorskip("transformers", reason="`make programs` has transformers")
 accelerate = pytest.importorskip("accelerate", reason="`make programs` has accelerate")
@@ -92,14 +92,14 @@ def generation(make, **options):
 
 @pytest.mark.parametrize("make", MODELS, ids=named)
 def test_training(make):
-    lines = lines_both_ways(lambda: training(make), [training])
+    lines = lines_of_both_runs(lambda: training(make), [training])
     assert kept_by(lines, "optimizer.step()") == 2 * bytes_of(make().parameters())
 
 
 @pytest.mark.parametrize("make", [gpt2, llama, t5, mixtral], ids=named)
 @pytest.mark.parametrize("options", SEARCHES, ids=str)
 def test_generation(make, options):
-    lines_both_ways(lambda: generation(make, **options), [generation])
+    lines_of_both_runs(lambda: generation(make, **options), [generation])
 
 
 @pytest.fixture
@@ -118,14 +118,14 @@ def new_accelerators():
 def test_the_trainer(options, new_accelerators):
     example = Example("trainer")
     functions = [*example.functions(), transformers.Trainer.training_step]
-    lines = lines_both_ways(lambda: example.names["train"](**options), functions)
+    lines = lines_of_both_runs(lambda: example.names["train"](**options), functions)
     steps = lines[lines["function"] == "Trainer.training_step"]
     assert steps["hits"].iloc[0] == 2 * options.get("accumulate", 2)
 
 
 def test_a_loop_with_accelerate(new_accelerators):
     example = Example("accelerate_loop")
-    lines = lines_both_ways(example.names["train"], example.functions())
+    lines = lines_of_both_runs(example.names["train"], example.functions())
     parameters = 4 * (64 * 256 + 256 + 2 * 256 + 256 * 10 + 10)
     assert kept_by(lines, "accelerator.prepare") == parameters
     assert kept_by(lines, "optimizer.step()") == 2 * parameters
@@ -134,10 +134,10 @@ def test_a_loop_with_accelerate(new_accelerators):
 @pytest.mark.parametrize("sample", [False, True])
 def test_the_cache_of_keys_and_values_grows_by_the_token(sample):
     example = Example("generate")
-    lines_both_ways(lambda: example.names["generate"](sample=sample), example.functions())
+    lines_of_both_runs(lambda: example.names["generate"](sample=sample), example.functions())
 
 
 def test_a_llama_step():
     example = Example("llama_step")
-    lines = lines_both_ways(lambda: example.names["step"]("tiny", 1, 32), example.functions())
+    lines = lines_of_both_runs(lambda: example.names["step"]("tiny", 1, 32), example.functions())
     assert len(lines) > 10

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
@@ -183,7 +183,7 @@ def test_every_gpu_rests_on_a_read_and_the_summary_counts_it_once():
     )
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_values_that_are_there_are_no_gap(compute):
     def work():
         x = torch.arange(10, device="cuda")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import aten, events, indices, randn
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, indices, randn
 from torch.nn import functional as F
 
 from pytorch_memlab import simulate
@@ -16,7 +17,6 @@ from pytorch_memlab.simulation.ops.matmul import cublaslt
 A100 = PRESETS["a100"]
 HALF, BFLOAT, SINGLE = torch.float16, torch.bfloat16, torch.float32
 WORKSPACE = 8519680
-BOTH = pytest.mark.parametrize("compute", [True, False])
 has_dtype = pytest.mark.skipif(
     not hasattr(aten.mm, "dtype"), reason="this torch has no products of another dtype"
 )
@@ -33,7 +33,7 @@ def channels_last(*shape, dtype=SINGLE):
     return lambda: randn(*shape, dtype=dtype).contiguous(memory_format=torch.channels_last)
 
 
-@BOTH
+@computed_or_dry
 def test_a_group_norm_copies_channels_last_and_returns_none(compute):
     def norm(x, w):
         result, mean, deviation = aten.native_group_norm(x, w, w, 2, 8, 300, 4, 0.1)
@@ -47,7 +47,7 @@ def test_a_group_norm_copies_channels_last_and_returns_none(compute):
     assert plain == [whole, groups, groups, scales, scales, -scales, -scales]
 
 
-@BOTH
+@computed_or_dry
 def test_its_gradient_copies_both_and_is_contiguous(compute):
     def gradient(g, x, m, w):
         mask = [True, True, True]
@@ -86,7 +86,7 @@ def test_a_group_norm_computes_what_a_cpu_computes(weighted):
 @pytest.mark.skipif(
     not hasattr(aten, "_fused_rms_norm_backward"), reason="this torch has no fused RMS norm"
 )
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize("dtype", [SINGLE, BFLOAT])
 def test_an_rms_norm_is_one_kernel_forward_and_backward(dtype, compute):
     whole, row, width = 300 * 512 * dtype.itemsize, 512 * dtype.itemsize, 4
@@ -109,7 +109,7 @@ def test_an_rms_norm_is_one_kernel_forward_and_backward(dtype, compute):
 # Log sigmoid
 
 
-@BOTH
+@computed_or_dry
 def test_a_log_sigmoid_keeps_its_input_alone(compute):
     with simulate("1GiB", compute=compute):
         leaf = torch.randn(128, 512, device="cuda", requires_grad=True)
@@ -140,7 +140,7 @@ def test_a_log_sigmoid_computes_what_a_cpu_computes(dtype):
 # Unique elements
 
 
-@BOTH
+@computed_or_dry
 def test_unique_elements_lie_in_memory_for_all(compute):
     with simulate("1GiB", compute=compute):
         tensor = torch.tensor([3, 1, 3, 3, 2, 1] * 1000, device="cuda")
@@ -160,7 +160,7 @@ def test_unique_elements_lie_in_memory_for_all(compute):
         assert sizes_of((rows, lengths)) == [48, 8]
 
 
-@BOTH
+@computed_or_dry
 def test_a_mask_has_two_at_most(compute):
     take = [4, 1, -1]
     mask = lambda: randn(70_000) > 0  # noqa: E731
@@ -177,7 +177,7 @@ def test_a_mask_has_two_at_most(compute):
         assert sizes_of((found, counts)) == [2, 16]
 
 
-@BOTH
+@computed_or_dry
 def test_unique_rows_number_them(compute):
     def rows(x):
         return torch.unique(x, dim=0, return_inverse=True, return_counts=True)
@@ -198,7 +198,7 @@ def test_nothing_is_unique_in_nothing():
 # Copies to the host
 
 
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize(
     ("copy", "staged"),
     [
@@ -234,7 +234,7 @@ def test_a_copy_is_staged_on_the_gpu_that_it_leaves():
 
 
 @has_dtype
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize("dtype", [HALF, BFLOAT])
 def test_products_of_half_precision_in_single(dtype, compute):
     def matrix(*shape):
@@ -283,7 +283,7 @@ def test_they_are_more_exact_than_their_operands():
 
 
 @has_dtype
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize("name", ["mm", "bmm", "addmm", "baddbmm"])
 def test_products_are_written_to_what_is_given(name, compute):
     """The bias is copied into the result: nothing is taken on the way."""
@@ -322,7 +322,7 @@ def test_what_is_given_gets_the_products():
 
 
 @has_dtype
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -359,7 +359,7 @@ def int8(*shape):
     return torch.ones(*shape, device="cuda", dtype=torch.int8)
 
 
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize(("release", "taken"), [((2, 12), [WORKSPACE]), ((2, 13), [])])
 def test_integers_are_multiplied_without_a_workspace(release, taken, compute, monkeypatch):
     monkeypatch.setattr(cublaslt, "RELEASE", release)
@@ -372,7 +372,7 @@ def test_integers_are_multiplied_without_a_workspace(release, taken, compute, mo
 # CTC loss
 
 
-@BOTH
+@computed_or_dry
 def test_lengths_of_a_ctc_loss_are_numbers_and_its_labels_go_to_the_gpu(compute):
     def loss(x, lengths, targets):
         return F.ctc_loss(x, targets, *lengths, zero_infinity=True)
@@ -410,7 +410,7 @@ def test_a_ctc_loss_has_shapes_without_values(steps, dtype):
 LABELS = [5, 4, 3, 2]
 
 
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize("in_tensors", [False, True])
 def test_cudnn_makes_the_gradient_with_the_loss(in_tensors, compute):
     targets = (torch.arange(14) % 9 + 1).int()

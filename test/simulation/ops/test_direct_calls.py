@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from support.both_ways import allocator_events
+from support.computed_or_dry import computed_or_dry
+from support.dry_run_comparison import allocator_events
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UnsupportedCUDACallError
 
 PAIRS = (1, 1), (1, 1), (1, 1), 1
-BOTH = pytest.mark.parametrize("compute", [True, False])
 
 
 def randn(*size):
@@ -24,7 +24,7 @@ def sizes(call, *tensors):
     return [size for kind, size, *_ in events if kind == "malloc"]
 
 
-@BOTH
+@computed_or_dry
 @pytest.mark.parametrize(
     ("direct", "behind"),
     [
@@ -57,7 +57,7 @@ def test_a_convolution_of_cudnn_is_the_one_behind_convolution(direct, behind, co
                 torch.testing.assert_close(direct(*tensors), behind(*tensors))
 
 
-@BOTH
+@computed_or_dry
 def test_its_gradients_are_those_of_a_convolution(compute):
     with simulate("a100", compute=compute):
         leaves = [randn(2, 4, 16, 16).requires_grad_(), randn(4, 4, 3, 3).requires_grad_()]
@@ -69,7 +69,7 @@ def test_its_gradients_are_those_of_a_convolution(compute):
             torch.testing.assert_close(found, expected)
 
 
-@BOTH
+@computed_or_dry
 def test_statistics_of_ranks_that_saw_as_much(compute):
     with simulate("a100", compute=compute):
         x, means = randn(2, 3, 4), randn(5, 3)
@@ -83,7 +83,7 @@ def test_statistics_of_ranks_that_saw_as_much(compute):
             torch.testing.assert_close(mean, means.mean(0))
 
 
-@BOTH
+@computed_or_dry
 def test_what_is_not_known_is_refused_by_name(compute):
     with simulate("a100", compute=compute):
         x, grid = randn(2, 4, 8, 8), randn(2, 8, 8, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import CALLS, events
+from support.op_memory import CALLS, events
 
 from pytorch_memlab.simulation.ops import registry as table
 from pytorch_memlab.simulation.ops.no_workspace import _TAKE_NOTHING

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 import torch
-from support.both_ways import bytes_of, kept_by, lines_both_ways
+from support.computed_or_dry import computed_or_dry
+from support.dry_run_comparison import bytes_of, kept_by, lines_of_both_runs
 
 bnb = pytest.importorskip("bitsandbytes", reason="`make programs` has bitsandbytes")
 
@@ -15,7 +16,6 @@ from pytorch_memlab import simulate  # noqa: E402
 from pytorch_memlab.errors import UnsupportedCUDACallError  # noqa: E402
 
 KIB, MIB = 1024, 1024**2
-WAYS = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
 
 
 def linear_4bit(**options):
@@ -23,7 +23,7 @@ def linear_4bit(**options):
     return bnb.nn.Linear4bit(1024, 512, **options)
 
 
-@WAYS
+@computed_or_dry
 def test_a_layer_of_four_bits_holds_them_and_their_scales(compute):
     with simulate("a100", compute=compute, strict=True) as machine:
         linear_4bit(compress_statistics=False).cuda()
@@ -38,7 +38,7 @@ def test_a_layer_of_four_bits_holds_them_and_their_scales(compute):
         assert machine.unmodelled == {}
 
 
-@WAYS
+@computed_or_dry
 @pytest.mark.parametrize(
     ("gpu", "rows", "makes_weight"), [("h100", 64, True), ("rtx4090", 4, False)]
 )
@@ -75,7 +75,7 @@ def test_four_bits_compute_what_they_stand_for():
         )
 
 
-@WAYS
+@computed_or_dry
 def test_eight_bits_with_outliers(compute):
     with simulate("a100", compute=compute) as machine:
         layer = bnb.nn.Linear8bitLt(256, 512, has_fp16_weights=False, threshold=6.0)
@@ -91,7 +91,7 @@ def test_eight_bits_with_outliers(compute):
             assert (result.cpu().float() - exact).abs().max() < 0.2
 
 
-@WAYS
+@computed_or_dry
 @pytest.mark.parametrize(
     ("name", "state"),
     [
@@ -131,7 +131,7 @@ def fine_tuning():
 
 
 def test_both_ways_take_the_same():
-    lines = lines_both_ways(fine_tuning, [fine_tuning])
+    lines = lines_of_both_runs(fine_tuning, [fine_tuning])
     assert kept_by(lines, "frozen = linear_4bit") > 256 * KIB + 8 * KIB
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from torch.library import custom_op, register_fake
 
 from pytorch_memlab import simulate
@@ -12,8 +13,6 @@ from pytorch_memlab.simulation.machine.approximations import OpCount
 
 MIB = 1024**2
 QUARTER = 2**18  # elements of float32: one MiB
-
-WAYS = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
 
 
 @custom_op("somelib::on_cuda", mutates_args=(), device_types="cuda")
@@ -104,7 +103,7 @@ def peak_of(call, *args):
     return result, torch.cuda.max_memory_allocated() - before, kept
 
 
-@WAYS
+@computed_or_dry
 @pytest.mark.parametrize(
     ("op", "peak", "kept"),
     [(on_cuda, 4, 1), (anywhere, 2, 1), (of_each, 2, 2), (torch.ops.somelib.implemented, 1, 1)],
@@ -128,7 +127,7 @@ def test_python_kernels_compute_what_they_say():
         assert filled(3, torch.device("cuda")).tolist() == [7, 7, 7]
 
 
-@WAYS
+@computed_or_dry
 def test_what_an_op_that_only_writes_takes_is_counted(compute):
     with simulate("24GiB", compute=compute):
         x = torch.zeros(QUARTER, device="cuda")
@@ -138,7 +137,7 @@ def test_what_an_op_that_only_writes_takes_is_counted(compute):
             assert x[0] == 1
 
 
-@WAYS
+@computed_or_dry
 def test_an_op_that_takes_a_device_makes_its_result_there(compute):
     with simulate("24GiB", count=2, compute=compute):
         assert filled(3, torch.device("cuda", 1)).device == torch.device("cuda:1")
@@ -146,14 +145,14 @@ def test_an_op_that_takes_a_device_makes_its_result_there(compute):
         assert torch.cuda.memory_allocated(1) == 0
 
 
-@WAYS
+@computed_or_dry
 def test_an_op_of_a_library_may_take_tensors_of_the_host_too(compute):
     with simulate("24GiB", compute=compute):
         x = torch.ones(4, device="cuda")
         assert moved(x, torch.ones(4)).tolist() == [2, 2, 2, 2]
 
 
-@WAYS
+@computed_or_dry
 def test_gradients_of_a_custom_op(compute):
     with simulate("24GiB", compute=compute) as machine:
         x = torch.ones(QUARTER, device="cuda", requires_grad=True)
@@ -204,7 +203,7 @@ def test_without_any_shape_the_error_says_how_to_give_one():
                 opaque(x)
 
 
-@WAYS
+@computed_or_dry
 def test_strict_refuses_what_is_compiled_alone(compute):
     with simulate("24GiB", strict=True, compute=compute) as machine:
         x = torch.ones(4, device="cuda")
@@ -214,7 +213,7 @@ def test_strict_refuses_what_is_compiled_alone(compute):
             torch.ops.somelib.for_both(x)
 
 
-@WAYS
+@computed_or_dry
 def test_a_python_kernel_of_the_cpu_may_name_its_tensors_device(compute):
     with simulate("24GiB", compute=compute) as machine:
         x = torch.ones(4, device="cuda")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.both_ways import lines_both_ways
+from support.dry_run_comparison import lines_of_both_runs
 
 pytest.importorskip("triton", reason="`make programs` has triton")
 liger = pytest.importorskip("liger_kernel.transformers", reason="`make programs` has liger-kernel")
@@ -88,4 +88,4 @@ def test_a_patched_llama_takes_the_same_both_ways():
     # Liger logs which backends it cannot import, and pytest keeps those records with their frames.
     with simulate("80GiB", compute=False):
         llama_step()
-    lines_both_ways(llama_step, [llama_step])
+    lines_of_both_runs(llama_step, [llama_step])

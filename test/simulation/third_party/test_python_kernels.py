@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import simulate
 
@@ -27,7 +28,7 @@ def fill(x: torch.Tensor) -> None:
 scaled.register_autograd(lambda ctx, gradient: gradient * 2, setup_context=lambda **_given: None)
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize("inference", [True, False])
 def test_what_a_kernel_allocates_is_counted(compute, inference):
     with simulate("24GiB", compute=compute, strict=True), torch.inference_mode(inference):

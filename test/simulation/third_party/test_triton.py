@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 triton = pytest.importorskip("triton", reason="`make programs` has triton")
 kernels = pytest.importorskip("support.triton_kernels")
@@ -17,7 +18,6 @@ from pytorch_memlab.errors import UnmodelledOpError, UnsupportedCUDACallError  #
 from pytorch_memlab.simulation.third_party import triton_source  # noqa: E402
 
 MIB = 1024**2
-WAYS = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
 DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 
 
@@ -25,7 +25,7 @@ def two(n, dtype=torch.float32):
     return torch.randn(n, device="cuda", dtype=dtype), torch.randn(n, device="cuda", dtype=dtype)
 
 
-@WAYS
+@computed_or_dry
 def test_the_driver_is_the_simulated_gpu(compute):
     with simulate("rtx4090", count=2, compute=compute):
         driver = triton.runtime.driver.active
@@ -47,7 +47,7 @@ def test_the_driver_is_the_simulated_gpu(compute):
         triton.runtime.driver.active.get_current_target()
 
 
-@WAYS
+@computed_or_dry
 def test_a_launch_takes_no_memory(compute):
     with simulate("h100", compute=compute, strict=True):
         x, y = two(1000)
@@ -69,7 +69,7 @@ def test_softmax_is_computed(dtype):
         torch.testing.assert_close(out, x.softmax(-1))
 
 
-@WAYS
+@computed_or_dry
 @DTYPES
 def test_autotuning_takes_the_first_and_holds_what_it_measures_with(dtype, compute):
     with simulate("h100", compute=compute):
@@ -137,7 +137,7 @@ def test_the_interpreter_leaves_no_trace():
 @pytest.mark.parametrize(
     "call", [kernels.added, kernels.added_outside_of_an_op], ids=["op", "wrap"]
 )
-@WAYS
+@computed_or_dry
 def test_kernels_that_pytorch_wraps(call, compute):
     with simulate("h100", compute=compute, strict=True):
         x, y = two(100)
@@ -149,7 +149,7 @@ def test_kernels_that_pytorch_wraps(call, compute):
             assert torch.equal(out, x + y)
 
 
-@WAYS
+@computed_or_dry
 def test_a_launch_checks_its_arguments(compute):
     with simulate("h100", compute=compute):
         x, y = two(16)
@@ -162,7 +162,7 @@ def test_a_launch_checks_its_arguments(compute):
         kernels.add[(1,)](x, y.cpu().pin_memory(), x, 16, BLOCK=16)
 
 
-@WAYS
+@computed_or_dry
 def test_a_kernel_is_not_compiled_and_says_so(compute):
     with simulate("h100", compute=compute):
         x, y = two(16)
@@ -213,7 +213,7 @@ def test_which_arguments_a_kernel_writes_to(kernel, names):
     assert triton_source.written(kernel) & {"x", "y", "a", "b", *names} == names
 
 
-@WAYS
+@computed_or_dry
 def test_global_scratch_memory_is_marked_where_hardware_needs_it(compute):
     def launch():
         x, out = two(16)
@@ -262,7 +262,7 @@ except RuntimeError as error:
 """
 
 
-@WAYS
+@computed_or_dry
 @pytest.mark.parametrize("interpret", ["0", "1"], ids=["", "TRITON_INTERPRET"])
 def test_triton_imported_inside_a_simulation(compute, interpret, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", interpret)

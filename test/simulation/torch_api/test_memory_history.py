@@ -13,6 +13,7 @@ import torch
 from recorded_programs import attention_from_start
 from recorded_programs.memory_history import trace_of
 from recorded_programs.streams import load
+from support.computed_or_dry import computed_or_dry
 from torch.cuda import _memory_viz
 
 from pytorch_memlab.errors import UnsupportedCUDACallError
@@ -371,7 +372,7 @@ def test_pytorchs_viewers_take_a_dump(dumped):
         assert "script.py" in flamegraph
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_the_attention_program_has_the_events_of_its_recording(compute):
     recorded = load("attention_from_start")
     histories = []

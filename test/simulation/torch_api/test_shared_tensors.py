@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 from torch import multiprocessing, nn
 from torch.multiprocessing.reductions import reduce_tensor
 
@@ -65,7 +66,7 @@ def test_a_process_trains_what_another_one_made(strategy, monkeypatch):
         assert torch.cuda.memory_allocated() == before
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_what_goes_around_is_what_it_was(compute):
     with simulate("24GiB", count=2, compute=compute):
         whole = torch.arange(12.0, device="cuda:1").view(3, 4)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import simulate
 
@@ -264,7 +265,7 @@ GOES_ON = {
 }
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize("name", [*WAITS, *GOES_ON])
 def test_a_stream_sleeps_until_the_host_waits_for_it(name: str, compute: bool) -> None:
     with simulate("24GiB", count=2, compute=compute):

@@ -9,7 +9,8 @@ from functools import partial
 
 import pytest
 import torch
-from support.both_ways import allocator_events, events_of
+from support.computed_or_dry import computed_or_dry
+from support.dry_run_comparison import allocator_events, events_of
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
@@ -113,7 +114,7 @@ def behind_attention(first, one, wide, norm):
     ]
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_a_layer_of_half_precision_runs_flash_attention_between_two_projections(compute):
     with simulate("a100", compute=compute), torch.no_grad():
         layer, source = layers(HALF)
@@ -129,7 +130,7 @@ def test_a_layer_of_half_precision_runs_flash_attention_between_two_projections(
         ]
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_a_layer_of_single_precision_runs_memory_efficient_attention(compute):
     with simulate("a100", compute=compute), torch.no_grad():
         layer, source = layers(SINGLE, activation="gelu")
@@ -152,7 +153,7 @@ def test_a_layer_that_normalizes_first_keeps_what_it_adds():
         ]
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_a_padded_layer_multiplies_matrices_around_a_softmax_in_the_storage_of_the_query(compute):
     with simulate("a100", compute=compute), torch.no_grad():
         layer, source = layers(HALF)
@@ -194,7 +195,7 @@ def test_without_a_fused_kernel_the_softmax_is_in_place(reason):
     assert found == [3 * one, 3 * one, -1, scores, -3, one, one, -4, -2]
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize("averages", [True, False])
 def test_weights_are_the_scores_themselves_or_their_mean_over_the_heads(averages, compute):
     with simulate("a100", compute=compute), torch.no_grad():

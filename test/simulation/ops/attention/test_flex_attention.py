@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import EstimatedMemoryError
@@ -31,7 +32,6 @@ def nothing_is_compiled():
     torch._dynamo.reset()
 
 
-BOTH_WAYS = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
 ROWS = 2 * 256
 """Of the scores of two heads, for 256 queries."""
 SCORES = ROWS * 256 * 4
@@ -104,7 +104,7 @@ def test_gradients_are_those_of_the_cpu(is_compiled, monkeypatch):
         torch.testing.assert_close(result, right)
 
 
-@BOTH_WAYS
+@computed_or_dry
 def test_eager_backward_holds_seven_matrices_of_scores(compute):
     with simulate("24GiB", compute=compute):
         peaks = peaks_of(flex.flex_attention)
@@ -125,7 +125,7 @@ def test_eager_backward_holds_seven_matrices_of_scores(compute):
     assert peaks.backward == peaks.kept + 7 * SCORES + smaller + second_workspace
 
 
-@BOTH_WAYS
+@computed_or_dry
 def test_compiled_attention_has_no_matrix_of_scores(compute):
     with simulate("24GiB", compute=compute) as machine:
         peaks = peaks_of(torch.compile(flex.flex_attention))

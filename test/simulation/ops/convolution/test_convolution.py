@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.both_ways import allocator_events, events_of
+from support.dry_run_comparison import allocator_events, events_of
 from torch import nn
 from torch.nn import functional as F
 

@@ -5,19 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.distributed.fsdp
-from support.kernel_calls import aten, events, randn, ups_and_downs
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, randn, temporaries
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.dry_run import executor as shapes
 
-both = pytest.mark.parametrize("compute", [True, False])
-
-
-@pytest.fixture(autouse=True)
-def no_tensor_is_too_small_to_have_no_values(monkeypatch):
-    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
-    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
-
+pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 
 BLOCK = 128 * 16
 """Bytes that a block of threads copies at once."""
@@ -30,10 +23,10 @@ def split(source, *results, dim=1):
 
 def numbers(splits, blocks):
     """Bytes of where splits come from and go to, of how long they are, and of their blocks."""
-    return ups_and_downs((4 * splits + 1 + blocks) * 8)
+    return temporaries((4 * splits + 1 + blocks) * 8)
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize(("columns", "blocks"), [(512, 1), (513, 2)])
 def test_a_split_counts_blocks_of_its_splits(columns, blocks, compute):
     make = [
@@ -45,7 +38,7 @@ def test_a_split_counts_blocks_of_its_splits(columns, blocks, compute):
     assert events(split, *make, compute=compute) == numbers(2, blocks + 1)
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize(
     ("gpu", "resident"), [("a100", 108 * 2048 // 128), ("t4", 40 * 1024 // 128)]
 )
@@ -61,7 +54,7 @@ def test_blocks_take_turns_when_there_are_more_than_the_gpu_holds_twice(gpu, res
     assert blocks(most + 1) == -(-(most + 1) // 2)
 
 
-@both
+@computed_or_dry
 def test_what_lies_apart_or_is_converted_is_copied_one_by_one(compute):
     apart = [lambda: randn(2, 12)[:, ::2], lambda: randn(2, 4), lambda: randn(2, 2)]
     assert events(split, *apart, compute=compute) == []
@@ -73,7 +66,7 @@ def joined(count, blocks):
     return (6 * count + 2 + blocks) * 8
 
 
-@both
+@computed_or_dry
 def test_chunks_are_joined_by_one_kernel(compute):
     def join(*tensors):
         return torch._chunk_cat(tensors, 0, 2)
@@ -81,14 +74,14 @@ def test_chunks_are_joined_by_one_kernel(compute):
     # Chunks of 2 * 400 and 3 * 100 floats, the last one padded.
     make = [lambda: randn(4, 400), lambda: randn(5, 100)]
     result = 2 * (800 + 300) * 4
-    assert events(join, *make, compute=compute) == [result, *ups_and_downs(joined(2, 2 + 1))]
+    assert events(join, *make, compute=compute) == [result, *temporaries(joined(2, 2 + 1))]
     apart = [lambda: randn(4, 801)[:, :-1:2], lambda: randn(5, 200)[:, ::2]]
     copies = [4 * 400 * 4, 6 * 100 * 4]
     found = events(join, *apart, compute=compute)
     assert found == [*copies, result, *(-nbytes for nbytes in reversed(copies))]
 
 
-@both
+@computed_or_dry
 def test_gradients_are_widened_as_they_are_joined(compute):
     def join(first, second, result):
         torch._chunk_cat([first, second], 0, 2, out=result)
@@ -97,15 +90,15 @@ def test_gradients_are_widened_as_they_are_joined(compute):
         return lambda: randn(*shape, dtype=torch.bfloat16)
 
     make = [halves(4, 400), halves(5, 100), lambda: randn(2, 1100)]
-    assert events(join, *make, compute=compute) == ups_and_downs(joined(2, 3))
+    assert events(join, *make, compute=compute) == temporaries(joined(2, 3))
     # No kernel narrows them: only what must be padded is copied.
     narrow = [lambda: randn(4, 400), lambda: randn(5, 100), halves(2, 1100)]
-    assert events(join, *narrow, compute=compute) == ups_and_downs(6 * 100 * 4)
+    assert events(join, *narrow, compute=compute) == temporaries(6 * 100 * 4)
     turned = [lambda: randn(400, 4).t(), lambda: randn(4, 100), halves(2, 1000)]
-    assert events(join, *turned, compute=compute) == ups_and_downs(4 * 400 * 4)
+    assert events(join, *turned, compute=compute) == temporaries(4 * 400 * 4)
 
 
-@both
+@computed_or_dry
 def test_sharded_modules_name_no_op(compute):
     def gather(*shards):
         output = torch.zeros(2 * 6, device="cuda")

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import aten, events, randn, ups_and_downs
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, randn, temporaries
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.dry_run import executor as shapes
 
-both = pytest.mark.parametrize("compute", [True, False])
-
-
-@pytest.fixture(autouse=True)
-def no_tensor_is_too_small_to_have_no_values(monkeypatch):
-    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
-    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
+pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 
 
 def complexes(*shape):
@@ -25,7 +19,7 @@ def complexes(*shape):
 # Packed sequences
 
 
-@both
+@computed_or_dry
 def test_runs_of_steps_are_copied_before_they_are_joined(compute):
     def pack(x):
         return torch.nn.utils.rnn.pack_padded_sequence(x, [5, 3, 3, 1])
@@ -36,7 +30,7 @@ def test_runs_of_steps_are_copied_before_they_are_joined(compute):
     assert found == [*copies, (4 + 2 * 3 + 2) * 6 * 4, *(-nbytes for nbytes in copies)]
 
 
-@both
+@computed_or_dry
 def test_batches_that_come_first_are_copied_whole(compute):
     def pack(x):
         sequence = torch.nn.utils.rnn.pack_padded_sequence(x, [5, 5], batch_first=True)
@@ -54,7 +48,7 @@ def offsets(*ends):
     return lambda: torch.tensor([0, *ends], device="cuda")
 
 
-@both
+@computed_or_dry
 def test_jagged_rows_are_padded_into_their_result(compute):
     def pad(values, of):
         return aten._jagged_to_padded_dense_forward(values, [of], [3])
@@ -63,7 +57,7 @@ def test_jagged_rows_are_padded_into_their_result(compute):
     assert events(pad, *make, compute=compute) == [2 * 3 * 4 * 4]
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize(
     ("dtype", "columns", "places"),
     [(torch.float16, 8, [20, 20]), (torch.float16, 4, []), (torch.bfloat16, 8, [])],
@@ -102,7 +96,7 @@ def test_offsets_that_fill_the_shared_memory_are_not_searched(batch, places):
 # Windows
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize("periodic", [True, False])
 def test_windows_are_made_of_the_numbers_of_their_elements(periodic, compute):
     size = (10 + periodic) * 4
@@ -116,7 +110,7 @@ def test_windows_are_made_of_the_numbers_of_their_elements(periodic, compute):
     assert of(torch.kaiser_window) == [size, size, -size]
 
 
-@both
+@computed_or_dry
 def test_a_window_of_one_number_takes_nothing(compute):
     for window in (torch.blackman_window, torch.kaiser_window):
         found = events(lambda make=window: make(1, device="cuda"), compute=compute)
@@ -126,7 +120,7 @@ def test_a_window_of_one_number_takes_nothing(compute):
 # Fourier transforms
 
 
-@both
+@computed_or_dry
 def test_a_transform_reads_what_its_plan_can_tell(compute):
     def first(x):
         return torch.fft.rfft(x, dim=0)
@@ -139,15 +133,15 @@ def test_a_transform_reads_what_its_plan_can_tell(compute):
     assert events(first, lambda: randn(8, 8), compute=compute) == [half]
     # Two batch dimensions that do not collapse into one are copied.
     cut = [lambda: randn(4, 8, 8)[:, ::2]]
-    assert events(first, *cut, compute=compute) == [3 * 4 * 8 * 8, *ups_and_downs(4 * 4 * 8 * 4)]
+    assert events(first, *cut, compute=compute) == [3 * 4 * 8 * 8, *temporaries(4 * 4 * 8 * 4)]
     # As is what lies expanded, and numbers that begin amid a complex one.
     expanded = events(last, lambda: randn(8).expand(8, 8), compute=compute)
-    assert expanded == [half, *ups_and_downs(256)]
+    assert expanded == [half, *temporaries(256)]
     amid = events(last, lambda: randn(9)[1:], compute=compute)
-    assert amid == [5 * 8, *ups_and_downs(32)]
+    assert amid == [5 * 8, *temporaries(32)]
 
 
-@both
+@computed_or_dry
 def test_rows_that_are_no_multiple_apart_are_cloned(compute):
     def transform(x):
         return torch.fft.fft2(x)
@@ -158,27 +152,27 @@ def test_rows_that_are_no_multiple_apart_are_cloned(compute):
         assert events(transform, *make, compute=compute) == [size, *copies]
 
 
-@both
+@computed_or_dry
 def test_a_transform_to_real_numbers_copies_its_input(compute):
     found = events(torch.fft.irfft, lambda: complexes(6, 5), compute=compute)
-    assert found == [6 * 8 * 4, *ups_and_downs(6 * 5 * 8)]
+    assert found == [6 * 8 * 4, *temporaries(6 * 5 * 8)]
     volume = events(torch.fft.irfftn, lambda: complexes(4, 4, 3), compute=compute)
     # Its first two dimensions come first: they are transformed alone, into the copy.
-    assert volume == [4 * 4 * 4 * 4, *ups_and_downs(4 * 4 * 3 * 8)]
+    assert volume == [4 * 4 * 4 * 4, *temporaries(4 * 4 * 3 * 8)]
 
 
-@both
+@computed_or_dry
 def test_more_than_three_dimensions_are_transformed_in_stages(compute):
     size = 2**4 * 8
     found = events(torch.fft.fftn, lambda: complexes(2, 2, 2, 2), compute=compute)
-    assert found == [size, *ups_and_downs(size)]
+    assert found == [size, *temporaries(size)]
     reals = events(torch.fft.rfftn, lambda: randn(4, 4, 4), compute=compute)
-    assert reals == [4 * 4 * 3 * 8, *ups_and_downs(4 * 4 * 3 * 8)]
+    assert reals == [4 * 4 * 3 * 8, *temporaries(4 * 4 * 3 * 8)]
     image = events(torch.fft.rfft2, lambda: randn(3, 4, 4), compute=compute)
     assert image == [3 * 4 * 3 * 8]
 
 
-@both
+@computed_or_dry
 def test_a_given_result_is_written_from_another(compute):
     def into(x, result):
         return torch.fft.fft(x, out=result)
@@ -200,7 +194,7 @@ def test_the_work_area_of_a_transform_is_named():
 # Weight norm
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize("dim", [0, 1])
 def test_weight_norm_keeps_its_norms_in_float(dim, compute):
     def norm(v, g):

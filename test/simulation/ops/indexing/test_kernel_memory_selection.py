@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import aten, events, indices, randn, ups_and_downs
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, indices, randn, temporaries
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops import cub
@@ -14,8 +15,8 @@ A100 = PRESETS["a100"]
 
 def nonzero_of(count, found, *, gpu=A100):
     """What counting, then finding takes: a count, a reduction's storage, states of tiles."""
-    before = [4, *ups_and_downs(cub.reduce(gpu, count, 4))]
-    return before, [found, *ups_and_downs(cub.select(count, 8))]
+    before = [4, *temporaries(cub.reduce(gpu, count, 4))]
+    return before, [found, *temporaries(cub.select(count, 8))]
 
 
 @pytest.mark.parametrize(("gpu", "blocks"), [("a100", 108 * 8 * 5), ("t4", 40 * 4 * 5)])
@@ -34,7 +35,7 @@ def test_nonzero_of_a_known_size_sums_blocks(gpu, blocks):
     make = lambda: torch.zeros(blocks * 8192 * 3, dtype=torch.bool, device="cuda")  # noqa: E731
     call = lambda mask: torch.nonzero_static(mask, size=50)  # noqa: E731
     found = events(call, make, gpu=gpu, compute=False)
-    assert found == [50 * 8, *ups_and_downs(blocks * 4, blocks * 8)]
+    assert found == [50 * 8, *temporaries(blocks * 4, blocks * 8)]
 
 
 def test_a_mask_is_made_into_indices_first():
@@ -69,7 +70,7 @@ def test_an_accumulating_index_put_sorts_as_many_bits_as_it_must(rows, passes):
         lambda: randn(count, 4),
     )
     linear = [count * 8, count * 8, -count * 8]
-    assert found == [*linear, *ups_and_downs(count * 8, count * 8, count * 8, storage), -count * 8]
+    assert found == [*linear, *temporaries(count * 8, count * 8, count * 8, storage), -count * 8]
 
 
 def test_a_mask_is_filled_without_indices():
@@ -108,13 +109,13 @@ def test_the_gradient_of_many_embedded_indices_is_summed_in_parts(gpu, dtype):
     count, rows, columns = 5000, 2000, 999
     sort = cub.radix_sort(PRESETS[gpu], count, 8, 8)
     before, after = embedding(rows, columns, count, dtype, gpu=gpu)
-    assert before == [count * 8, count * 8, *ups_and_downs(count * 8, sort)]
+    assert before == [count * 8, count * 8, *temporaries(count * 8, sort)]
     parts = count // 10 + rows
     unique, sums = cub.select(count, 8), cub.scan(rows, 8)
     assert after == [
-        *(count * 8, 8, *ups_and_downs(count * 8, unique)),
+        *(count * 8, 8, *temporaries(count * 8, unique)),
         *(rows * 8, rows * 8, sums, -sums, 8, parts * 8),
-        *ups_and_downs(parts * columns * 4),
+        *temporaries(parts * columns * 4),
         *(-parts * 8, -8, -rows * 8, -rows * 8, -8, -count * 8, -count * 8, -count * 8),
     ]
 
@@ -123,7 +124,7 @@ def test_the_gradient_of_many_embedded_indices_is_summed_in_parts(gpu, dtype):
 def test_the_gradient_of_few_rows_is_added_up_at_once(dtype):
     _, after = embedding(5, 64, 9000, dtype)
     parts = 900 + 5
-    weight = ups_and_downs(5 * 64 * 4) if dtype == torch.bfloat16 else []
+    weight = temporaries(5 * 64 * 4) if dtype == torch.bfloat16 else []
     at = after.index(parts * 8)
     assert after[at : at + 3 + len(weight)] == [parts * 8, parts * 8, *weight, -parts * 8]
     torch.use_deterministic_algorithms(True)
@@ -176,7 +177,7 @@ def test_a_sample_is_the_largest_of_random_quotients():
     checks = [4, 4, 1, 1, 1, -1, -1, 16, 4, 1, -4, -16, 1, -1]
     assert found == [32, *checks, 16000, -16000, -1, -1, -4, -4]
     many = events(lambda x: x.multinomial(9, replacement=True), lambda: randn(4, 1000).abs())
-    assert many == [4 * 9 * 8, *ups_and_downs(16000, 16000, 16000)]
+    assert many == [4 * 9 * 8, *temporaries(16000, 16000, 16000)]
 
 
 def test_a_permutation_sorts_random_keys():
@@ -184,7 +185,7 @@ def test_a_permutation_sorts_random_keys():
         bits = {1000: 22, 100_000: 36}[count]
         storage = cub.radix_sort(A100, count, key, 8, bits=bits)
         found = events(lambda n=count: torch.randperm(n, device="cuda"))
-        expected = ups_and_downs(count * 8, count * key, count * key, storage)
+        expected = temporaries(count * 8, count * key, count * key, storage)
         assert found == [count * 8, *expected]
 
 
@@ -192,9 +193,9 @@ def test_repetitions_are_added_up_and_checked():
     storage = cub.scan(100, 8)
     call = torch.repeat_interleave
     found = events(lambda r: aten.repeat_interleave.Tensor(r), lambda: indices(100))
-    assert found == [800, *ups_and_downs(storage), -800, 800, 100, 1, -1, -100, 450 * 8, -800]
+    assert found == [800, *temporaries(storage), -800, 800, 100, 1, -1, -100, 450 * 8, -800]
     known = events(lambda r: call(r, output_size=450), lambda: indices(100))
-    assert known == [800, *ups_and_downs(storage), -800, 800, 450 * 8, -800]
+    assert known == [800, *temporaries(storage), -800, 800, 450 * 8, -800]
 
 
 def test_a_masked_scatter_numbers_every_element():
@@ -221,7 +222,7 @@ def test_pairs_of_points_are_measured_by_a_product():
     assert events(torch.cdist, lambda: randn(25, 3), lambda: randn(25, 3)) == [2500]
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_copies_to_other_layouts_are_staged_on_the_gpu(compute):
     def to(target, source):
         return target.copy_(source)

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import aten, events, indices, randn
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, indices, randn
 from torch.nn import functional
 
-from pytorch_memlab.simulation.dry_run import executor as shapes
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
-both = pytest.mark.parametrize("compute", [True, False])
-
-
-@pytest.fixture(autouse=True)
-def no_tensor_is_too_small_to_have_no_values(monkeypatch):
-    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
-    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
+pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 
 
 def number():
@@ -30,7 +24,7 @@ def staged(count):
     return [] if staging is None else [*staging, *(-nbytes for nbytes in reversed(staging))]
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize("count", [100, 10**6])
 def test_a_margin_of_classes_adds_up_the_loss_of_each_sample(count, compute):
     def loss(x, y):
@@ -42,7 +36,7 @@ def test_a_margin_of_classes_adds_up_the_loss_of_each_sample(count, compute):
     assert bool(staged(count)) == (count > 100)
 
 
-@both
+@computed_or_dry
 def test_a_margin_of_classes_copies_what_does_not_lie_in_rows(compute):
     def unreduced(x, y, w):
         return functional.multi_margin_loss(x, y, weight=w, reduction="none")
@@ -58,7 +52,7 @@ def test_a_margin_of_classes_copies_what_does_not_lie_in_rows(compute):
     assert events(lambda x, y: unreduced(x, y, None), lambda: randn(3), lambda: indices(1)) == [4]
 
 
-@both
+@computed_or_dry
 def test_a_margin_of_labels_makes_its_loss_last(compute):
     def loss(x, y, reduction):
         return aten.multilabel_margin_loss_forward(x, y, reduction)
@@ -74,7 +68,7 @@ def test_a_margin_of_labels_makes_its_loss_last(compute):
     assert events(lambda x, y: loss(x, y, 1), *single, compute=compute) == [16, 4]
 
 
-@both
+@computed_or_dry
 def test_the_gradient_of_a_margin_of_labels_copies_what_does_not_lie_in_rows(compute):
     def gradient(g, x, y, of):
         return aten.multilabel_margin_loss_backward(g, x, y, 1, of)
@@ -89,7 +83,7 @@ def test_the_gradient_of_a_margin_of_labels_copies_what_does_not_lie_in_rows(com
     assert found == [128, 128, 256, 128, -128, -256, -128]
 
 
-@both
+@computed_or_dry
 def test_a_soft_margin_reduces_into_the_losses_of_its_elements(compute):
     make = [lambda: randn(500, 500), lambda: randn(500, 500).sign()]
     staging = staging_of(reduction_of((500, 500), (500, 1), [0, 1]), PRESETS["a100"], 4)
@@ -104,7 +98,7 @@ def test_a_soft_margin_reduces_into_the_losses_of_its_elements(compute):
     assert events(unreduced, *make, compute=compute) == [10**6]
 
 
-@both
+@computed_or_dry
 def test_the_gradient_of_a_soft_margin_is_made_of_exponentials(compute):
     def gradient(g, x, y):
         return aten.soft_margin_loss_backward(g, x, y, 1)

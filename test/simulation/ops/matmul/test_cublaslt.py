@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import events, randn
+from support.op_memory import events, randn
 from torch import nn
 
 from pytorch_memlab.simulation import simulate

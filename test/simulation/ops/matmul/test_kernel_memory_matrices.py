@@ -4,21 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import aten, events, indices, randn, ups_and_downs
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, indices, randn, temporaries
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.dry_run import executor as shapes
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
-both = pytest.mark.parametrize("compute", [True, False])
-
-
-@pytest.fixture(autouse=True)
-def no_tensor_is_too_small_to_have_no_values(monkeypatch):
-    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
-    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
-
+pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 
 WORKSPACE = 8519680
 """Bytes of a cuBLAS workspace, which is kept."""
@@ -27,7 +20,7 @@ WORKSPACE = 8519680
 def staged(shape, reduced):
     strides = torch.empty(shape, device="meta").stride()
     staging = staging_of(reduction_of(shape, strides, reduced), PRESETS["a100"], 4)
-    return [] if staging is None else ups_and_downs(*staging)
+    return [] if staging is None else temporaries(*staging)
 
 
 # Triangular systems
@@ -37,7 +30,7 @@ def solve(a, b):
     return torch.linalg.solve_triangular(a, b, upper=True)
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize(
     ("count", "rows", "pointers"), [(8, 64, 0), (9, 64, 9), (8, 63, 8), (1, 63, 1), (1, 64, 0)]
 )
@@ -49,7 +42,7 @@ def test_small_or_many_systems_need_pointers(count, rows, pointers, compute):
     assert found == [count * rows * 2 * 4, *held, WORKSPACE, *down]
 
 
-@both
+@computed_or_dry
 def test_matrices_that_lie_apart_or_for_many_are_copied(compute):
     shared = [lambda: randn(64, 64), lambda: randn(3, 64, 2)]
     matrices, result = 3 * 64 * 64 * 4, 3 * 64 * 2 * 4
@@ -66,7 +59,7 @@ def test_matrices_that_lie_apart_or_for_many_are_copied(compute):
     assert events(into, *given, compute=compute) == [1024, WORKSPACE, -1024]
 
 
-@both
+@computed_or_dry
 @pytest.mark.filterwarnings("ignore:torch.triangular_solve is deprecated")
 def test_a_solution_with_a_copy_of_its_matrix_needs_but_pointers(compute):
     found = events(
@@ -75,7 +68,7 @@ def test_a_solution_with_a_copy_of_its_matrix_needs_but_pointers(compute):
     assert found == [32, 64, 8, 8, WORKSPACE, -8, -8]
 
 
-@both
+@computed_or_dry
 def test_pivots_become_places_and_then_a_matrix(compute):
     def unpack(factors, pivots, **options):
         return aten.lu_unpack(factors, pivots, **options)
@@ -95,7 +88,7 @@ def test_pivots_become_places_and_then_a_matrix(compute):
 # Bilinear layers
 
 
-@both
+@computed_or_dry
 def test_a_bilinear_layer_multiplies_slice_by_slice(compute):
     def multiply(x, w, y):
         return torch.nn.functional.bilinear(x, y, w)
@@ -117,7 +110,7 @@ def test_a_bilinear_layer_multiplies_slice_by_slice(compute):
 # Distances
 
 
-@both
+@computed_or_dry
 def test_the_gradient_of_distances_adds_up_each_pair(compute):
     def gradient(g, x, y, d):
         return aten._cdist_backward(g, x, y, 1.0, d)
@@ -141,7 +134,7 @@ def test_the_gradient_of_distances_adds_up_each_pair(compute):
     assert events(none, *make, compute=compute) == [600]
 
 
-@both
+@computed_or_dry
 def test_the_gradient_of_distances_within_adds_up_each_pair(compute):
     def gradient(g, x, d):
         return aten._pdist_backward(g, x, 2.0, d)
@@ -160,7 +153,7 @@ def test_the_gradient_of_distances_within_adds_up_each_pair(compute):
 # Sums
 
 
-@both
+@computed_or_dry
 def test_a_trace_is_the_sum_of_a_diagonal(compute):
     assert events(torch.trace, lambda: randn(4, 4), compute=compute) == [4]
     assert events(torch.trace, lambda: indices(4, 4).int(), compute=compute) == [8, 32, -32]
@@ -170,7 +163,7 @@ def test_a_trace_is_the_sum_of_a_diagonal(compute):
     assert events(torch.trace, *band, compute=compute) == [4, *staged((count,), [0])]
 
 
-@both
+@computed_or_dry
 def test_what_is_true_of_all_is_reduced(compute):
     make = [lambda: torch.ones(10**7, dtype=torch.bool, device="cuda")]
     staging = events(lambda x: x.all(), *make, compute=compute)[1:]
@@ -179,13 +172,13 @@ def test_what_is_true_of_all_is_reduced(compute):
         assert events(op, *make, compute=compute) == [1, *staging]
 
 
-@both
+@computed_or_dry
 def test_an_exponential_of_one_number_is_reduced(compute):
     found = events(lambda x: x.logsumexp(0), lambda: randn(1).squeeze(), compute=compute)
     assert found == [4, 4, 1, -1, -4, 4, 4, -4, -4]
 
 
-@both
+@computed_or_dry
 def test_samples_of_a_distribution_of_distributions_are_divided_by_their_sums(compute):
     found = events(torch._sample_dirichlet, lambda: randn(50, 4).abs(), compute=compute)
     assert found == [800, 200, *staged((50, 4), [1]), -200]
@@ -195,19 +188,19 @@ def test_samples_of_a_distribution_of_distributions_are_divided_by_their_sums(co
 # Scatters and masks
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize(("reduction", "counts"), [("sum", []), ("mean", [40, 16, 4])])
 def test_a_mean_counts_what_was_added(reduction, counts, compute):
     def reduce(x, i, y):
         return x.scatter_reduce(0, i, y, reduction)
 
     make = [lambda: randn(4), lambda: indices(10, below=4), lambda: randn(10)]
-    assert events(reduce, *make, compute=compute) == [16, *ups_and_downs(*counts)]
+    assert events(reduce, *make, compute=compute) == [16, *temporaries(*counts)]
 
     def write(x, i, y):
         return x.scatter_reduce_(0, i, y, reduction, include_self=False)
 
-    assert events(write, *make, compute=compute) == ups_and_downs(*counts)
+    assert events(write, *make, compute=compute) == temporaries(*counts)
 
 
 def test_a_mask_wider_than_what_it_scatters_into_widens_it():
@@ -226,7 +219,7 @@ def test_the_gradient_of_what_is_scattered_is_what_the_mask_selects():
     assert 50 * 2 * 8 in found
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize("invert", [False, True])
 def test_each_element_is_compared_with_each_of_a_few(invert, compute):
     def find(x, among):
@@ -234,7 +227,7 @@ def test_each_element_is_compared_with_each_of_a_few(invert, compute):
 
     make = [lambda: indices(4, 25), lambda: indices(18)]
     found = events(find, *make, compute=compute)
-    assert found == [100, *ups_and_downs(100 * 18, 100)]
+    assert found == [100, *temporaries(100 * 18, 100)]
     empty = [lambda: indices(0), lambda: indices(3)]
     assert events(find, *empty, compute=compute) == []
 
@@ -250,7 +243,7 @@ def test_a_sort_of_many_is_named(among, is_known):
     assert ((op, "memory of sorts of distinct elements") in approximations.uncounted) != is_known
 
 
-@both
+@computed_or_dry
 def test_noise_that_lies_apart_is_copied(compute):
     def leak(x, noise):
         return aten.rrelu_with_noise(x, noise, 0.1, 0.3, True)
@@ -267,7 +260,7 @@ def test_noise_that_lies_apart_is_copied(compute):
 # Quantization
 
 
-@both
+@computed_or_dry
 def test_zero_points_of_channels_are_checked_on_the_host(compute):
     def quantize(x, scale, zero):
         return torch.fake_quantize_per_channel_affine(x, scale, zero, 1, 0, 255)
@@ -281,7 +274,7 @@ def test_zero_points_of_channels_are_checked_on_the_host(compute):
     assert floats == results
 
 
-@both
+@computed_or_dry
 def test_simulated_quantization_of_a_tensor_keeps_a_mask(compute):
     def quantize(x):
         return aten.fake_quantize_per_tensor_affine_cachemask(x, 0.1, 0, 0, 255)

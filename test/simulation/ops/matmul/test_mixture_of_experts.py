@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.both_ways import events_of, lines_both_ways
+from support.computed_or_dry import computed_or_dry
+from support.dry_run_comparison import events_of, lines_of_both_runs
 from torch.nn import functional
 
 from pytorch_memlab import simulate
@@ -57,7 +58,7 @@ grouped = pytest.mark.skipif(
 @grouped
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 def test_products_of_groups_have_shapes_in_every_dtype(dtype):
-    lines_both_ways(lambda: experts(dtype), [experts])
+    lines_of_both_runs(lambda: experts(dtype), [experts])
 
 
 @grouped
@@ -73,7 +74,7 @@ def test_rows_of_a_product_are_aligned_to_16_bytes():
 
 
 @grouped
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize(
     ("right", "message"),
     [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import aten, events, indices, randn, ups_and_downs
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, indices, randn, temporaries
 from torch.nn import functional
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
@@ -15,7 +16,7 @@ def staged(shape, reduced, gpu="a100", element=4):
     """What a reduction of a contiguous tensor takes, and gives back."""
     strides = torch.empty(shape, device="meta").stride()
     staging = staging_of(reduction_of(shape, strides, reduced), PRESETS[gpu], element)
-    return [] if staging is None else ups_and_downs(*staging)
+    return [] if staging is None else temporaries(*staging)
 
 
 def layer_norm_gradient(rows, columns, dtype=torch.float32, **options):
@@ -82,15 +83,15 @@ def test_group_norm_keeps_statistics_and_a_scale_and_a_shift(dtype, acc):
     size = dtype.itemsize
     assert found[:3] == [1200 * size, 12 * size, 12 * size]
     statistics = [12 * acc] * 2 if dtype != torch.float32 else []
-    assert found[3:] == ups_and_downs(*statistics, 48 * acc, 48 * acc)
+    assert found[3:] == temporaries(*statistics, 48 * acc, 48 * acc)
 
 
 @pytest.mark.parametrize(
     ("inner", "weighted", "expected"),
     [
-        (25, True, ups_and_downs(192, 192, 48, 48, 192)),
-        (25, False, ups_and_downs(192, 192, 48, 48)),
-        (1, True, ups_and_downs(48, 48)),
+        (25, True, temporaries(192, 192, 48, 48, 192)),
+        (25, False, temporaries(192, 192, 48, 48)),
+        (1, True, temporaries(48, 48)),
     ],
 )
 def test_the_gradient_of_group_norm_sums_by_channel_and_by_group(inner, weighted, expected):
@@ -117,7 +118,7 @@ def test_the_gradient_of_softmax_is_made_of_a_product(gradient, output, copies):
     def softmax(g, o):
         return aten._softmax_backward_data(g, o, 1, torch.float32)
 
-    assert events(softmax, gradient, output)[1:] == ups_and_downs(*[1024] * copies)
+    assert events(softmax, gradient, output)[1:] == temporaries(*[1024] * copies)
 
 
 def test_softmax_takes_copies_of_what_is_not_contiguous():
@@ -128,7 +129,7 @@ def test_softmax_takes_copies_of_what_is_not_contiguous():
         assert events(lambda x, f=softmax: f(x, 1), *transposed) == [1024, 1024, -1024]
     log = lambda g: aten._log_softmax_backward_data(g, g, 1, torch.float32)  # noqa: E731
     assert events(log, *plain) == [1024]
-    assert events(log, *transposed)[1:] == ups_and_downs(1024, 1024)
+    assert events(log, *transposed)[1:] == temporaries(1024, 1024)
 
 
 def test_a_softmax_that_knows_empty_rows_finds_them():
@@ -138,7 +139,7 @@ def test_a_softmax_that_knows_empty_rows_finds_them():
 
 @pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss])
 @pytest.mark.parametrize("gpu", ["a100", "t4"])
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_a_loss_of_pairs_keeps_that_of_each_element(loss, gpu, compute):
     make = [lambda: randn(500, 500), lambda: randn(500, 500)]
     each = 500 * 500 * 4
@@ -154,7 +155,7 @@ def test_a_huber_loss_makes_its_result_last():
     assert found == [324, 4, -324]
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_a_binary_cross_entropy_reduces_into_a_number(compute):
     make = [lambda: randn(500, 500).sigmoid(), lambda: randn(500, 500).sigmoid()]
     found = events(functional.binary_cross_entropy, *make, compute=compute)
@@ -200,7 +201,7 @@ def test_the_gradient_of_a_ctc_loss_keeps_lengths_and_beta(steps, blanks):
     row, joined = 4 * steps * 4, 4 * steps * 6 * 4
     assert events(gradient, *make) == [
         *(offsets, offsets, offsets, beta, result),
-        *(ups_and_downs(joined, row, joined) if blanks else []),
+        *(temporaries(joined, row, joined) if blanks else []),
         *(-beta, -offsets, -offsets, -offsets),
     ]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.both_ways import events_of
+from support.computed_or_dry import computed_or_dry
+from support.dry_run_comparison import events_of
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,7 +15,7 @@ HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, tor
 ROWS, SIZE = 2000, 64
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 @pytest.mark.parametrize(("dtype", "width"), [(HALF, 4), (BFLOAT, 4), (SINGLE, 4), (DOUBLE, 8)])
 def test_each_row_keeps_a_mean_and_a_deviation(dtype, width, compute):
     with simulate("1GiB", compute=compute):

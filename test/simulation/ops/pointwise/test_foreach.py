@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import simulate
 
@@ -34,7 +35,7 @@ def _calls(tensors: list[torch.Tensor]) -> dict[str, Any]:
     return calls
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_every_result_is_where_its_tensor_is(compute: bool) -> None:
     with simulate("24GiB", count=2, compute=compute):
         tensors = [torch.rand(3, device="cuda:1"), torch.rand(2, device="cuda:0")]
@@ -89,7 +90,7 @@ def _groups(tensors: list[torch.Tensor], *others: list[Any]) -> dict[tuple[str, 
     return {(str(device), dtype): value for (device, dtype), value in found.items()}
 
 
-@pytest.mark.parametrize("compute", [True, False])
+@computed_or_dry
 def test_lists_are_sorted_by_gpu_and_dtype(compute: bool) -> None:
     with simulate("24GiB", count=2, compute=compute):
         tensors = [

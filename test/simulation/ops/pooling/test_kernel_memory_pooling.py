@@ -4,18 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import aten, events, indices, randn, ups_and_downs
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, indices, randn, temporaries
 from torch.nn import functional
 
-from pytorch_memlab.simulation.dry_run import executor as shapes
-
-both = pytest.mark.parametrize("compute", [True, False])
-
-
-@pytest.fixture(autouse=True)
-def no_tensor_is_too_small_to_have_no_values(monkeypatch):
-    monkeypatch.setattr(shapes, "_MOST_INTEGERS", 0)
-    monkeypatch.setattr(shapes, "_MOST_OTHERS", 0)
+pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 
 
 def channels_last(*shape):
@@ -23,7 +16,7 @@ def channels_last(*shape):
     return randn(*shape).to(memory_format=formats[len(shape)])
 
 
-@both
+@computed_or_dry
 def test_the_largest_of_images_that_lie_channels_last_are_written_as_rows_first(compute):
     def pool(x):
         return functional.adaptive_max_pool2d(x, 2, return_indices=True)
@@ -33,15 +26,15 @@ def test_the_largest_of_images_that_lie_channels_last_are_written_as_rows_first(
     copies = [*results, 2 * 4 * 64 * 4]
     assert events(pool, lambda: channels_last(2, 4, 8, 8), compute=compute) == [
         *results,
-        *ups_and_downs(*copies),
+        *temporaries(*copies),
     ]
     sliced = events(pool, lambda: randn(2, 4, 8, 16)[..., ::2], compute=compute)
-    assert sliced == [*results, *ups_and_downs(2 * 4 * 64 * 4)]
+    assert sliced == [*results, *temporaries(2 * 4 * 64 * 4)]
     # A single image is read by its strides.
     assert events(pool, lambda: randn(4, 8, 16)[..., ::2], compute=compute) == [64, 128]
 
 
-@both
+@computed_or_dry
 def test_the_gradient_of_the_largest_copies_what_does_not_lie_in_rows(compute):
     def gradient(g, x, i):
         return aten.adaptive_max_pool2d_backward(g, x, i)
@@ -58,10 +51,10 @@ def test_the_gradient_of_the_largest_copies_what_does_not_lie_in_rows(compute):
         lambda: place().to(memory_format=torch.channels_last),
     ]
     found = events(gradient, *apart, compute=compute)
-    assert found == [size, *ups_and_downs(small, 2 * small, size)]
+    assert found == [size, *temporaries(small, 2 * small, size)]
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize(
     ("pool", "first"),
     [
@@ -78,7 +71,7 @@ def test_a_batch_of_volumes_is_copied_and_a_volume_is_not(pool, first, compute):
     assert single == [nbytes // 2 for nbytes in results]
 
 
-@both
+@computed_or_dry
 def test_averages_of_volumes_and_their_gradients_copy_what_they_read(compute):
     def pool(x):
         return functional.avg_pool3d(x, 2)
@@ -100,7 +93,7 @@ def test_averages_of_volumes_and_their_gradients_copy_what_they_read(compute):
         assert events(gradient, *plain, compute=compute) == [size]
 
 
-@both
+@computed_or_dry
 def test_unpooling_copies_before_its_result(compute):
     def unpool(x, i):
         return functional.max_unpool2d(x, i, 2)
@@ -113,7 +106,7 @@ def test_unpooling_copies_before_its_result(compute):
     assert found == [values, places, result, -places, -values]
 
 
-@both
+@computed_or_dry
 def test_fractional_pools_read_what_they_get(compute):
     def pool(x, samples):
         return functional.fractional_max_pool2d_with_indices(x, 2, 4, _random_samples=samples)
@@ -129,7 +122,7 @@ def test_fractional_pools_read_what_they_get(compute):
     assert events(gradient, *volumes, places, compute=compute) == [4 * 64 * 4]
 
 
-@both
+@computed_or_dry
 @pytest.mark.parametrize("align_corners", [True, False])
 def test_a_grid_of_affine_maps_is_a_product_with_a_base_grid(align_corners, compute):
     def grids(theta):
@@ -144,7 +137,7 @@ def test_a_grid_of_affine_maps_is_a_product_with_a_base_grid(align_corners, comp
     assert found == [base, *steps(5), *steps(4), 2 * 4 * 5 * 2 * 4, 8519680, -base]
 
 
-@both
+@computed_or_dry
 def test_maps_that_cublas_cannot_read_are_copied(compute):
     def grids(theta):
         return functional.affine_grid(theta, (2, 1, 1, 1, 1), align_corners=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import events, indices, randn, ups_and_downs
+from support.op_memory import events, indices, randn, temporaries
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
@@ -13,7 +13,7 @@ from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 def staged(shape, reduced, element=4, gpu="a100", vector=4):
     strides = torch.empty(shape, device="meta").stride()
     staging = staging_of(reduction_of(shape, strides, reduced), PRESETS[gpu], element, 512, vector)
-    return [] if staging is None else ups_and_downs(*staging)
+    return [] if staging is None else temporaries(*staging)
 
 
 @pytest.mark.parametrize("gpu", ["a100", "t4", "h100"])
@@ -116,7 +116,7 @@ def test_offsets_beyond_32_bits_are_reduced_in_parts(count, parts):
 def test_partial_results_that_no_result_holds_are_kept_meanwhile(call, accumulator):
     make = lambda: torch.zeros(2**15, 2**16, dtype=torch.float16, device="cuda")  # noqa: E731
     found = events(call, make, gpu="b200", compute=False)
-    assert found[1:] == ups_and_downs(2**15 * accumulator)
+    assert found[1:] == temporaries(2**15 * accumulator)
 
 
 def test_float_sums_in_parts_keep_partial_results_in_the_result():

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from support.both_ways import allocator_events, events_of
+from support.dry_run_comparison import allocator_events, events_of
 from torch import nn
 
 from pytorch_memlab import simulate

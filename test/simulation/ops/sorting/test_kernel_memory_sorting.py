@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support.kernel_calls import events, randn, ups_and_downs
+from support.op_memory import events, randn, temporaries
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops import cub
@@ -48,7 +48,7 @@ def test_small_keys_are_sorted_by_blocks_before_hopper(dtype):
 
 
 def test_short_slices_are_sorted_in_place():
-    assert taken(torch.sort, lambda: randn(10, 4096)) == ups_and_downs(4096 * 8)
+    assert taken(torch.sort, lambda: randn(10, 4096)) == temporaries(4096 * 8)
     assert taken(lambda x: x.argsort(stable=True), lambda: randn(4096)) == [
         4096 * 8,
         -4096 * 8,
@@ -60,7 +60,7 @@ def test_short_slices_are_sorted_in_place():
 @pytest.mark.parametrize("gpu", ["a100", "h100"])
 def test_one_long_slice_is_sorted_with_its_indices(gpu):
     storage = cub.radix_sort(PRESETS[gpu], 4097, 4, 8)
-    expected = ups_and_downs(4097 * 8, storage)
+    expected = temporaries(4097 * 8, storage)
     assert taken(torch.sort, lambda: randn(4097), gpu=gpu) == expected
     storage = cub.radix_sort(PRESETS[gpu], 10**6, 4, 8)
     alone = [storage, -storage] * 3
@@ -80,7 +80,7 @@ def test_few_slices_are_sorted_all_together_and_then_by_slice(gpu):
     assert taken(torch.sort, lambda: randn(127, 5000), gpu=gpu, compute=False) == [
         count * 8,
         count * 8,
-        *ups_and_downs(*first),
+        *temporaries(*first),
         second,
         -second,
         -count * 8,
@@ -92,13 +92,13 @@ def test_few_slices_are_sorted_all_together_and_then_by_slice(gpu):
 def test_many_slices_are_sorted_segment_by_segment():
     count = 128 * 5000
     storage = count * 4 + count * 8 + 255
-    expected = ups_and_downs(count * 8, storage)
+    expected = temporaries(count * 8, storage)
     assert taken(torch.sort, lambda: randn(128, 5000), compute=False) == expected
 
 
 def test_slices_that_lie_apart_are_copied():
     count = 200 * 5000
-    sorting = ups_and_downs(count * 8, count * 4 + count * 8 + 255)
+    sorting = temporaries(count * 8, count * 4 + count * 8 + 255)
     copies = [count * 4, count * 4, count * 8]
     found = taken(lambda x: x.sort(0), lambda: randn(5000, 200), compute=False)
     assert found == [*copies, *sorting, -count * 8, -count * 4, -count * 4]
@@ -132,7 +132,7 @@ def test_topk_counts_digits_in_each_block(gpu, items):
 def test_topk_of_a_few_very_long_slices_sorts_them():
     storage = cub.radix_sort(PRESETS["a100"], 100_000, 4, 8)
     found = taken(lambda x: x.topk(3), lambda: randn(100_000), compute=False)
-    assert found == ups_and_downs(400_000, 800_000, 800_000, storage)
+    assert found == temporaries(400_000, 800_000, 800_000, storage)
 
 
 def test_many_largest_are_sorted_afterwards():
@@ -154,16 +154,14 @@ def test_a_scan_of_one_row_stores_the_states_of_its_tiles():
     states = (-(-100_000 // (128 * 15)) + 32) * 8
     storage = -(-states // 256) * 256 + 255
     found = taken(lambda x: x.cumsum(0), lambda: randn(100_000), results=1)
-    assert found == ups_and_downs(storage)
+    assert found == temporaries(storage)
     assert taken(lambda x: x.cumsum(1), lambda: randn(100, 100), results=1) == []
-    assert taken(lambda x: x.cumprod(0), lambda: randn(50, 40).t(), results=1) == ups_and_downs(
-        8000
-    )
+    assert taken(lambda x: x.cumprod(0), lambda: randn(50, 40).t(), results=1) == temporaries(8000)
 
 
 def test_a_scan_casts_first():
     found = taken(lambda x: x.cumsum(1), lambda: randn(50, 40).int(), results=1)
-    assert found == ups_and_downs(50 * 40 * 8)
+    assert found == temporaries(50 * 40 * 8)
 
 
 @pytest.mark.parametrize(("gpu", "blocks"), [("a100", 108), ("t4", 40)])
@@ -171,7 +169,7 @@ def test_a_deterministic_sum_keeps_one_number_for_each_block(gpu, blocks):
     torch.use_deterministic_algorithms(True)
     try:
         make = lambda: randn(2**20)  # noqa: E731
-        assert taken(lambda x: x.cumsum(0), make, results=1, gpu=gpu) == ups_and_downs(blocks * 4)
-        assert taken(lambda x: x.cumsum(0), lambda: randn(8192), results=1) == ups_and_downs(4)
+        assert taken(lambda x: x.cumsum(0), make, results=1, gpu=gpu) == temporaries(blocks * 4)
+        assert taken(lambda x: x.cumsum(0), lambda: randn(8192), results=1) == temporaries(4)
     finally:
         torch.use_deterministic_algorithms(False)

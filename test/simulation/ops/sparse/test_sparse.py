@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from support.computed_or_dry import computed_or_dry
 
 from pytorch_memlab import simulate
 
@@ -12,15 +13,13 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Sparse invariant checks"),
 ]
 
-BOTH_WAYS = pytest.mark.parametrize("compute", [True, False], ids=["computed", "shapes"])
-
 
 def rounded(*sizes: int) -> int:
     """Bytes of blocks."""
     return sum(-(-size // 512) * 512 for size in sizes)
 
 
-@BOTH_WAYS
+@computed_or_dry
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_a_matrix_without_zeros_takes_its_indices_and_values(layout, compute):
     with simulate("24GiB", compute=compute):
@@ -66,7 +65,7 @@ def test_data_of_the_host_become_sparse_without_values_too():
         assert moved.layout is torch.sparse_coo
 
 
-@BOTH_WAYS
+@computed_or_dry
 @pytest.mark.parametrize("layout", ["coo", "csr"])
 def test_products_with_sparse_matrices_have_gradients(layout, compute):
     def train(device: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -92,7 +91,7 @@ def test_products_with_sparse_matrices_have_gradients(layout, compute):
         assert any(read.op == "aten::_local_scalar_dense" for read in machine.values_read)
 
 
-@BOTH_WAYS
+@computed_or_dry
 def test_indices_of_nonzero_elements_lie_in_rows(compute):
     with simulate("24GiB", compute=compute):
         assert torch.ones(30, 20, device="cuda").nonzero().stride() == (1, 600)

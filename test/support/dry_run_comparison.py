@@ -57,7 +57,7 @@ def events_of(program, compute):
     return events
 
 
-def lines_both_ways(program, functions):
+def lines_of_both_runs(program, functions):
     """Run a program both ways, profiled, and assert that the memory is the same.
 
     Args:

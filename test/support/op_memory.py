@@ -61,8 +61,8 @@ def events(
     return found
 
 
-def ups_and_downs(*sizes: int) -> list[int]:
-    """Memory taken in order, and given back in the opposite one."""
+def temporaries(*sizes: int) -> list[int]:
+    """The events of temporaries that are allocated in order and freed in the opposite order."""
     return [*sizes, *(-size for size in reversed(sizes))]
 
 
