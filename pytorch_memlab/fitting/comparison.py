@@ -10,36 +10,17 @@ largest of them shows whether it does so.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ..simulation.machine.memory_overhead import TakenMemory
-from .change import Change
 from .gpu_classes import runs_alike
+from .settings import Settings
 from .trial import Ending, Trial, TrialRequest, run, run_all
-from .verdict import Verdict, verdict
+from .verdict import Verdict
 
 if TYPE_CHECKING:
     from ..simulation.hardware.gpu import GPU
     from .target import Target
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of the runs of a program."""
-
-    changes: tuple[Change, ...] = ()
-    # optimizer steps after which it ends; None for when its peak has settled
-    steps: int | None = None
-    num_gpus: int = 1
-    # bytes of the CUDA context; None for the estimate that goes with each GPU
-    context: int | None = None
-    others: int = 0  # bytes that other processes hold
-    # how many runs there may be at once; None for as many as there are processors
-    processes: int | None = None
-    output: str = ""  # folder for what the program prints, with a file for each run; empty for none
 
 
 def compare_gpus(
@@ -120,7 +101,7 @@ class _Comparison:
         if not self._too_large:
             return
         found = dict(self._too_large)
-        largest = max(found, key=lambda index: self._room(index))
+        largest = max(found, key=lambda index: self._settings.room(self._gpus[index][1]))
         trial = run(self._request(largest, is_limited=True))
         if trial.failed or trial.ending is Ending.OUT_OF_MEMORY:
             yield from found.items()
@@ -140,36 +121,17 @@ class _Comparison:
     def _alike(self, trial: Trial, one: int, other: int) -> bool:
         return runs_alike(self._gpus[one][1], self._gpus[other][1], trial.gpu_reads)
 
-    def _room(self, index: int) -> int:
-        gpu = self._gpus[index][1]
-        taken = TakenMemory.of(gpu, self._settings.context, self._settings.others)
-        return gpu.total_memory - taken.context - taken.others
-
     def _run(self, index: int) -> Trial:
         return run(self._request(index))
 
     def _verdict(self, trial: Trial, index: int) -> Verdict:
         name, gpu = self._gpus[index]
-        return verdict(trial, gpu, name, self._settings.context, self._settings.others)
+        return self._settings.verdict(trial, gpu, name)
 
     def _request(self, index: int, *, is_limited: bool = False) -> TrialRequest:
-        settings = self._settings
         name, gpu = self._gpus[index]
-        request = TrialRequest(
-            self._target,
-            gpu,
-            settings.changes,
-            settings.steps,
-            settings.num_gpus,
-            is_limited,
-            settings.context,
-            settings.others,
-        )
-        if not settings.output:
-            return request
-        kind = "-limited" if is_limited else ""
-        file = f"{_file_name(name)}{kind}.txt"
-        return replace(request, output=os.path.join(settings.output, file))
+        file = f"{_file_name(name)}{'-limited' if is_limited else ''}"
+        return self._settings.request(self._target, gpu, file, is_limited=is_limited)
 
 
 def _file_name(name: str) -> str:

@@ -9,23 +9,43 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from .._common.quoted import quoted
+from .._common.rendered import rendered
 from .._common.user_code import is_of_user
 from ..errors import UsageError
 from ..simulation.hardware.gpu import GPU
 from ..simulation.hardware.presets import PRESETS, find_gpu
 from ..simulation.hardware.sizes import read_size
 from ..simulation.machine.memory_overhead import TakenMemory
-from .comparison import Settings, compare_gpus
+from .comparison import compare_gpus
+from .grid import GridReport, GridSearch
 from .report import FitReport, fit_report
+from .settings import Settings
 from .target import FunctionTarget, ProgramTarget, Target
-from .variable import variables_of
-from .vary_frame import VaryFrame, vary_frame
+from .variable import Variable, variables_of
 
 if TYPE_CHECKING:
     from .verdict import FailedAllocation, Verdict
 
 
-class FitFrame(pd.DataFrame):
+class _ReportFrame(pd.DataFrame):
+    """A frame that ``render`` shows by its report."""
+
+    _metadata = ["report"]  # noqa: RUF012 - as pandas has it
+    _text = _html = ""
+
+    @property
+    def _constructor(self) -> Callable[..., pd.DataFrame]:
+        return pd.DataFrame
+
+    def _repr_html_(self) -> str:
+        return rendered(self._html, self.report)
+
+    def __repr__(self) -> str:
+        """The tables of the command line."""
+        return rendered(self._text, self.report).rstrip("\n")
+
+
+class FitFrame(_ReportFrame):
     """A row for each GPU, the smallest first; a notebook shows bars of the memory.
 
     Sizes are in bytes. ``capacity``: of the GPU. ``context``: what the allocator does not get, the
@@ -38,23 +58,25 @@ class FitFrame(pd.DataFrame):
     allocations.
     """
 
-    _metadata = ["report"]  # noqa: RUF012 - as pandas has it
     report: FitReport
+    _text, _html = "fit:text", "fit_html:fragment"
 
-    @property
-    def _constructor(self) -> Callable[..., pd.DataFrame]:
-        return pd.DataFrame
 
-    def _repr_html_(self) -> str:
-        from ..render import fit_html
+class VaryFrame(_ReportFrame):
+    """A row for each GPU, and for each combination of the other variables.
 
-        return fit_html.fragment(self.report)
+    The column of the variable that was searched has the largest value that fits, or nothing where
+    none does. Sizes are in bytes. ``peak``: the most that PyTorch's allocator takes with that
+    value, its cache included. ``headroom``: what is left beside it and the CUDA context. ``next``:
+    the next value, and ``next_needs`` the memory that it needs. ``base`` and ``per_item``: of the
+    line through what values need.
 
-    def __repr__(self) -> str:
-        """The table of the command line."""
-        from ..render import fit as fit_text
+    A notebook shows bars of the memory. Selections of rows or columns are plain frames. ``report``
+    has everything that was tried.
+    """
 
-        return fit_text.text(self.report).rstrip("\n")
+    report: GridReport
+    _text, _html = "curve:text", "curve_html:fragment"
 
 
 def fit(
@@ -126,15 +148,28 @@ def fit_frame(report: FitReport) -> FitFrame:
     return frame
 
 
+def vary_frame(
+    target: Target,
+    gpus: Sequence[tuple[str, GPU]],
+    variables: Sequence[Variable],
+    settings: Settings,
+) -> VaryFrame:
+    """Search the largest values that fit."""
+    search = GridSearch(target, gpus, variables, settings)
+    search.run()
+    report = search.report()
+    rows = report.rows()
+    index = pd.Index([row.pop("gpu") for row in rows], name="gpu", dtype=object)
+    numbers = dict.fromkeys((report.variable.name, *_SIZES), "Int64")  # some may be missing
+    frame = VaryFrame(pd.DataFrame(rows, index=index, dtype=object).astype(numbers))
+    frame.report = report
+    return frame
+
+
+_SIZES = (*("peak", "headroom", "capacity", "context", "next", "next_needs", "base", "per_item"),)
+
 _COLUMNS = (
-    "fits",
-    "capacity",
-    "context",
-    "peak",
-    "active_peak",
-    "headroom",
-    "fails_at",
-    "request",
+    *("fits", "capacity", "context", "peak", "active_peak", "headroom", "fails_at", "request"),
 )
 
 

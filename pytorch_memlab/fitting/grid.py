@@ -10,22 +10,20 @@ from __future__ import annotations
 
 import itertools
 import math
-import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ..errors import UsageError
-from ..simulation.machine.memory_overhead import TakenMemory
-from .comparison import Settings
 from .config_value import Value
 from .curve import Line, Point, interpolated, upper_line
 from .gpu_classes import runs_alike
 from .search import Largest, Search, Tried
+from .settings import Settings
 from .trial import UNLIMITED, Trial, TrialRequest, run, run_all
 from .variable import Variable
-from .verdict import Verdict, needed_memory, verdict
+from .verdict import Verdict, needed_memory
 
 if TYPE_CHECKING:
     from ..simulation.hardware.gpu import GPU
@@ -218,7 +216,7 @@ class GridSearch:
         self._groups = [
             [
                 _GPUSearch(
-                    name, gpu, self._room(gpu), self._variable, others, self._changes(others)
+                    name, gpu, settings.room(gpu), self._variable, others, self._changes(others)
                 )
                 for name, gpu in ordered
             ]
@@ -244,13 +242,9 @@ class GridSearch:
             reads=self._runs.reads,
         )
 
-    def _room(self, gpu: GPU) -> int:
-        taken = TakenMemory.of(gpu, self._settings.context, self._settings.others)
-        return gpu.total_memory - taken.context - taken.others
-
     def _changes(self, others: tuple[Value, ...]) -> tuple[Change, ...]:
         pairs = zip(self._others, others, strict=True)
-        return (*self._settings.changes, *(one.place.set_to(value) for one, value in pairs))
+        return tuple(one.place.set_to(value) for one, value in pairs)
 
     def _needed(self) -> list[tuple[GPU, tuple[Change, ...]]]:
         """Runs without which no search can go on, and some that will be needed soon."""
@@ -330,7 +324,7 @@ class _GPUSearch:
 
     def answer(self) -> Answer:
         """The answer so far."""
-        nothing = Largest(None, (), 1, is_upper_end=False)
+        nothing = Largest(None, (), 1)
         return Answer(
             name=self._name,
             gpu=self.gpu,
@@ -345,7 +339,7 @@ class _GPUSearch:
         problem = found.problem
         if problem is not None:
             return Tried(value=value, fits=False, problem=problem, is_final=found.is_final)
-        one = verdict(found.trial, self.gpu, self._name, settings.context, settings.others)
+        one = settings.verdict(found.trial, self.gpu, self._name)
         self._verdicts[value] = one
         return Tried(
             value=value,
@@ -453,21 +447,8 @@ class _Runs:
         self._found.setdefault(_names(changes), []).append(run_)
 
     def _request(self, number: int, gpu: GPU, changes: tuple[Change, ...]) -> TrialRequest:
-        settings = self._settings
-        request = TrialRequest(
-            self._target,
-            gpu,
-            changes,
-            settings.steps,
-            settings.num_gpus,
-            self._is_limited,
-            settings.context,
-            settings.others,
-        )
-        if not settings.output:
-            return request
-        name = f"{number + 1:03}.txt"
-        return replace(request, output=os.path.join(settings.output, name))
+        name = f"{number + 1:03}"
+        return self._settings.request(self._target, gpu, name, changes, is_limited=self._is_limited)
 
 
 def _stands_for(trial: Trial, gpu: GPU) -> bool:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -54,7 +54,6 @@ class Largest:
     value: int | None  # the largest that fits; None if none does
     tried: tuple[Tried, ...]
     step: int  # the program takes only multiples of it; 1 if it takes every value
-    is_upper_end: bool
 
     @property
     def best(self) -> Tried | None:
@@ -76,22 +75,8 @@ class Largest:
         return self.tried[0].problem
 
 
-def largest(
-    values: Sequence[int],
-    attempt: Callable[[int], Tried],
-    available: int,
-    hints: Iterable[Point] = (),
-    slack: int = 0,
-) -> Largest:
-    """Find the largest value that fits, with few trials. See Note [Proven by trials]."""
-    search = Search(values, available, hints, slack)
-    while wanted := search.wanted():
-        search.tell(attempt(wanted[0]))
-    return search.found()
-
-
 class Search:
-    """A search that says what it wants tried, and is told what came of it."""
+    """Chooses the values of trials, with few trials. See Note [Proven by trials]."""
 
     def __init__(
         self,
@@ -132,12 +117,10 @@ class Search:
 
     def found(self) -> Largest:
         """The answer, after the end."""
-        best = self._best()
         return Largest(
-            best,
+            self._best(),
             tuple(self._tried[value] for value in sorted(self._tried)),
             self._step,
-            best is not None and not any(value > best for value in self._values),
         )
 
     # State

@@ -109,19 +109,6 @@ class TrialRequest:
     output: str = ""  # file for what the program prints; empty for none
 
 
-def run_trial(
-    target: Target,
-    gpu: GPU,
-    changes: Sequence[Change] = (),
-    steps: int | None = None,
-    *,
-    num_gpus: int = 1,
-    is_limited: bool = False,
-) -> Trial:
-    """Run a program once without values, in a process of its own."""
-    return run(TrialRequest(target, gpu, tuple(changes), steps, num_gpus, is_limited))
-
-
 def run(request: TrialRequest) -> Trial:
     """Run one trial."""
     _preload()

@@ -27,7 +27,6 @@ _LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "crit
 _PRODUCTS = (" @ ", "matmul(", "bmm(", "einsum(", "mm(")
 _PARAMETER_WORDS: Final = 4
 """Bytes of a float32."""
-_EIGHT_BIT_STATE: Final = 2
 """Bytes that an 8-bit Adam keeps for each element: two states of one byte."""
 
 _FIXED: Final = frozenset(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from textwrap import dedent
 
+from support.trials import run_trial
+
 from pytorch_memlab.fitting.target import ProgramTarget
-from pytorch_memlab.fitting.trial import run_trial
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 MIB = 2**20

@@ -10,12 +10,12 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from support.trials import run_trial
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from pytorch_memlab import simulate
 from pytorch_memlab.fitting.child import Work, run_in_child
 from pytorch_memlab.fitting.target import ProgramTarget
-from pytorch_memlab.fitting.trial import run_trial
 from pytorch_memlab.fitting.verdict import verdict
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 

@@ -9,7 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytorch_memlab.fitting.curve import Point, fitted_line
-from pytorch_memlab.fitting.search import Largest, Tried, largest
+from pytorch_memlab.fitting.search import Largest, Search, Tried
+
+
+def largest(values, attempt, available, hints=(), slack=0) -> Largest:
+    """The largest value that fits, by one trial after another."""
+    search = Search(values, available, hints, slack)
+    while wanted := search.wanted():
+        search.tell(attempt(wanted[0]))
+    return search.found()
 
 
 class Program:
@@ -58,7 +66,6 @@ def test_a_line_takes_four_trials() -> None:
     assert found.value == 30
     assert program.tried == [1, 22, 30, 31]  # two for a line, its answer, and the proof
     assert found.above == Tried(value=31, fits=False, active=81, reserved=81)
-    assert not found.is_upper_end
 
 
 def test_hints_of_another_gpu_leave_the_guess_and_its_proof() -> None:
@@ -87,7 +94,7 @@ def test_the_upper_end_is_proven_by_a_trial() -> None:
 
     found = program.search(UP_TO_512)
 
-    assert (found.value, found.above, found.is_upper_end) == (512, None, True)
+    assert (found.value, found.above) == (512, None)
     assert program.tried[-1] == 512
 
 
@@ -191,7 +198,7 @@ def test_a_program_that_takes_values_up_to_a_limit() -> None:
 
     found = program.search(UP_TO_512)
 
-    assert (found.value, found.step, found.is_upper_end) == (100, 1, False)
+    assert (found.value, found.step) == (100, 1)
     assert found.above is not None
     assert found.above.problem == "ValueError: not 101"
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from fit_programs import LOOP, MIB, trial_of
+from support.trials import run_trial
 
 from pytorch_memlab.fitting.settled import MOST_STEPS, StepPeak, cycle_of
 from pytorch_memlab.fitting.target import FunctionTarget
-from pytorch_memlab.fitting.trial import Ending, run_trial
+from pytorch_memlab.fitting.trial import Ending
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 

@@ -10,12 +10,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 from fit_programs import LOOP, MIB, kept, trial_of
+from support.trials import run_trial
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting import child
 from pytorch_memlab.fitting.change import Change
 from pytorch_memlab.fitting.target import FunctionTarget, ProgramTarget
-from pytorch_memlab.fitting.trial import Ending, TrialRequest, run, run_all, run_trial
+from pytorch_memlab.fitting.trial import Ending, TrialRequest, run, run_all
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 A100 = find_gpu("a100")

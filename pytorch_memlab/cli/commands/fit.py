@@ -19,8 +19,8 @@ from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytorch_memlab.fitting.comparison import Settings
     from pytorch_memlab.fitting.report import FitReport
+    from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.verdict import Verdict
     from pytorch_memlab.simulation.hardware.gpu import GPU
@@ -106,7 +106,7 @@ def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    from pytorch_memlab.fitting.comparison import Settings
+    from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.simulation.hardware.sizes import read_size
 
     if not 1 <= options.num_gpus <= 128:

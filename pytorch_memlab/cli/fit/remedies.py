@@ -18,8 +18,8 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting.remedies.names import NAMES, WITH_VALUE, nearest
 
 if TYPE_CHECKING:
-    from pytorch_memlab.fitting.comparison import Settings
     from pytorch_memlab.fitting.remedies.remedy import Remedy
+    from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.simulation.hardware.gpu import GPU
 

@@ -15,8 +15,8 @@ from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
 
 if TYPE_CHECKING:
-    from pytorch_memlab.fitting.comparison import Settings
     from pytorch_memlab.fitting.grid import GridReport
+    from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.variable import Variable
     from pytorch_memlab.simulation.hardware.gpu import GPU

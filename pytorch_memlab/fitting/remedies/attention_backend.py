@@ -53,7 +53,7 @@ class AttentionBackend(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """True if another backend ran before."""
+        """Applied if another backend ran before."""
         if self._against is not None:
             return does_not_apply(self._against)
         if not self._calls:

@@ -65,7 +65,7 @@ class Autocast(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """True if the program has forward passes in float32."""
+        """Applied if the program has forward passes in float32."""
         if self._is_of_program:
             return already_used("the program uses autocast")
         if not self._alone and not self._until_backward:

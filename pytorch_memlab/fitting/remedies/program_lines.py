@@ -8,12 +8,10 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import FrameType
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from ..._common.user_code import is_of_user
 from .remedy import Edit
-
-_LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
 
 
 class Line(NamedTuple):

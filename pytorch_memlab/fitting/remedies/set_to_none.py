@@ -39,7 +39,7 @@ class SetToNone(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """True if the program kept gradients."""
+        """Applied if the program kept gradients."""
         if self._changed:
             edits = [with_keywords(line, _NAME, {_NAME_OF_FLAG: "True"}) for line in self._lines]
             return applied(["optimizer.zero_grad(set_to_none=True)"], edits)

@@ -68,7 +68,7 @@ class Sharding(Remedy):
             patches.undo()
 
     def finding(self) -> Finding:
-        """True if a model was sharded."""
+        """Applied if a model was sharded."""
         if self._before != "1":
             return already_used(f"the program is one of {self._before} ranks")
         if self._of_program:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..change import Change
-from ..comparison import Settings
+from ..settings import Settings
 from ..trial import Trial, TrialRequest, run_all
-from ..verdict import Verdict, verdict
+from ..verdict import Verdict
 from .block_survey import BlockSurvey, Survey
 from .checkpointing import Checkpointed, Checkpointing
 from .remedy import Finding, Outcome, Remedy
@@ -76,27 +75,12 @@ class OneGPU:
 
     def _verdict(self, trial: Trial) -> Verdict:
         """The verdict of a trial; its history, which is large, is not needed any more."""
-        context, others = self._settings.context, self._settings.others
-        found = verdict(trial, self._gpu, self._name, context, others)
+        found = self._settings.verdict(trial, self._gpu, self._name)
         return replace(found, trial=replace(trial, history=None))
 
     def _request(self, change: Change | None) -> TrialRequest:
-        settings = self._settings
-        changes = (*settings.changes, *([] if change is None else [change]))
-        output = ""
-        if settings.output:
-            name = "unchanged" if change is None else change.name
-            output = os.path.join(settings.output, f"{name}.txt")
-        return TrialRequest(
-            self._target,
-            self._gpu,
-            changes,
-            settings.steps,
-            settings.num_gpus,
-            context=settings.context,
-            others=settings.others,
-            output=output,
-        )
+        name, changes = ("unchanged", ()) if change is None else (change.name, (change,))
+        return self._settings.request(self._target, self._gpu, name, changes)
 
 
 def try_remedies(

@@ -1,0 +1,10 @@
+"""One trial of a target."""
+
+from __future__ import annotations
+
+from pytorch_memlab.fitting.trial import TrialRequest, run
+
+
+def run_trial(target, gpu, changes=(), steps=None, **options):
+    """Run a program once without values, in a process of its own."""
+    return run(TrialRequest(target, gpu, tuple(changes), steps, **options))
