@@ -5,6 +5,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ._common.uncaught_errors import Report as _Report
+from ._common.uncaught_errors import uncaught as _uncaught
+
 if TYPE_CHECKING:
     from .courtesy import Courtesy
     from .fitting.frame import fit
@@ -60,7 +63,7 @@ if TYPE_CHECKING:
         ipython_tb_clear_frames_ctx,
         is_in_ipython,
     )
-    from .out_of_memory import explain_oom
+    from .reporter.explain_oom import explain_oom
     from .scopes import (
         HostScope,
         PeakScope,
@@ -87,7 +90,7 @@ _HOMES = {
     "b2mb": "gpu_mem",
     "clear_global_line_profiler": "line_profiler.profile",
     "display": "line_profiler.profile",
-    "explain_oom": "out_of_memory",
+    "explain_oom": "reporter.explain_oom",
     "fit": "fitting.frame",
     "get_ref_free_exc_info": "notebook.traceback_cleaning",
     "gpu_mem_allocate_mbs": "gpu_mem",
@@ -173,6 +176,23 @@ def __getattr__(name: str) -> Any:
         module = importlib.import_module(f".{home}", __name__)
     value = globals()[name] = getattr(module, name)
     return value
+
+
+def _report_of(error: BaseException) -> _Report | None:
+    from .reporter.explain_oom import report_of
+
+    return report_of(error)
+
+
+def _cells_of(shell: Any) -> Any:
+    from .notebook.cell_events import cell_events
+
+    return cell_events(shell)
+
+
+# Lower packages meet the errors: they reach the reports, and the cells, by these functions only.
+_uncaught.make_report = _report_of
+_uncaught.find_cells = _cells_of
 
 
 def load_ipython_extension(shell: Any) -> None:

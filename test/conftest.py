@@ -17,8 +17,8 @@ from hypothesis import settings
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.devices import simulated_machine
-from pytorch_memlab.out_of_memory import uncaught
 from pytorch_memlab.reporter import variables
 
 _M_MMAP_THRESHOLD = -3

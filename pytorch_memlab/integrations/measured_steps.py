@@ -6,10 +6,10 @@ import warnings
 from typing import TYPE_CHECKING, Final
 
 from .._common.quoted import quoted
+from .._common.uncaught_errors import uncaught
 from ..devices import get_device
 from ..devices.failed_request import observe
 from ..errors import UsageError
-from ..out_of_memory import uncaught
 from .step_memory import StepMeasurement
 
 if TYPE_CHECKING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import traceback
 from contextlib import suppress
 from dataclasses import replace
 from io import TextIOBase
@@ -10,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
+from .._common.uncaught_errors import chain, uncaught
 from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
 from ..errors import HistoryError, UsageError
-from ..out_of_memory import failure_in, uncaught
 from ..records import FunctionInfo
 from ..render import approximations
 from .columns import DEFAULT_COLUMNS
@@ -248,14 +249,16 @@ class LineProfiler:
         """Mark the lines that an error went through if a GPU ran out of memory; else nothing.
 
         Args:
-            error: that nobody handled.
+            error: that nothing handled.
         """
-        failure = failure_in(error)
-        if failure is not None:
-            asked, places = failure
-            for code, line in places:
-                if id(code) in self._codes:
-                    self._failures[id(code), line] = asked
+        report = uncaught.add(error)
+        if report is None or report.facts is None:
+            return
+        for one in chain(error):
+            for frame, line in traceback.walk_tb(one.__traceback__):
+                code_id = id(frame.f_code)
+                if code_id in self._codes:
+                    self._failures[code_id, line] = report.facts.request.requested
 
     def recorded(self) -> RecordedProfile:
         """Everything recorded so far and what is known of the run, as ``save`` writes it."""

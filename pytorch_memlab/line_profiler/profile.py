@@ -11,9 +11,9 @@ from .._common.call_results import is_result_dropped
 from .._common.quoted import quoted
 from .._common.standard_output import write_to_stdout
 from .._common.switch import is_switched_off
+from .._common.uncaught_errors import Report, is_in_shell, say, uncaught
 from .._common.wrapping import within
 from ..errors import UsageError
-from ..out_of_memory import Report, is_in_shell, say, uncaught
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
 from .registration import resolve

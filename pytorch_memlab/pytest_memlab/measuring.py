@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from .._common.switch import is_switched_off
+from .._common.uncaught_errors import uncaught
 from ..devices.failed_request import observe
 from ..errors import MemlabError
 from ..history.recorder import Recording
-from ..out_of_memory import uncaught
 from ..profiles.changed_tests import ChangedTest, changed_lines
 from ..profiles.growth_limit import growth_limit
 from ..pytest_plugin import asks_for_memory

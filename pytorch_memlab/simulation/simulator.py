@@ -14,10 +14,10 @@ import torch
 from .._common.patches import Patches
 from .._common.quoted import quoted
 from .._common.storages import raise_kept
+from .._common.uncaught_errors import uncaught
 from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import decorated
 from ..errors import UsageError
-from ..out_of_memory import uncaught
 from . import dry_run, third_party
 from .autocast import autocast
 from .child_processes import start as child_processes

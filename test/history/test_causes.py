@@ -11,8 +11,8 @@ import torch
 from support.oom_programs import OomProgram, program, programs
 
 from pytorch_memlab import explain_oom, simulate
+from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.causes import Cause, remedies
-from pytorch_memlab.out_of_memory import uncaught
 
 MIB = 2**20
 PROGRAMS = programs()

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from pytorch_memlab import simulate
+from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.causes import Cause, remedies
 from pytorch_memlab.history.settings_check import check
-from pytorch_memlab.out_of_memory import uncaught
 from pytorch_memlab.simulation.machine import allocation_log
 
 MIB = 2**20

@@ -9,9 +9,9 @@ import torch
 from support.oom_programs import program
 
 from pytorch_memlab import simulate
+from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.out_of_memory import HeldBlock, OutOfMemory, Place, ProgramFrame
-from pytorch_memlab.out_of_memory import uncaught
 from pytorch_memlab.render.oom import data, text
 from pytorch_memlab.simulation.allocator.failed_request import FailedRequest, FreeBlock
 

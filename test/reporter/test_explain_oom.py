@@ -19,8 +19,8 @@ from support.python_process import run_python
 
 import pytorch_memlab.reporter.out_of_memory as search
 from pytorch_memlab import LineProfiler, explain_oom, simulate
+from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.out_of_memory import uncaught
 from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.atomic_write import check_writable, write_file
 from pytorch_memlab._common.ranks import path_of_rank
+from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.out_of_memory import uncaught
 
 if TYPE_CHECKING:
+    from pytorch_memlab._common.uncaught_errors import Report
     from pytorch_memlab.cli.run.profile import Profile
-    from pytorch_memlab.out_of_memory import Report
 
 
 class OutOfMemoryReport:
