@@ -1,4 +1,4 @@
-"""What the table of kernels claims to be confirmed by a recording is found in a recording.
+"""What the registry of ops claims to be confirmed by a recording is found in a recording.
 
 An op is confirmed by one call of it in a recorded program that is simulated. The call takes memory
 besides its results. Each of its allocations has the address and the bytes of the allocation at the
@@ -16,9 +16,8 @@ from recorded_programs.catalogue import PUBLIC
 
 from pytorch_memlab.simulation.dispatch.device_mode import PlacementMode
 from pytorch_memlab.simulation.ops.matmul.cublas import Workspaces
-from pytorch_memlab.simulation.ops.memory_model import Basis
-from pytorch_memlab.simulation.ops.op_call import Launch
-from pytorch_memlab.simulation.ops.registry import ENTRIES
+from pytorch_memlab.simulation.ops.op_call import OpCall
+from pytorch_memlab.simulation.ops.registry import Provenance, provenances
 
 PROGRAMS = (
     "attention_from_start",
@@ -43,7 +42,7 @@ class Calls:
         self._open: list[Call] = []
         self._depth = 0
         patches.setattr(PlacementMode, "_run", self._one_call(PlacementMode._run))
-        patches.setattr(Launch, "borrow", self._besides_results(Launch.borrow))
+        patches.setattr(OpCall, "alloc_temp", self._besides_results(OpCall.alloc_temp))
         patches.setattr(Workspaces, "need", self._besides_results(Workspaces.need))
         malloc = streams.ObservedAllocator.malloc
 
@@ -104,9 +103,10 @@ def ops_in(name: str) -> set[str]:
 
 def test_what_claims_to_be_recorded_is_recorded():
     found = set().union(*map(ops_in, PROGRAMS))
-    claimed = {op for op, entry in ENTRIES.items() if entry.basis is Basis.RECORDING}
+    known = {name: provenance for name, provenance, _ in provenances()}
+    claimed = {name for name in known if known[name] is Provenance.RECORDING}
     assert claimed - found == set(), "no recording has these"
-    assert found & set(ENTRIES) == claimed
+    assert found & set(known) == claimed
     assert claimed == {
         "aten::bmm",
         "aten::index.Tensor",

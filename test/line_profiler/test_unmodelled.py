@@ -14,8 +14,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.records import Approximation, ApproximationKind
 from pytorch_memlab.render.approximations import summary
-from pytorch_memlab.simulation.ops import op_info as operators
-from pytorch_memlab.simulation.ops.memory_model import Basis, Entry
+from pytorch_memlab.simulation.ops import op_info as op_infos
 
 KIB, MIB = 1024, 1024**2
 
@@ -35,25 +34,26 @@ mystery, guess, exact, idle = (
 )
 
 
-def borrows(*sizes):
-    def take(launch):
+def allocates(*sizes):
+    def memory(call):
+        call.alloc_outputs()
         for nbytes in sizes:
-            launch.give_back(launch.borrow(nbytes))
+            call.free_temp(call.alloc_temp(nbytes))
 
-    return take
+    return memory
 
 
 @pytest.fixture(autouse=True)
-def entries(monkeypatch):
+def memory_models(monkeypatch):
     """``guess`` takes memory by an estimate, ``exact`` by a formula, ``idle`` needs no estimate."""
-    for op, take, basis in (
-        (guess, borrows(MIB, 2 * MIB), Basis.ESTIMATE),
-        (exact, borrows(MIB), Basis.RECORDING),
-        (idle, borrows(), Basis.ESTIMATE),
+    for op, memory, is_confirmed in (
+        (guess, allocates(MIB, 2 * MIB), False),
+        (exact, allocates(MIB), True),
+        (idle, allocates(), False),
     ):
-        traits = operators.traits_of(op.default)
-        known = replace(traits, kernel=Entry(take, "", basis), is_modelled=True)
-        monkeypatch.setitem(operators._known, op.default, known)
+        info = op_infos.op_info(op.default)
+        known = replace(info, memory=memory, is_confirmed=is_confirmed, is_modelled=True)
+        monkeypatch.setitem(op_infos._known, op.default, known)
 
 
 def profiled(*functions, **options):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..dispatch.output_devices import tensors_in
-from ..ops.cuda_dispatch import choice_of
+from ..ops.cuda_dispatch import cuda_dispatch_of
 from .casts import cache, call_with_casts, casts_serve_training, is_eligible, is_on_gpu, widest
 from .cudnn_rnn import with_flat_casts
 from .lists import (
@@ -77,7 +77,7 @@ def install(patches: Patches, exits: ExitStack) -> None:
             op = _overload(name)
             library.impl(name, _kernel(op, with_flat_casts(op)))
         for name in RECURRENT_COMPOSITE:
-            library.impl(name, choice_of(_overload(name)))
+            library.impl(name, cuda_dispatch_of(_overload(name)))
 
 
 def _uninstall() -> None:

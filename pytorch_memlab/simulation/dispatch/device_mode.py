@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,19 +19,20 @@ from ...errors import (
 )
 from ..machine.machine import HOST
 from ..ops.library_ops import refuse_to_compute
-from ..ops.memory_model import Basis
-from ..ops.op_call import Launch
-from ..ops.op_info import traits_of
+from ..ops.op_call import OpCall
+from ..ops.op_info import op_info
 from ..ops.random import random_draws
 from ..torch_api import unsupported as uncovered
 from . import blocking_ops, fake_tensors, higher_order
-from .gradient_accumulation import GradientFlow
+from .gradient_accumulation import IN_PLACE, GradientFlow
 from .output_devices import Destinations, tensors_in
 from .traceback_frames import let_go
 
 if TYPE_CHECKING:
+    from ..hardware.gpu import GPU
     from ..machine.machine import Machine
-    from ..ops.op_info import Traits
+    from ..machine.simulated_gpu import Placement
+    from ..ops.op_info import OpInfo
 
 _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
@@ -108,68 +108,88 @@ class PlacementMode(TorchDispatchMode):
             return self._pin(args[0])
         if func is _IS_PINNED:
             return self._machine.pinned.find(args[0]) is not None
-        traits = traits_of(func)
-        if traits.composite is not None:
+        info = op_info(func)
+        if info.composite is not None:
             with self:
-                return traits.composite(*args, **kwargs)
-        if traits.device_position is not None:
-            args, kwargs = _with_device_by_name(traits.device_position, func, args, kwargs)
+                return info.composite(*args, **kwargs)
+        if info.device_position is not None:
+            args, kwargs = _with_device_by_name(info.device_position, func, args, kwargs)
         given = kwargs
-        index, kwargs, pin = self._destinations.of(func, traits, args, kwargs)
-        if traits.python_kernel is not None and index != HOST:
+        index, kwargs, pin = self._destinations.of(func, info, args, kwargs)
+        if info.python_kernel is not None and index != HOST:
             with self, self._machine.thread.calling((), {}):
-                return traits.python_kernel(*args, **given)
+                return info.python_kernel(*args, **given)
         node = None if index == HOST else _current_node()
         if node is not None:
             self._gradients.enter(node)
-            if traits.may_be_in_place:
+            if func in IN_PLACE:
                 func = self._gradients.instead(node, func, args)
-        if traits.kernel is None or (index == HOST and not traits.may_leave):
-            return self._make(func, traits, index, args, kwargs, pin)
-        runs_on = self._machine.place_of(args[0]) if index == HOST else index
-        if runs_on == HOST:
-            return self._make(func, traits, index, args, kwargs, pin)
+        runs_on = index
+        if index == HOST and info.may_leave_gpu:
+            runs_on = self._machine.place_of(args[0])
+        if info.memory is None or runs_on == HOST:
+            result = self._computed(func, info, index, args, kwargs, pin)
+            self._allocate_outputs(info, index, args, kwargs, result)
+            self._check_model(func, info, index, result)
+            return result
         if any(tensor.layout is not torch.strided for tensor in tensors_in(args, kwargs)):
-            result = self._make(func, traits, index, args, kwargs, pin)
-            if index != HOST and traits.makes_tensors:
+            result = self._computed(func, info, index, args, kwargs, pin)
+            self._allocate_outputs(info, index, args, kwargs, result)
+            if index != HOST and info.makes_tensors:
                 self._unmodelled(func, index, result)
             return result
-        gpu = self._machine.gpus[runs_on]
-        is_confirmed = traits.kernel.basis is Basis.RECORDING
-        launch = Launch(self._machine, gpu, args, kwargs, is_confirmed=is_confirmed)
-        try:
-            if traits.kernel.prepare is not None:
-                traits.kernel.prepare(launch)
-            launch.result = self._make(func, traits, index, args, kwargs, pin, launch)
-            traits.kernel.take(launch)
-            if launch.unknown:
-                self._uncounted(func, runs_on, launch.unknown)
-            if launch.estimated:
-                self._estimated(func, runs_on, launch.estimated)
-        finally:
-            launch.end()
-        return launch.result
+        if info.only_writes and not info.writes_out:
+            # An error for lack of memory leaves the arguments as they were.
+            result = info.written_result(args, kwargs)
+            self._allocate(func, info, runs_on, index, args, kwargs, result)
+            return self._computed(func, info, index, args, kwargs, pin)
+        result = self._computed(func, info, index, args, kwargs, pin)
+        self._allocate(func, info, runs_on, index, args, kwargs, result)
+        return result
 
-    def _make(
+    def _allocate(
         self,
         func: Any,
-        traits: Traits,
+        info: OpInfo,
+        runs_on: int,
+        index: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        """Allocate what the kernels of an op allocate, in their order, and free the temporaries."""
+        context = _OpMemory(self, info, runs_on, index, args, kwargs, result)
+        call = OpCall(context, args, kwargs, result, is_confirmed=info.is_confirmed)
+        try:
+            if info.memory is not None:
+                info.memory(call)
+            context.allocate_outputs()
+            if call.unknown_workspace:
+                self._uncounted(func, runs_on, call.unknown_workspace)
+            if call.estimated:
+                self._estimated(func, runs_on, call.estimated)
+        finally:
+            call.end()
+
+    def _computed(
+        self,
+        func: Any,
+        info: OpInfo,
         index: int,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pin: bool,
-        launch: Launch | None = None,
     ) -> Any:
-        """Run an op, and label what it made."""
+        """Run an op on tensors of the CPU."""
         try:
-            run = func if index == HOST else traits.compute or func
-            if traits.draws:
+            run = func if index == HOST else info.reference or func
+            if info.draws:
                 run = self._drawing(func, run, index, args, kwargs)
             result = self._execute(func, run, args, kwargs)
         except UnsupportedCUDACallError:
             raise
         except NotImplementedError as error:
-            if index != HOST and not traits.runs_on_host:
+            if index != HOST and not info.runs_on_cpu:
                 raise refuse_to_compute(func) from error
             if index != HOST and not _has_kernel(func.name(), "CPU"):
                 uncovered.refuse(func.name())()
@@ -181,17 +201,22 @@ class PlacementMode(TorchDispatchMode):
             self._machine.pin(_untyped_storage(result))
         if index != HOST:
             self._machine.thread.last = index
-            if launch is not None and traits.kernel is not None and traits.kernel.make is not None:
-                launch.result = result
-                launch.label = partial(self._label, index=index)
-                traits.kernel.make(launch)
-            if traits.makes_tensors:
-                self._label_results(traits, index, args, result)
-            if not traits.is_modelled:
-                self._unmodelled(func, index, result)
-            if traits.may_resize or (traits.mutates_first and _is_sparse(args[0])):
-                self._follow(index, args, kwargs)
         return result
+
+    def _allocate_outputs(
+        self, info: OpInfo, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Label what an op made on a GPU, and follow the sizes of what it resized."""
+        if index == HOST:
+            return
+        if info.makes_tensors:
+            self._label_results(info, index, args, result)
+        if info.may_resize or (info.mutates_first and _is_sparse(args[0])):
+            self._follow(index, args, kwargs)
+
+    def _check_model(self, func: Any, info: OpInfo, index: int, result: Any) -> None:
+        if index != HOST and not info.is_modelled:
+            self._unmodelled(func, index, result)
 
     def _drawing(
         self, func: Any, run: Any, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -226,9 +251,7 @@ class PlacementMode(TorchDispatchMode):
             )
         self._machine.approximations[index].count_estimated(func, nbytes)
 
-    def _label_results(
-        self, traits: Traits, index: int, args: tuple[Any, ...], result: Any
-    ) -> None:
+    def _label_results(self, info: OpInfo, index: int, args: tuple[Any, ...], result: Any) -> None:
         if isinstance(result, torch.Tensor):
             self._label(result, index)
             return
@@ -236,17 +259,15 @@ class PlacementMode(TorchDispatchMode):
             return
         for position, item in enumerate(result):
             if isinstance(item, torch.Tensor):
-                if position not in traits.host_results:
-                    self._label(item, self._foreach_place(traits, args, position, index))
+                if position not in info.cpu_outputs:
+                    self._label(item, self._foreach_place(info, args, position, index))
             elif isinstance(item, (tuple, list)):
                 for tensor in item:
                     if isinstance(tensor, torch.Tensor):
                         self._label(tensor, index)
 
-    def _foreach_place(
-        self, traits: Traits, args: tuple[Any, ...], position: int, index: int
-    ) -> int:
-        if traits.is_foreach and len(self._machine.gpus) > 1:
+    def _foreach_place(self, info: OpInfo, args: tuple[Any, ...], position: int, index: int) -> int:
+        if info.is_foreach and len(self._machine.gpus) > 1:
             lists = (one for one in args if isinstance(one, (list, tuple)))
             place = self._machine.place_of(next(lists)[position])
             return index if place == HOST else place
@@ -293,6 +314,71 @@ class PlacementMode(TorchDispatchMode):
         pinned = tensor.clone()
         self._machine.pin(_untyped_storage(pinned))
         return pinned
+
+
+class _OpMemory:
+    """What the memory function of one call may change: ``MemoryContext``."""
+
+    __slots__ = (
+        "_are_outputs_allocated",
+        "_args",
+        "_gpu",
+        "_index",
+        "_info",
+        "_kwargs",
+        "_mode",
+        "_result",
+        "_stream",
+        "model",
+    )
+
+    def __init__(
+        self,
+        mode: PlacementMode,
+        info: OpInfo,
+        runs_on: int,
+        index: int,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
+    ) -> None:
+        machine = mode._machine
+        self._mode = mode
+        self._info = info
+        self._gpu = machine.gpus[runs_on]
+        self._index = index
+        self._args = args
+        self._kwargs = kwargs
+        self._result = result
+        self._stream = machine.current_stream(runs_on)
+        self._are_outputs_allocated = False
+        self.model: GPU = self._gpu.model
+
+    def allocate(self, nbytes: int, *, is_estimate: bool) -> Placement:
+        return self._gpu.allocate(nbytes, self._stream, is_estimate=is_estimate)
+
+    def release(self, allocation: Placement) -> None:
+        self._gpu.release(allocation)
+
+    def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool) -> None:
+        if self._index != HOST:
+            self._mode._label(tensor, self._index, is_estimate=is_estimate)
+
+    def allocate_outputs(self) -> None:
+        if not self._are_outputs_allocated:
+            self._are_outputs_allocated = True
+            self._mode._allocate_outputs(
+                self._info, self._index, self._args, self._kwargs, self._result
+            )
+
+    def ensure_cublas_workspace(self) -> int:
+        return self._mode._machine.workspaces.need(self._gpu, self._stream)
+
+    def ensure_cublaslt_workspace(self, size: int) -> int:
+        return self._mode._machine.workspaces.need_cublaslt(self._gpu, self._stream, size)
+
+    def is_on_cpu(self, tensor: torch.Tensor) -> bool:
+        return self._mode._machine.placements.find(tensor) is None
 
 
 def _is_sparse(first: Any) -> bool:

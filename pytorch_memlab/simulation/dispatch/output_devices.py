@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..machine.machine import Machine
-    from ..ops.op_info import Traits
+    from ..ops.op_info import OpInfo
 
 _CPU = torch.device("cpu")
 _untyped_storage = torch._C.TensorBase.untyped_storage
@@ -34,13 +34,13 @@ class Destinations:
         self._machine = machine
 
     def of(
-        self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[int, dict[str, Any], bool]:
         """Where an op's results live.
 
         Args:
             func: the op.
-            traits: its traits.
+            info: its record.
             args: its arguments.
             kwargs: its keyword arguments.
 
@@ -62,7 +62,7 @@ class Destinations:
             return self._machine.index_of(device), {**kwargs, "device": _CPU}, False
         if thread.target is not None:
             return thread.target, kwargs, pin
-        index = self._common_place(func, traits, args, kwargs)
+        index = self._common_place(func, info, args, kwargs)
         if device is not None and device.type == "cpu":
             takes_none = next(tensors_in(args, kwargs), None) is None
             if pin and takes_none:  # a hook that saves on the host: nothing else can be pinned
@@ -71,7 +71,7 @@ class Destinations:
         return index, kwargs, pin and index == HOST
 
     def _common_place(
-        self, func: Any, traits: Traits, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> int:
         known = self._machine.placements.known
         index = HOST
@@ -86,9 +86,9 @@ class Destinations:
                     on_host = tensor
             elif index == HOST:
                 index = placement.gpu.index
-            elif index != placement.gpu.index and not (traits.is_foreach or traits.mixes_devices):
+            elif index != placement.gpu.index and not (info.is_foreach or info.takes_cpu_tensors):
                 raise _mixed(func, index, f"cuda:{placement.gpu.index}")
-        is_mixed = on_host is not None and index != HOST and not traits.mixes_devices
+        is_mixed = on_host is not None and index != HOST and not info.takes_cpu_tensors
         if is_mixed and self._did_the_program_give(on_host):
             raise _mixed(func, index, "cpu")
         return index

@@ -14,7 +14,7 @@ _ZERO: Final = "0"
 _TRUE: Final = "every element True"
 _DISTINCT: Final = "all elements distinct"
 
-_READS: Final = {
+READS: Final = {
     "aten::_local_scalar_dense": ("Tensor.item", _ZERO),
     "aten::equal": ("equal", "equal"),
     "aten::allclose": ("allclose", "equal"),
@@ -63,12 +63,12 @@ class ValueRead:
     @property
     def name(self) -> str:
         """What the program called."""
-        return _READS[self.op][0]
+        return READS[self.op][0]
 
     @property
     def assumption(self) -> str:
         """What a dry run assumes the values to be."""
-        return _READS[self.op][1]
+        return READS[self.op][1]
 
     def __str__(self) -> str:
         """As a compiler says where something is."""
@@ -102,7 +102,7 @@ class ValueReads:
         place = current_line()
         if self.strict:
             filename, line = place
-            called, assumption = _READS[op]
+            called, assumption = READS[op]
             raise AssumedValueError(
                 f"{filename}:{line}: {called} reads values that a dry run does not have "
                 f"(assumed {assumption} otherwise): do not read them, or run without compute=False "

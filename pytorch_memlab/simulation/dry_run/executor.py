@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._common.storages import StorageTable, storages_of
-from ..ops.schema_plan import Plan, plan_of
-from .data_dependent_ops import COUNTS_ITSELF, INDEXING, RULES, with_indices
+from ..ops.op_info import OpInfo, op_info
+from .data_dependent_ops import with_indices
 from .data_dependent_reads import ValueReads
 from .meta_results import MetaResults, Outcome, TensorSpec
-from .sparse_ops import SPARSE_RULES
 from .uncommitted_memory import untouched
 
 if TYPE_CHECKING:
@@ -60,37 +59,37 @@ class Shapes:
         Raises:
             UnsupportedCUDACallError: its result's shape cannot be told without values.
         """
-        plan = plan_of(func)
+        info = op_info(func)
         device = kwargs.get("device")
-        if plan.touches_nothing or (device is not None and device.type == "meta"):
+        if info.touches_no_element or (device is not None and device.type == "meta"):
             return run(*args, **kwargs)
         tensors = list(_tensors_in(args, kwargs))
         state, all_small = self._look_at(tensors)
         if state == _SPECIAL:
-            return self._special(plan, func, args, kwargs)
-        rule = RULES.get(plan.name)
-        if rule is not None:
+            return self._special(info, func, args, kwargs)
+        depends = info.data_dependence
+        if depends is not None and depends.outputs is not None:
             if state == _KNOWN:
                 return run(*args, **kwargs)
-            if plan.name not in COUNTS_ITSELF:
-                self.reads.count(plan.name)
-            return rule(self, args, kwargs)
-        if not plan.returns_tensors and not plan.written:
+            if not depends.counts_itself:
+                self.reads.count(info.name)
+            return depends.outputs(self, args, kwargs)
+        if not info.returns_tensors and not info.written:
             return run(*args, **kwargs)
-        can_compute = state == _KNOWN or (state == _ASSUMED and plan.name not in INDEXING)
-        if all_small and can_compute and plan.runs_on_host:
+        can_compute = state == _KNOWN or (state == _ASSUMED and not info.takes_masks)
+        if all_small and can_compute and info.runs_on_cpu:
             try:
-                outcome = self._outcome(plan, func, args, kwargs)
+                outcome = self._outcome(info, func, args, kwargs)
             except NotImplementedError:
-                return self._compute(plan, run, args, kwargs, state)
+                return self._compute(info, run, args, kwargs, state)
             if _is_small_outcome(outcome):
                 try:
-                    return self._compute(plan, run, args, kwargs, state)
+                    return self._compute(info, run, args, kwargs, state)
                 except _NotComputableError:
                     pass
         else:
-            outcome = self._outcome(plan, func, args, kwargs)
-        return self._returned(plan, outcome, tensors, args, kwargs)
+            outcome = self._outcome(info, func, args, kwargs)
+        return self._returned(info, outcome, tensors, args, kwargs)
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor has values."""
@@ -200,23 +199,25 @@ class Shapes:
             all_small = all_small and _is_small(tensor.numel(), tensor.dtype)
         return state, all_small
 
-    def _special(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _special(
+        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
         """An op on sparse, nested or meta tensors."""
-        rule = SPARSE_RULES.get(plan.name)
+        rule = info.sparse
         tensors = list(_tensors_in(args, kwargs))
         if rule is None or any(tensor.is_meta for tensor in tensors):
             return func(*args, **kwargs)
         return rule(self, args, kwargs)
 
     def _outcome(
-        self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Outcome:
-        if plan.name in INDEXING:
-            args = (args[0], with_indices(self, plan.name, args[1]), *args[2:])
-        return self._results.of(plan, func, args, kwargs)
+        if info.takes_masks:
+            args = (args[0], with_indices(self, info.name, args[1]), *args[2:])
+        return self._results.of(info, func, args, kwargs)
 
     def _compute(
-        self, plan: Plan, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], state: int
+        self, info: OpInfo, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], state: int
     ) -> Any:
         """Run an op on small tensors as it is."""
         if state == _KNOWN:
@@ -226,7 +227,7 @@ class Shapes:
         except RuntimeError:
             # Zeros are no matrix to invert, and no number to divide by.
             raise _NotComputableError from None
-        for tensor in plan.written_in(args, kwargs):
+        for tensor in info.written_in(args, kwargs):
             self.forget_values(tensor)
         for tensor in _tensors_in((result,), {}):
             for storage in storages_of(tensor):
@@ -236,34 +237,34 @@ class Shapes:
 
     def _returned(
         self,
-        plan: Plan,
+        info: OpInfo,
         outcome: Outcome,
         tensors: list[torch.Tensor],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """Results of an op that does not run."""
-        if plan.written:
-            self._write(plan, outcome, args, kwargs)
+        if info.written:
+            self._write(info, outcome, args, kwargs)
         fresh: dict[int, torch.Tensor] = {}
-        if len(plan.returned) == 1:
-            source = plan.returned[0]
+        if len(info.returned) == 1:
+            source = info.returned[0]
             if source is not None:
-                return plan.argument(source, args, kwargs)
+                return info.argument(source, args, kwargs)
             return self._made(outcome.result, tensors, fresh)
-        if not plan.returned:
+        if not info.returned:
             return None
         return tuple(
             self._made(outcome.result[position], tensors, fresh)
             if source is None
-            else plan.argument(source, args, kwargs)
-            for position, source in enumerate(plan.returned)
+            else info.argument(source, args, kwargs)
+            for position, source in enumerate(info.returned)
         )
 
     def _write(
-        self, plan: Plan, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, info: OpInfo, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        written = list(plan.written_in(args, kwargs))
+        written = list(info.written_in(args, kwargs))
         for tensor, size in zip(written, outcome.sizes or (), strict=False):
             if tensor.shape != size:
                 tensor.resize_(size)

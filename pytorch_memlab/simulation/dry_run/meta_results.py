@@ -7,10 +7,8 @@ from typing import Any
 
 import torch
 
-from ..ops.cuda_only import meta_of
 from ..ops.library_ops import refuse_its_shape
-from ..ops.schema_plan import Plan
-from .meta_corrections import CORRECTIONS
+from ..ops.op_info import OpInfo
 
 _META = torch.device("meta")
 _shape = vars(torch._C.TensorBase)["shape"].__get__  # parameters without data refuse theirs
@@ -64,11 +62,11 @@ class MetaResults:
     def __init__(self) -> None:
         self._known: dict[Any, Outcome] = {}
 
-    def of(self, plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+    def of(self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
         """What a call returns.
 
         Args:
-            plan: of the op.
+            info: of the op.
             func: the op.
             args: of the call; strided tensors only.
             kwargs: of the call.
@@ -87,7 +85,7 @@ class MetaResults:
         if outcome is None:
             if len(self._known) >= _MOST_SIGNATURES:
                 self._known.clear()
-            outcome = self._known[key] = _ask(plan, func, args, kwargs)
+            outcome = self._known[key] = _ask(info, func, args, kwargs)
         return outcome
 
 
@@ -103,26 +101,25 @@ def _signature(value: Any) -> Any:
     return type(value), value
 
 
-def _ask(plan: Plan, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+def _ask(info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
     twins = _Twins()
     on_meta = [twins.of(value) for value in args]
     options = {name: twins.of(value) for name, value in kwargs.items()}
-    if "device" in options or plan.is_factory:
+    if "device" in options or info.is_factory:
         options["device"] = _META
     try:
-        result = meta_of(func)(*on_meta, **options)
+        result = info.meta(*on_meta, **options)
     except (NotImplementedError, RuntimeError) as error:
         if not isinstance(error, NotImplementedError) and "meta" not in str(error):
             raise
-        if plan.makes_nothing:
+        if info.only_writes:
             return _ONLY_WRITES
         raise refuse_its_shape(func) from error
-    correct = CORRECTIONS.get(plan.name)
-    if correct is not None:
-        result = correct(tuple(on_meta), result)
+    if info.corrects_meta is not None:
+        result = info.corrects_meta(tuple(on_meta), result)
     sizes = None
-    if plan.may_resize:
-        written = plan.written_in(tuple(on_meta), options)
+    if info.writes_out:
+        written = info.written_in(tuple(on_meta), options)
         sizes = tuple(tensor.shape for tensor in written)
     return Outcome(twins.described(result), sizes)
 

@@ -1,169 +1,171 @@
-"""One op on a simulated GPU, as the table's entries see it."""
+"""One op on a simulated GPU, as its memory function sees it."""
 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import torch
 
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import Placement, SimulatedGPU
+    from ..hardware.gpu import GPU
 
 
-class Launch:
-    """An op that runs, and what its kernels take besides its results.
+class MemoryContext(Protocol):
+    """The state of the simulation that one op may change or ask for."""
+
+    @property
+    def model(self) -> GPU:
+        """The hardware that runs the op."""
+
+    def allocate(self, nbytes: int, *, is_estimate: bool) -> Any:
+        """Allocate memory that is no output, on the current stream."""
+
+    def release(self, allocation: Any) -> None:
+        """Free what ``allocate`` returned."""
+
+    def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool) -> None:
+        """Allocate the memory of an output, unless it has some."""
+
+    def allocate_outputs(self) -> None:
+        """Allocate the memory of every output that has none."""
+
+    def ensure_cublas_workspace(self) -> int:
+        """Allocate the cuBLAS workspace of this thread and stream; returns estimated bytes."""
+
+    def ensure_cublaslt_workspace(self, size: int) -> int:
+        """Allocate the cuBLASLt workspace of this thread and stream; returns estimated bytes."""
+
+    def is_on_cpu(self, tensor: torch.Tensor) -> bool:
+        """Whether no simulated GPU holds a tensor."""
+
+
+class OpCall:
+    """A call of an op: its arguments, its results, and the memory that its kernels allocate.
+
+    A memory function runs through the kernel: temporaries, ``alloc_outputs()``, temporaries. The
+    outputs that it does not allocate are allocated after it.
 
     Args:
-        machine: the simulated machine.
-        gpu: that runs the op.
+        context: the state of the simulation.
         args: of the op.
         kwargs: of the op.
-        result: what the op returns, None before it has run.
-        is_confirmed: a recording confirms what its kernels take.
+        result: what the op returns.
+        is_confirmed: a recording confirms the temporaries.
 
     Attributes:
-        estimated: bytes taken so far besides the results that no recording confirms, also of what
-            was given back.
-        unknown: what the memory is of which only a library knows how much the op takes, such as
-            ``cuDNN workspaces``; empty if there is none.
-        label: says that a tensor lives on the GPU; set when the result is known.
+        estimated: bytes of temporaries so far that no recording confirms.
+        unknown_workspace: memory whose size only a library knows, such as ``cuDNN workspaces``;
+            empty if there is none.
     """
 
     __slots__ = (
-        "_borrowed",
-        "_stream",
+        "_context",
+        "_temporaries",
         "args",
         "estimated",
-        "gpu",
         "is_confirmed",
         "kwargs",
-        "label",
-        "machine",
+        "model",
         "result",
-        "unknown",
+        "unknown_workspace",
     )
 
     def __init__(
         self,
-        machine: Machine,
-        gpu: SimulatedGPU,
+        context: MemoryContext,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        result: Any = None,
+        result: Any,
         *,
         is_confirmed: bool = False,
     ) -> None:
-        self.machine = machine
-        self.gpu = gpu
+        self._context = context
+        self.model = context.model
         self.args = args
         self.kwargs = kwargs
         self.result = result
         self.is_confirmed = is_confirmed
         self.estimated = 0
-        self.unknown = ""
-        self.label: Callable[..., None] | None = None
-        self._stream = machine.current_stream(gpu.index)
-        self._borrowed: list[Placement] = []
+        self.unknown_workspace = ""
+        self._temporaries: list[Any] = []
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
-        """An argument of the op, however it was given.
-
-        Args:
-            position: among the positional ones.
-            name: in the op's schema.
-            default: of the schema.
-
-        Returns:
-            its value.
-        """
+        """An argument of the op, given by position or by name."""
         if len(self.args) > position:
             return self.args[position]
         return self.kwargs.get(name, default)
 
-    def borrow(self, nbytes: int) -> Placement:
-        """Take memory until the op ends; the last taken goes back first, as C++ scopes end.
+    def is_on_cpu(self, tensor: torch.Tensor) -> bool:
+        """Whether no simulated GPU holds a tensor."""
+        return self._context.is_on_cpu(tensor)
 
-        Args:
-            nbytes: bytes requested.
-
-        Returns:
-            what was taken, to give it back before the op ends.
+    def alloc_temp(self, nbytes: int) -> Any:
+        """Allocate memory until the op ends; the last allocated is freed first, as in C++.
 
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
-        estimates = not self.is_confirmed
-        placement = self.gpu.allocate(nbytes, self._stream, is_estimate=estimates)
-        self._borrowed.append(placement)
-        if estimates:
+        is_estimate = not self.is_confirmed
+        allocation = self._context.allocate(nbytes, is_estimate=is_estimate)
+        self._temporaries.append(allocation)
+        if is_estimate:
             self.estimated += nbytes
-        return placement
+        return allocation
 
-    def copy(self, tensor: torch.Tensor) -> None:
-        """Take the memory of a contiguous copy of a tensor until the op ends."""
-        self.borrow(tensor.numel() * tensor.element_size())
+    def alloc_copy(self, tensor: torch.Tensor) -> None:
+        """Allocate a contiguous copy of a tensor until the op ends."""
+        self.alloc_temp(tensor.numel() * tensor.element_size())
 
-    def made(self, *tensors: torch.Tensor | None, is_estimate: bool = False) -> None:
-        """Take the memory of results now, in an entry's ``make``.
-
-        Args:
-            tensors: of the op's result; those that are None take none.
-            is_estimate: no recording confirms their sizes.
-        """
-        for tensor in tensors:
-            if tensor is not None and self.label is not None:
-                self.label(tensor, is_estimate=is_estimate)
-
-    def contiguous(self, *tensors: torch.Tensor | None) -> None:
-        """Take the memory of ``contiguous()`` of tensors until the op ends.
-
-        Args:
-            tensors: those that are None or already contiguous take none.
-        """
+    def alloc_contiguous(self, *tensors: torch.Tensor | None) -> None:
+        """Allocate ``contiguous()`` of tensors until the op ends, where it makes a copy."""
         for tensor in tensors:
             if tensor is not None and not tensor.is_contiguous():
-                self.copy(tensor)
+                self.alloc_copy(tensor)
+
+    def alloc_outputs(self, *tensors: torch.Tensor | None, is_estimate: bool = False) -> None:
+        """Allocate the given outputs, or all of them if none is given.
+
+        Args:
+            tensors: of the op's result; None has no memory.
+            is_estimate: no recording confirms their sizes.
+        """
+        if not tensors:
+            self._context.allocate_outputs()
+        for tensor in tensors:
+            if tensor is not None:
+                self._context.allocate_output(tensor, is_estimate=is_estimate)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
-        """Give back at its end what was borrowed in it, as a scope of C++ does."""
-        kept = len(self._borrowed)
+        """Free at its end what was allocated in it, as a scope of C++ does."""
+        kept = len(self._temporaries)
         yield
-        while len(self._borrowed) > kept:
-            self.gpu.release(self._borrowed.pop())
+        while len(self._temporaries) > kept:
+            self._context.release(self._temporaries.pop())
 
-    def pass_by(self, *sizes: int) -> None:
-        """Take memory and give it back at once, one after another.
-
-        Args:
-            sizes: bytes requested.
-        """
+    def alloc_and_free(self, *sizes: int) -> None:
+        """Allocate memory and free it at once, one size after another."""
         for nbytes in sizes:
             with self.scope():
-                self.borrow(nbytes)
+                self.alloc_temp(nbytes)
 
-    def give_back(self, placement: Placement) -> None:
-        """Give back what was borrowed, before the op ends."""
-        self._borrowed.remove(placement)
-        self.gpu.release(placement)
+    def free_temp(self, allocation: Any) -> None:
+        """Free what ``alloc_temp`` returned, before the op ends."""
+        self._temporaries.remove(allocation)
+        self._context.release(allocation)
 
     def end(self) -> None:
-        """Give everything back that was borrowed."""
-        while self._borrowed:
-            self.gpu.release(self._borrowed.pop())
+        """Free all temporaries."""
+        while self._temporaries:
+            self._context.release(self._temporaries.pop())
 
-    def need_cublas(self) -> None:
-        """Take the cuBLAS workspace of this thread and stream, if it does not exist yet."""
-        self.estimated += self.machine.workspaces.need(self.gpu, self._stream)
+    def ensure_cublas_workspace(self) -> None:
+        """Allocate the cuBLAS workspace of this thread and stream, if it does not exist yet."""
+        self.estimated += self._context.ensure_cublas_workspace()
 
-    def need_cublaslt(self, size: int) -> None:
-        """Take cuBLASLt's own workspace of this thread and stream, if it does not exist yet.
-
-        Args:
-            size: in bytes.
-        """
-        self.estimated += self.machine.workspaces.need_cublaslt(self.gpu, self._stream, size)
+    def ensure_cublaslt_workspace(self, size: int) -> None:
+        """Allocate the cuBLASLt workspace of this thread and stream, if it does not exist yet."""
+        self.estimated += self._context.ensure_cublaslt_workspace(size)

@@ -1,160 +1,215 @@
-"""What the placement of an op's results depends on, read off the op's schema once."""
+"""The one cached record per op: what its schema, PyTorch's registrations and its definition say."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..dispatch.gradient_accumulation import IN_PLACE
-from .cuda_dispatch import choice_of
-from .cuda_only import compute_of, host_results_of
+import torch
+
+from .cuda_dispatch import cuda_dispatch_of
 from .library_ops import host_kernel_of, is_of_library, python_kernel_of, runs_on_host
-from .no_workspace import takes_nothing
+from .no_workspace import has_no_workspace
 from .random.random_draws import draws
-from .registry import entry_of
+from .registry import OpDefinition, Provenance, definition_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from .memory_model import Entry
-
-_HOST_ARGUMENTS_ALLOWED = frozenset(
-    {
-        "aten::copy_",
-        "aten::_copy_from",
-        "aten::_copy_from_and_resize",
-        "aten::_to_copy",
-        "aten::to",
-        "aten::index",
-        "aten::_unsafe_index",
-        "aten::index_put",
-        "aten::index_put_",
-        "aten::_index_put_impl_",
-        "aten::_unsafe_index_put",
-        "aten::_pack_padded_sequence",
-        "aten::_pack_padded_sequence_backward",
-        "aten::_ctc_loss",
-        "aten::_ctc_loss_backward",
-        "aten::_cudnn_ctc_loss",
-        "aten::tensor_split",
-        "aten::set_",
-        "aten::is_same_size",
-        "aten::is_set_to",
-        "aten::_has_same_storage_numel",
-        "aten::resize_as_",
-        "aten::_fused_adam_",
-        "aten::_fused_adamw_",
-    }
-)
-"""Ops whose CUDA kernels take some arguments from the host."""
-
-_HOST_RESULTS = {"aten::_pack_padded_sequence": frozenset({1})}
-"""Results that a CUDA kernel makes on the host, by their position."""
-
-_LEAVING = frozenset({"aten::_to_copy"})
-"""Ops that take memory of a GPU which their results leave."""
-
-_RESIZING = frozenset({"aten::resize_", "aten::resize_as_", "aten::set_"})
+    from .data_dependence import DataDependence
+    from .registry import Memory
 
 
 @dataclass(frozen=True, slots=True)
-class Traits:
+class OpInfo:
     """What is known of an op before it runs.
 
     Args:
-        makes_tensors: some result may own new memory.
+        name: of the op, without that of the overload.
+        makes_tensors: some output may own new memory.
+        returns_tensors: some output is a tensor, or a list of tensors.
+        is_factory: it takes no tensor and makes one.
+        writes_out: it writes to ``out=``, whose size may change.
         may_resize: it may change the size of a storage that exists.
-        mutates_first: it changes its first argument, of which a sparse one gets new parts.
-        mixes_devices: it takes arguments of the host beside those of a GPU.
-        may_leave: its results may go to the host, and its kernels take memory of its input's GPU.
-        is_foreach: the n-th result belongs where the n-th tensor of the first list is.
-        host_results: positions of results that stay on the host.
-        kernel: what its kernels take besides, None if nothing is known of it.
-        is_modelled: what its kernels take is known, be it nothing.
-        may_be_in_place: a backward pass on a GPU may run it in place.
+        mutates_first: it writes to its first argument; a sparse one gets new parts.
+        takes_cpu_tensors: it takes arguments on the CPU together with those on a GPU.
+        may_leave_gpu: its outputs may go to the CPU, while its kernels use memory of the GPU.
+        is_foreach: the n-th output belongs where the n-th tensor of the first list is.
+        touches_no_element: it makes views or changes sizes only.
+        cpu_outputs: positions of outputs that stay on the CPU.
+        memory: allocates what its kernels allocate; None: the outputs only.
+        is_confirmed: a recording confirms the temporaries.
+        is_modelled: what its kernels allocate is known.
         draws: it draws random numbers.
         device_position: where among the positional arguments a device may be; None: nowhere.
         composite: calls the ops that it is made of; None if it is none. Autograd has taken
             composites apart before they come here, except in inference mode, and those that
             have a kernel of their own.
-        compute: computes on the host what CUDA's kernel returns; None: the op itself does.
-        python_kernel: what Python registered to run on CUDA, for an op of another library.
-        runs_on_host: the host has a kernel of it.
+        reference: computes on the CPU what CUDA's kernel returns; None: the op itself does.
+        meta: gives the outputs on the meta device.
+        corrects_meta: turns what ``meta`` returns into CUDA's outputs; None: it is right.
+        python_kernel: registered in Python to run on CUDA, for an op of another library.
+        runs_on_cpu: the CPU has a kernel of it.
+        written: position and name of each argument that it writes to.
+        returned: for each output the position of it in ``written`` if it is that argument,
+            None if the output is new.
+        data_dependence: how its outputs depend on values; None: they do not.
+        sparse: in a dry run, its result for sparse tensors; None: the op runs as it is.
     """
 
+    name: str
     makes_tensors: bool
+    returns_tensors: bool
+    is_factory: bool
+    writes_out: bool
     may_resize: bool
     mutates_first: bool
-    mixes_devices: bool
-    may_leave: bool
+    takes_cpu_tensors: bool
+    may_leave_gpu: bool
     is_foreach: bool
-    host_results: frozenset[int]
-    kernel: Entry | None
+    touches_no_element: bool
+    cpu_outputs: frozenset[int]
+    memory: Memory | None
+    is_confirmed: bool
     is_modelled: bool
-    may_be_in_place: bool
     draws: bool
     device_position: int | None
     composite: Callable[..., Any] | None
-    compute: Callable[..., Any] | None
-    python_kernel: Callable[..., Any] | None = None
-    runs_on_host: bool = True
+    reference: Callable[..., Any] | None
+    meta: Callable[..., Any]
+    corrects_meta: Callable[[tuple[Any, ...], Any], Any] | None
+    python_kernel: Callable[..., Any] | None
+    runs_on_cpu: bool
+    written: tuple[tuple[int, str], ...]
+    returned: tuple[int | None, ...]
+    data_dependence: DataDependence | None
+    sparse: Callable[..., Any] | None
+
+    @property
+    def only_writes(self) -> bool:
+        """Whether every output is an argument that it writes to."""
+        return None not in self.returned and bool(self.written)
+
+    @property
+    def takes_masks(self) -> bool:
+        """Whether its second argument holds indices, among which may be masks."""
+        return self.data_dependence is not None and self.data_dependence.outputs is None
+
+    def argument(self, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The argument at a position of ``written``; None if it was not given."""
+        place, name = self.written[position]
+        return args[place] if place < len(args) else kwargs.get(name)
+
+    def written_in(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
+        """The tensors that a call writes to."""
+        for position in range(len(self.written)):
+            value = self.argument(position, args, kwargs)
+            if isinstance(value, torch.Tensor):
+                yield value
+            elif isinstance(value, (list, tuple)):
+                yield from (one for one in value if isinstance(one, torch.Tensor))
+
+    def written_result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a call returns that only writes to its arguments."""
+        results = tuple(
+            self.argument(source, args, kwargs) for source in self.returned if source is not None
+        )
+        return results[0] if len(results) == 1 else results or None
 
 
-_known: dict[Any, Traits] = {}
+_known: dict[Any, OpInfo] = {}
+_NOTHING = OpDefinition(name="")
 
 
-def traits_of(op: Any) -> Traits:
-    """Traits of an op.
+def op_info(op: Any) -> OpInfo:
+    """The record of an op.
 
     Args:
         op: a ``torch._ops.OpOverload``.
 
-    Returns:
-        its traits.
+    >>> op_info(torch.ops.aten.t.default).touches_no_element
+    True
+    >>> op_info(torch.ops.aten.add_.Tensor).written
+    ((0, 'self'),)
     """
-    traits = _known.get(op)
-    if traits is None:
-        traits = _known[op] = _read(op)
-    return traits
+    info = _known.get(op)
+    if info is None:
+        info = _known[op] = _read(op)
+    return info
 
 
-def _read(op: Any) -> Traits:
+def _read(op: Any) -> OpInfo:
     schema = op._schema
     name: str = schema.name
-    kernel = entry_of(op)
+    definition = definition_of(op) or _NOTHING
+    tensors = [result for result in schema.returns if "Tensor" in str(result.type)]
+    aliases = [result.alias_info for result in tensors]
     writes_out = any(argument.is_out for argument in schema.arguments)
-    makes_tensors = any(
-        "Tensor" in str(result.type) and result.alias_info is None for result in schema.returns
-    )
+    makes_tensors = any(info is None for info in aliases)
     is_library = is_of_library(op)
-    python_kernel = None if kernel is not None else python_kernel_of(op)
+    runs_on_cpu = not is_library or runs_on_host(op)
+    is_modelled = definition.provenance is not None
+    python_kernel = None if is_modelled else python_kernel_of(op)
     if is_library:
-        takes_nothing_more = python_kernel is not None or op.is_view
+        has_none = python_kernel is not None or op.is_view
     else:
-        takes_nothing_more = takes_nothing(op) or not (makes_tensors or writes_out)
-    return Traits(
+        has_none = has_no_workspace(op) or not (makes_tensors or writes_out)
+    written, returned = _written(schema, definition.writes)
+    is_view = bool(tensors) and all(info is not None and not info.is_write for info in aliases)
+    touches_no_element = (
+        is_view or definition.touches_no_element or torch.Tag.inplace_view in op.tags
+    )
+    return OpInfo(
+        name=name,
         makes_tensors=makes_tensors,
-        may_resize=writes_out or name in _RESIZING,
-        mutates_first=_mutates_first(schema),
-        mixes_devices=name in _HOST_ARGUMENTS_ALLOWED or is_library,
-        may_leave=name in _LEAVING,
+        returns_tensors=bool(tensors),
+        is_factory=bool(tensors) and not any("Tensor" in str(one.type) for one in schema.arguments),
+        writes_out=writes_out,
+        may_resize=writes_out or definition.resizes,
+        mutates_first=any(position == 0 for position, _ in written),
+        takes_cpu_tensors=definition.takes_cpu_tensors or is_library,
+        may_leave_gpu=definition.may_leave_gpu,
         is_foreach=name.startswith("aten::_foreach_"),
-        host_results=_HOST_RESULTS.get(name, host_results_of(op)),
-        kernel=kernel,
-        is_modelled=kernel is not None or takes_nothing_more,
-        may_be_in_place=op in IN_PLACE,
+        touches_no_element=touches_no_element,
+        cpu_outputs=definition.cpu_outputs,
+        memory=definition.memory,
+        is_confirmed=definition.provenance is Provenance.RECORDING,
+        is_modelled=is_modelled or has_none,
         draws=draws(op),
         device_position=_device_position(schema),
-        composite=choice_of(op),
-        compute=host_kernel_of(op) or compute_of(op),
+        composite=cuda_dispatch_of(op),
+        reference=host_kernel_of(op) or definition.reference,
+        meta=definition.meta or op,
+        corrects_meta=definition.corrects_meta,
         python_kernel=python_kernel,
-        runs_on_host=not is_library or runs_on_host(op),
+        runs_on_cpu=runs_on_cpu,
+        written=written,
+        returned=returned,
+        data_dependence=definition.data_dependence,
+        sparse=definition.sparse,
     )
 
 
-def _mutates_first(schema: Any) -> bool:
-    first = schema.arguments[0].alias_info if schema.arguments else None
-    return first is not None and first.is_write
+def _written(
+    schema: Any, more: tuple[int, ...]
+) -> tuple[tuple[tuple[int, str], ...], tuple[int | None, ...]]:
+    """Arguments that an op writes to, and which of them each output is."""
+    written: list[tuple[int, str]] = []
+    marks: dict[str, int] = {}
+    for position, argument in enumerate(schema.arguments):
+        info = argument.alias_info
+        if info is not None and info.is_write:
+            marks.update(dict.fromkeys(info.before_set, len(written)))
+            written.append((position, argument.name))
+    written.extend((position, schema.arguments[position].name) for position in more)
+    returned = tuple(_source(result.alias_info, marks) for result in schema.returns)
+    return tuple(written), returned
+
+
+def _source(info: Any, marks: dict[str, int]) -> int | None:
+    if info is None or not info.is_write:
+        return None
+    return next((marks[mark] for mark in info.before_set if mark in marks), None)
 
 
 def _device_position(schema: Any) -> int | None:

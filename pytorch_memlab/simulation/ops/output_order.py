@@ -9,10 +9,10 @@ from .memory_model import Basis, Entry, nothing
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from .op_call import Launch
+    from .op_call import OpCall
 
 
-def in_order(*positions: int) -> Callable[[Launch], None]:
+def in_order(*positions: int) -> Callable[[OpCall], None]:
     """Results made one after another.
 
     Args:
@@ -22,8 +22,8 @@ def in_order(*positions: int) -> Callable[[Launch], None]:
         ``make`` of an entry.
     """
 
-    def make(launch: Launch) -> None:
-        launch.made(*(launch.result[position] for position in positions))
+    def make(call: OpCall) -> None:
+        call.alloc_outputs(*(call.result[position] for position in positions))
 
     return make
 

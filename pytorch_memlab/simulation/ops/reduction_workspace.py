@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ..hardware.gpu import GPU
-    from .op_call import Launch
+    from .op_call import OpCall
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
@@ -51,7 +51,7 @@ class Kernel:
 
 
 def stage(
-    launch: Launch,
+    call: OpCall,
     sizes: Sequence[int],
     strides: Sequence[int],
     dims: Sequence[int] | int | None,
@@ -61,7 +61,7 @@ def stage(
     """Take buffer and semaphores of each part of a reduction, one part after another.
 
     Args:
-        launch: of the op that reduces.
+        call: of the op that reduces.
         sizes: of what is reduced.
         strides: of what is reduced, in elements.
         dims: the dimensions reduced, all of them if None or none is given.
@@ -71,16 +71,14 @@ def stage(
     if not prod(sizes):
         return
     reduced = reduced_dims(dims, len(sizes))
-    partial, parts = _staging(
-        tuple(sizes), tuple(strides), reduced, launch.gpu.model, widths, kernel
-    )
-    with launch.scope():
+    partial, parts = _staging(tuple(sizes), tuple(strides), reduced, call.model, widths, kernel)
+    with call.scope():
         if partial:
-            launch.borrow(partial)
+            call.alloc_temp(partial)
         for buffer, semaphores in parts:
-            with launch.scope():
-                launch.borrow(buffer)
-                launch.borrow(semaphores)
+            with call.scope():
+                call.alloc_temp(buffer)
+                call.alloc_temp(semaphores)
 
 
 @lru_cache(4096)
@@ -120,7 +118,7 @@ def reduced_dims(dims: Sequence[int] | int | None, count: int) -> tuple[int, ...
 
 
 def stage_sum(
-    launch: Launch,
+    call: OpCall,
     source: torch.Tensor,
     dims: Sequence[int] | int | None = None,
     dtype: torch.dtype | None = None,
@@ -129,7 +127,7 @@ def stage_sum(
     """Take what a sum, a mean or a norm of a tensor stages, and give it back.
 
     Args:
-        launch: of the op that sums.
+        call: of the op that sums.
         source: what is summed; only its sizes and strides count.
         dims: the dimensions summed over, all of them if None.
         dtype: of the sum, that of ``source`` if None.
@@ -142,24 +140,24 @@ def stage_sum(
         fits_result=not (of in LOW_PRECISION and source.dtype == of),
     )
     width = element_size or source.element_size()
-    stage(launch, source.shape, source.stride(), dims, (width, of.itemsize), kernel)
+    stage(call, source.shape, source.stride(), dims, (width, of.itemsize), kernel)
 
 
-def stage_columns(launch: Launch, rows: int, columns: int, dtype: torch.dtype) -> None:
+def stage_columns(call: OpCall, rows: int, columns: int, dtype: torch.dtype) -> None:
     """Take what the sum of a contiguous matrix over its rows stages, and give it back.
 
     Args:
-        launch: of the op that sums.
+        call: of the op that sums.
         rows: of the matrix.
         columns: of the matrix.
         dtype: of its elements and of the sums.
     """
     kernel = Kernel(_ACCUMULATED_IN.get(dtype, 8), fits_result=dtype not in LOW_PRECISION)
-    stage(launch, (rows, columns), (columns, 1), 0, (dtype.itemsize, dtype.itemsize), kernel)
+    stage(call, (rows, columns), (columns, 1), 0, (dtype.itemsize, dtype.itemsize), kernel)
 
 
 def stage_values(
-    launch: Launch,
+    call: OpCall,
     source: torch.Tensor,
     dims: Sequence[int] | int | None = None,
     dtype: torch.dtype | None = None,
@@ -167,26 +165,26 @@ def stage_values(
     """Take what the largest values of a tensor stage, and give it back: see ``stage_sum``.
 
     Args:
-        launch: of the op that finds them.
+        call: of the op that finds them.
         source: only its sizes and strides count.
         dims: the dimensions reduced, all of them if None.
         dtype: of the elements, that of ``source`` if None.
     """
     of = dtype or source.dtype
     kernel = Kernel(of.itemsize, fits_result=of not in LOW_PRECISION)
-    stage(launch, source.shape, source.stride(), dims, (of.itemsize, of.itemsize), kernel)
+    stage(call, source.shape, source.stride(), dims, (of.itemsize, of.itemsize), kernel)
 
 
-def stage_pairs(launch: Launch, source: torch.Tensor) -> None:
+def stage_pairs(call: OpCall, source: torch.Tensor) -> None:
     """Take what the smallest and the largest value stage, and give it back: see ``stage_sum``."""
     width = source.element_size()
     kernel = Kernel(2 * width, fits_result=False)
-    dim = launch.kwargs.get("dim")
-    stage(launch, source.shape, source.stride(), dim, (width, width), kernel)
+    dim = call.kwargs.get("dim")
+    stage(call, source.shape, source.stride(), dim, (width, width), kernel)
 
 
-def stage_indices(launch: Launch, source: torch.Tensor, dim: int) -> None:
+def stage_indices(call: OpCall, source: torch.Tensor, dim: int) -> None:
     """Take what the indices of largest values stage, and give it back: see ``stage_sum``."""
     kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
     widths = (source.element_size(), 8)
-    stage(launch, source.shape, source.stride(), dim, widths, kernel)
+    stage(call, source.shape, source.stride(), dim, widths, kernel)

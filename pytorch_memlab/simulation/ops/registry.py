@@ -1,115 +1,190 @@
-"""The table: which entry each op has."""
+"""The registry of ops: everything known about an op stands in one registration.
+
+A module of a family registers its ops when it is imported; the registry imports all families at
+the first question.
+"""
 
 from __future__ import annotations
 
+import functools
+import pkgutil
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
-from . import output_order as result_order
-from .attention import memory as attention
-from .attention import native_memory as native_attention
-from .convolution import cudnn_memory as cudnn
-from .convolution import memory as convolution
-from .copies import copies
-from .distributed import fsdp_copies as sharding
-from .fft import fft as fourier
-from .fft import window_functions as windows
-from .indexing import embeddings, indexing
-from .indexing import nonzero as selection
-from .indexing import scatter_reduce as scatters
-from .losses import distances, losses, margin_losses
-from .matmul import bilinear, cublas, triangular
-from .matmul import grouped_memory as grouped_matrices
-from .matmul import mixed_dtypes_memory as mixed_matrices
-from .matmul import scaled as scaled_matrices
-from .nested import nested as jagged
-from .norms import batch_norm_memory as batch_norm
-from .norms import memory as norms
-from .pointwise import foreach, quantization
-from .pooling import affine_grids
-from .pooling import channels_last_pooling as pooling
-from .pooling import pooling_and_padding as spatial
-from .random import sampling
-from .reductions import histograms_memory as histograms
-from .reductions import reductions, scans
-from .reductions import softmax_memory as softmax
-from .rnn import fused_cells_memory as fused_cells
-from .rnn import packed_sequences
-from .sorting import isin as membership
-from .sorting import sorting
-from .sorting import unique_memory as uniques
-
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
-    from .memory_model import Entry
+    from .data_dependence import DataDependence
+    from .op_call import OpCall
 
-ENTRIES: Final[Mapping[str, Entry]] = {
-    **affine_grids.ENTRIES,
-    **attention.ENTRIES,
-    **batch_norm.ENTRIES,
-    **bilinear.ENTRIES,
-    **convolution.ENTRIES,
-    **copies.ENTRIES,
-    **cublas.ENTRIES,
-    **cudnn.ENTRIES,
-    **distances.ENTRIES,
-    **embeddings.ENTRIES,
-    **foreach.ENTRIES,
-    **fourier.ENTRIES,
-    **fused_cells.ENTRIES,
-    **grouped_matrices.ENTRIES,
-    **histograms.ENTRIES,
-    **indexing.ENTRIES,
-    **jagged.ENTRIES,
-    **losses.ENTRIES,
-    **margin_losses.ENTRIES,
-    **membership.ENTRIES,
-    **mixed_matrices.ENTRIES,
-    **native_attention.ENTRIES,
-    **norms.ENTRIES,
-    **packed_sequences.ENTRIES,
-    **pooling.ENTRIES,
-    **quantization.ENTRIES,
-    **reductions.ENTRIES,
-    **result_order.ENTRIES,
-    **sampling.ENTRIES,
-    **scaled_matrices.ENTRIES,
-    **scans.ENTRIES,
-    **scatters.ENTRIES,
-    **selection.ENTRIES,
-    **sharding.ENTRIES,
-    **softmax.ENTRIES,
-    **sorting.ENTRIES,
-    **spatial.ENTRIES,
-    **triangular.ENTRIES,
-    **uniques.ENTRIES,
-    **windows.ENTRIES,
-}
-"""Entry of each op, by its name, with the overload's behind a dot where it has one."""
+Memory = Callable[["OpCall"], None]
+Implementation = Callable[..., Any]
 
 
-def entry_of(op: Any) -> Entry | None:
-    """The entry of an op; one that writes to ``out=`` may have that of the op without.
+class Provenance(Enum):
+    """How well the memory of an op is known.
+
+    ``RECORDING``: a recording of a real GPU has an allocation of the op besides its outputs, and
+    the simulation of the recorded program makes the same one; a test finds it in
+    ``test/data/recordings``. ``SOURCE``: the sources of PyTorch give every size and the order, but
+    no recording shows them. ``ESTIMATE``: something decides that the sources do not show, such as
+    the plan of a library.
+    """
+
+    RECORDING = "confirmed by a recording"
+    SOURCE = "read in PyTorch's sources"
+    ESTIMATE = "estimate"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpDefinition:
+    """What is known of an op beyond its schema and PyTorch's kernels for the CPU.
+
+    Args:
+        name: of the op, with that of the overload behind a dot where it has one.
+        memory: allocates what CUDA's kernels allocate, in their order; None: the outputs only.
+        provenance: how well the memory is known; None: nothing is said about memory.
+        source: file of PyTorch's sources that the memory comes from.
+        reference: computes on the CPU what CUDA's kernel returns; None: the CPU's kernel does.
+        meta: the same on the meta device; None: PyTorch's meta kernel gives CUDA's outputs.
+        corrects_meta: takes the arguments on the meta device and the result of PyTorch's meta
+            kernel, and returns the right result.
+        cpu_outputs: positions of outputs that CUDA makes on the CPU.
+        takes_cpu_tensors: CUDA's kernel takes some arguments on the CPU.
+        may_leave_gpu: its outputs may go to the CPU, while its kernels use memory of the GPU.
+        resizes: it may change the size of a storage that exists.
+        cuda_dispatch: runs above autograd in place of a composite op; takes the simulated GPU and
+            the arguments, and returns ``NotImplemented`` to leave the op to PyTorch.
+        composite: the same below autograd, for an op whose kernels call other ops; it returns
+            ``NotImplemented`` where the CPU's kernel calls the ops that CUDA's does.
+        cpu_kernel: registered for the CPU while simulating, so that autograd keeps the op whole.
+        writes: positions of arguments that it writes to though its schema does not say so.
+        touches_no_element: it makes views or changes sizes only, though its schema does not say so.
+        data_dependence: how its outputs depend on values.
+        sparse: in a dry run, its result for sparse tensors.
+    """
+
+    name: str
+    memory: Memory | None = None
+    provenance: Provenance | None = None
+    source: str = ""
+    reference: Implementation | None = None
+    meta: Implementation | None = None
+    corrects_meta: Callable[[tuple[Any, ...], Any], Any] | None = None
+    cpu_outputs: frozenset[int] = frozenset()
+    takes_cpu_tensors: bool = False
+    may_leave_gpu: bool = False
+    resizes: bool = False
+    cuda_dispatch: Implementation | None = None
+    composite: Implementation | None = None
+    cpu_kernel: Implementation | None = None
+    writes: tuple[int, ...] = ()
+    touches_no_element: bool = False
+    data_dependence: DataDependence | None = None
+    sparse: Implementation | None = None
+
+
+_definitions: Final[dict[str, OpDefinition]] = {}
+
+
+def define(name: str, *more_names: str, **facts: Any) -> None:
+    """Register ops that share their facts.
+
+    Args:
+        name: of the op, such as ``aten::max.dim``; ``aten::set_.*`` means every overload that has
+            no registration.
+        more_names: of other ops.
+        facts: fields of ``OpDefinition``.
+
+    Raises:
+        ValueError: an op is registered twice.
+    """
+    for one in (name, *more_names):
+        if one in _definitions:
+            raise ValueError(f"{one} is registered twice: give all its facts in one registration")
+        _definitions[one] = OpDefinition(name=one, **facts)
+
+
+def op(
+    name: str, *more_names: str, provenance: Provenance, source: str, **facts: Any
+) -> Callable[[Memory], Memory]:
+    """Register the decorated function as the memory of ops.
+
+    Args:
+        name: of the op, such as ``aten::max.dim``.
+        more_names: of other ops with the same facts.
+        provenance: how well the memory is known.
+        source: file of PyTorch's sources that the memory comes from.
+        facts: other fields of ``OpDefinition``.
+
+    Returns:
+        a decorator that returns the function as it is.
+    """
+
+    def register(memory: Memory) -> Memory:
+        define(name, *more_names, memory=memory, provenance=provenance, source=source, **facts)
+        return memory
+
+    return register
+
+
+@functools.cache
+def definitions() -> Mapping[str, OpDefinition]:
+    """All registrations, by the op's name."""
+    package = __name__.rpartition(".")[0]
+    for family in pkgutil.iter_modules(import_module(package).__path__):
+        if family.ispkg:
+            path = import_module(f"{package}.{family.name}").__path__
+            for module in pkgutil.iter_modules(path):
+                import_module(f"{package}.{family.name}.{module.name}")
+    for name, more in import_module(f"{package}.legacy_tables").facts().items():
+        known = _definitions.get(name) or OpDefinition(name=name)
+        _definitions[name] = replace(known, **more)
+    return _definitions
+
+
+def definition_of(op: Any) -> OpDefinition | None:
+    """The definition of an op; an overload with ``out=`` has the memory of the one without.
 
     Args:
         op: a ``torch._ops.OpOverload``.
-
-    Returns:
-        the entry, None if the table has none.
     """
     own = _named(op)
     if own is not None or not any(argument.is_out for argument in op._schema.arguments):
         return own
-    given = _inputs(op)
+    inputs = _inputs(op)
     packet = op.overloadpacket
     overloads = (getattr(packet, overload) for overload in packet.overloads())
-    twins = (one for one in overloads if one is not op and _inputs(one) == given)
-    return next((entry for entry in map(_named, twins) if entry is not None), None)
+    alike = (one for one in overloads if one is not op and _inputs(one) == inputs)
+    found = next((one for one in map(_named, alike) if one is not None), None)
+    return found and _for_out(found)
 
 
-def _named(op: Any) -> Entry | None:
+def provenances() -> Iterator[tuple[str, Provenance, str]]:
+    """Name, provenance and source of every op with a memory model, by name."""
+    for name, known in sorted(definitions().items()):
+        if known.provenance is not None:
+            yield name, known.provenance, known.source
+
+
+_FOR_OUT: Final = frozenset(
+    {"name", "memory", "provenance", "source", "takes_cpu_tensors", "data_dependence"}
+)
+
+
+def _for_out(definition: OpDefinition) -> OpDefinition:
+    """What holds for the overload that writes to ``out=`` too."""
+    kept = {one.name: getattr(definition, one.name) for one in fields(definition)}
+    return OpDefinition(**{name: value for name, value in kept.items() if name in _FOR_OUT})
+
+
+def _named(op: Any) -> OpDefinition | None:
     name, overload = op._schema.name, op._schema.overload_name
-    return ENTRIES.get(f"{name}.{overload}" if overload else name)
+    known = definitions()
+    return known.get(f"{name}.{overload}" if overload else name) or known.get(f"{name}.*")
 
 
 def _inputs(op: Any) -> list[tuple[str, str]]:

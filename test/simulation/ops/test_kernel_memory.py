@@ -12,7 +12,7 @@ import torch.distributed.fsdp
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
-from pytorch_memlab.simulation.ops.registry import ENTRIES
+from pytorch_memlab.simulation.ops.registry import provenances
 
 DEFAULT, LARGE = 8519680, 33554432
 
@@ -172,10 +172,24 @@ def test_ops_without_an_entry_are_counted(a100):
     assert (name, found.calls, found.nbytes) == ("aten.linalg_qr.default", 2, 2 * 2 * 8 * 8 * 4)
 
 
-def test_every_entry_names_an_op_and_its_source():
-    for name, entry in ENTRIES.items():
+def test_every_memory_model_names_an_op_and_its_source():
+    for name, _, source in provenances():
         namespace, _, full = name.partition("::")
         packet, _, overload = full.partition(".")
         assert hasattr(getattr(torch.ops, namespace), packet), name
         assert (overload or "default") in getattr(getattr(torch.ops, namespace), packet).overloads()
-        assert entry.source.startswith("aten/src/ATen/")
+        assert source.startswith("aten/src/ATen/")
+
+
+def test_an_in_place_op_without_room_for_its_temporaries_changes_nothing():
+    with simulate("64MiB"):
+        target = torch.zeros(1000, device="cuda")
+        indices = torch.zeros(2**20, dtype=torch.int64, device="cuda")
+        values = torch.ones(2**20, device="cuda")
+        filling = torch.empty(40 * 2**20, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            target.index_put_((indices,), values, accumulate=True)
+        assert target.sum().item() == 0
+        del filling
+        target.index_put_((indices,), values, accumulate=True)
+        assert target[0].item() == 2**20

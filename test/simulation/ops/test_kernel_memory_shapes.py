@@ -1,4 +1,4 @@
-"""Entries of the kernels' table know what they take from shapes alone."""
+"""Memory models need shapes only."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 import torch
 from support.op_memory import CALLS, events
 
-from pytorch_memlab.simulation.ops import registry as table
-from pytorch_memlab.simulation.ops.no_workspace import _TAKE_NOTHING
+from pytorch_memlab.simulation.ops.no_workspace import ops_without_workspace
+from pytorch_memlab.simulation.ops.registry import define, definition_of, definitions
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
@@ -17,18 +17,19 @@ def test_the_same_is_taken_without_values(name):
     assert events(CALLS[name], compute=False) == computed
 
 
-def test_an_op_is_listed_once():
-    families = [one.ENTRIES for one in vars(table).values() if hasattr(one, "ENTRIES")]
-    assert len(families) == 40
-    assert sum(len(entries) for entries in families) == len(
-        {name for entries in families for name in entries}
-    )
-    listed = {name.split("::")[1].split(".")[0] for name in table.ENTRIES}
-    assert not listed & _TAKE_NOTHING
+def test_a_second_registration_of_an_op_is_an_error():
+    with pytest.raises(ValueError, match="aten::topk is registered twice"):
+        define("aten::topk")
 
 
-def test_every_op_that_takes_nothing_exists():
-    for name in _TAKE_NOTHING:
+def test_an_op_with_a_memory_model_is_not_listed_as_without_workspace():
+    modelled = {name for name, known in definitions().items() if known.provenance is not None}
+    packets = {name.split("::")[1].split(".")[0] for name in modelled}
+    assert not packets & ops_without_workspace()
+
+
+def test_every_op_without_workspace_exists():
+    for name in ops_without_workspace():
         assert hasattr(torch.ops.aten, name), name
 
 
@@ -48,9 +49,12 @@ def test_ops_that_write_to_a_given_result_take_as_much(out, plain):
         packet, overload = name.split(".")
         return getattr(getattr(torch.ops.aten, packet), overload)
 
-    assert table.entry_of(op(plain)) is not None
-    assert table.entry_of(op(out)) is table.entry_of(op(plain))
-    assert table.entry_of(torch.ops.aten.add.out) is None
+    known = definition_of(op(plain))
+    assert known is not None
+    assert known.memory is not None
+    written = definition_of(op(out))
+    assert (written.memory, written.provenance) == (known.memory, known.provenance)
+    assert definition_of(torch.ops.aten.add.out) is None
 
 
 def test_a_sum_that_is_written_stages_as_much():

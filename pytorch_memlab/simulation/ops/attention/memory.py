@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...hardware.gpu import GPU
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _FLOAT: Final = 4
 _UINT64: Final = 8
@@ -50,35 +50,35 @@ def splits_of(blocks: int, processors: int, key_blocks: int) -> int:
     return next((count for count, good in use.items() if good >= 0.85 * best), 1)
 
 
-def _make_flash(launch: Launch) -> None:
-    result, sums, random, unused = (launch.result[index] for index in (0, 1, 6, 7))
-    dropout = launch.argument(3, "dropout_p", 0.0)
-    launch.made(result, sums)
+def _make_flash(call: OpCall) -> None:
+    result, sums, random, unused = (call.result[index] for index in (0, 1, 6, 7))
+    dropout = call.argument(3, "dropout_p", 0.0)
+    call.alloc_outputs(result, sums)
     if not dropout and result.shape[0]:
-        _split_keys(launch)
+        _split_keys(call)
     if random.dtype != torch.uint64:
         return
     if not dropout:
-        launch.made(random, unused)
+        call.alloc_outputs(random, unused)
         return
     # The kernel makes the random state twice, and drops the first.
-    first = launch.borrow(2 * _UINT64)
-    launch.made(unused, random)
-    launch.give_back(first)
+    first = call.alloc_temp(2 * _UINT64)
+    call.alloc_outputs(unused, random)
+    call.free_temp(first)
 
 
-def _split_keys(launch: Launch) -> None:
-    query, key = launch.args[:2]
+def _split_keys(call: OpCall) -> None:
+    query, key = call.args[:2]
     batch, heads, queries, size = query.shape
     if queries == 1 and heads > key.shape[1]:
         queries, heads = heads // key.shape[1], key.shape[1]
     rows = 256 if size <= 64 else 128 if size <= 128 else 64
     blocks = batch * heads * ceil(queries / 64)
-    splits = _splits(launch.gpu.model, blocks, ceil(key.shape[2] / rows))
+    splits = _splits(call.model, blocks, ceil(key.shape[2] / rows))
     if splits > 1:
         sums = splits * batch * heads * queries * _FLOAT
-        launch.borrow(sums)
-        launch.borrow(sums * _rounded_head(size))
+        call.alloc_temp(sums)
+        call.alloc_temp(sums * _rounded_head(size))
 
 
 @decision
@@ -86,27 +86,27 @@ def _splits(gpu: GPU, blocks: int, parts: int) -> int:
     return splits_of(blocks, 2 * gpu.multi_processor_count, parts)
 
 
-def _flash_gradients(launch: Launch) -> None:
-    query, key = launch.args[1:3]
+def _flash_gradients(call: OpCall) -> None:
+    query, key = call.args[1:3]
     batch, heads, queries, size = query.shape
     if not batch:
         return
     rows = batch * heads * (queries + -queries % _ROWS)
     parts = 1
     if _is_deterministic():
-        parts = ceil(launch.gpu.model.multi_processor_count / (batch * heads))
-    launch.borrow(rows * _FLOAT)
-    launch.borrow(parts * rows * _rounded_head(size) * _FLOAT)
+        parts = ceil(call.model.multi_processor_count / (batch * heads))
+    call.alloc_temp(rows * _FLOAT)
+    call.alloc_temp(parts * rows * _rounded_head(size) * _FLOAT)
     if key.shape[1] != heads:
         for _ in range(2):
-            launch.borrow(batch * key.shape[2] * heads * size * query.element_size())
+            call.alloc_temp(batch * key.shape[2] * heads * size * query.element_size())
 
 
 def _rounded_head(size: int) -> int:
     return size + -size % (32 if size <= 128 else 64)
 
 
-def _contiguous(*positions: int) -> Callable[[Launch], None]:
+def _contiguous(*positions: int) -> Callable[[OpCall], None]:
     """Copies of what does not have its heads behind its sequence in memory.
 
     Args:
@@ -116,70 +116,70 @@ def _contiguous(*positions: int) -> Callable[[Launch], None]:
         ``prepare`` of an entry.
     """
 
-    def prepare(launch: Launch) -> None:
-        launch.contiguous(*(launch.args[position].transpose(1, 2) for position in positions))
+    def prepare(call: OpCall) -> None:
+        call.alloc_contiguous(*(call.args[position].transpose(1, 2) for position in positions))
 
     return prepare
 
 
-def _make_efficient(launch: Launch) -> None:
-    result, sums = launch.result[:2]
-    launch.made(result, sums)
-    query = launch.args[0]
+def _make_efficient(call: OpCall) -> None:
+    result, sums = call.result[:2]
+    call.alloc_outputs(result, sums)
+    query = call.args[0]
     size = max(query.shape[-1], result.shape[-1])
     if query.dtype != torch.float32 and size > _MOST_IN_REGISTERS:
-        launch.borrow(result.numel() * _FLOAT)
+        call.alloc_temp(result.numel() * _FLOAT)
 
 
-def _efficient_gradients(launch: Launch) -> None:
-    _, query, key, value = launch.args[:4]
+def _efficient_gradients(call: OpCall) -> None:
+    _, query, key, value = call.args[:4]
     batch, heads, queries, size = query.shape
     head = size, value.shape[-1]
-    has_dropout = bool(launch.args[9])
-    tile = tile_of(launch.gpu.model, query.dtype, max(head), has_dropout)
+    has_dropout = bool(call.args[9])
+    tile = tile_of(call.model, query.dtype, max(head), has_dropout)
     if tile.delta:
-        launch.borrow(batch * heads * queries * _FLOAT)
+        call.alloc_temp(batch * heads * queries * _FLOAT)
     else:
-        _sum_products(launch)
+        _sum_products(call)
     sizes = batch, heads, queries, key.shape[2]
     nbytes = workspace(tile, sizes, head, split=not _is_deterministic())
     if nbytes:
-        launch.borrow(nbytes)
+        call.alloc_temp(nbytes)
 
 
-def _sum_products(launch: Launch) -> None:
+def _sum_products(call: OpCall) -> None:
     """Result times gradient in float32, summed over the head dimension, heads before queries."""
-    result = launch.args[5]
+    result = call.args[5]
     batch, heads, queries, _ = result.shape
     copies = 0 if result.dtype == torch.float32 else 2
-    wide = [launch.borrow(result.numel() * _FLOAT) for _ in range(copies)]
-    product = launch.borrow(result.numel() * _FLOAT)
-    sums = launch.borrow(batch * heads * queries * _FLOAT)
+    wide = [call.alloc_temp(result.numel() * _FLOAT) for _ in range(copies)]
+    product = call.alloc_temp(result.numel() * _FLOAT)
+    sums = call.alloc_temp(batch * heads * queries * _FLOAT)
     if heads > 1 and queries > 1:
-        launch.borrow(batch * heads * queries * _FLOAT)
-        launch.give_back(sums)
+        call.alloc_temp(batch * heads * queries * _FLOAT)
+        call.free_temp(sums)
     for placement in (product, *wide):
-        launch.give_back(placement)
+        call.free_temp(placement)
 
 
-def _make_cudnn(launch: Launch) -> None:
-    result = launch.result
-    launch.made(result[6], result[7], result[0], result[1])
-    launch.unknown = CUDNN_WORKSPACES
+def _make_cudnn(call: OpCall) -> None:
+    result = call.result
+    call.alloc_outputs(result[6], result[7], result[0], result[1])
+    call.unknown_workspace = CUDNN_WORKSPACES
 
 
-def _prepare_cudnn_gradients(launch: Launch) -> None:
-    gradient = launch.args[0]
+def _prepare_cudnn_gradients(call: OpCall) -> None:
+    gradient = call.args[0]
     if gradient.stride(-1) != 1:
-        launch.copy(gradient)
+        call.alloc_copy(gradient)
 
 
-def _cudnn_gradients(launch: Launch) -> None:
+def _cudnn_gradients(call: OpCall) -> None:
     """What cuDNN's frontend asks for; what its engine asks for besides is not known."""
-    query = launch.args[1]
+    query = call.args[1]
     batch, heads, queries, size = query.shape
-    launch.borrow(batch * heads * queries * (size + 1) * _FLOAT)
-    launch.unknown = CUDNN_WORKSPACES
+    call.alloc_temp(batch * heads * queries * (size + 1) * _FLOAT)
+    call.unknown_workspace = CUDNN_WORKSPACES
 
 
 def _is_deterministic() -> bool:

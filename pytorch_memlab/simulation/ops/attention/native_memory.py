@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _MOST_ELEMENTS: Final = 1024
 _MOST_BYTES: Final = 4096
@@ -21,26 +21,26 @@ _OF_SEQUENCE, _SCORES = 0, 4
 """A mask's type for ``(length, length)``, and the dimensions of the scores it is expanded to."""
 
 
-def _make_masked_softmax(launch: Launch) -> None:
+def _make_masked_softmax(call: OpCall) -> None:
     """``_masked_softmax``: beyond registers, a softmax of scores filled with minus infinity.
 
     Its result takes the place of the one that was made first.
     """
-    scores: torch.Tensor = launch.args[0]
-    if _fits_registers(launch, scores):
+    scores: torch.Tensor = call.args[0]
+    if _fits_registers(call, scores):
         return
-    first = launch.borrow(scores.numel() * scores.element_size())
-    launch.copy(scores)
-    launch.made(launch.result)
-    launch.give_back(first)
+    first = call.alloc_temp(scores.numel() * scores.element_size())
+    call.alloc_copy(scores)
+    call.alloc_outputs(call.result)
+    call.free_temp(first)
 
 
-def _fits_registers(launch: Launch, scores: torch.Tensor) -> bool:
-    mask: torch.Tensor = launch.args[1]
-    dim = launch.argument(2, "dim")
+def _fits_registers(call: OpCall, scores: torch.Tensor) -> bool:
+    mask: torch.Tensor = call.args[1]
+    dim = call.argument(2, "dim")
     if dim is not None and dim < scores.dim() - 1:
         return False
-    is_square = launch.argument(3, "mask_type") == _OF_SEQUENCE and mask.dim() != scores.dim()
+    is_square = call.argument(3, "mask_type") == _OF_SEQUENCE and mask.dim() != scores.dim()
     if is_square and scores.dim() == _SCORES:
         mask = mask.expand(scores.shape)
     size = scores.shape[-1] if scores.dim() else 1

@@ -17,80 +17,80 @@ from ..rnn.call import Call, call_of_backward, separate_gradients
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
 CUDNN_WORKSPACES: Final = "cuDNN workspaces"
 
 
-def copy_into(launch: Launch, tensor: torch.Tensor, layout: torch.memory_format) -> None:
+def copy_into(call: OpCall, tensor: torch.Tensor, layout: torch.memory_format) -> None:
     """Take the memory of a tensor's copy in another format until the op ends, if it needs one.
 
     Args:
-        launch: of the op.
+        call: of the op.
         tensor: that cuDNN reads.
         layout: that it reads.
     """
     if not tensor.is_contiguous(memory_format=layout):
-        launch.copy(tensor)
+        call.alloc_copy(tensor)
 
 
-def batch_norm(launch: Launch) -> None:
+def batch_norm(call: OpCall) -> None:
     """``cudnn_batch_norm``: a workspace where it trains."""
-    if launch.argument(5, "training"):
-        launch.unknown = CUDNN_WORKSPACES
+    if call.argument(5, "training"):
+        call.unknown_workspace = CUDNN_WORKSPACES
 
 
-def batch_norm_gradient(launch: Launch) -> None:
+def batch_norm_gradient(call: OpCall) -> None:
     """``cudnn_batch_norm_backward``: the gradient in the format of what was normalized."""
-    tensor, gradient = launch.args[:2]
-    copy_into(launch, gradient, suggested(tensor))
-    launch.unknown = CUDNN_WORKSPACES
+    tensor, gradient = call.args[:2]
+    copy_into(call, gradient, suggested(tensor))
+    call.unknown_workspace = CUDNN_WORKSPACES
 
 
-def recurrent(launch: Launch) -> None:
+def recurrent(call: OpCall) -> None:
     """``_cudnn_rnn``: input, results, buffer of weights, workspace and reserve space."""
-    call = Call(*launch.args)
-    output, hy, cy, reserve, buffer = launch.result
-    launch.contiguous(call.input)
-    launch.made(output, hy, cy)
-    if call.needs_buffer:
-        launch.made(buffer)
-    launch.borrow(call.workspace())
-    launch.made(reserve, is_estimate=True)
+    rnn = Call(*call.args)
+    output, hy, cy, reserve, buffer = call.result
+    call.alloc_contiguous(rnn.input)
+    call.alloc_outputs(output, hy, cy)
+    if rnn.needs_buffer:
+        call.alloc_outputs(buffer)
+    call.alloc_temp(rnn.workspace())
+    call.alloc_outputs(reserve, is_estimate=True)
 
 
-def recurrent_gradients(launch: Launch) -> None:
+def recurrent_gradients(call: OpCall) -> None:
     """``_cudnn_rnn_backward``: gradients of what comes in first, then those of the weights."""
-    call, gradients, mask = call_of_backward(launch.args)
-    first, of_hidden, of_cell, of_weights = launch.result
+    rnn, gradients, mask = call_of_backward(call.args)
+    first, of_hidden, of_cell, of_weights = call.result
     if first is None:
         return
-    nbytes = call.tensor.element_size()
+    nbytes = rnn.tensor.element_size()
     given = list(gradients)
-    likes = [launch.args[6], call.hx, call.cx]
+    likes = [call.args[6], rnn.hx, rnn.cx]
     for position, like in enumerate(likes):
         if given[position] is None and like is not None:
-            launch.borrow(like.numel() * nbytes)
-    with launch.scope():
-        launch.contiguous(call.input)
+            call.alloc_temp(like.numel() * nbytes)
+    with call.scope():
+        call.alloc_contiguous(rnn.input)
         if given[0] is not None:
-            turned = given[0].transpose(0, 1) if call.is_transposed else given[0]
-            launch.contiguous(turned)
-        launch.made(first)
-        launch.contiguous(*given[1:])
-        launch.made(of_hidden, of_cell)
-        launch.borrow(call.workspace())
+            turned = given[0].transpose(0, 1) if rnn.is_transposed else given[0]
+            call.alloc_contiguous(turned)
+        call.alloc_outputs(first)
+        call.alloc_contiguous(*given[1:])
+        call.alloc_outputs(of_hidden, of_cell)
+        call.alloc_temp(rnn.workspace())
     if not mask[3]:
         return
-    with launch.scope():
-        launch.contiguous(call.input)
-        if separate_gradients(call):
-            launch.borrow(call.network.numel() * nbytes)
+    with call.scope():
+        call.alloc_contiguous(rnn.input)
+        if separate_gradients(rnn):
+            call.alloc_temp(rnn.network.numel() * nbytes)
         else:
-            launch.made(*of_weights)
-        launch.borrow(call.workspace())
-        launch.made(*of_weights)
+            call.alloc_outputs(*of_weights)
+        call.alloc_temp(rnn.workspace())
+        call.alloc_outputs(*of_weights)
 
 
 _BATCH_NORM: Final = "aten/src/ATen/native/cudnn/BatchNorm.cpp"

@@ -26,61 +26,61 @@ from .winograd import winograd_workspace
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _ONE_SPATIAL: Final = 3
 
 
-def forward(launch: Launch) -> None:
+def forward(call: OpCall) -> None:
     """``convolution``: contiguous copies before the result, the weight's after it with cuDNN."""
-    convolution = of_forward(launch.args)
-    tensor, weight = launch.args[:2]
+    convolution = of_forward(call.args)
+    tensor, weight = call.args[:2]
     backend = convolution.backend()
     if weight.dim() == _ONE_SPATIAL:
-        launch.contiguous(tensor)
+        call.alloc_contiguous(tensor)
     if backend is Backend.CUDNN:
         layout = convolution.layout
-        copy_into(launch, convolution.tensor, layout)
-        launch.made(launch.result)
-        with launch.scope():
-            copy_into(launch, convolution.weight, layout)
-            _take_workspace(launch, convolution, gradient=False)
+        copy_into(call, convolution.tensor, layout)
+        call.alloc_outputs(call.result)
+        with call.scope():
+            copy_into(call, convolution.weight, layout)
+            _take_workspace(call, convolution, gradient=False)
     elif backend is Backend.DEPTHWISE:
-        launch.contiguous(convolution.tensor, convolution.weight, launch.args[2])
+        call.alloc_contiguous(convolution.tensor, convolution.weight, call.args[2])
     elif backend is Backend.COLUMNS:
-        launch.contiguous(convolution.tensor, convolution.weight)
-        _in_groups(launch, convolution)
+        call.alloc_contiguous(convolution.tensor, convolution.weight)
+        _in_groups(call, convolution)
 
 
-def backward(launch: Launch) -> None:
+def backward(call: OpCall) -> None:
     """``convolution_backward``: gradients of the input, then of the weight, then of the bias."""
-    convolution = of_backward(launch.args)
-    gradient = launch.args[0]
-    if convolution.weight.dim() > launch.args[2].dim():
+    convolution = of_backward(call.args)
+    gradient = call.args[0]
+    if convolution.weight.dim() > call.args[2].dim():
         gradient = gradient.unsqueeze(2)
     backend = convolution.backend()
-    with launch.scope():
-        if launch.args[2].dim() == _ONE_SPATIAL:
-            launch.contiguous(launch.args[1])
+    with call.scope():
+        if call.args[2].dim() == _ONE_SPATIAL:
+            call.alloc_contiguous(call.args[1])
         if backend is Backend.CUDNN:
-            _gradients_of_cudnn(launch, convolution, gradient)
+            _gradients_of_cudnn(call, convolution, gradient)
         elif backend is Backend.DEPTHWISE:
-            _gradients_of_channels(launch, convolution, gradient)
+            _gradients_of_channels(call, convolution, gradient)
         elif backend is Backend.COLUMNS:
-            launch.contiguous(convolution.tensor, convolution.weight)
-            _gradients_in_groups(launch, convolution, gradient)
-    of_bias = launch.result[2]
+            call.alloc_contiguous(convolution.tensor, convolution.weight)
+            _gradients_in_groups(call, convolution, gradient)
+    of_bias = call.result[2]
     if of_bias is not None:
-        launch.made(of_bias)
+        call.alloc_outputs(of_bias)
         if backend in (Backend.CUDNN, Backend.DEPTHWISE):
-            stage_sum(launch, gradient, [0, *range(2, gradient.dim())])
+            stage_sum(call, gradient, [0, *range(2, gradient.dim())])
 
 
-def _gradients_of_cudnn(launch: Launch, convolution: Convolution, gradient: torch.Tensor) -> None:
-    of_input, of_weight = launch.result[:2]
+def _gradients_of_cudnn(call: OpCall, convolution: Convolution, gradient: torch.Tensor) -> None:
+    of_input, of_weight = call.result[:2]
     tensor, weight = convolution.tensor, convolution.weight
     if of_weight is not None and not tensor.is_contiguous(memory_format=convolution.layout):
-        launch.copy(tensor)
+        call.alloc_copy(tensor)
         tensor = _as(tensor, convolution.layout)
     layout = gradient_layout(convolution, gradient, of_weight is not None)
     turns = (
@@ -89,89 +89,87 @@ def _gradients_of_cudnn(launch: Launch, convolution: Convolution, gradient: torc
         else suggested(gradient) != layout
     )
     if turns:
-        launch.copy(gradient)
+        call.alloc_copy(gradient)
         gradient = _as(gradient, layout)
     if of_input is not None:
-        launch.made(of_input)
+        call.alloc_outputs(of_input)
         wanted = convolved(gradient, weight)
-        with launch.scope():
-            copy_into(launch, weight, wanted)
-            copy_into(launch, gradient, wanted)
-            _take_workspace(launch, convolution, gradient=True)
+        with call.scope():
+            copy_into(call, weight, wanted)
+            copy_into(call, gradient, wanted)
+            _take_workspace(call, convolution, gradient=True)
     if of_weight is not None:
-        launch.unknown = CUDNN_WORKSPACES
+        call.unknown_workspace = CUDNN_WORKSPACES
         wanted = convolved(tensor, gradient)
-        with launch.scope():
-            copy_into(launch, gradient, wanted)
-            copy_into(launch, tensor, wanted)
-            launch.made(of_weight)
+        with call.scope():
+            copy_into(call, gradient, wanted)
+            copy_into(call, tensor, wanted)
+            call.alloc_outputs(of_weight)
 
 
-def _take_workspace(launch: Launch, convolution: Convolution, *, gradient: bool) -> None:
-    nbytes = winograd_workspace(convolution, launch.gpu.model, gradient=gradient)
+def _take_workspace(call: OpCall, convolution: Convolution, *, gradient: bool) -> None:
+    nbytes = winograd_workspace(convolution, call.model, gradient=gradient)
     if nbytes is None:
-        launch.unknown = CUDNN_WORKSPACES
+        call.unknown_workspace = CUDNN_WORKSPACES
     else:
-        launch.borrow(nbytes)
+        call.alloc_temp(nbytes)
 
 
-def _gradients_of_channels(
-    launch: Launch, convolution: Convolution, gradient: torch.Tensor
-) -> None:
-    of_input, of_weight = launch.result[:2]
-    launch.contiguous(gradient)
+def _gradients_of_channels(call: OpCall, convolution: Convolution, gradient: torch.Tensor) -> None:
+    of_input, of_weight = call.result[:2]
+    call.alloc_contiguous(gradient)
     if of_weight is not None:
-        with launch.scope():
-            launch.contiguous(convolution.tensor)
-            launch.made(of_weight)
+        with call.scope():
+            call.alloc_contiguous(convolution.tensor)
+            call.alloc_outputs(of_weight)
     if of_input is not None:
-        with launch.scope():
-            launch.contiguous(convolution.weight)
-            launch.made(of_input)
+        with call.scope():
+            call.alloc_contiguous(convolution.weight)
+            call.alloc_outputs(of_input)
 
 
-def _in_groups(launch: Launch, convolution: Convolution) -> None:
+def _in_groups(call: OpCall, convolution: Convolution) -> None:
     """Each group's result, then all of them side by side."""
     groups = convolution.groups
-    result = launch.result
+    result = call.result
     if groups == 1:
-        launch.made(result)
+        call.alloc_outputs(result)
     for _group in range(groups):
         if groups > 1:
-            launch.borrow(result.numel() // groups * result.element_size())
-        with launch.scope():
+            call.alloc_temp(result.numel() // groups * result.element_size())
+        with call.scope():
             if groups > 1:
-                _copy_group(launch, convolution.tensor, groups)
+                _copy_group(call, convolution.tensor, groups)
             if convolution.needs_columns():
-                launch.borrow(_columns(convolution, result))
-            launch.need_cublas()
+                call.alloc_temp(_columns(convolution, result))
+            call.ensure_cublas_workspace()
 
 
-def _gradients_in_groups(launch: Launch, convolution: Convolution, gradient: torch.Tensor) -> None:
+def _gradients_in_groups(call: OpCall, convolution: Convolution, gradient: torch.Tensor) -> None:
     groups = convolution.groups
-    wanted = [result for result in launch.result if result is not None]
+    wanted = [result for result in call.result if result is not None]
     if groups == 1:
-        launch.made(*wanted)
+        call.alloc_outputs(*wanted)
     for _group in range(groups):
         if groups > 1:
             for result in wanted:
-                launch.borrow(result.numel() // groups * result.element_size())
-        with launch.scope():
+                call.alloc_temp(result.numel() // groups * result.element_size())
+        with call.scope():
             if groups > 1:
-                _copy_group(launch, gradient, groups)
-                _copy_group(launch, convolution.tensor, groups)
+                _copy_group(call, gradient, groups)
+                _copy_group(call, convolution.tensor, groups)
             else:
-                launch.contiguous(gradient)
+                call.alloc_contiguous(gradient)
             if convolution.needs_columns():
-                launch.borrow(_columns(convolution, gradient))
-            launch.need_cublas()
-    launch.made(*wanted)
+                call.alloc_temp(_columns(convolution, gradient))
+            call.ensure_cublas_workspace()
+    call.alloc_outputs(*wanted)
 
 
-def _copy_group(launch: Launch, tensor: torch.Tensor, groups: int) -> None:
+def _copy_group(call: OpCall, tensor: torch.Tensor, groups: int) -> None:
     """A group of channels is contiguous without a copy if there is one sample only."""
     if tensor.shape[0] > 1:
-        launch.borrow(tensor.numel() // groups * tensor.element_size())
+        call.alloc_temp(tensor.numel() // groups * tensor.element_size())
 
 
 def _columns(convolution: Convolution, result: torch.Tensor) -> int:

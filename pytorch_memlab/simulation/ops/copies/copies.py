@@ -12,28 +12,28 @@ from ..memory_model import Basis, Entry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def make(launch: Launch) -> None:
+def make(call: OpCall) -> None:
     """``_to_copy``: a copy into its result."""
-    source: torch.Tensor = launch.args[0]
-    _copy(launch, launch.result, source, launch.kwargs.get("non_blocking", False))
+    source: torch.Tensor = call.args[0]
+    _copy(call, call.result, source, call.kwargs.get("non_blocking", False))
 
 
-def overwrite(launch: Launch) -> None:
+def overwrite(call: OpCall) -> None:
     """``copy_``: a copy into its first argument."""
-    target, source = launch.args[:2]
-    _copy(launch, target, source, launch.argument(2, "non_blocking", False))
+    target, source = call.args[:2]
+    _copy(call, target, source, call.argument(2, "non_blocking", False))
 
 
-def _copy(launch: Launch, target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
+def _copy(call: OpCall, target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
     """Take what ``copy_kernel_cuda`` of ``aten/src/ATen/native/cuda/Copy.cu`` stages on the GPU.
 
     The other side's share is made on the host. A copy converts on the GPU if it need not wait.
     """
-    from_host = launch.machine.placements.find(source) is None
-    if from_host == (launch.machine.placements.find(target) is None):
+    from_host = call.is_on_cpu(source)
+    if from_host == (call.is_on_cpu(target)):
         return
     same = source.dtype == target.dtype
     if not source.numel() or (same and _are_laid_out_alike(target, source)):
@@ -41,19 +41,19 @@ def _copy(launch: Launch, target: torch.Tensor, source: torch.Tensor, non_blocki
     count = target.numel()
     if from_host and non_blocking:
         if not (target.is_contiguous() and same):
-            launch.borrow(count * source.element_size())
+            call.alloc_temp(count * source.element_size())
     elif from_host:
         if not target.is_contiguous():
-            launch.borrow(count * target.element_size())
+            call.alloc_temp(count * target.element_size())
     elif non_blocking:
         converted = source
         if not same:
             converted = torch.empty_like(source, dtype=target.dtype, device="meta")
-            launch.copy(converted)
+            call.alloc_copy(converted)
         if not (converted.is_contiguous() and source.shape == target.shape):
-            launch.borrow(count * target.element_size())
+            call.alloc_temp(count * target.element_size())
     elif not (source.is_contiguous() and source.shape == target.shape):
-        launch.borrow(count * source.element_size())
+        call.alloc_temp(count * source.element_size())
 
 
 def _are_laid_out_alike(target: torch.Tensor, source: torch.Tensor) -> bool:

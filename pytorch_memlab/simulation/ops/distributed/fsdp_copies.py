@@ -16,37 +16,37 @@ from ..memory_model import Basis, Entry, nothing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _INDEX: Final = 8
 _THREADS: Final = 128
 _BYTES_PER_BLOCK: Final = _THREADS * 16
 
 
-def split(launch: Launch) -> None:
+def split(call: OpCall) -> None:
     """``split_with_sizes_copy`` into given tensors: where each split is, and its blocks."""
-    source, sizes = launch.args[:2]
-    dim = launch.argument(2, "dim", 0) % source.dim()
-    results = launch.kwargs["out"]
+    source, sizes = call.args[:2]
+    dim = call.argument(2, "dim", 0) % source.dim()
+    results = call.kwargs["out"]
     if not source.numel() or not is_dense(source):
         return
     if any(not is_dense(one) or one.dtype != source.dtype for one in results):
         return
     width = source.stride(dim) * source.element_size()
     chunks = source.numel() // prod(source.shape[dim:])
-    blocks = _blocks_of_splits(launch, [size * width for size in sizes], chunks)
-    launch.borrow((3 * len(sizes) + blocks + len(sizes) + 1) * _INDEX)
+    blocks = _blocks_of_splits(call, [size * width for size in sizes], chunks)
+    call.alloc_temp((3 * len(sizes) + blocks + len(sizes) + 1) * _INDEX)
 
 
-def _blocks_of_splits(launch: Launch, splits: Sequence[int], chunks: int) -> int:
+def _blocks_of_splits(call: OpCall, splits: Sequence[int], chunks: int) -> int:
     """Blocks of threads for a chunk of every split.
 
     Args:
-        launch: of the op that splits.
+        call: of the op that splits.
         splits: bytes of a chunk of each.
         chunks: of each split.
     """
-    gpu = launch.gpu.model
+    gpu = call.model
     alone = sum(-(-nbytes // _BYTES_PER_BLOCK) for nbytes in splits)
     resident = gpu.multi_processor_count * gpu.max_threads_per_multi_processor // _THREADS
     rounds = -(-alone * chunks // (2 * resident))
@@ -54,34 +54,34 @@ def _blocks_of_splits(launch: Launch, splits: Sequence[int], chunks: int) -> int
     return sum(-(-nbytes // (_BYTES_PER_BLOCK * rounds_of_chunk)) for nbytes in splits)
 
 
-def pad(launch: Launch) -> None:
+def pad(call: OpCall) -> None:
     """``_chunk_cat`` of what does not lie side by side, before its result: padded copies."""
-    tensors, dim, chunks = _joined(launch)
-    if _is_packed(tensors, launch.kwargs.get("out")):
+    tensors, dim, chunks = _joined(call)
+    if _is_packed(tensors, call.kwargs.get("out")):
         return
     for tensor in tensors:
         leading, shape = prod(tensor.shape[:dim]), (*tensor.shape[:dim], chunks, -1)
         if tensor.shape[dim] % chunks or not _is_viewable(tensor, shape):
             padded = leading * _chunk(tensor, dim, chunks) * chunks
-            launch.borrow(padded * tensor.element_size())
+            call.alloc_temp(padded * tensor.element_size())
 
 
-def join(launch: Launch) -> None:
+def join(call: OpCall) -> None:
     """``_chunk_cat``: where each tensor's chunks are, and their blocks."""
-    tensors, dim, chunks = _joined(launch)
-    given = launch.kwargs.get("out")
+    tensors, dim, chunks = _joined(call)
+    given = call.kwargs.get("out")
     if not _is_packed(tensors, given):
         return
     width = tensors[0].element_size() if given is None else given.element_size()
     blocks = sum(-(-_chunk(one, dim, chunks) * width // _BYTES_PER_BLOCK) for one in tensors)
-    launch.borrow((6 * len(tensors) + 2 + blocks) * _INDEX)
+    call.alloc_temp((6 * len(tensors) + 2 + blocks) * _INDEX)
 
 
-def _joined(launch: Launch) -> tuple[Sequence[torch.Tensor], int, int]:
+def _joined(call: OpCall) -> tuple[Sequence[torch.Tensor], int, int]:
     """The tensors, the dimension that they are cut along, and into how many chunks."""
-    tensors: Sequence[torch.Tensor] = launch.args[0]
-    dim = launch.argument(1, "dim") % tensors[0].dim()
-    return tensors, dim, launch.argument(2, "num_chunks")
+    tensors: Sequence[torch.Tensor] = call.args[0]
+    dim = call.argument(1, "dim") % tensors[0].dim()
+    return tensors, dim, call.argument(2, "num_chunks")
 
 
 def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:

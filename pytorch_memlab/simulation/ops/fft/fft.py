@@ -16,7 +16,7 @@ from ..memory_model import Basis, Entry
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _MOST_DIMS: Final = 3
 """Dimensions that one plan transforms at most."""
@@ -24,75 +24,73 @@ _MOST_DIMS: Final = 3
 _HALVES: Final = (torch.float16, torch.complex32)
 
 
-def of_reals(launch: Launch) -> None:
+def of_reals(call: OpCall) -> None:
     """``_fft_r2c``: a copy of what is not aligned as complex numbers are; stages if many."""
-    source, dims, _, onesided = launch.args[:4]
+    source, dims, _, onesided = call.args[:4]
     if not source.numel():
         return
     last = dims[-1]
     half = list(source.shape)
     half[last] = half[last] // 2 + 1
-    sizes = half if onesided or _is_given(launch) else list(source.shape)
+    sizes = half if onesided or _is_given(call) else list(source.shape)
     complex_size = 2 * source.element_size()
-    _result_aside(launch, sizes, complex_size)
+    _result_aside(call, sizes, complex_size)
     signal = _like(source)
     copy = None
     if source.storage_offset() * source.element_size() % complex_size:
-        copy = launch.borrow(source.numel() * source.element_size())
+        copy = call.alloc_temp(source.numel() * source.element_size())
         signal = signal.movedim(last, -1).contiguous().movedim(-1, last)
     of_complex = source.dtype.to_complex()
     if _is_one_plan(dims):
-        _transform(launch, signal, sizes, dims, of_complex)
+        _transform(call, signal, sizes, dims, of_complex)
         return
-    signal = _transform(launch, signal, half, dims[-1:], of_complex)
-    launch.borrow(_numel(sizes) * complex_size)
+    signal = _transform(call, signal, half, dims[-1:], of_complex)
+    call.alloc_temp(_numel(sizes) * complex_size)
     if copy is not None:
-        launch.give_back(copy)
-    _transform_in_stages(launch, signal, dims[:-1])
+        call.free_temp(copy)
+    _transform_in_stages(call, signal, dims[:-1])
 
 
-def to_reals(launch: Launch) -> None:
+def to_reals(call: OpCall) -> None:
     """``_fft_c2r``: a copy of its input, which cuFFT may write over."""
-    source, dims, _, length = launch.args[:4]
+    source, dims, _, length = call.args[:4]
     if not source.numel():
         return
     sizes = list(source.shape)
     sizes[dims[-1]] = length
-    _result_aside(launch, sizes, source.element_size() // 2)
-    launch.copy(source)
+    _result_aside(call, sizes, source.element_size() // 2)
+    call.alloc_copy(source)
     of_real = source.dtype.to_real()
     if _is_one_plan(dims):
-        _transform(launch, _like(source).contiguous(), sizes, dims, of_real)
+        _transform(call, _like(source).contiguous(), sizes, dims, of_real)
         return
-    with launch.scope():
-        signal = _transform_to_the_end(launch, _like(source), dims[:-1])
-    _transform(launch, signal, sizes, dims[-1:], of_real)
+    with call.scope():
+        signal = _transform_to_the_end(call, _like(source), dims[:-1])
+    _transform(call, signal, sizes, dims[-1:], of_real)
 
 
-def of_complex(launch: Launch) -> None:
+def of_complex(call: OpCall) -> None:
     """``_fft_c2c``: a second result where one plan does not transform all dimensions."""
-    source, dims = launch.args[:2]
+    source, dims = call.args[:2]
     if source.numel() and dims:
-        _result_aside(launch, list(source.shape), source.element_size())
-        _transform_to_the_end(launch, _like(source), dims)
+        _result_aside(call, list(source.shape), source.element_size())
+        _transform_to_the_end(call, _like(source), dims)
 
 
-def _transform_to_the_end(
-    launch: Launch, signal: torch.Tensor, dims: Sequence[int]
-) -> torch.Tensor:
+def _transform_to_the_end(call: OpCall, signal: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """Transform complex numbers, a second stage into memory of its own."""
     rest, now = _next(signal, dims)
-    signal = _transform(launch, signal, list(signal.shape), now, signal.dtype)
+    signal = _transform(call, signal, list(signal.shape), now, signal.dtype)
     if rest:
-        launch.borrow(signal.numel() * signal.element_size())
-    return _transform_in_stages(launch, signal, rest)
+        call.alloc_temp(signal.numel() * signal.element_size())
+    return _transform_in_stages(call, signal, rest)
 
 
-def _transform_in_stages(launch: Launch, signal: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+def _transform_in_stages(call: OpCall, signal: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
     """Transform complex numbers, from one of two tensors to the other."""
     while dims:
         dims, now = _next(signal, dims)
-        signal = _transform(launch, signal, list(signal.shape), now, signal.dtype)
+        signal = _transform(call, signal, list(signal.shape), now, signal.dtype)
     return signal
 
 
@@ -103,7 +101,7 @@ def _next(signal: torch.Tensor, dims: Sequence[int]) -> tuple[list[int], list[in
 
 
 def _transform(
-    launch: Launch,
+    call: OpCall,
     signal: torch.Tensor,
     sizes: Sequence[int],
     dims: Sequence[int],
@@ -112,7 +110,7 @@ def _transform(
     """Run one plan: what its strides cannot tell is copied, its work area is not known.
 
     Args:
-        launch: of the op.
+        call: of the op.
         signal: on the meta device, as the input lies in memory.
         sizes: of the result.
         dims: transformed.
@@ -126,15 +124,15 @@ def _transform(
     order = [*batch, *dims]
     permuted = signal.permute(order)
     shape = [-1, *permuted.shape[len(batch) :]]
-    launch.unknown = "cuFFT work areas"
-    with launch.scope():
+    call.unknown_workspace = "cuFFT work areas"
+    with call.scope():
         try:
             collapsed = permuted.view(shape)
         except RuntimeError:
-            launch.copy(signal)
+            call.alloc_copy(signal)
             collapsed = permuted.reshape(shape)
         if _must_be_cloned(collapsed, [sizes[dim] for dim in dims]):
-            launch.copy(signal)
+            call.alloc_copy(signal)
     laid_out = torch.empty([sizes[dim] for dim in order], dtype=dtype, device="meta")
     return laid_out.permute([order.index(dim) for dim in range(len(order))])
 
@@ -168,14 +166,14 @@ def _is_one_plan(dims: Sequence[int]) -> bool:
     return len(dims) <= _MOST_DIMS and list(dims[:2]) != [0, 1]
 
 
-def _is_given(launch: Launch) -> bool:
-    return launch.kwargs.get("out") is not None
+def _is_given(call: OpCall) -> bool:
+    return call.kwargs.get("out") is not None
 
 
-def _result_aside(launch: Launch, sizes: Sequence[int], width: int) -> None:
+def _result_aside(call: OpCall, sizes: Sequence[int], width: int) -> None:
     """Take a result that is copied into one that was given."""
-    if _is_given(launch):
-        launch.borrow(_numel(sizes) * width)
+    if _is_given(call):
+        call.alloc_temp(_numel(sizes) * width)
 
 
 def _numel(sizes: Sequence[int]) -> int:

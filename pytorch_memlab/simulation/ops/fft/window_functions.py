@@ -11,26 +11,26 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def blackman(launch: Launch) -> None:
+def blackman(call: OpCall) -> None:
     """``blackman_window``: its angles, two cosines and their difference."""
-    window: torch.Tensor = launch.result
-    if launch.args[0] < 2:
+    window: torch.Tensor = call.result
+    if call.args[0] < 2:
         return
     nbytes = window.untyped_storage().nbytes()
-    angles, *cosines = (launch.borrow(nbytes) for _ in range(3))
-    difference = launch.borrow(nbytes)
-    launch.made(window)
+    angles, *cosines = (call.alloc_temp(nbytes) for _ in range(3))
+    difference = call.alloc_temp(nbytes)
+    call.alloc_outputs(window)
     for placement in (angles, difference, *reversed(cosines)):
-        launch.give_back(placement)
+        call.free_temp(placement)
 
 
-def kaiser(launch: Launch) -> None:
+def kaiser(call: OpCall) -> None:
     """``kaiser_window``: the numbers of its elements."""
-    if launch.args[0] > 1:
-        launch.borrow(launch.result.untyped_storage().nbytes())
+    if call.args[0] > 1:
+        call.alloc_temp(call.result.untyped_storage().nbytes())
 
 
 _FACTORIES: Final = "aten/src/ATen/native/TensorFactories.cpp"

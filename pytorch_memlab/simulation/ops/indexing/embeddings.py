@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ...hardware.gpu import GPU
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _UNSORTED: Final = 3072
 """Most indices whose gradients are added up without sorting them."""
@@ -27,21 +27,21 @@ _MAX: Final = 2
 """Mode of an embedding bag that takes the largest of each column."""
 
 
-def sort_indices(launch: Launch) -> None:
+def sort_indices(call: OpCall) -> None:
     """``embedding_dense_backward``, before its result: many indices are sorted."""
-    gradient, indices = launch.args[:2]
-    launch.contiguous(indices, gradient)
-    if _is_sorted(launch):
-        _sort(launch, indices, counts=launch.argument(4, "scale_grad_by_freq", False))
+    gradient, indices = call.args[:2]
+    call.alloc_contiguous(indices, gradient)
+    if _is_sorted(call):
+        _sort(call, indices, counts=call.argument(4, "scale_grad_by_freq", False))
 
 
-def gradient(launch: Launch) -> None:
+def gradient(call: OpCall) -> None:
     """``embedding_dense_backward``: partial sums of many indices' gradients."""
-    if _is_sorted(launch):
-        _sum(launch, launch.args[1], launch.args[0].dtype, is_bag=False)
+    if _is_sorted(call):
+        _sum(call, call.args[1], call.args[0].dtype, is_bag=False)
 
 
-def bag_indices(shift: int) -> Callable[[Launch], None]:
+def bag_indices(shift: int) -> Callable[[OpCall], None]:
     """``_embedding_bag_dense_backward``, before its result: indices are sorted but for ``max``.
 
     Args:
@@ -51,16 +51,16 @@ def bag_indices(shift: int) -> Callable[[Launch], None]:
         ``prepare`` of an entry.
     """
 
-    def prepare(launch: Launch) -> None:
-        gradient, indices = launch.args[:2]
-        launch.contiguous(indices, gradient)
-        if _sums_bags(launch, shift):
-            _sort(launch, indices, counts=launch.args[6 + shift])
+    def prepare(call: OpCall) -> None:
+        gradient, indices = call.args[:2]
+        call.alloc_contiguous(indices, gradient)
+        if _sums_bags(call, shift):
+            _sort(call, indices, counts=call.args[6 + shift])
 
     return prepare
 
 
-def bag_gradient(shift: int) -> Callable[[Launch], None]:
+def bag_gradient(shift: int) -> Callable[[OpCall], None]:
     """``_embedding_bag_dense_backward``: partial sums of the indices' gradients.
 
     Args:
@@ -70,68 +70,68 @@ def bag_gradient(shift: int) -> Callable[[Launch], None]:
         the entry's function.
     """
 
-    def take(launch: Launch) -> None:
-        if _sums_bags(launch, shift):
-            _sum(launch, launch.args[1], launch.args[0].dtype, is_bag=True)
+    def take(call: OpCall) -> None:
+        if _sums_bags(call, shift):
+            _sum(call, call.args[1], call.args[0].dtype, is_bag=True)
 
     return take
 
 
-def _sums_bags(launch: Launch, shift: int) -> bool:
-    is_sparse = bool(shift and launch.args[9])
-    return launch.args[7 + shift] != _MAX and not is_sparse and bool(launch.args[1].numel())
+def _sums_bags(call: OpCall, shift: int) -> bool:
+    is_sparse = bool(shift and call.args[9])
+    return call.args[7 + shift] != _MAX and not is_sparse and bool(call.args[1].numel())
 
 
-def _is_sorted(launch: Launch) -> bool:
-    count: int = launch.args[1].numel()
-    return count > _UNSORTED or bool(launch.argument(4, "scale_grad_by_freq", False))
+def _is_sorted(call: OpCall) -> bool:
+    count: int = call.args[1].numel()
+    return count > _UNSORTED or bool(call.argument(4, "scale_grad_by_freq", False))
 
 
-def _sort(launch: Launch, indices: torch.Tensor, *, counts: bool) -> None:
+def _sort(call: OpCall, indices: torch.Tensor, *, counts: bool) -> None:
     """Take the sorted indices and their order, and pass by what sorting takes."""
     count, width = indices.numel(), indices.element_size()
     nbytes = count * width
     for _sorted_and_order in range(2):
-        launch.borrow(nbytes)
-    with launch.scope():
-        launch.borrow(nbytes)
-        launch.borrow(cub.radix_sort(launch.gpu.model, count, width, width))
+        call.alloc_temp(nbytes)
+    with call.scope():
+        call.alloc_temp(nbytes)
+        call.alloc_temp(cub.radix_sort(call.model, count, width, width))
     if counts:
-        launch.borrow(nbytes)
-        launch.pass_by(*[cub.scan_by_key(count, width, width)] * 2)
+        call.alloc_temp(nbytes)
+        call.alloc_and_free(*[cub.scan_by_key(count, width, width)] * 2)
 
 
-def _sum(launch: Launch, indices: torch.Tensor, dtype: torch.dtype, *, is_bag: bool) -> None:
+def _sum(call: OpCall, indices: torch.Tensor, dtype: torch.dtype, *, is_bag: bool) -> None:
     """Take what adds up sorted indices' gradients: ``EmbeddingBackwardKernel.cu``."""
-    rows, columns = launch.result.shape
+    rows, columns = call.result.shape
     count, width = indices.numel(), indices.element_size()
     accumulated = 4 if dtype in LOW_PRECISION else dtype.itemsize
     segments = min(count, rows)
     partial = count // _ROWS_PER_THREAD + segments
-    launch.borrow(count * width)
-    launch.borrow(8)
-    with launch.scope():
-        launch.borrow(count * width)
-        launch.borrow(cub.select(count, width))
+    call.alloc_temp(count * width)
+    call.alloc_temp(8)
+    with call.scope():
+        call.alloc_temp(count * width)
+        call.alloc_temp(cub.select(count, width))
     for _partial_sums_and_offsets in range(2):
-        launch.borrow(segments * width)
-    launch.pass_by(cub.scan(segments, width))
-    launch.borrow(8)
-    launch.borrow(partial * width)
-    if is_bag or not _adds_atomically(launch, segments, partial, columns):
-        launch.borrow(partial * columns * accumulated)
+        call.alloc_temp(segments * width)
+    call.alloc_and_free(cub.scan(segments, width))
+    call.alloc_temp(8)
+    call.alloc_temp(partial * width)
+    if is_bag or not _adds_atomically(call, segments, partial, columns):
+        call.alloc_temp(partial * columns * accumulated)
         return
-    launch.borrow(partial * width)
+    call.alloc_temp(partial * width)
     if dtype in LOW_PRECISION:
-        launch.borrow(rows * columns * accumulated)
+        call.alloc_temp(rows * columns * accumulated)
 
 
-def _adds_atomically(launch: Launch, segments: int, partial: int, columns: int) -> bool:
+def _adds_atomically(call: OpCall, segments: int, partial: int, columns: int) -> bool:
     """Whether partial sums go to the gradient at once: when few rows get many."""
     padded = -(-columns // 32) * 32
     blocks = -(-segments * padded // min(padded, _MOST_THREADS))
     return (
-        _runs_at_once(launch.gpu.model, blocks)
+        _runs_at_once(call.model, blocks)
         and partial > blocks * 4
         and not torch.are_deterministic_algorithms_enabled()
     )
@@ -143,9 +143,9 @@ def _runs_at_once(gpu: GPU, blocks: int) -> bool:
     return blocks < gpu.multi_processor_count * _MOST_BLOCKS_PER_PROCESSOR
 
 
-def bag_inputs(launch: Launch) -> None:
+def bag_inputs(call: OpCall) -> None:
     """``_embedding_bag``, before its results: contiguous indices and offsets."""
-    launch.contiguous(*launch.args[1:3])
+    call.alloc_contiguous(*call.args[1:3])
 
 
 _BACKWARD: Final = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"

@@ -14,7 +14,7 @@ from .nonzero import count_nonzero, find_nonzero
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
     Indices = list[torch.Tensor | None]
 
@@ -24,101 +24,101 @@ _INDEX: Final = 8
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
-def read(launch: Launch) -> None:
+def read(call: OpCall) -> None:
     """``index``, before its result: indices become 64-bit numbers of the GPU, laid out alike."""
-    given = _given(launch.args[1])
+    given = _given(call.args[1])
     if any(_is_mask(index) for index in given):
         return
-    _convert(launch, given)
+    _convert(call, given)
     if len(given) > 1:
-        _align(launch, given)
+        _align(call, given)
 
 
-def read_masked(launch: Launch) -> None:
+def read_masked(call: OpCall) -> None:
     """``index`` with masks: their indices come before its result, which shows how many they are."""
-    source, indices = launch.args[:2]
+    source, indices = call.args[:2]
     if any(_is_mask(index) for index in _given(indices)):
         rest = _elements_per_index(source, indices)
-        _expand_masks(launch, indices, launch.result.numel() // max(1, rest))
+        _expand_masks(call, indices, call.result.numel() // max(1, rest))
 
 
-def write(launch: Launch) -> None:
+def write(call: OpCall) -> None:
     """``index_put``: with ``accumulate`` the indices are made linear, and sorted."""
-    target, indices, values = launch.args[:3]
+    target, indices, values = call.args[:3]
     given = _given(indices)
     masked = any(_is_mask(index) for index in given)
-    accumulates = launch.argument(3, "accumulate", False)
+    accumulates = call.argument(3, "accumulate", False)
     if masked and not accumulates and values.numel() == 1:
         return  # it is a ``masked_fill_``
     rest = _elements_per_index(target, indices)
     shape = torch.broadcast_shapes(*(index.shape for index in given if not _is_mask(index)))
     if masked:
         shape = torch.Size([values.numel() // max(1, rest)])
-        _expand_masks(launch, indices, shape[0])
+        _expand_masks(call, indices, shape[0])
     if not accumulates and not torch.are_deterministic_algorithms_enabled():
         if not masked:
-            read(launch)
+            read(call)
         return
-    _make_linear(launch, given, prod(shape) * _INDEX)
+    _make_linear(call, given, prod(shape) * _INDEX)
     elements = prod(shape) * rest
     if values.numel() != elements or not values.is_contiguous():
-        launch.borrow(elements * values.element_size())
+        call.alloc_temp(elements * values.element_size())
     if elements:
-        _sort(launch, prod(shape), _largest_index(target, indices))
+        _sort(call, prod(shape), _largest_index(target, indices))
 
 
-def _make_linear(launch: Launch, given: list[torch.Tensor], nbytes: int) -> None:
+def _make_linear(call: OpCall, given: list[torch.Tensor], nbytes: int) -> None:
     """Take the offset of each index in its turn, and keep their sum."""
     positions = [index for index in given for _ in range(index.dim() if _is_mask(index) else 1)]
     for position, index in enumerate(positions):
-        if _is_on_host(launch, index):
-            offsets = launch.borrow(nbytes)
+        if _is_on_host(call, index):
+            offsets = call.alloc_temp(nbytes)
         else:
-            wrapped = launch.borrow(nbytes)
-            offsets = launch.borrow(nbytes)
-            launch.give_back(wrapped)
+            wrapped = call.alloc_temp(nbytes)
+            offsets = call.alloc_temp(nbytes)
+            call.free_temp(wrapped)
         if position > 0:
-            launch.give_back(offsets)
+            call.free_temp(offsets)
 
 
-def _sort(launch: Launch, count: int, largest: int) -> None:
+def _sort(call: OpCall, count: int, largest: int) -> None:
     for _sorted_order_and_range in range(3):
-        launch.borrow(count * _INDEX)
+        call.alloc_temp(count * _INDEX)
     bits = max(1, largest.bit_length())
-    nbytes = cub.radix_sort(launch.gpu.model, count, _INDEX, _INDEX, bits=bits)
-    launch.is_confirmed &= nbytes == 1  # recordings show sorts of a single block only
-    launch.borrow(nbytes)
+    nbytes = cub.radix_sort(call.model, count, _INDEX, _INDEX, bits=bits)
+    call.is_confirmed &= nbytes == 1  # recordings show sorts of a single block only
+    call.alloc_temp(nbytes)
 
 
-def _expand_masks(launch: Launch, indices: Indices, count: int) -> None:
+def _expand_masks(call: OpCall, indices: Indices, count: int) -> None:
     """Take the indices of what masks select, and pass by what finding them takes."""
-    launch.is_confirmed = False
+    call.is_confirmed = False
     for index in _given(indices):
         if not _is_mask(index):
             continue
-        if _is_on_host(launch, index):
-            launch.borrow(count * index.dim() * _INDEX)
+        if _is_on_host(call, index):
+            call.alloc_temp(count * index.dim() * _INDEX)
             continue
-        with launch.scope():
-            count_nonzero(launch, index)
-        launch.borrow(count * index.dim() * _INDEX)
-        with launch.scope():
-            find_nonzero(launch, index)
+        with call.scope():
+            count_nonzero(call, index)
+        call.alloc_temp(count * index.dim() * _INDEX)
+        with call.scope():
+            find_nonzero(call, index)
 
 
-def _convert(launch: Launch, given: list[torch.Tensor]) -> None:
+def _convert(call: OpCall, given: list[torch.Tensor]) -> None:
     for index in given:
-        if _is_on_host(launch, index) or index.dtype != torch.int64:
-            launch.borrow(index.numel() * _INDEX)
+        if _is_on_host(call, index) or index.dtype != torch.int64:
+            call.alloc_temp(index.numel() * _INDEX)
 
 
-def _align(launch: Launch, given: list[torch.Tensor]) -> None:
+def _align(call: OpCall, given: list[torch.Tensor]) -> None:
     """Take copies of indices whose strides differ once they are broadcast."""
     expanded = torch.broadcast_tensors(*given)
     if len({index.stride() for index in expanded}) > 1:
         for index in expanded:
             if not index.is_contiguous():
-                launch.borrow(index.numel() * _INDEX)
+                call.alloc_temp(index.numel() * _INDEX)
 
 
 def _elements_per_index(target: torch.Tensor, indices: Indices) -> int:
@@ -155,8 +155,8 @@ def _is_mask(index: torch.Tensor) -> bool:
     return index.dtype in _MASKS
 
 
-def _is_on_host(launch: Launch, index: torch.Tensor) -> bool:
-    return launch.machine.placements.find(index) is None
+def _is_on_host(call: OpCall, index: torch.Tensor) -> bool:
+    return call.is_on_cpu(index)
 
 
 _INDEXING: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"

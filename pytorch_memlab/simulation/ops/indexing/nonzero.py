@@ -15,7 +15,7 @@ from ..reductions.scans import scan_row
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _INDEX: Final = 8
 _COUNT: Final = 4
@@ -23,28 +23,28 @@ _MAX_INT32: Final = 2**31 - 1
 _CHUNK: Final = 2**30
 
 
-def count_nonzero(launch: Launch, source: torch.Tensor) -> None:
+def count_nonzero(call: OpCall, source: torch.Tensor) -> None:
     """Take what counts the elements that are not zero: ``Nonzero.cu``, before its result.
 
     Args:
-        launch: of the op that selects.
+        call: of the op that selects.
         source: whose elements are counted.
     """
-    launch.contiguous(source)
+    call.alloc_contiguous(source)
     chunks = list(_chunks(source.numel()))
-    launch.borrow(_COUNT * len(chunks))
-    launch.pass_by(*(cub.reduce(launch.gpu.model, chunk, _COUNT) for chunk in chunks))
+    call.alloc_temp(_COUNT * len(chunks))
+    call.alloc_and_free(*(cub.reduce(call.model, chunk, _COUNT) for chunk in chunks))
 
 
-def find_nonzero(launch: Launch, source: torch.Tensor) -> None:
+def find_nonzero(call: OpCall, source: torch.Tensor) -> None:
     """Take what finds the elements that are not zero: ``Nonzero.cu``, after its result is made.
 
     Args:
-        launch: of the op that selects.
+        call: of the op that selects.
         source: whose elements are found.
     """
     if source.dim():
-        launch.pass_by(*(cub.select(chunk, _INDEX) for chunk in _chunks(source.numel())))
+        call.alloc_and_free(*(cub.select(chunk, _INDEX) for chunk in _chunks(source.numel())))
 
 
 def _chunks(count: int) -> Iterator[int]:
@@ -55,105 +55,105 @@ def _chunks(count: int) -> Iterator[int]:
         yield min(_CHUNK, count - begin)
 
 
-def nonzero_counts(launch: Launch) -> None:
+def nonzero_counts(call: OpCall) -> None:
     """``nonzero``, before its result."""
-    count_nonzero(launch, launch.args[0])
+    count_nonzero(call, call.args[0])
 
 
-def nonzero(launch: Launch) -> None:
+def nonzero(call: OpCall) -> None:
     """``nonzero``."""
-    find_nonzero(launch, launch.args[0])
+    find_nonzero(call, call.args[0])
 
 
-def nonzero_static(launch: Launch) -> None:
+def nonzero_static(call: OpCall) -> None:
     """``nonzero_static``: sums of blocks of threads, and sums of these."""
-    source: torch.Tensor = launch.args[0]
-    if not launch.result.numel() or not source.numel():
+    source: torch.Tensor = call.args[0]
+    if not call.result.numel() or not source.numel():
         return
-    launch.contiguous(source)
+    call.alloc_contiguous(source)
     per_block = 512 * 16
     blocks = -(-source.numel() // per_block)
-    target = launch.gpu.model.multi_processor_count * (2 if source.element_size() == 1 else 1)
+    target = call.model.multi_processor_count * (2 if source.element_size() == 1 else 1)
     rounds = -(-blocks // target)
     blocks = -(-source.numel() // (rounds * per_block))
-    launch.borrow(blocks * _COUNT)
-    launch.borrow(blocks * _INDEX)
+    call.alloc_temp(blocks * _COUNT)
+    call.alloc_temp(blocks * _INDEX)
 
 
-def masked_select(launch: Launch) -> None:
+def masked_select(call: OpCall) -> None:
     """``masked_select``: before its result, which shows how many, the indices that it selects."""
-    first, second = launch.args[:2]
+    first, second = call.args[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape, (1,))
     mask = second.expand(shape)
-    with launch.scope():
-        count_nonzero(launch, mask)
-    launch.borrow(launch.result.numel() * len(shape) * _INDEX)
-    with launch.scope():
-        find_nonzero(launch, mask)
+    with call.scope():
+        count_nonzero(call, mask)
+    call.alloc_temp(call.result.numel() * len(shape) * _INDEX)
+    with call.scope():
+        find_nonzero(call, mask)
 
 
-def masked_scatter(launch: Launch) -> None:
+def masked_scatter(call: OpCall) -> None:
     """``masked_scatter``: where each element of the mask finds its source."""
-    mask, source = launch.args[1:3]
-    target: torch.Tensor = launch.result
+    mask, source = call.args[1:3]
+    target: torch.Tensor = call.result
     if not target.numel():
         return
-    launch.borrow(target.numel() * _INDEX)
-    launch.contiguous(mask.expand(target.shape))
-    launch.pass_by(cub.scan(target.numel(), _INDEX))
-    launch.contiguous(source)
+    call.alloc_temp(target.numel() * _INDEX)
+    call.alloc_contiguous(mask.expand(target.shape))
+    call.alloc_and_free(cub.scan(target.numel(), _INDEX))
+    call.alloc_contiguous(source)
 
 
-def repeat_sums(launch: Launch) -> None:
+def repeat_sums(call: OpCall) -> None:
     """``repeat_interleave``, before its result: sums of the repetitions, and a check of them."""
-    repeats: torch.Tensor = launch.args[0]
+    repeats: torch.Tensor = call.args[0]
     count = repeats.numel()
     if not count:
         return
-    launch.contiguous(repeats)
-    with launch.scope():
+    call.alloc_contiguous(repeats)
+    with call.scope():
         if repeats.dtype != torch.int64:
-            launch.borrow(count * _INDEX)
+            call.alloc_temp(count * _INDEX)
         sums = count * _INDEX
-        launch.borrow(sums)
-        scan_row(launch, count, torch.int64)
-    launch.borrow(sums)
-    if launch.kwargs.get("output_size") is None:
-        with launch.scope():
-            launch.borrow(count)
-            launch.borrow(1)
-            stage_columns(launch, count, 1, torch.bool)
+        call.alloc_temp(sums)
+        scan_row(call, count, torch.int64)
+    call.alloc_temp(sums)
+    if call.kwargs.get("output_size") is None:
+        with call.scope():
+            call.alloc_temp(count)
+            call.alloc_temp(1)
+            stage_columns(call, count, 1, torch.bool)
 
 
-def range_of_bins(launch: Launch) -> None:
+def range_of_bins(call: OpCall) -> None:
     """``bincount`` and ``histc``, before their results: the smallest and the largest value."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     for _smallest_and_largest in range(2):
-        with launch.scope():
-            launch.borrow(source.element_size())
-            stage_values(launch, source)
+        with call.scope():
+            call.alloc_temp(source.element_size())
+            stage_values(call, source)
 
 
-def find_bins(launch: Launch) -> None:
+def find_bins(call: OpCall) -> None:
     """``searchsorted``: contiguous inputs of one type."""
-    boundaries, values = launch.args[:2]
-    _one_type(launch, boundaries, values, launch.kwargs.get("sorter"))
+    boundaries, values = call.args[:2]
+    _one_type(call, boundaries, values, call.kwargs.get("sorter"))
 
 
-def bucketize(launch: Launch) -> None:
+def bucketize(call: OpCall) -> None:
     """``bucketize``: contiguous inputs of one type."""
-    values, boundaries = launch.args[:2]
-    _one_type(launch, boundaries, values, None)
+    values, boundaries = call.args[:2]
+    _one_type(call, boundaries, values, None)
 
 
 def _one_type(
-    launch: Launch, boundaries: torch.Tensor, values: torch.Tensor, sorter: torch.Tensor | None
+    call: OpCall, boundaries: torch.Tensor, values: torch.Tensor, sorter: torch.Tensor | None
 ) -> None:
-    launch.contiguous(values, boundaries, sorter)
+    call.alloc_contiguous(values, boundaries, sorter)
     common = torch.result_type(boundaries, values)
     for tensor in (values, boundaries):
         if tensor.dtype != common:
-            launch.borrow(prod(tensor.shape) * common.itemsize)
+            call.alloc_temp(prod(tensor.shape) * common.itemsize)
 
 
 _NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"

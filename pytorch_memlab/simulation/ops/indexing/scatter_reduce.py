@@ -11,17 +11,17 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def reduce(launch: Launch) -> None:
+def reduce(call: OpCall) -> None:
     """``scatter_reduce``: of a mean, ones, how many were added to each element, and where none."""
-    source: torch.Tensor = launch.args[3]
-    result: torch.Tensor = launch.result
-    if launch.args[4] == "mean":
-        launch.copy(source)
-        launch.copy(result)
-        launch.borrow(result.numel())
+    source: torch.Tensor = call.args[3]
+    result: torch.Tensor = call.result
+    if call.args[4] == "mean":
+        call.alloc_copy(source)
+        call.alloc_copy(result)
+        call.alloc_temp(result.numel())
 
 
 _SCATTER: Final = "aten/src/ATen/native/TensorAdvancedIndexing.cpp"

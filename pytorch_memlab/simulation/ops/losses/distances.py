@@ -12,85 +12,85 @@ from ..reduction_workspace import stage_sum
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _MOST_ROWS: Final = 25
 """Rows up to which distances are computed one by one."""
 
 
-def augment(launch: Launch) -> None:
+def augment(call: OpCall) -> None:
     """``_euclidean_dist``, before its result: each matrix with its squared norms and ones."""
-    matrices: tuple[torch.Tensor, torch.Tensor] = (launch.args[0], launch.args[1])
+    matrices: tuple[torch.Tensor, torch.Tensor] = (call.args[0], call.args[1])
     columns = []
     for matrix in matrices:
-        squares = launch.borrow(matrix.numel() * matrix.element_size())
+        squares = call.alloc_temp(matrix.numel() * matrix.element_size())
         rows = matrix.numel() // max(1, matrix.shape[-1]) * matrix.element_size()
-        columns += [launch.borrow(rows)]
-        stage_sum(launch, matrix, -1)
-        launch.give_back(squares)
-        columns += [launch.borrow(rows)]
+        columns += [call.alloc_temp(rows)]
+        stage_sum(call, matrix, -1)
+        call.free_temp(squares)
+        columns += [call.alloc_temp(rows)]
     for matrix, pair in zip(matrices, (columns[:2], columns[2:]), strict=True):
         width, size = matrix.shape[-1], matrix.element_size()
         rows = matrix.numel() // max(1, width)
-        scaled = [launch.borrow(rows * width * size)] if matrix is matrices[0] else []
-        launch.borrow(rows * (width + 2) * size)
+        scaled = [call.alloc_temp(rows * width * size)] if matrix is matrices[0] else []
+        call.alloc_temp(rows * (width + 2) * size)
         for placement in (*scaled, *pair):
-            launch.give_back(placement)
+            call.free_temp(placement)
 
 
-def multiply(launch: Launch) -> None:
+def multiply(call: OpCall) -> None:
     """``_euclidean_dist``: a product of matrices."""
-    launch.need_cublas()
+    call.ensure_cublas_workspace()
 
 
-def augment_if_large(launch: Launch) -> None:
+def augment_if_large(call: OpCall) -> None:
     """``_cdist_forward``, before its result: Euclidean distances of many rows are a product."""
-    if _is_product(launch):
-        augment(launch)
+    if _is_product(call):
+        augment(call)
 
 
-def multiply_if_large(launch: Launch) -> None:
+def multiply_if_large(call: OpCall) -> None:
     """``_cdist_forward``: a product of matrices, or contiguous inputs."""
-    if _is_product(launch):
-        multiply(launch)
+    if _is_product(call):
+        multiply(call)
     else:
-        launch.contiguous(*launch.args[:2])
+        call.alloc_contiguous(*call.args[:2])
 
 
-def gradient_inputs(launch: Launch) -> None:
+def gradient_inputs(call: OpCall) -> None:
     """``_cdist_backward``, before its result: contiguous inputs, as many batches of each."""
-    gradient, first, second, _, distances = launch.args[:5]
+    gradient, first, second, _, distances = call.args[:5]
     batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     if first.numel() and second.numel():
         expanded = (one.expand(*batch, *one.shape[-2:]) for one in (first, second))
-        launch.contiguous(*expanded, distances, gradient)
+        call.alloc_contiguous(*expanded, distances, gradient)
 
 
-def gradient(launch: Launch) -> None:
+def gradient(call: OpCall) -> None:
     """``_cdist_backward``: the share of each pair of points, which are added up."""
-    gradients, first, second, order = launch.args[:4]
+    gradients, first, second, order = call.args[:4]
     if order and gradients.numel() and first.numel() and second.numel():
         rows, columns = first.shape[-2:]
-        batch = launch.result.numel() // (rows * columns)
-        _add_up(launch, (batch, second.shape[-2], rows, columns), 1)
+        batch = call.result.numel() // (rows * columns)
+        _add_up(call, (batch, second.shape[-2], rows, columns), 1)
 
 
-def gradient_within(launch: Launch) -> None:
+def gradient_within(call: OpCall) -> None:
     """``_pdist_backward``: the share of each pair of points, which are added up."""
-    gradients, points, order = launch.args[:3]
+    gradients, points, order = call.args[:3]
     if order and gradients.numel() and points.numel():
         rows, columns = points.shape
-        _add_up(launch, (rows - 1, rows, columns), 0)
+        _add_up(call, (rows - 1, rows, columns), 0)
 
 
-def _add_up(launch: Launch, shape: tuple[int, ...], dim: int) -> None:
-    shares = torch.empty(shape, dtype=launch.result.dtype, device="meta")
-    launch.copy(shares)
-    stage_sum(launch, shares, dim)
+def _add_up(call: OpCall, shape: tuple[int, ...], dim: int) -> None:
+    shares = torch.empty(shape, dtype=call.result.dtype, device="meta")
+    call.alloc_copy(shares)
+    stage_sum(call, shares, dim)
 
 
-def _is_product(launch: Launch) -> bool:
-    first, second, order, mode = (*launch.args, None)[:4]
+def _is_product(call: OpCall) -> bool:
+    first, second, order, mode = (*call.args, None)[:4]
     many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
     return bool(order == 2 and (mode == 1 or (mode in (None, 0) and many)))
 

@@ -14,7 +14,7 @@ from ..reduction_workspace import stage_columns, stage_sum
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _NONE: Final = 0
 """Code of ``reduction="none"``."""
@@ -22,29 +22,29 @@ _NONE: Final = 0
 _INDEX: Final = 8
 
 
-def of_pairs(launch: Launch) -> None:
+def of_pairs(call: OpCall) -> None:
     """``mse_loss``, ``smooth_l1_loss``: each element's loss is kept until it is reduced."""
-    if launch.argument(2, "reduction", 1) == _NONE:
+    if call.argument(2, "reduction", 1) == _NONE:
         return
-    count, dtype = _broadcast(launch)
-    launch.borrow(count * dtype.itemsize)
-    stage_columns(launch, count, 1, dtype)
+    count, dtype = _broadcast(call)
+    call.alloc_temp(count * dtype.itemsize)
+    stage_columns(call, count, 1, dtype)
 
 
-def each_pair(launch: Launch) -> None:
+def each_pair(call: OpCall) -> None:
     """``huber_loss``, before its result: each element's loss."""
-    if launch.argument(2, "reduction", 1) != _NONE:
-        count, dtype = _broadcast(launch)
-        launch.borrow(count * dtype.itemsize)
+    if call.argument(2, "reduction", 1) != _NONE:
+        count, dtype = _broadcast(call)
+        call.alloc_temp(count * dtype.itemsize)
 
 
-def reduced_pairs(launch: Launch) -> None:
+def reduced_pairs(call: OpCall) -> None:
     """``huber_loss``: the mean or sum of each element's loss."""
-    if launch.argument(2, "reduction", 1) != _NONE:
-        stage_columns(launch, _broadcast(launch)[0], 1, launch.result.dtype)
+    if call.argument(2, "reduction", 1) != _NONE:
+        stage_columns(call, _broadcast(call)[0], 1, call.result.dtype)
 
 
-def reduced_in_place(position: int) -> Callable[[Launch], None]:
+def reduced_in_place(position: int) -> Callable[[OpCall], None]:
     """A loss whose mean or sum is copied into the losses of the elements.
 
     Args:
@@ -54,34 +54,34 @@ def reduced_in_place(position: int) -> Callable[[Launch], None]:
         the entry's function.
     """
 
-    def take(launch: Launch) -> None:
-        source: torch.Tensor = launch.args[0]
-        if launch.argument(position, "reduction", 1) != _NONE:
-            launch.borrow(source.element_size())
-            stage_sum(launch, source)
+    def take(call: OpCall) -> None:
+        source: torch.Tensor = call.args[0]
+        if call.argument(position, "reduction", 1) != _NONE:
+            call.alloc_temp(source.element_size())
+            stage_sum(call, source)
 
     return take
 
 
-def with_logits(launch: Launch) -> None:
+def with_logits(call: OpCall) -> None:
     """``binary_cross_entropy_with_logits``, before its result: its terms one by one."""
-    source, pos_weight = launch.args[0], launch.argument(3, "pos_weight")
-    launch.copy(source)
+    source, pos_weight = call.args[0], call.argument(3, "pos_weight")
+    call.alloc_copy(source)
     if pos_weight is not None:
-        with launch.scope():
-            launch.copy(pos_weight)
-            launch.copy(source)
-    if launch.argument(4, "reduction", 1) != _NONE:
-        launch.copy(source)
+        with call.scope():
+            call.alloc_copy(pos_weight)
+            call.alloc_copy(source)
+    if call.argument(4, "reduction", 1) != _NONE:
+        call.alloc_copy(source)
 
 
-def reduced_logits(launch: Launch) -> None:
+def reduced_logits(call: OpCall) -> None:
     """``binary_cross_entropy_with_logits``: the mean or sum of each element's loss."""
-    if launch.argument(4, "reduction", 1) != _NONE:
-        stage_sum(launch, launch.args[0])
+    if call.argument(4, "reduction", 1) != _NONE:
+        stage_sum(call, call.args[0])
 
 
-def nll(weight_position: int) -> Callable[[Launch], None]:
+def nll(weight_position: int) -> Callable[[OpCall], None]:
     """``nll_loss_forward`` and its like: contiguous inputs.
 
     Args:
@@ -91,68 +91,68 @@ def nll(weight_position: int) -> Callable[[Launch], None]:
         the entry's function.
     """
 
-    def take(launch: Launch) -> None:
-        launch.contiguous(*launch.args[: weight_position + 1])
+    def take(call: OpCall) -> None:
+        call.alloc_contiguous(*call.args[: weight_position + 1])
 
     return take
 
 
-def nll_gradient(launch: Launch) -> None:
+def nll_gradient(call: OpCall) -> None:
     """``nll_loss_backward``: contiguous targets and weights."""
-    launch.contiguous(*launch.args[2:4])
+    call.alloc_contiguous(*call.args[2:4])
 
 
-def ctc_lengths(launch: Launch) -> None:
+def ctc_lengths(call: OpCall) -> None:
     """``_ctc_loss``, before its results: the lengths and offsets of a batch on the GPU."""
-    batch = launch.args[0].shape[1]
+    batch = call.args[0].shape[1]
     for _targets_inputs_and_offsets in range(3):
-        launch.borrow(batch * _INDEX)
+        call.alloc_temp(batch * _INDEX)
 
 
-def ctc_gradient_inputs(launch: Launch) -> None:
+def ctc_gradient_inputs(call: OpCall) -> None:
     """``_ctc_loss_backward``, before its result: the lengths, and beta, as large as alpha."""
-    probabilities, alpha = launch.args[1], launch.argument(6, "log_alpha")
+    probabilities, alpha = call.args[1], call.argument(6, "log_alpha")
     for _targets_inputs_and_offsets in range(3):
-        launch.borrow(probabilities.shape[1] * _INDEX)
-    launch.borrow(alpha.numel() * alpha.element_size())
+        call.alloc_temp(probabilities.shape[1] * _INDEX)
+    call.alloc_temp(alpha.numel() * alpha.element_size())
 
 
-def ctc_gradient(launch: Launch) -> None:
+def ctc_gradient(call: OpCall) -> None:
     """``_ctc_loss_backward``: for large problems, the blanks' share of the gradient."""
-    probabilities, alpha = launch.args[1], launch.argument(6, "log_alpha")
+    probabilities, alpha = call.args[1], call.argument(6, "log_alpha")
     steps, batch, labels = probabilities.shape
     if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
         return
     width = probabilities.element_size()
     joined = batch * alpha.shape[1] * (alpha.shape[2] // 2 + 1) * width
     row = batch * alpha.shape[1] * width
-    with launch.scope():
-        launch.borrow(joined)
-        launch.borrow(row)
-        launch.borrow(joined)
-    if launch.argument(8, "zero_infinity", False):
-        with launch.scope():
-            launch.borrow(batch)
-            launch.borrow(width)
-            launch.copy(probabilities)
+    with call.scope():
+        call.alloc_temp(joined)
+        call.alloc_temp(row)
+        call.alloc_temp(joined)
+    if call.argument(8, "zero_infinity", False):
+        with call.scope():
+            call.alloc_temp(batch)
+            call.alloc_temp(width)
+            call.alloc_copy(probabilities)
 
 
-def cudnn_ctc_inputs(launch: Launch) -> None:
+def cudnn_ctc_inputs(call: OpCall) -> None:
     """``_cudnn_ctc_loss`` with lengths in tensors, before its results: copies of the host's."""
-    for given in launch.args[1:4]:
-        if launch.machine.placements.find(given) is None:
-            launch.copy(given)
+    for given in call.args[1:4]:
+        if call.is_on_cpu(given):
+            call.alloc_copy(given)
 
 
-def cudnn_ctc(launch: Launch) -> None:
+def cudnn_ctc(call: OpCall) -> None:
     """``_cudnn_ctc_loss``: the gradient, a workspace of cuDNN's choice, the losses."""
-    losses, gradient = launch.result
-    launch.made(gradient, losses)
-    launch.unknown = CUDNN_WORKSPACES
+    losses, gradient = call.result
+    call.alloc_outputs(gradient, losses)
+    call.unknown_workspace = CUDNN_WORKSPACES
 
 
-def _broadcast(launch: Launch) -> tuple[int, torch.dtype]:
-    first, second = launch.args[:2]
+def _broadcast(call: OpCall) -> tuple[int, torch.dtype]:
+    first, second = call.args[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape)
     return prod(shape), torch.promote_types(first.dtype, second.dtype)
 

@@ -14,7 +14,7 @@ from .losses import reduced_in_place
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _NONE: Final = 0
 """Code of ``reduction="none"``."""
@@ -22,68 +22,68 @@ _NONE: Final = 0
 _BATCHED: Final = 2
 
 
-def of_classes(launch: Launch) -> None:
+def of_classes(call: OpCall) -> None:
     """``multi_margin_loss``: contiguous inputs, and the loss of each sample to be added up."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     if not source.numel():
         return
-    launch.contiguous(*launch.args[:2], launch.argument(4, "weight"))
-    if source.dim() == _BATCHED and launch.argument(5, "reduction", 1) != _NONE:
-        launch.borrow(source.shape[0] * source.element_size())
-        stage_columns(launch, source.shape[0], 1, source.dtype)
+    call.alloc_contiguous(*call.args[:2], call.argument(4, "weight"))
+    if source.dim() == _BATCHED and call.argument(5, "reduction", 1) != _NONE:
+        call.alloc_temp(source.shape[0] * source.element_size())
+        stage_columns(call, source.shape[0], 1, source.dtype)
 
 
-def gradient_of_classes(launch: Launch) -> None:
+def gradient_of_classes(call: OpCall) -> None:
     """``multi_margin_loss_backward``: contiguous inputs."""
-    gradient, source, target = launch.args[:3]
+    gradient, source, target = call.args[:3]
     if source.numel():
-        launch.contiguous(source, gradient, target, launch.argument(5, "weight"))
+        call.alloc_contiguous(source, gradient, target, call.argument(5, "weight"))
 
 
-def of_labels_inputs(launch: Launch) -> None:
+def of_labels_inputs(call: OpCall) -> None:
     """``multilabel_margin_loss_forward``, before its results: contiguous inputs."""
-    if launch.args[0].numel():
-        launch.contiguous(*launch.args[:2])
+    if call.args[0].numel():
+        call.alloc_contiguous(*call.args[:2])
 
 
-def of_labels_results(launch: Launch) -> None:
+def of_labels_results(call: OpCall) -> None:
     """``multilabel_margin_loss_forward``: which labels are set, each sample's loss, the loss."""
-    source: torch.Tensor = launch.args[0]
-    loss, is_target = launch.result
-    launch.made(is_target)
-    if _is_summed(launch):
-        launch.borrow(source.shape[0] * source.element_size())
-    launch.made(loss)
+    source: torch.Tensor = call.args[0]
+    loss, is_target = call.result
+    call.alloc_outputs(is_target)
+    if _is_summed(call):
+        call.alloc_temp(source.shape[0] * source.element_size())
+    call.alloc_outputs(loss)
 
 
-def of_labels(launch: Launch) -> None:
+def of_labels(call: OpCall) -> None:
     """``multilabel_margin_loss_forward``: the sum of each sample's loss."""
-    if _is_summed(launch):
-        stage_columns(launch, launch.args[0].shape[0], 1, launch.args[0].dtype)
+    if _is_summed(call):
+        stage_columns(call, call.args[0].shape[0], 1, call.args[0].dtype)
 
 
-def gradient_of_labels(launch: Launch) -> None:
+def gradient_of_labels(call: OpCall) -> None:
     """``multilabel_margin_loss_backward``: contiguous inputs."""
-    gradient, source, target, _, is_target = launch.args[:5]
+    gradient, source, target, _, is_target = call.args[:5]
     if source.numel():
-        launch.contiguous(source, target, is_target, gradient)
+        call.alloc_contiguous(source, target, is_target, gradient)
 
 
-def gradient_of_soft_inputs(launch: Launch) -> None:
+def gradient_of_soft_inputs(call: OpCall) -> None:
     """``soft_margin_loss_backward``, before its result: the exponentials of a product."""
-    _, source, target = launch.args[:3]
+    _, source, target = call.args[:3]
     shape = torch.broadcast_shapes(source.shape, target.shape)
     products = prod(shape) * torch.promote_types(source.dtype, target.dtype).itemsize
-    negative = launch.borrow(target.numel() * target.element_size())
-    product = launch.borrow(products)
-    launch.borrow(products)
-    launch.give_back(product)
-    launch.give_back(negative)
+    negative = call.alloc_temp(target.numel() * target.element_size())
+    product = call.alloc_temp(products)
+    call.alloc_temp(products)
+    call.free_temp(product)
+    call.free_temp(negative)
 
 
-def _is_summed(launch: Launch) -> bool:
-    source: torch.Tensor = launch.args[0]
-    return bool(source.numel()) and source.dim() == _BATCHED and launch.args[2] != _NONE
+def _is_summed(call: OpCall) -> bool:
+    source: torch.Tensor = call.args[0]
+    return bool(source.numel()) and source.dim() == _BATCHED and call.args[2] != _NONE
 
 
 _CLASSES: Final = "aten/src/ATen/native/cuda/MultiMarginLoss.cu"

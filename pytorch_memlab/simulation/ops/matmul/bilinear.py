@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from ...machine.simulated_gpu import Placement
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def multiply(launch: Launch) -> None:
+def multiply(call: OpCall) -> None:
     """``_trilinear``: two products of each slice of its operands, of which the second is added."""
-    tensors, expanded, summed = launch.args[:3], launch.args[3:6], launch.args[6]
-    unrolled = launch.argument(7, "unroll_dim", 1)
+    tensors, expanded, summed = call.args[:3], call.args[3:6], call.args[6]
+    unrolled = call.argument(7, "unroll_dim", 1)
     if not all(tensor.numel() for tensor in tensors):
         return
     operands = [_expand(*pair) for pair in zip(tensors, expanded, strict=True)]
@@ -30,10 +30,10 @@ def multiply(launch: Launch) -> None:
     first = [dim for dim in dims if dim in expanded[2]]
     second = [dim for dim in dims if dim not in expanded[2]]
     for _slice in range(count):
-        with launch.scope():
-            product, placement = _multiply_pair(launch, slices[0], slices[1], first)
-            _multiply_pair(launch, product, slices[2], second)
-            launch.give_back(placement)
+        with call.scope():
+            product, placement = _multiply_pair(call, slices[0], slices[1], first)
+            _multiply_pair(call, product, slices[2], second)
+            call.free_temp(placement)
 
 
 def _expand(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
@@ -45,12 +45,12 @@ def _expand(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 
 def _multiply_pair(
-    launch: Launch, left: torch.Tensor, right: torch.Tensor, dims: Sequence[int]
+    call: OpCall, left: torch.Tensor, right: torch.Tensor, dims: Sequence[int]
 ) -> tuple[torch.Tensor, Placement]:
     """Take the product of two tensors, summed over dimensions, and give its factors' copies back.
 
     Args:
-        launch: of the op.
+        call: of the op.
         left: on the meta device.
         right: on the meta device, with as many dimensions.
         dims: summed over, which are kept.
@@ -60,34 +60,34 @@ def _multiply_pair(
     """
     if not dims:
         product = left * right
-        return product, launch.borrow(product.numel() * product.element_size())
+        return product, call.alloc_temp(product.numel() * product.element_size())
     copies: list[Placement] = []
     for dim in dims:
         if (left.shape[dim] == 1) != (right.shape[dim] == 1):
             source = right if left.shape[dim] == 1 else left
             total = source.sum(dim, True)
-            copies.append(launch.borrow(total.numel() * total.element_size()))
-            stage_sum(launch, source, dim)
+            copies.append(call.alloc_temp(total.numel() * total.element_size()))
+            stage_sum(call, source, dim)
             left, right = (left, total) if source is right else (total, right)
     kept = [dim for dim in range(left.dim()) if dim not in dims]
     both = [dim for dim in kept if left.shape[dim] != 1 and right.shape[dim] != 1]
     of_left = [dim for dim in kept if left.shape[dim] != 1 and right.shape[dim] == 1]
     of_right = [dim for dim in kept if left.shape[dim] == 1]
-    rows = _flatten(launch, left, (both, of_left, [*dims, *of_right]), copies)
-    columns = _flatten(launch, right, (both, dims, [*of_right, *of_left]), copies)
+    rows = _flatten(call, left, (both, of_left, [*dims, *of_right]), copies)
+    columns = _flatten(call, right, (both, dims, [*of_right, *of_left]), copies)
     product = rows @ columns
-    placement = launch.borrow(product.numel() * product.element_size())
-    with launch.scope():
-        multiply_batches(launch, rows, columns, product)
+    placement = call.alloc_temp(product.numel() * product.element_size())
+    with call.scope():
+        multiply_batches(call, rows, columns, product)
     for copy in copies:
-        launch.give_back(copy)
+        call.free_temp(copy)
     order = [*both, *of_left, *dims, *of_right]
     sizes = [1 if dim in dims else max(left.shape[dim], right.shape[dim]) for dim in order]
     return product.view(sizes).permute([order.index(dim) for dim in range(left.dim())]), placement
 
 
 def _flatten(
-    launch: Launch,
+    call: OpCall,
     tensor: torch.Tensor,
     groups: tuple[Sequence[int], Sequence[int], Sequence[int]],
     copies: list[Placement],
@@ -98,7 +98,7 @@ def _flatten(
     try:
         return permuted.view(shape)
     except RuntimeError:
-        copies.append(launch.borrow(tensor.numel() * tensor.element_size()))
+        copies.append(call.alloc_temp(tensor.numel() * tensor.element_size()))
         return permuted.reshape(shape)
 
 

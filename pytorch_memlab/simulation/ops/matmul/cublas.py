@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ...hardware.gpu import GPU
     from ...machine.simulated_gpu import Placement, SimulatedGPU
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
 _LARGE: Final = 4096 * 8 * 1024
@@ -192,19 +192,19 @@ class Workspaces:
         return window
 
 
-def batched(launch: Launch) -> None:
+def batched(call: OpCall) -> None:
     """``bmm`` and ``baddbmm``: copies of operands that are neither row- nor column-major."""
-    first, second = factors(launch)
-    multiply_batches(launch, first, second, launch.result)
+    first, second = factors(call)
+    multiply_batches(call, first, second, call.result)
 
 
 def multiply_batches(
-    launch: Launch, first: torch.Tensor, second: torch.Tensor, result: torch.Tensor
+    call: OpCall, first: torch.Tensor, second: torch.Tensor, result: torch.Tensor
 ) -> None:
     """Take what a product of batches of matrices takes after its result is made.
 
     Args:
-        launch: of the op that multiplies.
+        call: of the op that multiplies.
         first: batch of matrices.
         second: batch of matrices.
         result: their product.
@@ -220,8 +220,8 @@ def multiply_batches(
         is_transposed = True
     for matrix, leading, other in operands:
         if not _batch_is_readable(matrix, is_transposed, leading, other):
-            launch.copy(matrix)
-    launch.need_cublas()
+            call.alloc_copy(matrix)
+    call.ensure_cublas_workspace()
 
 
 def _is_column_major(result: torch.Tensor) -> bool:
@@ -240,38 +240,38 @@ def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, 
     return matrix.is_contiguous() and 0 not in strides[1:]
 
 
-def matrices(launch: Launch) -> None:
+def matrices(call: OpCall) -> None:
     """``mm``: copies of operands that are neither row- nor column-major."""
-    first, _ = factors(launch)
-    if launch.result.numel() and first.shape[1]:
-        copy_unreadable(launch)
-        launch.need_cublas()
+    first, _ = factors(call)
+    if call.result.numel() and first.shape[1]:
+        copy_unreadable(call)
+        call.ensure_cublas_workspace()
 
 
-def matrices_and_bias(launch: Launch) -> None:
+def matrices_and_bias(call: OpCall) -> None:
     """``addmm``: as ``mm``, where cuBLASLt does not add the bias itself."""
-    first, _ = factors(launch)
-    if not launch.result.numel() or not first.shape[1]:
+    first, _ = factors(call)
+    if not call.result.numel() or not first.shape[1]:
         return
-    copy_unreadable(launch)
-    if cublaslt.adds_bias(launch):
-        cublaslt.need(launch)
+    copy_unreadable(call)
+    if cublaslt.adds_bias(call):
+        cublaslt.need(call)
     else:
-        launch.need_cublas()
+        call.ensure_cublas_workspace()
 
 
-def copy_unreadable(launch: Launch) -> None:
+def copy_unreadable(call: OpCall) -> None:
     """Take copies of matrices that are neither row- nor column-major until the op ends."""
-    first, second = factors(launch)
-    is_transposed = _is_row_major(launch.result)
+    first, second = factors(call)
+    is_transposed = _is_row_major(call.result)
     for matrix in (second, first) if is_transposed else (first, second):
         if not _is_readable(matrix):
-            launch.copy(matrix)
+            call.alloc_copy(matrix)
 
 
-def factors(launch: Launch) -> list[torch.Tensor]:
+def factors(call: OpCall) -> list[torch.Tensor]:
     """The two matrices that an op multiplies: the last of its tensors."""
-    return [one for one in launch.args if isinstance(one, torch.Tensor)][-2:]
+    return [one for one in call.args if isinstance(one, torch.Tensor)][-2:]
 
 
 def _is_row_major(result: torch.Tensor) -> bool:
@@ -288,10 +288,10 @@ def _is_readable(matrix: torch.Tensor) -> bool:
     )
 
 
-def vectors(launch: Launch) -> None:
+def vectors(call: OpCall) -> None:
     """``mv``, ``addmv``, ``dot`` and their like: the workspace only."""
-    if launch.args[-1].numel():
-        launch.need_cublas()
+    if call.args[-1].numel():
+        call.ensure_cublas_workspace()
 
 
 _BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"

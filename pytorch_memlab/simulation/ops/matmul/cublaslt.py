@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 if TYPE_CHECKING:
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 """Of the installed PyTorch."""
@@ -59,34 +59,34 @@ def workspace_size() -> int:
     return 1024 * (int(given[1]) if given else _DEFAULT)
 
 
-def need(launch: Launch) -> None:
+def need(call: OpCall) -> None:
     """Take cuBLASLt's workspace, and what its handle brings with it.
 
     Args:
-        launch: of the op that multiplies.
+        call: of the op that multiplies.
     """
     source = workspace()
     if source is Workspace.PASSING:
-        launch.borrow(workspace_size())
+        call.alloc_temp(workspace_size())
     if source is Workspace.SHARED or RELEASE < BARE_HANDLE_SINCE:
-        launch.need_cublas()
+        call.ensure_cublas_workspace()
     if source is Workspace.KEPT:
-        launch.need_cublaslt(workspace_size())
+        call.ensure_cublaslt_workspace(workspace_size())
 
 
-def adds_bias(launch: Launch) -> bool:
+def adds_bias(call: OpCall) -> bool:
     """Whether ``addmm`` runs on cuBLASLt, which adds the bias itself.
 
     The rule is that of ``aten/src/ATen/native/cuda/Blas.cpp`` for builds with CUDA 12.1 or later.
 
     Args:
-        launch: of ``addmm`` or ``_addmm_activation``, with its result.
+        call: of ``addmm`` or ``_addmm_activation``, with its result.
     """
-    bias, first, second = launch.args[:3]
-    result = launch.result
+    bias, first, second = call.args[:3]
+    result = call.result
     return (
         os.environ.get("DISABLE_ADDMM_CUDA_LT") != "1"
-        and launch.kwargs.get("beta", 1) == 1
+        and call.kwargs.get("beta", 1) == 1
         and bias.dim() == 1
         and bias.shape[0] == second.shape[1]
         and bias.is_contiguous()

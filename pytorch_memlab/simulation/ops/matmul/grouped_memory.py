@@ -11,7 +11,7 @@ from ..memory_model import Basis, Entry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _POINTER: Final = 8
 _SIZES: Final = 12
@@ -25,17 +25,17 @@ _DESCRIPTORS: Final = {9: 5, 10: 4}
 the result (CUTLASS: ``get_workspace_size`` of the mainloops and epilogues of pointer arrays)."""
 
 
-def product(launch: Launch) -> None:
+def product(call: OpCall) -> None:
     """``_grouped_mm``: one kernel for bfloat16 on GPUs that have it, else a product per group."""
-    left: torch.Tensor = launch.args[0]
-    right: torch.Tensor = launch.args[1]
-    descriptors = _DESCRIPTORS.get(launch.gpu.model.major)
+    left: torch.Tensor = call.args[0]
+    right: torch.Tensor = call.args[1]
+    descriptors = _DESCRIPTORS.get(call.model.major)
     if descriptors is None or {left.dtype, right.dtype} != {torch.bfloat16}:
-        launch.need_cublas()
+        call.ensure_cublas_workspace()
         return
-    ends = launch.argument(2, "offs")
-    launch.borrow(arguments_size(left.shape[0] if ends is None else ends.shape[0]))
-    launch.borrow(descriptors * _DESCRIPTOR * launch.gpu.model.multi_processor_count)
+    ends = call.argument(2, "offs")
+    call.alloc_temp(arguments_size(left.shape[0] if ends is None else ends.shape[0]))
+    call.alloc_temp(descriptors * _DESCRIPTOR * call.model.multi_processor_count)
 
 
 def arguments_size(groups: int) -> int:

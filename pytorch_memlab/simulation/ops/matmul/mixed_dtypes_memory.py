@@ -13,35 +13,35 @@ from .cublas import batched, copy_unreadable, matrices, matrices_and_bias
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def added(launch: Launch) -> None:
+def added(call: OpCall) -> None:
     """``addmm.dtype``: its result has the bias's size first, and is resized to the product's."""
-    bias: torch.Tensor = launch.args[0]
-    result: torch.Tensor = launch.result
+    bias: torch.Tensor = call.args[0]
+    result: torch.Tensor = call.result
     if bias.shape == result.shape:
         return
-    first = launch.borrow(bias.numel() * result.element_size())
-    launch.made(result)
-    launch.give_back(first)
+    first = call.alloc_temp(bias.numel() * result.element_size())
+    call.alloc_outputs(result)
+    call.free_temp(first)
 
 
-def batch_added(launch: Launch) -> None:
+def batch_added(call: OpCall) -> None:
     """``baddbmm.dtype``: its result is a converted copy of a copy of the bias."""
-    bias: torch.Tensor = launch.args[0]
-    if bias.dtype == launch.result.dtype:
+    bias: torch.Tensor = call.args[0]
+    if bias.dtype == call.result.dtype:
         return
-    copy = launch.borrow(bias.numel() * bias.element_size())
-    launch.made(launch.result)
-    launch.give_back(copy)
+    copy = call.alloc_temp(bias.numel() * bias.element_size())
+    call.alloc_outputs(call.result)
+    call.free_temp(copy)
 
 
-def of_integers(launch: Launch) -> None:
+def of_integers(call: OpCall) -> None:
     """``_int_mm``: cuBLASLt is given no workspace, but its handle may come with cuBLAS's."""
-    copy_unreadable(launch)
+    copy_unreadable(call)
     if cublaslt.RELEASE < cublaslt.BARE_HANDLE_SINCE:
-        launch.need_cublas()
+        call.ensure_cublas_workspace()
 
 
 _BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"

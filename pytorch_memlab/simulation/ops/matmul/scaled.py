@@ -10,33 +10,33 @@ from . import cublaslt
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _OLDEST: Final = (8, 9)
 
 
-def check_capability(launch: Launch) -> None:
+def check_capability(call: OpCall) -> None:
     """Fail where the GPU has no float8 units, in PyTorch's words."""
-    if (launch.gpu.model.major, launch.gpu.model.minor) < _OLDEST:
+    if (call.model.major, call.model.minor) < _OLDEST:
         raise RuntimeError(
             "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 "
             "or 8.9, or ROCm MI300+"
         )
 
 
-def scaled(launch: Launch) -> None:
+def scaled(call: OpCall) -> None:
     """``_scaled_mm``: the workspace of cuBLASLt.
 
     The operands are never copied: one that is not row-major, or column-major in the second's case,
     is an error. With a scale for each row another library may multiply, whose workspace only it
     knows.
     """
-    if launch.result.numel() == 0:
+    if call.result.numel() == 0:
         return
-    cublaslt.need(launch)
-    scale = launch.argument(2, "scale_a")
+    cublaslt.need(call)
+    scale = call.argument(2, "scale_a")
     if scale.numel() > 1:
-        launch.unknown = "workspaces of row-wise scaled products"
+        call.unknown_workspace = "workspaces of row-wise scaled products"
 
 
 ENTRIES: Final[Mapping[str, Entry]] = {

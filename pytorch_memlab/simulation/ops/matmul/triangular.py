@@ -12,7 +12,7 @@ from ..memory_model import Basis, Entry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _POINTER: Final = 8
 _INDEX: Final = 8
@@ -24,45 +24,45 @@ _LEAST_ALONE: Final = 64
 """Least rows of matrices that are solved one after another."""
 
 
-def solve(launch: Launch) -> None:
+def solve(call: OpCall) -> None:
     """``linalg_solve_triangular``: copies of a given result and of a matrix that lie otherwise."""
-    matrix, right = launch.args[:2]
-    result: torch.Tensor = launch.result
+    matrix, right = call.args[:2]
+    result: torch.Tensor = call.result
     batch = torch.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
     if not result.numel():
         return
     for tensor in (result, matrix.expand(*batch, *matrix.shape[-2:])):
         if not (tensor.is_contiguous() or tensor.mT.is_contiguous()):
-            launch.copy(tensor)
-    _take_pointers(launch, prod(batch), matrix.shape[-1])
+            call.alloc_copy(tensor)
+    _take_pointers(call, prod(batch), matrix.shape[-1])
 
 
-def solve_copies(launch: Launch) -> None:
+def solve_copies(call: OpCall) -> None:
     """``triangular_solve``, whose results are copies already."""
-    solution, matrix = launch.result
+    solution, matrix = call.result
     if solution.numel():
-        _take_pointers(launch, prod(matrix.shape[:-2]), matrix.shape[-1])
+        _take_pointers(call, prod(matrix.shape[:-2]), matrix.shape[-1])
 
 
-def _take_pointers(launch: Launch, count: int, rows: int) -> None:
+def _take_pointers(call: OpCall, count: int, rows: int) -> None:
     """Take what cuBLAS is told of many small systems: where each matrix and right side lies."""
     if count > _MOST_ALONE or rows < _LEAST_ALONE:
         for _matrices_and_right_sides in range(2):
-            launch.borrow(count * _POINTER)
-    launch.need_cublas()
+            call.alloc_temp(count * _POINTER)
+    call.ensure_cublas_workspace()
 
 
-def unpack(launch: Launch) -> None:
+def unpack(call: OpCall) -> None:
     """``lu_unpack``: each row's place, before they are made a matrix."""
-    factors, pivots = launch.args[:2]
-    if not launch.argument(3, "unpack_pivots", True):
+    factors, pivots = call.args[:2]
+    if not call.argument(3, "unpack_pivots", True):
         return
     rows, count = factors.shape[-2], prod(factors.shape[:-2])
-    places = launch.borrow(rows * _INDEX)
+    places = call.alloc_temp(rows * _INDEX)
     if count > 1:
-        launch.borrow(count * rows * _INDEX)
-        launch.give_back(places)
-    launch.contiguous(pivots)
+        call.alloc_temp(count * rows * _INDEX)
+        call.free_temp(places)
+    call.alloc_contiguous(pivots)
 
 
 _LINALG: Final = "aten/src/ATen/native/BatchLinearAlgebra.cpp"

@@ -12,7 +12,7 @@ from ..reduction_workspace import stage_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _PLACE: Final = 4
 """Bytes of an element's row, or of its column."""
@@ -23,38 +23,38 @@ _ALIGNED: Final = 8
 _JAGGED_AND_ROWS: Final = 3
 
 
-def pad(launch: Launch) -> None:
+def pad(call: OpCall) -> None:
     """``_jagged_to_padded_dense_forward``: contiguous offsets."""
-    launch.contiguous(*launch.args[1])
+    call.alloc_contiguous(*call.args[1])
 
 
-def unpad_results(launch: Launch) -> None:
+def unpad_results(call: OpCall) -> None:
     """``_padded_dense_to_jagged_forward``: how many rows there are, and as many unused ones."""
-    if launch.argument(2, "total_L") is None:
-        with launch.scope():
-            launch.borrow(launch.args[1][-1].element_size())
-            stage_values(launch, launch.args[1][-1])
-    launch.copy(launch.result)
-    launch.made(launch.result)
+    if call.argument(2, "total_L") is None:
+        with call.scope():
+            call.alloc_temp(call.args[1][-1].element_size())
+            stage_values(call, call.args[1][-1])
+    call.alloc_copy(call.result)
+    call.alloc_outputs(call.result)
 
 
-def unpad(launch: Launch) -> None:
+def unpad(call: OpCall) -> None:
     """``_padded_dense_to_jagged_forward``: rows and columns in half precision, or offsets."""
-    dense, offsets = launch.args[:2]
-    result: torch.Tensor = launch.result
+    dense, offsets = call.args[:2]
+    result: torch.Tensor = call.result
     if not dense.numel() or not result.numel():
         return
-    if dense.dtype == torch.float16 and _is_searched(launch, dense, offsets):
+    if dense.dtype == torch.float16 and _is_searched(call, dense, offsets):
         for _rows_and_columns in range(2):
-            launch.borrow(result.shape[0] * _PLACE)
+            call.alloc_temp(result.shape[0] * _PLACE)
     else:
-        launch.contiguous(*offsets)
+        call.alloc_contiguous(*offsets)
 
 
-def _is_searched(launch: Launch, dense: torch.Tensor, offsets: list[torch.Tensor]) -> bool:
+def _is_searched(call: OpCall, dense: torch.Tensor, offsets: list[torch.Tensor]) -> bool:
     """Whether rows are found by a search of offsets that fit in two thirds of shared memory."""
-    shared = launch.gpu.model.shared_memory_per_multiprocessor // 1024 * 2 // 3 // 16 * 16
-    strides = (dense.stride(-2), launch.result.stride(-2), dense.storage_offset())
+    shared = call.model.shared_memory_per_multiprocessor // 1024 * 2 // 3 // 16 * 16
+    strides = (dense.stride(-2), call.result.stride(-2), dense.storage_offset())
     return (
         dense.dim() == _JAGGED_AND_ROWS
         and dense.stride(-1) == 1

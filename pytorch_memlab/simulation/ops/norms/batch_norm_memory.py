@@ -13,7 +13,7 @@ from ..memory_model import Basis, Entry, nothing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _PER_THREAD: Final = 16
 _TILE: Final = 32
@@ -45,55 +45,55 @@ def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
     return (1 if rows < _FEWEST_ROWS else rows), ceil(channels / width)
 
 
-def forward(launch: Launch) -> None:
+def forward(call: OpCall) -> None:
     """Statistics of channels that lie last are staged between blocks of threads."""
-    tensor = launch.args[0]
-    if launch.argument(5, "training") and has_channels_last(tensor):
-        _stage(launch, tensor, 4)
+    tensor = call.args[0]
+    if call.argument(5, "training") and has_channels_last(tensor):
+        _stage(call, tensor, 4)
 
 
-def backward(launch: Launch) -> None:
+def backward(call: OpCall) -> None:
     """Sums over each channel, before the gradients that need them."""
-    gradient, tensor = launch.args[:2]
-    mean = launch.args[5]
-    wants_input = launch.args[9][0]
-    result, weight_gradient, bias_gradient = launch.result
+    gradient, tensor = call.args[:2]
+    mean = call.args[5]
+    wants_input = call.args[9][0]
+    result, weight_gradient, bias_gradient = call.result
     if wants_input and not has_channels_last(tensor):
         if not _reshapes_freely(gradient):
-            launch.copy(gradient)
+            call.alloc_copy(gradient)
         return
-    if launch.args[7] or launch.args[9][1] or launch.args[9][2]:
+    if call.args[7] or call.args[9][1] or call.args[9][2]:
         is_staged = has_channels_last(tensor) and has_channels_last(gradient)
         if is_staged or wants_input:
             for _sum in range(2):
-                launch.borrow(tensor.shape[1] * mean.element_size())
-        launch.made(weight_gradient, bias_gradient)
+                call.alloc_temp(tensor.shape[1] * mean.element_size())
+        call.alloc_outputs(weight_gradient, bias_gradient)
         if is_staged:
-            with launch.scope():
-                _stage(launch, tensor, 2)
-    launch.made(result)
+            with call.scope():
+                _stage(call, tensor, 2)
+    call.alloc_outputs(result)
 
 
-def statistics(launch: Launch) -> None:
+def statistics(call: OpCall) -> None:
     """``batch_norm_stats``: those of channels that lie last are staged."""
-    tensor = launch.args[0]
+    tensor = call.args[0]
     if has_channels_last(tensor):
-        _stage(launch, tensor, 4)
+        _stage(call, tensor, 4)
 
 
-def sums(launch: Launch) -> None:
+def sums(call: OpCall) -> None:
     """``batch_norm_backward_reduce``: two sums over each channel, staged likewise."""
-    gradient, tensor = launch.args[:2]
+    gradient, tensor = call.args[:2]
     if has_channels_last(gradient) and has_channels_last(tensor):
-        _stage(launch, tensor, 2)
+        _stage(call, tensor, 2)
 
 
-def _stage(launch: Launch, tensor: torch.Tensor, values: int) -> None:
+def _stage(call: OpCall, tensor: torch.Tensor, values: int) -> None:
     channels = tensor.shape[1]
     rows, columns = staging_rows(tensor.numel() // channels, channels)
     if rows > 1:
-        launch.borrow(values * channels * rows * (8 if tensor.dtype == torch.float64 else 4))
-        launch.borrow(columns * 4)
+        call.alloc_temp(values * channels * rows * (8 if tensor.dtype == torch.float64 else 4))
+        call.alloc_temp(columns * 4)
 
 
 def _reshapes_freely(gradient: torch.Tensor) -> bool:

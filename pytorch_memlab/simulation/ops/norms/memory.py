@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ...hardware.gpu import GPU
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _COLUMNS: Final = 32
 """Columns that a block of threads sums over, and rows that it takes at least."""
@@ -24,37 +24,37 @@ _TALL: Final = 64 * 1024
 _MOST_BLOCKS: Final = 64 * 1024 // 2
 
 
-def layer_inputs(launch: Launch) -> None:
+def layer_inputs(call: OpCall) -> None:
     """``native_layer_norm``, before its results: contiguous inputs."""
-    launch.contiguous(launch.args[0], launch.argument(2, "weight"), launch.argument(3, "bias"))
+    call.alloc_contiguous(call.args[0], call.argument(2, "weight"), call.argument(3, "bias"))
 
 
-def layer_gradient_inputs(launch: Launch) -> None:
+def layer_gradient_inputs(call: OpCall) -> None:
     """``native_layer_norm_backward``, before its results: contiguous inputs."""
-    launch.contiguous(launch.args[1], launch.argument(5, "weight"), launch.argument(6, "bias"))
+    call.alloc_contiguous(call.args[1], call.argument(5, "weight"), call.argument(6, "bias"))
 
 
-def layer_gradients(launch: Launch) -> None:
+def layer_gradients(call: OpCall) -> None:
     """``native_layer_norm_backward``: sums over many rows are made in two steps."""
-    gradient, source, shape = launch.args[:3]
-    _, weight, bias = launch.result
-    _sum_gradients(launch, gradient, source, shape, (weight, bias))
+    gradient, source, shape = call.args[:3]
+    _, weight, bias = call.result
+    _sum_gradients(call, gradient, source, shape, (weight, bias))
 
 
-def rms_inputs(launch: Launch) -> None:
+def rms_inputs(call: OpCall) -> None:
     """``_fused_rms_norm``, before its results: contiguous inputs."""
-    launch.contiguous(launch.args[0], launch.argument(2, "weight"))
+    call.alloc_contiguous(call.args[0], call.argument(2, "weight"))
 
 
-def rms_gradient_inputs(launch: Launch) -> None:
+def rms_gradient_inputs(call: OpCall) -> None:
     """``_fused_rms_norm_backward``, before its results: contiguous inputs."""
-    launch.contiguous(launch.args[1], launch.argument(4, "weight"))
+    call.alloc_contiguous(call.args[1], call.argument(4, "weight"))
 
 
-def rms_gradients(launch: Launch) -> None:
+def rms_gradients(call: OpCall) -> None:
     """``_fused_rms_norm_backward``: as layer norm's, without a bias."""
-    gradient, source, shape = launch.args[:3]
-    _sum_gradients(launch, gradient, source, shape, (launch.result[1],))
+    gradient, source, shape = call.args[:3]
+    _sum_gradients(call, gradient, source, shape, (call.result[1],))
 
 
 @decision
@@ -64,7 +64,7 @@ def _is_narrow(gpu: GPU, columns: int) -> bool:
 
 
 def _sum_gradients(
-    launch: Launch,
+    call: OpCall,
     gradient: torch.Tensor,
     source: torch.Tensor,
     shape: list[int],
@@ -74,61 +74,61 @@ def _sum_gradients(
     if not source.numel():
         return
     rows = source.numel() // columns
-    launch.contiguous(gradient)
+    call.alloc_contiguous(gradient)
     given = [weight for weight in weights if weight is not None and weight.numel()]
-    if not given or rows <= _TALL or not _is_narrow(launch.gpu.model, columns):
+    if not given or rows <= _TALL or not _is_narrow(call.model, columns):
         return
     blocks = min(_MOST_BLOCKS // -(-columns // _COLUMNS), -(-rows // _COLUMNS))
     for weight in given:
-        launch.borrow(blocks * weight.shape[-1] * weight.element_size())
+        call.alloc_temp(blocks * weight.shape[-1] * weight.element_size())
     for weight in given:
-        with launch.scope():  # the sum takes the place of a weight's gradient made before
-            launch.borrow(weight.shape[-1] * weight.element_size())
-            stage_columns(launch, blocks, weight.shape[-1], weight.dtype)
+        with call.scope():  # the sum takes the place of a weight's gradient made before
+            call.alloc_temp(weight.shape[-1] * weight.element_size())
+            stage_columns(call, blocks, weight.shape[-1], weight.dtype)
 
 
-def group_inputs(launch: Launch) -> None:
+def group_inputs(call: OpCall) -> None:
     """``native_group_norm``, before its results: contiguous inputs."""
-    if launch.args[0].numel():
-        launch.contiguous(*launch.args[:3])
+    if call.args[0].numel():
+        call.alloc_contiguous(*call.args[:3])
 
 
-def groups(launch: Launch) -> None:
+def groups(call: OpCall) -> None:
     """``native_group_norm``: statistics in float, and a scale and a shift for each channel."""
-    source: torch.Tensor = launch.args[0]
-    batch, channels, inner, count = launch.args[3:7]
+    source: torch.Tensor = call.args[0]
+    batch, channels, inner, count = call.args[3:7]
     if not batch:
         return
     width = _accumulated(source)
     if source.dtype in LOW_PRECISION:
         for _mean_and_deviation in range(2):
-            launch.borrow(batch * count * width)
-    weighted = any(weight is not None for weight in launch.args[1:3])
+            call.alloc_temp(batch * count * width)
+    weighted = any(weight is not None for weight in call.args[1:3])
     if inner != 1 and weighted:
         for _scale_and_shift in range(2):
-            launch.borrow(batch * channels * width)
+            call.alloc_temp(batch * channels * width)
 
 
-def group_gradient_inputs(launch: Launch) -> None:
+def group_gradient_inputs(call: OpCall) -> None:
     """``native_group_norm_backward``, before its results: contiguous inputs."""
-    if launch.args[1].numel():
-        launch.contiguous(*launch.args[:5])
+    if call.args[1].numel():
+        call.alloc_contiguous(*call.args[:5])
 
 
-def group_gradients(launch: Launch) -> None:
+def group_gradients(call: OpCall) -> None:
     """``native_group_norm_backward``: sums for each channel, and coefficients for each group."""
-    source, weight = launch.args[1], launch.args[4]
-    batch, channels, inner, count, mask = launch.args[5:10]
+    source, weight = call.args[1], call.args[4]
+    batch, channels, inner, count, mask = call.args[5:10]
     width = _accumulated(source)
     if inner != 1:
         for _sums in range(2):
-            launch.borrow(batch * channels * width)
+            call.alloc_temp(batch * channels * width)
     if mask[0]:
-        with launch.scope():
+        with call.scope():
             for _coefficients in range(2):
-                launch.borrow(batch * count * width)
+                call.alloc_temp(batch * count * width)
             if weight is not None and inner != 1:
-                launch.borrow(batch * channels * width)
+                call.alloc_temp(batch * channels * width)
 
 
 def _accumulated(tensor: Any) -> int:

@@ -13,48 +13,48 @@ from ..reduction_workspace import LOW_PRECISION, stage_sum, stage_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _CHUNK: Final = 65536
 """Elements that one block of threads takes."""
 
 
-def norm_chunks(launch: Launch) -> None:
+def norm_chunks(call: OpCall) -> None:
     """``_foreach_norm`` and ``_foreach_powsum``, before their results: sums of chunks."""
-    if _norms_together(launch):
-        dtype = launch.argument(2, "dtype") or launch.args[0][0].dtype
-        _collect(launch, 4 if dtype in LOW_PRECISION else dtype.itemsize)
+    if _norms_together(call):
+        dtype = call.argument(2, "dtype") or call.args[0][0].dtype
+        _collect(call, 4 if dtype in LOW_PRECISION else dtype.itemsize)
 
 
-def norms(launch: Launch) -> None:
+def norms(call: OpCall) -> None:
     """``_foreach_norm`` and ``_foreach_powsum``: one after another where they differ in kind."""
-    if not _norms_together(launch):
-        for tensor in launch.args[0]:
-            stage_sum(launch, tensor)
+    if not _norms_together(call):
+        for tensor in call.args[0]:
+            stage_sum(call, tensor)
 
 
-def largest_of_chunks(launch: Launch) -> None:
+def largest_of_chunks(call: OpCall) -> None:
     """``_foreach_max``, before its results: the largest of each chunk."""
-    if _are_alike(launch.args[0]):
-        _collect(launch, launch.args[0][0].element_size())
+    if _are_alike(call.args[0]):
+        _collect(call, call.args[0][0].element_size())
 
 
-def largest(launch: Launch) -> None:
+def largest(call: OpCall) -> None:
     """``_foreach_max``: one after another where the tensors differ in kind."""
-    if not _are_alike(launch.args[0]):
-        for tensor in launch.args[0]:
-            stage_values(launch, tensor)
+    if not _are_alike(call.args[0]):
+        for tensor in call.args[0]:
+            stage_values(call, tensor)
 
 
-def _collect(launch: Launch, width: int) -> None:
-    tensors: list[torch.Tensor] = launch.args[0]
+def _collect(call: OpCall, width: int) -> None:
+    tensors: list[torch.Tensor] = call.args[0]
     most = max(-(-tensor.numel() // _CHUNK) for tensor in tensors)
-    launch.borrow(len(tensors) * most * width)
+    call.alloc_temp(len(tensors) * most * width)
 
 
-def _norms_together(launch: Launch) -> bool:
-    tensors: list[torch.Tensor] = launch.args[0]
-    order = launch.argument(1, "ord", 2)
+def _norms_together(call: OpCall) -> bool:
+    tensors: list[torch.Tensor] = call.args[0]
+    order = call.argument(1, "ord", 2)
     return (
         order in (1, 2, float("inf"))
         and _are_alike(tensors)

@@ -13,21 +13,21 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def check_zero_points(launch: Launch) -> None:
+def check_zero_points(call: OpCall) -> None:
     """``fake_quantize_per_channel_affine_cachemask``, before its results: two extremes.
 
     The host reads them to check them.
     """
-    zero_point: torch.Tensor = launch.args[2]
+    zero_point: torch.Tensor = call.args[2]
     if zero_point.is_floating_point():
         return
-    with launch.scope():
+    with call.scope():
         for _smallest_and_largest in range(2):
-            launch.borrow(zero_point.element_size())
-            stage_values(launch, zero_point)
+            call.alloc_temp(zero_point.element_size())
+            stage_values(call, zero_point)
 
 
 _QUANTIZER: Final = "aten/src/ATen/quantized/Quantizer.cpp"

@@ -13,37 +13,37 @@ from ..memory_model import Basis, Entry
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def base_grid(launch: Launch) -> None:
+def base_grid(call: OpCall) -> None:
     """``affine_grid_generator``, before its result: the base grid, side by side."""
-    theta, size, align_corners = launch.args[:3]
+    theta, size, align_corners = call.args[:3]
     batch, _, *sides = size
     width = theta.element_size()
-    launch.borrow(batch * prod(sides) * (len(sides) + 1) * width)
+    call.alloc_temp(batch * prod(sides) * (len(sides) + 1) * width)
     for side in reversed(sides):
-        _steps(launch, side, width, align_corners)
+        _steps(call, side, width, align_corners)
 
 
-def _steps(launch: Launch, count: int, width: int, align_corners: bool) -> None:
+def _steps(call: OpCall, count: int, width: int, align_corners: bool) -> None:
     """Take the steps along one side, and give them back."""
-    with launch.scope():
-        steps = launch.borrow(max(1, count) * width)
+    with call.scope():
+        steps = call.alloc_temp(max(1, count) * width)
         if count > 1 and not align_corners:
-            multiplied = launch.borrow(count * width)
-            launch.borrow(count * width)
-            launch.give_back(steps)
-            launch.give_back(multiplied)
+            multiplied = call.alloc_temp(count * width)
+            call.alloc_temp(count * width)
+            call.free_temp(steps)
+            call.free_temp(multiplied)
 
 
-def multiply(launch: Launch) -> None:
+def multiply(call: OpCall) -> None:
     """``affine_grid_generator``: a product of matrices, the base grid with each map."""
-    theta, size = launch.args[:2]
+    theta, size = call.args[:2]
     batch, _, *sides = size
     grid = torch.empty((batch, prod(sides), len(sides) + 1), device="meta")
-    product = launch.result.view(batch, -1, len(sides))
-    multiply_batches(launch, grid, theta.transpose(1, 2), product)
+    product = call.result.view(batch, -1, len(sides))
+    multiply_batches(call, grid, theta.transpose(1, 2), product)
 
 
 _GRID: Final = "aten/src/ATen/native/AffineGridGenerator.cpp"

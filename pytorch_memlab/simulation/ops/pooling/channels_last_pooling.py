@@ -12,34 +12,34 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
-    Take = Callable[[Launch], None]
+    Take = Callable[[OpCall], None]
 
 _BATCHED_VOLUMES: Final = 5
 _BATCHED_IMAGES: Final = 4
 
 
-def if_batched(launch: Launch) -> None:
+def if_batched(call: OpCall) -> None:
     """Pools of volumes: a batch is made contiguous, a single volume is read by its strides."""
-    if launch.args[0].dim() == _BATCHED_VOLUMES:
-        launch.contiguous(launch.args[0])
+    if call.args[0].dim() == _BATCHED_VOLUMES:
+        call.alloc_contiguous(call.args[0])
 
 
-def largest_of_images(launch: Launch) -> None:
+def largest_of_images(call: OpCall) -> None:
     """``adaptive_max_pool2d``: rows of results that lie channels last, and a contiguous batch."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     if source.numel():
-        launch.contiguous(*launch.result)
+        call.alloc_contiguous(*call.result)
         if source.dim() == _BATCHED_IMAGES:
-            launch.contiguous(source)
+            call.alloc_contiguous(source)
 
 
-def gradient_of_largest(launch: Launch) -> None:
+def gradient_of_largest(call: OpCall) -> None:
     """``adaptive_max_pool2d_backward``: contiguous inputs, and rows of its result."""
-    gradient, _, indices = launch.args[:3]
+    gradient, _, indices = call.args[:3]
     if gradient.numel():
-        launch.contiguous(gradient, indices, launch.result)
+        call.alloc_contiguous(gradient, indices, call.result)
 
 
 _CUDA: Final = "aten/src/ATen/native/cuda/"

@@ -12,9 +12,9 @@ from ..memory_model import Basis, Entry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
-    Take = Callable[[Launch], None]
+    Take = Callable[[OpCall], None]
 
 
 def formatted(*positions: int) -> Take:
@@ -27,13 +27,13 @@ def formatted(*positions: int) -> Take:
         the entry's function.
     """
 
-    def take(launch: Launch) -> None:
-        wanted = suggest_memory_format(launch.args[positions[-1]])
+    def take(call: OpCall) -> None:
+        wanted = suggest_memory_format(call.args[positions[-1]])
         for position in positions:
-            tensor: torch.Tensor = launch.args[position]
-            fits = tensor.dim() == launch.args[positions[-1]].dim()
+            tensor: torch.Tensor = call.args[position]
+            fits = tensor.dim() == call.args[positions[-1]].dim()
             if not tensor.is_contiguous(memory_format=wanted if fits else torch.contiguous_format):
-                launch.copy(tensor)
+                call.alloc_copy(tensor)
 
     return take
 
@@ -47,7 +47,7 @@ def plain(*positions: int) -> Take:
     Returns:
         the entry's function.
     """
-    return lambda launch: launch.contiguous(*(launch.args[position] for position in positions))
+    return lambda call: call.alloc_contiguous(*(call.args[position] for position in positions))
 
 
 _CUDA: Final = "aten/src/ATen/native/cuda/"

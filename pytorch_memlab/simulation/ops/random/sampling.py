@@ -16,88 +16,88 @@ from ..sorting.sorting import take_largest
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _DUPLICATES: Final = 0.9
 """Least probability that ``randperm`` asks of its keys to be all distinct."""
 
 
-def multinomial(launch: Launch) -> None:
+def multinomial(call: OpCall) -> None:
     """``multinomial``: the largest of random quotients, or with replacement a search in sums.
 
     The rules are those of ``aten/src/ATen/native/Distributions.cpp``.
     """
-    source: torch.Tensor = launch.args[0]
-    samples: int = launch.args[1]
-    if not launch.result.numel():
+    source: torch.Tensor = call.args[0]
+    samples: int = call.args[1]
+    if not call.result.numel():
         return
-    if samples == 1 or not launch.argument(2, "replacement", False):
-        _check(launch, source)
-        _race(launch, source, samples)
+    if samples == 1 or not call.argument(2, "replacement", False):
+        _check(call, source)
+        _race(call, source, samples)
         return
     for _distribution_normalized_and_sums in range(3):
-        launch.copy(source)
+        call.alloc_copy(source)
     if source.dim() == 1 or source.shape[0] == 1:
-        scan_row(launch, source.numel(), source.dtype)
+        scan_row(call, source.numel(), source.dtype)
 
 
-def _check(launch: Launch, source: torch.Tensor) -> None:
+def _check(call: OpCall, source: torch.Tensor) -> None:
     """Take the extremes of a distribution, and what is true of them and of its sums."""
     for _smallest_and_largest in range(2):
-        launch.borrow(source.element_size())
-    stage_pairs(launch, source)
-    comparisons = [launch.borrow(1) for _ in range(2)]
-    launch.borrow(1)
+        call.alloc_temp(source.element_size())
+    stage_pairs(call, source)
+    comparisons = [call.alloc_temp(1) for _ in range(2)]
+    call.alloc_temp(1)
     for comparison in reversed(comparisons):
-        launch.give_back(comparison)
+        call.free_temp(comparison)
     rows = 1 if source.dim() == 1 else source.shape[0]
-    sums = launch.borrow(rows * source.element_size())
-    stage_sum(launch, source, None if source.dim() == 1 else 1)
-    zeros = launch.borrow(rows)
+    sums = call.alloc_temp(rows * source.element_size())
+    stage_sum(call, source, None if source.dim() == 1 else 1)
+    zeros = call.alloc_temp(rows)
     if source.dim() > 1:
-        launch.borrow(1)
-        stage_columns(launch, rows, 1, torch.bool)
-        launch.give_back(zeros)
-    launch.give_back(sums)
-    launch.pass_by(1)
+        call.alloc_temp(1)
+        stage_columns(call, rows, 1, torch.bool)
+        call.free_temp(zeros)
+    call.free_temp(sums)
+    call.alloc_and_free(1)
 
 
-def _race(launch: Launch, source: torch.Tensor, samples: int) -> None:
+def _race(call: OpCall, source: torch.Tensor, samples: int) -> None:
     """Take the quotients, and what finds the largest of them."""
-    launch.copy(source)
+    call.alloc_copy(source)
     if samples == 1:
-        stage_indices(launch, source, source.dim() - 1)
+        stage_indices(call, source, source.dim() - 1)
         return
-    launch.borrow(launch.result.numel() * source.element_size())
-    take_largest(launch, source, source.dim() - 1, samples)
+    call.alloc_temp(call.result.numel() * source.element_size())
+    take_largest(call, source, source.dim() - 1, samples)
 
 
-def randperm(launch: Launch) -> None:
+def randperm(call: OpCall) -> None:
     """``randperm``: numbers in order, and random keys that they are sorted by."""
-    count: int = launch.args[0]
-    width = launch.result.element_size()
+    count: int = call.args[0]
+    width = call.result.element_size()
     if not count:
         return
-    launch.borrow(count * width)
+    call.alloc_temp(count * width)
     bits = min(64, ceil(log2(count - (6 * count**2 + 1) / (12 * log(_DUPLICATES)))))
     key = 4 if bits <= 32 else 8
     for _keys_and_sorted_keys in range(2):
-        launch.borrow(count * key)
-    launch.borrow(cub.radix_sort(launch.gpu.model, count, key, width, bits=bits))
+        call.alloc_temp(count * key)
+    call.alloc_temp(cub.radix_sort(call.model, count, key, width, bits=bits))
 
 
-def dirichlet(launch: Launch) -> None:
+def dirichlet(call: OpCall) -> None:
     """``_sample_dirichlet``: the sums that samples are divided by."""
-    samples: torch.Tensor = launch.result
+    samples: torch.Tensor = call.result
     if samples.numel():
-        launch.borrow(samples.numel() // samples.shape[-1] * samples.element_size())
-        stage_sum(launch, samples, -1)
+        call.alloc_temp(samples.numel() // samples.shape[-1] * samples.element_size())
+        stage_sum(call, samples, -1)
 
 
-def leak(launch: Launch) -> None:
+def leak(call: OpCall) -> None:
     """``rrelu_with_noise`` of training: contiguous inputs."""
-    if launch.argument(4, "training", False):
-        launch.contiguous(*launch.args[:2])
+    if call.argument(4, "training", False):
+        call.alloc_contiguous(*call.args[:2])
 
 
 _DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"

@@ -12,18 +12,18 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def histogram(launch: Launch) -> None:
+def histogram(call: OpCall) -> None:
     """``histc``, after its result: two reductions, unless the program gives the bounds."""
-    source: torch.Tensor = launch.args[0]
-    if launch.argument(2, "min", 0) != launch.argument(3, "max", 0) or not source.numel():
+    source: torch.Tensor = call.args[0]
+    if call.argument(2, "min", 0) != call.argument(3, "max", 0) or not source.numel():
         return
     for _ in ("smallest", "largest"):
-        with launch.scope():
-            launch.borrow(source.element_size())
-            stage_values(launch, source)
+        with call.scope():
+            call.alloc_temp(source.element_size())
+            stage_values(call, source)
 
 
 ENTRIES: Final[Mapping[str, Entry]] = {

@@ -22,9 +22,9 @@ from ..reduction_workspace import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
-    Take = Callable[[Launch], None]
+    Take = Callable[[OpCall], None]
 
 
 def sums(dim_position: int | None) -> Take:
@@ -37,26 +37,26 @@ def sums(dim_position: int | None) -> Take:
         the entry's function.
     """
 
-    def take(launch: Launch) -> None:
-        result, source = launch.result, launch.args[0]
+    def take(call: OpCall) -> None:
+        result, source = call.result, call.args[0]
         cast = _is_cast_first(source.dtype, result.dtype)
         if cast:
-            launch.borrow(source.numel() * result.element_size())
-        dims = None if dim_position is None else launch.argument(dim_position, "dim")
+            call.alloc_temp(source.numel() * result.element_size())
+        dims = None if dim_position is None else call.argument(dim_position, "dim")
         element = result.element_size() if cast else source.element_size()
-        stage_sum(launch, source, dims, result.dtype, element)
+        stage_sum(call, source, dims, result.dtype, element)
 
     return take
 
 
-def trace(launch: Launch) -> None:
+def trace(call: OpCall) -> None:
     """``trace``: the sum of the diagonal."""
-    diagonal: torch.Tensor = launch.args[0].diagonal()
-    dtype = launch.result.dtype
+    diagonal: torch.Tensor = call.args[0].diagonal()
+    dtype = call.result.dtype
     if _is_cast_first(diagonal.dtype, dtype):
         diagonal = torch.empty(diagonal.shape, dtype=dtype, device="meta")
-        launch.copy(diagonal)
-    stage_sum(launch, diagonal, None, dtype)
+        call.alloc_copy(diagonal)
+    stage_sum(call, diagonal, None, dtype)
 
 
 def values_and_indices(dim_position: int) -> Take:
@@ -81,16 +81,16 @@ def values(dim_position: int | None) -> Take:
         the entry's function.
     """
 
-    def kernel(launch: Launch) -> Kernel:
-        result: torch.Tensor = launch.result
+    def kernel(call: OpCall) -> Kernel:
+        result: torch.Tensor = call.result
         return Kernel(result.element_size(), fits_result=result.dtype not in LOW_PRECISION)
 
     return _plain(dim_position, kernel)
 
 
-def smallest_and_largest(launch: Launch) -> None:
+def smallest_and_largest(call: OpCall) -> None:
     """``aminmax``: the accumulator is a pair of elements."""
-    stage_pairs(launch, launch.args[0])
+    stage_pairs(call, call.args[0])
 
 
 def moments(dim_position: int | None) -> Take:
@@ -104,58 +104,58 @@ def moments(dim_position: int | None) -> Take:
     """
     return _plain(
         dim_position,
-        lambda launch: Kernel(
-            32 if launch.args[0].dtype == torch.float64 else 16, vector=2, fits_result=False
+        lambda call: Kernel(
+            32 if call.args[0].dtype == torch.float64 else 16, vector=2, fits_result=False
         ),
     )
 
 
-def count_mask(launch: Launch) -> None:
+def count_mask(call: OpCall) -> None:
     """``count_nonzero``, before its result: a mask of what is not zero, unless that is given."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     if source.dtype != torch.bool:
-        launch.borrow(source.numel())
+        call.alloc_temp(source.numel())
 
 
-def counted(launch: Launch) -> None:
+def counted(call: OpCall) -> None:
     """``count_nonzero``: the sum of a mask, whose elements are made as wide as the sum's."""
-    source: torch.Tensor = launch.args[0]
-    launch.borrow(source.numel() * 8)
-    stage_sum(launch, source, launch.argument(1, "dim"), torch.int64, 8)
+    source: torch.Tensor = call.args[0]
+    call.alloc_temp(source.numel() * 8)
+    stage_sum(call, source, call.argument(1, "dim"), torch.int64, 8)
 
 
-def distances(launch: Launch) -> None:
+def distances(call: OpCall) -> None:
     """``dist``, before its result: the difference whose norm is taken."""
-    first, second = launch.args[:2]
+    first, second = call.args[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape)
-    launch.borrow(prod(shape) * torch.promote_types(first.dtype, second.dtype).itemsize)
+    call.alloc_temp(prod(shape) * torch.promote_types(first.dtype, second.dtype).itemsize)
 
 
-def distance(launch: Launch) -> None:
+def distance(call: OpCall) -> None:
     """``dist``: the norm of the difference."""
-    stage_sum(launch, launch.args[0])
+    stage_sum(call, call.args[0])
 
 
-def exponentials(launch: Launch) -> None:
+def exponentials(call: OpCall) -> None:
     """``logsumexp``, before its result: the largest values, and the exponentials to be summed."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     if not source.numel():
         return
-    dims = reduced_dims(launch.argument(1, "dim"), source.dim())
+    dims = reduced_dims(call.argument(1, "dim"), source.dim())
     width = source.element_size() if source.is_floating_point() else 4
     reduced = prod(source.shape[dim] for dim in dims) if source.dim() else 1
     largest = source.numel() // reduced * width
-    launch.borrow(largest)
-    stage_values(launch, source, dims)
-    with launch.scope():  # where they are infinite
-        launch.borrow(largest)
-        launch.borrow(largest // width)
-    launch.borrow(source.numel() * width)
+    call.alloc_temp(largest)
+    stage_values(call, source, dims)
+    with call.scope():  # where they are infinite
+        call.alloc_temp(largest)
+        call.alloc_temp(largest // width)
+    call.alloc_temp(source.numel() * width)
 
 
-def summed_exponentials(launch: Launch) -> None:
+def summed_exponentials(call: OpCall) -> None:
     """``logsumexp``: the sum of the exponentials."""
-    stage_sum(launch, launch.args[0], launch.argument(1, "dim"), launch.result.dtype)
+    stage_sum(call, call.args[0], call.argument(1, "dim"), call.result.dtype)
 
 
 def _is_cast_first(source: torch.dtype, result: torch.dtype) -> bool:
@@ -165,13 +165,13 @@ def _is_cast_first(source: torch.dtype, result: torch.dtype) -> bool:
     return not (result == torch.float32 and source in LOW_PRECISION)
 
 
-def _plain(dim_position: int | None, kernel_of: Callable[[Launch], Kernel]) -> Take:
-    def take(launch: Launch) -> None:
-        source: torch.Tensor = launch.args[0]
-        result = launch.result[0] if isinstance(launch.result, (tuple, list)) else launch.result
-        dims = None if dim_position is None else launch.argument(dim_position, "dim")
+def _plain(dim_position: int | None, kernel_of: Callable[[OpCall], Kernel]) -> Take:
+    def take(call: OpCall) -> None:
+        source: torch.Tensor = call.args[0]
+        result = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
+        dims = None if dim_position is None else call.argument(dim_position, "dim")
         widths = (source.element_size(), result.element_size())
-        stage(launch, source.shape, source.stride(), dims, widths, kernel_of(launch))
+        stage(call, source.shape, source.stride(), dims, widths, kernel_of(call))
 
     return take
 

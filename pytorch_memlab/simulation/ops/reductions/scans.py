@@ -12,7 +12,7 @@ from ..memory_model import Basis, Entry
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 _MOST_AT_ONCE: Final = 2**30
 """Elements that one call of CUB scans."""
@@ -21,7 +21,7 @@ _ITEMS: Final = 16
 """Elements that a thread of a deterministic scan takes."""
 
 
-def scans(*, is_sum: bool) -> Callable[[Launch], None]:
+def scans(*, is_sum: bool) -> Callable[[OpCall], None]:
     """``cumsum``, ``cumprod``, ``logcumsumexp``: a contiguous input of the result's type.
 
     Args:
@@ -31,28 +31,28 @@ def scans(*, is_sum: bool) -> Callable[[Launch], None]:
         the entry's function.
     """
 
-    def take(launch: Launch) -> None:
-        source: torch.Tensor = launch.args[0]
-        result: torch.Tensor = launch.result
+    def take(call: OpCall) -> None:
+        source: torch.Tensor = call.args[0]
+        result: torch.Tensor = call.result
         if not source.dim() or not source.numel():
             return
         nbytes = source.numel() * result.element_size()
         if source.dtype != result.dtype:
-            launch.borrow(nbytes)
-        launch.contiguous(result)
+            call.alloc_temp(nbytes)
+        call.alloc_contiguous(result)
         if not source.is_contiguous():
-            launch.borrow(nbytes)
-        if source.numel() == source.shape[launch.argument(1, "dim")]:
-            scan_row(launch, source.numel(), result.dtype, is_sum=is_sum)
+            call.alloc_temp(nbytes)
+        if source.numel() == source.shape[call.argument(1, "dim")]:
+            scan_row(call, source.numel(), result.dtype, is_sum=is_sum)
 
     return take
 
 
-def scan_row(launch: Launch, count: int, dtype: torch.dtype, *, is_sum: bool = True) -> None:
+def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = True) -> None:
     """Take what a scan of one row needs, and give it back.
 
     Args:
-        launch: of the op that scans.
+        call: of the op that scans.
         count: of elements.
         dtype: of the elements.
         is_sum: they are added up, for which there is a deterministic scan.
@@ -62,20 +62,20 @@ def scan_row(launch: Launch, count: int, dtype: torch.dtype, *, is_sum: bool = T
     if is_sum and is_inexact and torch.are_deterministic_algorithms_enabled():
         threads = 128 if size >= 16 else 256 if size >= 8 else 512
         blocks = -(-count // (threads * _ITEMS))
-        launch.pass_by(min(blocks, launch.gpu.model.multi_processor_count) * size)
+        call.alloc_and_free(min(blocks, call.model.multi_processor_count) * size)
         return
-    launch.pass_by(cub.scan(min(count, _MOST_AT_ONCE), size))
+    call.alloc_and_free(cub.scan(min(count, _MOST_AT_ONCE), size))
     for begin in range(_MOST_AT_ONCE, count, _MOST_AT_ONCE):
-        with launch.scope():
-            launch.borrow(size)
-            launch.borrow(cub.scan(min(count - begin, _MOST_AT_ONCE), size))
+        with call.scope():
+            call.alloc_temp(size)
+            call.alloc_temp(cub.scan(min(count - begin, _MOST_AT_ONCE), size))
 
 
-def rows_with_indices(launch: Launch) -> None:
+def rows_with_indices(call: OpCall) -> None:
     """``cummax`` and ``cummin``: a contiguous input."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     if source.dim() and source.numel():
-        launch.contiguous(source)
+        call.alloc_contiguous(source)
 
 
 _SCAN: Final = "aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh"

@@ -13,43 +13,43 @@ from ..reduction_workspace import stage_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def forward(launch: Launch) -> None:
+def forward(call: OpCall) -> None:
     """``_softmax`` and ``_log_softmax``: a contiguous input."""
-    launch.contiguous(launch.args[0])
+    call.alloc_contiguous(call.args[0])
 
 
-def gradient(launch: Launch) -> None:
+def gradient(call: OpCall) -> None:
     """``_softmax_backward_data``: the gradient times the result, contiguous copies of both."""
-    gradient, output = launch.args[:2]
-    launch.copy(gradient)
+    gradient, output = call.args[:2]
+    call.alloc_copy(gradient)
     if gradient.is_contiguous() and output.is_contiguous():
         return
     strides = compute_elementwise_output_strides(gradient, output)
     if strides != make_contiguous_strides_for(gradient.shape):
-        launch.copy(gradient)
-    launch.contiguous(output)
+        call.alloc_copy(gradient)
+    call.alloc_contiguous(output)
 
 
-def log_gradient(launch: Launch) -> None:
+def log_gradient(call: OpCall) -> None:
     """``_log_softmax_backward_data``: contiguous inputs."""
-    launch.contiguous(*launch.args[:2])
+    call.alloc_contiguous(*call.args[:2])
 
 
-def safe_inputs(launch: Launch) -> None:
+def safe_inputs(call: OpCall) -> None:
     """``_safe_softmax``, before its result: a softmax, and which rows are all minus infinity."""
-    source: torch.Tensor = launch.args[0]
-    dim = launch.argument(1, "dim")
-    dtype = launch.argument(2, "dtype") or source.dtype
+    source: torch.Tensor = call.args[0]
+    dim = call.argument(1, "dim")
+    dtype = call.argument(2, "dtype") or source.dtype
     if dtype != source.dtype:
-        launch.borrow(source.numel() * dtype.itemsize)
-    launch.borrow(source.numel() * dtype.itemsize)
-    launch.borrow(source.numel())
-    launch.borrow(source.numel() // max(1, source.shape[dim]))
-    stage_values(launch, source, dim, torch.bool)
-    launch.borrow(dtype.itemsize)
+        call.alloc_temp(source.numel() * dtype.itemsize)
+    call.alloc_temp(source.numel() * dtype.itemsize)
+    call.alloc_temp(source.numel())
+    call.alloc_temp(source.numel() // max(1, source.shape[dim]))
+    stage_values(call, source, dim, torch.bool)
+    call.alloc_temp(dtype.itemsize)
 
 
 _SOFTMAX: Final = "aten/src/ATen/native/cuda/SoftMax.cu"

@@ -11,25 +11,25 @@ from ..reduction_workspace import stage_sum
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def lstm_gradients(launch: Launch) -> None:
+def lstm_gradients(call: OpCall) -> None:
     """``_thnn_fused_lstm_cell_backward_impl``: both biases have one gradient."""
-    of_gates, of_cell, of_bias = launch.result
-    launch.made(of_gates, of_cell, of_bias)
+    of_gates, of_cell, of_bias = call.result
+    call.alloc_outputs(of_gates, of_cell, of_bias)
     if of_bias is not None:
-        stage_sum(launch, of_gates, 0)
+        stage_sum(call, of_gates, 0)
 
 
-def gru_gradients(launch: Launch) -> None:
+def gru_gradients(call: OpCall) -> None:
     """``_thnn_fused_gru_cell_backward``: each bias has a gradient of its own."""
-    of_input, of_hidden, of_state, *of_biases = launch.result
-    launch.made(of_input, of_hidden, of_state)
+    of_input, of_hidden, of_state, *of_biases = call.result
+    call.alloc_outputs(of_input, of_hidden, of_state)
     for of_gates, of_bias in zip((of_input, of_hidden), of_biases, strict=True):
         if of_bias is not None:
-            launch.made(of_bias)
-            stage_sum(launch, of_gates, 0)
+            call.alloc_outputs(of_bias)
+            stage_sum(call, of_gates, 0)
 
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/RNN.cu"

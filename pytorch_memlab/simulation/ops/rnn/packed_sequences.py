@@ -11,12 +11,12 @@ if TYPE_CHECKING:
 
     import torch
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def pack(launch: Launch) -> None:
+def pack(call: OpCall) -> None:
     """``_pack_padded_sequence``: contiguous copies of runs of steps that are as wide, joined."""
-    source, lengths, batch_first = launch.args[:3]
+    source, lengths, batch_first = call.args[:3]
     steps: torch.Tensor = source.transpose(0, 1) if batch_first else source
     copies = []
     joined = 0
@@ -25,10 +25,10 @@ def pack(launch: Launch) -> None:
             run = steps[joined:length, : steps.shape[1] - shorter]
             joined = length
             if not run.is_contiguous():
-                copies.append(launch.borrow(run.numel() * run.element_size()))
-    launch.made(launch.result[0])
+                copies.append(call.alloc_temp(run.numel() * run.element_size()))
+    call.alloc_outputs(call.result[0])
     for placement in copies:  # a C++ vector frees its first element first
-        launch.give_back(placement)
+        call.free_temp(placement)
 
 
 _PACKED: Final = "aten/src/ATen/native/PackedSequence.cpp"

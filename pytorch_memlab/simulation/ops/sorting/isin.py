@@ -12,24 +12,24 @@ from ..reduction_workspace import stage_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 
-def find(launch: Launch) -> None:
+def find(call: OpCall) -> None:
     """``isin``: all comparisons, and what is true of any; what a sort of many takes is not known.
 
     The sort is of distinct elements, of which nobody knows how many there are.
     """
-    elements, among = launch.args[:2]
+    elements, among = call.args[:2]
     if not elements.numel():
         return
     if among.numel() >= int(10 * elements.numel() ** 0.145):
-        launch.unknown = "memory of sorts of distinct elements"
+        call.unknown_workspace = "memory of sorts of distinct elements"
         return
     compared = torch.empty((*elements.shape, among.numel()), dtype=torch.bool, device="meta")
-    launch.copy(compared)
-    launch.borrow(elements.numel())
-    stage_values(launch, compared, -1)
+    call.alloc_copy(compared)
+    call.alloc_temp(elements.numel())
+    stage_values(call, compared, -1)
 
 
 _COMPARE: Final = "aten/src/ATen/native/TensorCompare.cpp, cuda/TensorCompare.cpp"

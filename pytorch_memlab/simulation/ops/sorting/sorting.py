@@ -14,7 +14,7 @@ from ..memory_model import Basis, Entry, nothing
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..op_call import Launch
+    from ..op_call import OpCall
 
 INDEX: Final = 8
 """Bytes of an index."""
@@ -35,73 +35,73 @@ _BLOCKS_PER_PROCESSOR: Final = 65536 // (40 * _THREADS)
 """Of the kernel of ``topk``: it takes 40 of an SM's 65,536 registers a thread."""
 
 
-def sort(launch: Launch) -> None:
+def sort(call: OpCall) -> None:
     """``sort``: contiguous copies where the slices are not, then ``sort_slices``."""
-    source: torch.Tensor = launch.args[0]
-    dim = launch.argument(1, "dim", -1) if len(launch.args) > 1 else launch.kwargs.get("dim", -1)
-    values: torch.Tensor = launch.result[0]
+    source: torch.Tensor = call.args[0]
+    dim = call.argument(1, "dim", -1) if len(call.args) > 1 else call.kwargs.get("dim", -1)
+    values: torch.Tensor = call.result[0]
     if not source.dim() or not source.numel():
         return
     length = source.shape[dim]
     if length <= _SMALL:
-        launch.borrow(length * INDEX)  # a range, copied into the indices
+        call.alloc_temp(length * INDEX)  # a range, copied into the indices
         return
     if not (is_dense(source) and source.stride(dim) == 1):
-        launch.copy(source)
+        call.alloc_copy(source)
         if values.stride(dim) != 1:
-            launch.copy(source)
-            launch.borrow(source.numel() * INDEX)
-    sort_slices(launch, source.numel(), length, source.dtype)
+            call.alloc_copy(source)
+            call.alloc_temp(source.numel() * INDEX)
+    sort_slices(call, source.numel(), length, source.dtype)
 
 
-def sort_slices(launch: Launch, count: int, length: int, dtype: torch.dtype) -> None:
+def sort_slices(call: OpCall, count: int, length: int, dtype: torch.dtype) -> None:
     """Take what a stable sort of contiguous slices needs, and give it back.
 
     The rules are those of ``aten/src/ATen/native/cuda/SortStable.cu``.
 
     Args:
-        launch: of the op that sorts.
+        call: of the op that sorts.
         count: of elements.
         length: of a slice, of more than 4,096 elements.
         dtype: of the elements.
     """
     batch = min(count, _MAX_INT32) // length * length
     for begin in range(0, count, batch):
-        with launch.scope():
-            _sort_batch(launch, min(batch, count - begin), length, dtype)
+        with call.scope():
+            _sort_batch(call, min(batch, count - begin), length, dtype)
 
 
-def _sort_batch(launch: Launch, count: int, length: int, dtype: torch.dtype) -> None:
+def _sort_batch(call: OpCall, count: int, length: int, dtype: torch.dtype) -> None:
     slices = count // length
     key = dtype.itemsize
-    gpu = launch.gpu.model
+    gpu = call.model
     if slices == 1 or length >= _LONG:
-        launch.borrow(length * INDEX)
+        call.alloc_temp(length * INDEX)
         size = cub.radix_sort(gpu, length, key, INDEX, is_float=dtype.is_floating_point)
-        launch.pass_by(*[size] * slices)
+        call.alloc_and_free(*[size] * slices)
     elif slices < _FEW:
         for _slice_and_index in range(2):
-            launch.borrow(count * INDEX)
-        with launch.scope():
-            launch.borrow(count * key)
-            launch.borrow(cub.radix_sort(gpu, count, key, INDEX))
-        launch.pass_by(cub.radix_sort(gpu, count, INDEX, bits=max(1, ceil(log2(slices)))))
+            call.alloc_temp(count * INDEX)
+        with call.scope():
+            call.alloc_temp(count * key)
+            call.alloc_temp(cub.radix_sort(gpu, count, key, INDEX))
+        call.alloc_and_free(cub.radix_sort(gpu, count, INDEX, bits=max(1, ceil(log2(slices)))))
     else:
-        launch.borrow(count * INDEX)
-        launch.borrow(cub.segmented_radix_sort(count, key, INDEX))
+        call.alloc_temp(count * INDEX)
+        call.alloc_temp(cub.segmented_radix_sort(count, key, INDEX))
 
 
-def topk(launch: Launch) -> None:
+def topk(call: OpCall) -> None:
     """``topk``: see ``take_largest``."""
-    source: torch.Tensor = launch.args[0]
-    count: int = launch.args[1]
+    source: torch.Tensor = call.args[0]
+    count: int = call.args[1]
     if source.dim() and count:
-        is_sorted = launch.argument(4, "sorted", True)
-        take_largest(launch, source, launch.argument(2, "dim", -1), count, is_sorted=is_sorted)
+        is_sorted = call.argument(4, "sorted", True)
+        take_largest(call, source, call.argument(2, "dim", -1), count, is_sorted=is_sorted)
 
 
 def take_largest(
-    launch: Launch, source: torch.Tensor, dim: int, count: int, *, is_sorted: bool = True
+    call: OpCall, source: torch.Tensor, dim: int, count: int, *, is_sorted: bool = True
 ) -> None:
     """Take what the largest elements of slices need.
 
@@ -109,7 +109,7 @@ def take_largest(
     nothing. The rules are those of ``aten/src/ATen/native/cuda/TensorTopK.cpp`` and ``.cu``.
 
     Args:
-        launch: of the op that finds them.
+        call: of the op that finds them.
         source: of one dimension at least; only its sizes, strides and dtype count.
         dim: the dimension of a slice.
         count: how many of each slice.
@@ -120,23 +120,23 @@ def take_largest(
         return
     slices = source.numel() // length
     if slices <= 10 and length >= 100_000 and source.dtype != torch.bool:
-        launch.copy(source)
-        launch.borrow(source.numel() * INDEX)
+        call.alloc_copy(source)
+        call.alloc_temp(source.numel() * INDEX)
         if not (is_dense(source) and source.stride(dim) == 1):
-            launch.copy(source)
-        sort_slices(launch, source.numel(), length, source.dtype)
+            call.alloc_copy(source)
+        sort_slices(call, source.numel(), length, source.dtype)
         return
-    with launch.scope():
-        launch.contiguous(source)
+    with call.scope():
+        call.alloc_contiguous(source)
         if _takes_many_blocks(slices, length):
-            _select(launch, slices, length, source.dtype)
+            _select(call, slices, length, source.dtype)
     if is_sorted and count > _SMALL:
         found = slices * count
-        launch.borrow(found * INDEX)
-        launch.borrow(found * source.element_size())
-        with launch.scope():
-            sort_slices(launch, found, count, source.dtype)
-        launch.borrow(found * INDEX)
+        call.alloc_temp(found * INDEX)
+        call.alloc_temp(found * source.element_size())
+        with call.scope():
+            sort_slices(call, found, count, source.dtype)
+        call.alloc_temp(found * INDEX)
 
 
 def _takes_many_blocks(slices: int, length: int) -> bool:
@@ -144,45 +144,45 @@ def _takes_many_blocks(slices: int, length: int) -> bool:
     return length >= next((shortest for most, shortest in bounds if slices <= most), 400)
 
 
-def _select(launch: Launch, slices: int, length: int, dtype: torch.dtype) -> None:
-    resident = launch.gpu.model.multi_processor_count * _BLOCKS_PER_PROCESSOR * _THREADS
+def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:
+    resident = call.model.multi_processor_count * _BLOCKS_PER_PROCESSOR * _THREADS
     items = max(4, min(-(-slices * length // resident), 64))
     blocks = slices * -(-length // (items * _THREADS))
-    launch.borrow(slices * dtype.itemsize)
-    launch.borrow(2 * slices * 4)
-    launch.borrow(2 * slices * (8 if dtype.itemsize == 8 else 4))
-    launch.borrow(blocks * _DIGITS * 2)
-    launch.borrow(slices * _DIGITS * 4)
+    call.alloc_temp(slices * dtype.itemsize)
+    call.alloc_temp(2 * slices * 4)
+    call.alloc_temp(2 * slices * (8 if dtype.itemsize == 8 else 4))
+    call.alloc_temp(blocks * _DIGITS * 2)
+    call.alloc_temp(slices * _DIGITS * 4)
     for _within_and_at_the_kth in range(2):
-        launch.borrow(blocks * 4)
-    launch.pass_by(*[cub.scan_by_key(blocks, 4, 4)] * 2)
+        call.alloc_temp(blocks * 4)
+    call.alloc_and_free(*[cub.scan_by_key(blocks, 4, 4)] * 2)
 
 
-def median(launch: Launch) -> None:
+def median(call: OpCall) -> None:
     """``median`` and ``nanmedian`` of all elements, before the result: a sort of a copy."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     if not source.numel():
         return
-    launch.contiguous(source)
-    launch.copy(source)
-    with launch.scope():
-        launch.borrow(source.numel() * INDEX)
+    call.alloc_contiguous(source)
+    call.alloc_copy(source)
+    with call.scope():
+        call.alloc_temp(source.numel() * INDEX)
         if source.numel() <= _SMALL:
-            launch.borrow(source.numel() * INDEX)
+            call.alloc_temp(source.numel() * INDEX)
         else:
-            sort_slices(launch, source.numel(), source.numel(), source.dtype)
+            sort_slices(call, source.numel(), source.numel(), source.dtype)
 
 
-def contiguous_source(launch: Launch) -> None:
+def contiguous_source(call: OpCall) -> None:
     """``kthvalue`` and ``median`` of a dimension, before their results: a contiguous input."""
-    launch.contiguous(launch.args[0])
+    call.alloc_contiguous(call.args[0])
 
 
-def contiguous_slices(launch: Launch) -> None:
+def contiguous_slices(call: OpCall) -> None:
     """``mode``: the dimension moved to the end, contiguous."""
-    source: torch.Tensor = launch.args[0]
+    source: torch.Tensor = call.args[0]
     if source.dim():
-        launch.contiguous(source.transpose(launch.argument(1, "dim", -1), -1))
+        call.alloc_contiguous(source.transpose(call.argument(1, "dim", -1), -1))
 
 
 _SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"

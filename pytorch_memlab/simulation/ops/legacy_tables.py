@@ -1,0 +1,258 @@
+"""The tables of families that are not in the registry yet."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import torch
+
+from ..dry_run.data_dependent_ops import COUNTS_ITSELF, INDEXING, RULES
+from ..dry_run.data_dependent_reads import READS
+from ..dry_run.meta_corrections import CORRECTIONS
+from ..dry_run.sparse_ops import SPARSE_RULES
+from . import direct_calls
+from . import output_order as result_order
+from .attention import memory as attention
+from .attention import native as attention_native
+from .attention import native_memory as native_attention
+from .attention import scaled_dot_product
+from .convolution import cudnn_memory as cudnn
+from .convolution import memory as convolution
+from .copies import copies
+from .cuda_dispatch import as_on_cpu
+from .cuda_only import CUDA_ONLY
+from .data_dependence import MASKS, DataDependence
+from .distributed import fsdp_copies as sharding
+from .fft import fft as fourier
+from .fft import window_functions as windows
+from .indexing import embeddings, indexing
+from .indexing import nonzero as selection
+from .indexing import scatter_reduce as scatters
+from .losses import ctc, distances, losses, margin_losses
+from .matmul import bilinear, cublas, triangular
+from .matmul import grouped_memory as grouped_matrices
+from .matmul import mixed_dtypes_memory as mixed_matrices
+from .matmul import scaled as scaled_matrices
+from .memory_model import Entry, nothing
+from .nested import nested as jagged
+from .norms import batch_norm as batch_norm_ops
+from .norms import batch_norm_memory as batch_norm
+from .norms import memory as norms
+from .norms import rms_norm
+from .pointwise import foreach, quantization
+from .pooling import affine_grids
+from .pooling import channels_last_pooling as pooling
+from .pooling import pooling_and_padding as spatial
+from .random import dropout, sampling
+from .reductions import histograms_memory as histograms
+from .reductions import reductions, scans
+from .reductions import softmax as softmax_ops
+from .reductions import softmax_memory as softmax
+from .rnn import cells as rnn_cells
+from .rnn import fused_cells_memory as fused_cells
+from .rnn import packed_sequences, rnn
+from .sorting import isin as membership
+from .sorting import sorting
+from .sorting import unique_memory as uniques
+from .sparse import conversions as sparse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from .op_call import OpCall
+    from .registry import Memory
+
+ENTRIES: Final[Mapping[str, Entry]] = {
+    **affine_grids.ENTRIES,
+    **attention.ENTRIES,
+    **batch_norm.ENTRIES,
+    **bilinear.ENTRIES,
+    **convolution.ENTRIES,
+    **copies.ENTRIES,
+    **cublas.ENTRIES,
+    **cudnn.ENTRIES,
+    **distances.ENTRIES,
+    **embeddings.ENTRIES,
+    **foreach.ENTRIES,
+    **fourier.ENTRIES,
+    **fused_cells.ENTRIES,
+    **grouped_matrices.ENTRIES,
+    **histograms.ENTRIES,
+    **indexing.ENTRIES,
+    **jagged.ENTRIES,
+    **losses.ENTRIES,
+    **margin_losses.ENTRIES,
+    **membership.ENTRIES,
+    **mixed_matrices.ENTRIES,
+    **native_attention.ENTRIES,
+    **norms.ENTRIES,
+    **packed_sequences.ENTRIES,
+    **pooling.ENTRIES,
+    **quantization.ENTRIES,
+    **reductions.ENTRIES,
+    **result_order.ENTRIES,
+    **sampling.ENTRIES,
+    **scaled_matrices.ENTRIES,
+    **scans.ENTRIES,
+    **scatters.ENTRIES,
+    **selection.ENTRIES,
+    **sharding.ENTRIES,
+    **softmax.ENTRIES,
+    **sorting.ENTRIES,
+    **spatial.ENTRIES,
+    **triangular.ENTRIES,
+    **uniques.ENTRIES,
+    **windows.ENTRIES,
+}
+"""Entry of each op, by its name, with the overload's behind a dot where it has one."""
+
+CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
+    **scaled_dot_product.CHOICES,
+    **batch_norm_ops.CHOICES,
+    **ctc.CHOICES,
+    **dropout.CHOICES,
+    **rnn.CHOICES,
+    **rnn_cells.CHOICES,
+    **softmax_ops.CHOICES,
+}
+"""By the op's name, with the overload's behind a dot where it has one.
+
+Each is called as the op is, with the simulated GPU of its first tensor before the op's arguments,
+above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorch.
+"""
+
+COMPOUND: Final[Mapping[str, Callable[..., Any] | None]] = {
+    **attention_native.COMPOUND,
+    **direct_calls.COMPOUND,
+    **sparse.COMPOUND,
+}
+"""Ops with kernels of their own that call other ops, by their names; called below autograd.
+
+Each is called as those of ``CHOICES`` are. Where it is None or returns ``NotImplemented``, the
+host's kernel calls the ops that CUDA's does.
+"""
+
+
+_RUN_AS_THEY_ARE = frozenset(
+    {
+        "aten::_unsafe_view",
+        "aten::lift",
+        "aten::lift_fresh",
+        "aten::_sparse_coo_tensor_with_dims_and_tensors",
+        "aten::_sparse_coo_tensor_unsafe",
+        "aten::_fused_sdp_choice",
+        "_c10d_functional::wait_tensor",
+    }
+)
+"""Ops that touch no element, though their schemas do not say so."""
+
+_SILENT_WRITES = {
+    "aten::native_batch_norm": (3, 4),
+    "aten::cudnn_batch_norm": (3, 4),
+    "aten::batch_norm": (3, 4),
+    "aten::_batch_norm_impl_index": (3, 4),
+}
+"""Arguments that an op writes to without its schema saying so, by their positions."""
+
+
+_HOST_ARGUMENTS_ALLOWED = (
+    "copy_",
+    "_copy_from",
+    "_copy_from_and_resize",
+    "_to_copy",
+    "to",
+    "index",
+    "_unsafe_index",
+    "index_put",
+    "index_put_",
+    "_index_put_impl_",
+    "_unsafe_index_put",
+    "_pack_padded_sequence",
+    "_pack_padded_sequence_backward",
+    "_ctc_loss",
+    "_ctc_loss_backward",
+    "_cudnn_ctc_loss",
+    "tensor_split",
+    "set_",
+    "is_same_size",
+    "is_set_to",
+    "_has_same_storage_numel",
+    "resize_as_",
+    "_fused_adam_",
+    "_fused_adamw_",
+)
+
+
+def facts() -> dict[str, dict[str, Any]]:
+    """Fields of ``OpDefinition`` by the name of each op that no family registers yet."""
+    found: dict[str, dict[str, Any]] = defaultdict(dict)
+    for name, entry in ENTRIES.items():
+        found[name].update(memory=_memory(entry), provenance=entry.basis, source=entry.source)
+    for name, only in CUDA_ONLY.items():
+        found[name].update(reference=only.compute, meta=only.meta, cpu_outputs=only.on_host)
+    for name, choice in CHOICES.items():
+        found[name].update(cuda_dispatch=choice)
+    for name, composite in COMPOUND.items():
+        found[name].update(composite=composite or as_on_cpu)
+    for name, kernel in rms_norm.KERNELS.items():
+        found[name].update(cpu_kernel=kernel)
+    for name in _HOST_ARGUMENTS_ALLOWED:
+        for overload in _overloads(f"aten::{name}"):
+            found[overload].update(takes_cpu_tensors=True)
+    found["aten::_pack_padded_sequence"].update(cpu_outputs=frozenset({1}))
+    found["aten::_to_copy"].update(may_leave_gpu=True)
+    for name in ("resize_", "resize_as_", "set_"):
+        for overload in _overloads(f"aten::{name}"):
+            found[overload].update(resizes=True)
+    for name in _RUN_AS_THEY_ARE:
+        for overload in _overloads(name):
+            found[overload].update(touches_no_element=True)
+    for name, written in _SILENT_WRITES.items():
+        found[name].update(writes=written)
+    for name, rule in RULES.items():
+        called, assumption = READS.get(name, ("", ""))
+        for overload in _overloads(name):
+            found[overload].update(
+                data_dependence=DataDependence(
+                    called, assumption, cast("Any", rule), name in COUNTS_ITSELF
+                )
+            )
+    for name in INDEXING:
+        for overload in _overloads(name):
+            found[overload].update(data_dependence=MASKS)
+    for name, correct in CORRECTIONS.items():
+        for overload in _overloads(name):
+            found[overload].update(corrects_meta=correct)
+    for name, rule in SPARSE_RULES.items():
+        for overload in _overloads(name):
+            found[overload].update(sparse=rule)
+    return found
+
+
+def _overloads(name: str) -> list[str]:
+    namespace, _, packet = name.partition("::")
+    found = getattr(getattr(torch.ops, namespace), packet, None)
+    if found is None:
+        return [name]
+    overloads = [getattr(found, one) for one in found.overloads()]
+    plain = [one for one in overloads if not any(given.is_out for given in one._schema.arguments)]
+    return [
+        f"{name}.{one._schema.overload_name}" if one._schema.overload_name else name
+        for one in plain
+    ]
+
+
+def _memory(entry: Entry) -> Memory | None:
+    if entry.take is nothing and entry.prepare is None and entry.make is None:
+        return None
+
+    def memory(call: OpCall) -> None:
+        if entry.prepare is not None:
+            entry.prepare(call)
+        if entry.make is not None:
+            entry.make(call)
+        call.alloc_outputs()
+        entry.take(call)
+
+    return memory
