@@ -66,6 +66,11 @@ def temporaries(*sizes: int) -> list[int]:
     return [*sizes, *(-size for size in reversed(sizes))]
 
 
+def storage_of(*buffers: int) -> int:
+    """Bytes that an algorithm of CUB asks for: buffers in steps of 256, and 255 to align them."""
+    return sum(-(-nbytes // 256) * 256 for nbytes in buffers) + 255
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "sum": lambda: randn(8, 4096, 16).sum(),
     "sum of rows": lambda: randn(1000, 1000).sum(1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
-from support.op_memory import aten, events, indices, randn, temporaries
+from support.op_memory import aten, events, indices, randn, storage_of, temporaries
 
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops import cub
@@ -13,10 +13,14 @@ from pytorch_memlab.simulation.ops import cub
 A100 = PRESETS["a100"]
 
 
-def nonzero_of(count, found, *, gpu=A100):
-    """What counting, then finding takes: a count, a reduction's storage, states of tiles."""
-    before = [4, *temporaries(cub.reduce(gpu, count, 4))]
-    return before, [found, *temporaries(cub.select(count, 8))]
+def tiles_of(count, tile, state=8):
+    """Storage of a scan or a selection: a state of each tile, and of 32 that stand before them."""
+    return storage_of((-(-count // tile) + 32) * state)
+
+
+def nonzero_of_a_thousand(found):
+    """What counting, then finding takes: a count, one block of threads, states of tiles."""
+    return [4, *temporaries(1)], [found, *temporaries(tiles_of(1000, 128 * 5))]
 
 
 @pytest.mark.parametrize(("gpu", "blocks"), [("a100", 108 * 8 * 5), ("t4", 40 * 4 * 5)])
@@ -39,7 +43,7 @@ def test_nonzero_of_a_known_size_sums_blocks(gpu, blocks):
 
 
 def test_a_mask_is_made_into_indices_first():
-    before, after = nonzero_of(1000, 500 * 2 * 8)
+    before, after = nonzero_of_a_thousand(500 * 2 * 8)
     mask = lambda: indices(50, 20, below=2) > 0  # noqa: E731
     found = events(lambda x, m: x[m], lambda: randn(50, 20), mask)
     assert found == [*before, -4, *after, 500 * 4, -500 * 2 * 8]
@@ -79,7 +83,7 @@ def test_a_mask_is_filled_without_indices():
 
 
 def test_values_under_a_mask_need_indices():
-    before, after = nonzero_of(1000, 500 * 2 * 8)
+    before, after = nonzero_of_a_thousand(500 * 2 * 8)
     mask = lambda: indices(50, 20, below=2) > 0  # noqa: E731
     put = lambda x, m, v: x.__setitem__(m, v)  # noqa: E731
     found = events(put, lambda: randn(50, 20), mask, lambda: randn(500))
@@ -107,11 +111,12 @@ def test_the_gradient_of_few_embedded_indices_takes_nothing():
 @pytest.mark.parametrize("gpu", ["a100", "t4"])
 def test_the_gradient_of_many_embedded_indices_is_summed_in_parts(gpu, dtype):
     count, rows, columns = 5000, 2000, 999
-    sort = cub.radix_sort(PRESETS[gpu], count, 8, 8)
+    assert -(-count // (384 * 10)) == -(-count // (256 * 11)) == 2  # tiles, on either GPU
+    sort = storage_of(8 * 256 * 8, 2 * 256 * 4, count * 8, count * 8, 8 * 4)
     before, after = embedding(rows, columns, count, dtype, gpu=gpu)
     assert before == [count * 8, count * 8, *temporaries(count * 8, sort)]
     parts = count // 10 + rows
-    unique, sums = cub.select(count, 8), cub.scan(rows, 8)
+    unique, sums = tiles_of(count, 128 * 5), tiles_of(rows, 128 * 7, 16)
     assert after == [
         *(count * 8, 8, *temporaries(count * 8, unique)),
         *(rows * 8, rows * 8, sums, -sums, 8, parts * 8),
@@ -150,14 +155,15 @@ def test_bags_sort_their_indices_however_few():
 def test_unique_sorts_a_copy_and_keeps_room_for_all():
     count = 100_000
     make = lambda: indices(count)  # noqa: E731
-    sort, states = cub.radix_sort(A100, count, 8), cub.select(count, 8)
     copy = count * 8
+    passes = [8 * 256 * 8, -(-count // (384 * 10)) * 256 * 4]
+    sort, states = storage_of(*passes, copy, 8 * 4), tiles_of(count, 128 * 5)
     assert events(torch.unique, make) == [
         *(copy, sort, -sort),
         *(copy, 8, states, -states, -8, -copy),
     ]
-    pairs, scan = cub.radix_sort(A100, count, 8, 8), cub.scan(count, 4)
-    runs = cub.run_lengths(count, 8)
+    pairs, scan = storage_of(*passes, copy, copy, 8 * 4), tiles_of(count, 128 * 15)
+    runs = tiles_of(count, 128 * 6, 16)
     both = lambda x: torch.unique(x, return_inverse=True, return_counts=True)  # noqa: E731
     assert events(both, make) == [
         *(copy, copy, copy, pairs, -pairs, -copy),
@@ -167,7 +173,7 @@ def test_unique_sorts_a_copy_and_keeps_room_for_all():
 
 
 def test_unique_elements_side_by_side_need_no_sort():
-    states = cub.select(1000, 8)
+    states = tiles_of(1000, 128 * 5)
     found = events(torch.unique_consecutive, lambda: indices(1000))
     assert found == [8000, 8, states, -states, -8]
 
@@ -181,16 +187,17 @@ def test_a_sample_is_the_largest_of_random_quotients():
 
 
 def test_a_permutation_sorts_random_keys():
-    for count, key in ((1000, 4), (100_000, 8)):
-        bits = {1000: 22, 100_000: 36}[count]
-        storage = cub.radix_sort(A100, count, key, 8, bits=bits)
+    count = 100_000
+    tiles = -(-count // (384 * 10))
+    several = storage_of(5 * 256 * 8, tiles * 256 * 4, count * 8, count * 8, 5 * 4)
+    for count, key, storage in ((1000, 4, 1), (100_000, 8, several)):
         found = events(lambda n=count: torch.randperm(n, device="cuda"))
         expected = temporaries(count * 8, count * key, count * key, storage)
         assert found == [count * 8, *expected]
 
 
 def test_repetitions_are_added_up_and_checked():
-    storage = cub.scan(100, 8)
+    storage = tiles_of(100, 128 * 7, 16)
     call = torch.repeat_interleave
     found = events(lambda r: aten.repeat_interleave.Tensor(r), lambda: indices(100))
     assert found == [800, *temporaries(storage), -800, 800, 100, 1, -1, -100, 450 * 8, -800]
@@ -199,7 +206,7 @@ def test_repetitions_are_added_up_and_checked():
 
 
 def test_a_masked_scatter_numbers_every_element():
-    storage = cub.scan(81, 8)
+    storage = tiles_of(81, 128 * 7, 16)
     found = events(
         lambda x, m, s: x.masked_scatter_(m, s),
         lambda: randn(9, 9),

@@ -8,16 +8,6 @@ from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, indices, randn, temporaries
 from torch.nn import functional
 
-from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
-
-
-def staged(shape, reduced, gpu="a100", element=4):
-    """What a reduction of a contiguous tensor takes, and gives back."""
-    strides = torch.empty(shape, device="meta").stride()
-    staging = staging_of(reduction_of(shape, strides, reduced), PRESETS[gpu], element)
-    return [] if staging is None else temporaries(*staging)
-
 
 def layer_norm_gradient(rows, columns, dtype=torch.float32, **options):
     width = 4 if dtype in (torch.float16, torch.bfloat16) else dtype.itemsize
@@ -48,20 +38,19 @@ def test_a_layer_norm_of_few_rows_or_many_columns_sums_at_once(rows, columns, gp
 
 
 @pytest.mark.parametrize(
-    ("rows", "columns", "gpu", "dtype"),
-    [
-        (65537, 64, "a100", torch.float32),
-        (70000, 54 * 32 - 1, "a100", torch.bfloat16),
-        (70000, 19 * 32, "t4", torch.float32),
-        (2 * 10**6, 1024, "h100", torch.float64),
+    ("rows", "columns", "gpu", "dtype", "staged"),
+    [  # blocks of threads for each result, by the results of a block; a semaphore for each row
+        (65537, 64, "a100", torch.float32, [17 * 64 * (16 * 4) * 4, 4]),
+        (70000, 54 * 32 - 1, "a100", torch.bfloat16, []),
+        (70000, 19 * 32, "t4", torch.float32, [27 * 608 * (32 * 4) * 4, 5 * 4]),
+        (2 * 10**6, 1024, "h100", torch.float64, [16 * 1024 * (32 * 4) * 8, 8 * 4]),
     ],
 )
-def test_a_layer_norm_of_many_rows_sums_in_two_steps(rows, columns, gpu, dtype):
+def test_a_layer_norm_of_many_rows_sums_in_two_steps(rows, columns, gpu, dtype, staged):
     blocks = min(32768 // -(-columns // 32), -(-rows // 32))
     partial = blocks * columns * dtype.itemsize
     weight = columns * dtype.itemsize
-    accumulated = max(4, dtype.itemsize)
-    summed = [weight, *staged((blocks, columns), [0], gpu, accumulated), -weight]
+    summed = [weight, *temporaries(*staged), -weight]
     assert layer_norm_gradient(rows, columns, dtype, gpu=gpu) == [
         partial, partial, *summed, *summed, -partial, -partial,
     ]  # fmt: skip
@@ -144,8 +133,9 @@ def test_a_loss_of_pairs_keeps_that_of_each_element(loss, gpu, compute):
     make = [lambda: randn(500, 500), lambda: randn(500, 500)]
     each = 500 * 500 * 4
     found = events(loss, *make, gpu=gpu, compute=compute)
-    # Its result was resized to one element, and keeps its memory.
-    assert found == [each, each, *staged((500 * 500,), [0], gpu), -each]
+    # Its result was resized to one element, and keeps its memory. 512 threads that add up 16
+    # elements each make 31 blocks.
+    assert found == [each, each, *temporaries(31 * 4, 4), -each]
     unreduced = events(lambda x, y: loss(x, y, reduction="none"), *make, compute=compute)
     assert unreduced == [each]
 
@@ -159,7 +149,7 @@ def test_a_huber_loss_makes_its_result_last():
 def test_a_binary_cross_entropy_reduces_into_a_number(compute):
     make = [lambda: randn(500, 500).sigmoid(), lambda: randn(500, 500).sigmoid()]
     found = events(functional.binary_cross_entropy, *make, compute=compute)
-    assert found == [10**6, 4, *staged((500, 500), [0, 1]), -4]
+    assert found == [10**6, 4, *temporaries(31 * 4, 4), -4]
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -219,7 +209,7 @@ def test_norms_of_many_tensors_collect_those_of_chunks(dtype, width):
 
 def test_norms_of_unlike_tensors_are_taken_one_by_one():
     make = lambda: [randn(10**6), randn(10**6).double()]  # noqa: E731
-    expected = [4, 8, *staged((10**6,), [0]), *staged((10**6,), [0], element=8)]
+    expected = [4, 8, *temporaries(123 * 4, 4), *temporaries(123 * 8, 4)]
     assert events(torch._foreach_norm, make) == expected
 
 
