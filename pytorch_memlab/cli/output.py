@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
 from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab._common.standard_output import write_to_stdout
-from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from pytorch_memlab.profiles.overview import Overview
@@ -73,46 +72,20 @@ def is_profile(path: str) -> bool:
 
 
 class _File:
-    """A file for the tables or for the whole profile.
-
-    Args:
-        name: as messages call it.
-        force: overwrite an older profile.
-
-    Raises:
-        UsageError: the ending is of no format, or no file can be written there.
-    """
+    """A file for the tables or for the whole profile."""
 
     def __init__(self, name: str, *, force: bool) -> None:
-        from pytorch_memlab._common.atomic_write import check_writable
-        from pytorch_memlab._common.free_file import check_free
+        from pytorch_memlab._common.checked_file import CheckedFile
 
-        self._name = name
         self._text_of = _text_for(name)
-        self._is_exclusive = is_profile(name) and not force
-        check_writable(name)
-        if self._is_exclusive:
-            check_free(name)
-        # The path stays what it was if the program changes its folder.
-        self._path = Path(name).absolute()
+        self._file = CheckedFile(name, keeps_older=is_profile(name) and not force)
 
     def is_written(self, results: Results) -> bool:
         """Write it; False, with the reason on standard error, if that cannot be done."""
-        from pytorch_memlab._common.atomic_write import write_file
-        from pytorch_memlab._common.free_file import free_path
-
-        path, name = self._path, self._name
-        if self._is_exclusive:  # another process may have written it since this one began
-            path = free_path(path)
-            name = str(PurePath(name).with_name(path.name))
-        try:
-            write_file(path, self._text_of(results), called=name)
-        except UsageError as error:
-            print(error, file=sys.stderr)
-            return False
-        if prints():
+        name = self._file.write_or_tell(lambda: self._text_of(results))
+        if name is not None and prints():
             print(f"memory profile written to {name}", file=sys.stderr)
-        return True
+        return name is not None
 
 
 def _text_for(name: str) -> Callable[[Results], str]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Generic, TypeVar
 
-from pytorch_memlab._common.atomic_write import check_writable, write_whole
+from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab.errors import UsageError
 
 T = TypeVar("T")
@@ -29,9 +28,7 @@ class OutputFile(Generic[T]):
         ending = next((one for one in longest_first if name.lower().endswith(one)), None)
         if ending is None:
             raise UsageError(f"cannot tell the format of {name}: end it in {', '.join(formats)}")
-        check_writable(name)
-        self._name = name
-        self._path = Path(name).absolute()
+        self._file = CheckedFile(name)
         self._content_of = formats[ending]
         self.ending = ending
 
@@ -46,13 +43,11 @@ class OutputFile(Generic[T]):
         Returns:
             Whether it was written; standard error says why not.
         """
-        try:
-            content = self._content_of(found)
-            data = content.encode("utf-8", "replace") if isinstance(content, str) else content
-            write_whole(self._path, lambda file: file.write(data), called=self._name)
-        except UsageError as error:
-            print(error, file=sys.stderr)
-            return False
-        if says_where:
-            print(f"{what} written to {self._name}", file=sys.stderr)
-        return True
+        name = self._file.write_or_tell(lambda: _encoded(self._content_of(found)))
+        if name is not None and says_where:
+            print(f"{what} written to {name}", file=sys.stderr)
+        return name is not None
+
+
+def _encoded(content: str | bytes) -> bytes:
+    return content.encode("utf-8", "replace") if isinstance(content, str) else content

@@ -5,8 +5,6 @@ from __future__ import annotations
 import inspect
 import sys
 from contextlib import ExitStack
-from dataclasses import replace
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as MagicUsageError
@@ -19,31 +17,24 @@ from IPython.core.magic import (
     no_var_expand,
 )
 from IPython.core.magic_arguments import argument, magic_arguments
-from IPython.display import FileLink
 from IPython.display import display as show
 from IPython.utils.text import DollarFormatter
 
-from .._common.atomic_write import check_writable, write_file
 from .._common.call_results import is_result_dropped
 from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
-from ..render import report_page, saved_profile, text
-from ..render.to_file import file_writer
 from ..simulation.machine import active
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError
+from .mlrun_file import MlrunFile
 from .mlrun_options import OPTIONS, chosen_columns, split_statement, words_of
 from .simulate_magic import end_simulation, simulate_by_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
-    from collections.abc import Callable
     from types import FrameType
-
-    WriteCell = Callable[[CellRun, tuple[str, ...]], None]
-    """Writes what a cell has to show, with the columns that are named."""
 
 
 def _with_mlrun_options(magic: Any) -> Any:
@@ -132,10 +123,7 @@ class MemlabMagics(Magics):
         columns = chosen_columns(args)
         if is_switched_off():
             args.quiet, args.output, args.simulate = True, None, None
-        path = args.output
-        write: WriteCell = _write_nothing
-        if path is not None:
-            write = _telling_failure(_writer_to(path, is_quiet=args.quiet))
+        file = None if args.output is None else MlrunFile(args.output, is_quiet=args.quiet)
         if is_line and not source:
             raise UsageError("%mlrun needs a statement: %mlrun -f func func(10); see %mlrun?")
         assert self.shell is not None
@@ -144,18 +132,19 @@ class MemlabMagics(Magics):
                 from ..simulation.simulator import simulate
 
                 simulation.enter_context(simulate(args.simulate, args.num_gpus))
-            draws = path is not None and _is_page(path) and active.machine is not None
+            draws = file is not None and file.is_page and active.machine is not None
             device = _checked_device(args.gpu)
             run = CellRun(self.shell, args.function, device, keeps_history=draws)
             try:
                 run.run(source, local_ns)
             except BaseException as error:
-                _show_after_failure(run, columns, write, quiet=args.quiet)
+                _show_after_failure(run, columns, file, quiet=args.quiet)
                 if not isinstance(error, MemlabError):
                     _advise_without_gpu(error)
                 raise
             display = run.display(columns)
-            write(run, columns)
+            if file is not None:
+                file.write(run, columns)
         if args.return_profiler:
             return run.profiler
         return None if args.quiet else display
@@ -202,62 +191,10 @@ def _checked_device(device: str | None) -> str | None:
     raise UsageError(f"-g takes a device such as 1 or cuda:1; --simulate {device} simulates one")
 
 
-def _is_page(path: str) -> bool:
-    return PurePath(path).suffix.lower() == ".html"
-
-
-def _writer_to(path: str, *, is_quiet: bool) -> WriteCell:
-    """What writes the tables or the whole profile; a cell that runs again overwrites the file."""
-    if _is_page(path):
-        return _page_writer_to(path, is_quiet=is_quiet)
-    if PurePath(path).suffix.lower() != ".json":
-        write_report = file_writer(path, text.render)
-        return lambda run, columns: write_report(run.display(columns).report)
-    check_writable(path)
-    file = Path(path).absolute()
-
-    def write(run: CellRun, columns: tuple[str, ...]) -> None:
-        recorded = replace(run.recorded(), columns=columns)
-        write_file(file, saved_profile.render(recorded), called=path)
-
-    return write
-
-
-def _page_writer_to(path: str, *, is_quiet: bool) -> WriteCell:
-    """What writes a page, and shows a link to it below the cell."""
-    check_writable(path)
-    file = Path(path).absolute()
-
-    def write(run: CellRun, columns: tuple[str, ...]) -> None:
-        write_file(file, report_page.render(run.recorded(), run.tables(columns)), called=path)
-        if not is_quiet:
-            show(FileLink(path))
-
-    return write
-
-
-def _telling_failure(
-    write: WriteCell,
-) -> WriteCell:
-    """Write what is to be shown all the same if the file cannot be written."""
-
-    def write_or_tell(run: CellRun, columns: tuple[str, ...]) -> None:
-        try:
-            write(run, columns)
-        except UsageError as error:
-            print(error, file=sys.stderr)
-
-    return write_or_tell
-
-
-def _write_nothing(run: CellRun, columns: tuple[str, ...]) -> None:
-    """No file was asked for."""
-
-
 def _show_after_failure(
     run: CellRun,
     columns: tuple[str, ...],
-    write: WriteCell,
+    file: MlrunFile | None,
     *,
     quiet: bool,
 ) -> None:
@@ -265,7 +202,8 @@ def _show_after_failure(
     measured = run.display(columns)
     if not measured.report.tables:
         return
-    write(run, columns)
+    if file is not None:
+        file.write(run, columns)
     if not quiet:
         show(measured)
 

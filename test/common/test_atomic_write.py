@@ -12,16 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pytorch_memlab import LineProfiler, MemReporter
+from pytorch_memlab import MemReporter
 from pytorch_memlab._common.atomic_write import check_writable, write_file
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.render.to_file import file_writer
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")
-
-
-def report():
-    return LineProfiler(report).display().report
 
 
 def files_in(folder: Path) -> list[str]:
@@ -109,7 +104,8 @@ import sys
 sys.path.insert(0, {here!r})
 from pytorch_memlab import LineProfiler, MemReporter
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.render.to_file import file_writer
+from pytorch_memlab._common.checked_file import CheckedFile
+from pytorch_memlab.render import renderer_for
 import torch
 
 kept = torch.zeros(100)
@@ -124,7 +120,8 @@ for path in sys.argv[1:]:
         elif path.endswith(".json"):
             LineProfiler(large).save(path, force=True)
         else:
-            file_writer(path)(LineProfiler(large).display(large).report)
+            report = LineProfiler(large).display(large).report
+            CheckedFile(path).write(renderer_for(path)(report))
     except UsageError as error:
         print(error)
 """
@@ -190,12 +187,3 @@ def test_a_path_where_no_file_can_be_is_refused_beforehand(path, tmp_path, monke
 def test_names_that_are_no_text_are_written_as_they_are(tmp_path):
     write_file(tmp_path / "o.txt", os.fsdecode(b"caf\xe9"))
     assert (tmp_path / "o.txt").read_bytes() == b"caf\xe9"
-
-
-def test_a_relative_path_is_of_the_folder_of_that_moment(tmp_path, monkeypatch):
-    (tmp_path / "other").mkdir()
-    monkeypatch.chdir(tmp_path)
-    write = file_writer("o.txt")
-    monkeypatch.chdir("other")
-    write(report())
-    assert files_in(tmp_path) == ["o.txt", "other"]

@@ -162,7 +162,7 @@ def test_quiet_return_and_dump(run, magics, tmp_path):
 
 def test_a_page_has_a_link_below_the_cell(run, magics, tmp_path, monkeypatch, capsys):
     shown = []
-    monkeypatch.setattr("pytorch_memlab.notebook.magics.show", shown.append)
+    monkeypatch.setattr("IPython.display.display", shown.append)
     run("%simulate 24GiB")
     run("def f():\n    return torch.ones(256).cuda()")
     monkeypatch.chdir(tmp_path)

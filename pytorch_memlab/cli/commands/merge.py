@@ -15,6 +15,7 @@ from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
+    from pytorch_memlab._common.checked_file import CheckedFile
     from pytorch_memlab.profiles.recorded import RecordedProfile
 
 
@@ -51,8 +52,7 @@ class MergeCommand:
             UsageError: an option cannot be carried out.
             ProfileError: a file is no saved profile.
         """
-        from pytorch_memlab._common.atomic_write import check_writable
-        from pytorch_memlab._common.free_file import check_free
+        from pytorch_memlab._common.checked_file import CheckedFile
         from pytorch_memlab.line_profiler.saved_profile import load
         from pytorch_memlab.profiles.merging import merged
 
@@ -63,22 +63,19 @@ class MergeCommand:
             raise UsageError("give two files or more to merge")
         if len(set(options.files)) < len(options.files):
             raise UsageError("a file is given twice")
-        check_writable(options.output)
-        if not options.force:
-            check_free(options.output)
+        file = CheckedFile(options.output, keeps_older=not options.force)
         found = merged({name: load(name).recorded() for name in options.files})
-        return partial(_write, found, options.output)
+        return partial(_write, found, file)
 
 
-def _write(profile: RecordedProfile, path: str) -> int:
-    from pytorch_memlab._common.atomic_write import write_file
+def _write(profile: RecordedProfile, file: CheckedFile) -> int:
     from pytorch_memlab.render import saved_profile
 
     try:
-        write_file(path, saved_profile.render(profile))
+        name = file.write(saved_profile.render(profile))
     except UsageError as error:
         print(f"pytorch-memlab merge: error: {error}", file=sys.stderr)
         return USAGE_ERROR
     labels = ", ".join(run.label for run in profile.runs)
-    print(f"merged profile of {labels} written to {path}", file=sys.stderr)
+    print(f"merged profile of {labels} written to {name}", file=sys.stderr)
     return 0

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import ExitStack
-from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.atomic_write import check_writable, write_file
+from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.ranks import path_of_rank
 from pytorch_memlab._common.uncaught_errors import uncaught
-from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from pytorch_memlab._common.uncaught_errors import Report
@@ -32,10 +30,7 @@ class OutOfMemoryReport:
 
     def __init__(self, profile: Profile, path: str | None) -> None:
         self._profile = profile
-        self._name = None if path is None else path_of_rank(path)
-        if self._name is not None:
-            check_writable(self._name)
-            self._path = Path(self._name).absolute()
+        self._file = None if path is None else CheckedFile(path_of_rank(path))
 
     def start(self, process: ExitStack) -> None:
         """Begin to wait for an error, also one of a thread.
@@ -59,15 +54,12 @@ class OutOfMemoryReport:
             self._write(error, report)
 
     def _write(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - who is told gets it
-        if self._name is None or report.is_written:
+        if self._file is None or report.is_written:
             return
         report.is_written = True
         text = report.text
-        if PurePath(self._name).suffix.lower() == ".json" and report.facts is not None:
+        if self._file.ending == ".json" and report.facts is not None:
             from pytorch_memlab.render.oom import data
 
             text = json.dumps(data(report.facts), indent=1) + "\n"
-        try:
-            write_file(self._path, text, called=self._name)
-        except UsageError as problem:
-            print(problem, file=sys.stderr)
+        self._file.write_or_tell(lambda: text)

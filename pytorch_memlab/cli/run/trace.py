@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import pickle
 import sys
-from pathlib import Path, PurePath
 
-from pytorch_memlab._common.atomic_write import check_writable, write_whole
-from pytorch_memlab._common.free_file import check_free, free_path
+from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.ranks import path_of_rank, prints
-from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.whole_run import WholeRunHistory
 
 _ENDINGS = (".pickle", ".pkl")
@@ -37,12 +34,7 @@ class TraceFile:
     """
 
     def __init__(self, path: str, history: WholeRunHistory, *, force: bool) -> None:
-        self._name = path_of_rank(path)
-        check_writable(self._name)
-        self._is_exclusive = not force
-        if self._is_exclusive:
-            check_free(self._name)
-        self._path = Path(self._name).absolute()
+        self._file = CheckedFile(path_of_rank(path), keeps_older=not force)
         self._history = history
         self._process = os.getpid()
 
@@ -51,13 +43,7 @@ class TraceFile:
         if os.getpid() != self._process:
             return
         found = self._history.snapshot()
-        path = free_path(self._path) if self._is_exclusive else self._path
-        name = str(PurePath(self._name).with_name(path.name))
-        try:
-            write_whole(path, lambda file: pickle.dump(found, file, _PROTOCOL), called=name)
-        except UsageError as error:
-            print(error, file=sys.stderr)
-            return
-        if prints():
+        name = self._file.write_or_tell(lambda: lambda file: pickle.dump(found, file, _PROTOCOL))
+        if name is not None and prints():
             count = sum(map(len, found["device_traces"]))
             print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
