@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..ops.layout import is_dense
+from ..ops.memory_formats import is_dense
 
 _aten = torch.ops.aten
 _untyped_storage = torch._C.TensorBase.untyped_storage

@@ -1,11 +1,11 @@
-"""Memory formats as CUDA's kernels choose them."""
+"""How tensors lie in memory, and the formats and types that CUDA's kernels choose by it."""
 
 from __future__ import annotations
 
 from typing import Final
 
 import torch
-from torch._prims_common import suggest_memory_format
+from torch._prims_common import suggest_memory_format as _suggest_memory_format
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
@@ -14,50 +14,29 @@ _INT32: Final = 2**31 - 1
 _CHANNELS_LAST: Final = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 
-def suggested(tensor: torch.Tensor) -> torch.memory_format:
-    """What ``suggest_memory_format`` of C++ tells of a tensor.
+def suggest_memory_format(tensor: torch.Tensor) -> torch.memory_format:
+    """As C++ has it: channels last by the strides of four or five dimensions, else contiguous.
 
-    Args:
-        tensor: of any number of dimensions.
-
-    Returns:
-        channels last if the strides of four or five dimensions say so, else contiguous.
-
-    >>> suggested(torch.empty(2, 3, 4, 5, device="meta"))
+    >>> suggest_memory_format(torch.empty(2, 3, 4, 5, device="meta"))
     torch.contiguous_format
     """
     if tensor.dim() not in _CHANNELS_LAST:
         return torch.contiguous_format
-    return suggest_memory_format(tensor)
+    return _suggest_memory_format(tensor)
 
 
-def convolved(tensor: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
-    """The format in which cuDNN convolves (``cudnn_conv_suggest_memory_format``, ConvUtils.h).
-
-    Args:
-        tensor: that is convolved, with a batch.
-        weight: of as many dimensions.
-
-    Returns:
-        channels last if either has them, and neither is double; else contiguous.
-    """
+def cudnn_conv_memory_format(tensor: torch.Tensor, weight: torch.Tensor) -> torch.memory_format:
+    """``cudnn_conv_suggest_memory_format`` of ``aten/src/ATen/native/ConvUtils.h``."""
     if torch.float64 in (tensor.dtype, weight.dtype):
         return torch.contiguous_format
     wanted = _CHANNELS_LAST.get(weight.dim())
-    if wanted is not None and wanted in (suggested(tensor), suggested(weight)):
-        return wanted
+    if wanted in (suggest_memory_format(tensor), suggest_memory_format(weight)):
+        return wanted or torch.contiguous_format
     return torch.contiguous_format
 
 
 def has_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether batch norm runs for channels last (``batch_norm_use_channels_last_kernels``).
-
-    Args:
-        tensor: of shape (batch, channels, ...).
-
-    Returns:
-        whether its channels lie densely beside each other, with indices of 32 bits.
-    """
+    """Whether batch norm runs for channels last: ``batch_norm_use_channels_last_kernels``."""
     if tensor.numel() >= _INT32:
         return False
     if tensor.is_contiguous() and tensor.stride(1) == 1:
@@ -66,10 +45,22 @@ def has_channels_last(tensor: torch.Tensor) -> bool:
     return wanted is not None and tensor.is_contiguous(memory_format=wanted)
 
 
-def accumulated_in(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which CUDA accumulates (``toAccumulateType``).
+def acc_type(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which CUDA accumulates: ``toAccumulateType``.
 
-    >>> accumulated_in(torch.bfloat16), accumulated_in(torch.float64)
+    >>> acc_type(torch.bfloat16), acc_type(torch.float64)
     (torch.float32, torch.float64)
     """
     return torch.float32 if dtype in LOW_PRECISION else dtype
+
+
+def is_dense(tensor: torch.Tensor) -> bool:
+    """Whether the elements of a strided tensor lie side by side, each once, in any order."""
+    if tensor.is_contiguous():
+        return True
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from .memory_formats import LOW_PRECISION
 from .reduce_config import reduction_of, staging_of
 
 if TYPE_CHECKING:
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from ..hardware.gpu import GPU
     from .op_call import OpCall
-
-LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
 _ACCUMULATED_IN: Final = {
     torch.float16: 4,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ...machine import active
-from ..memory_formats import convolved
+from ..memory_formats import cudnn_conv_memory_format
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,7 +60,7 @@ class Convolution:
     def layout(self) -> torch.memory_format:
         """The format in which the backend reads and writes."""
         if self.backend() is Backend.CUDNN:
-            return convolved(self.tensor, self.weight)
+            return cudnn_conv_memory_format(self.tensor, self.weight)
         return torch.contiguous_format
 
     def backend(self) -> Backend:
@@ -99,8 +99,8 @@ class Convolution:
         if not torch._C._get_cudnn_enabled():
             return False
         if max(tensor.numel(), weight.numel()) > _INT32:
-            return convolved(tensor, weight) == torch.contiguous_format
-        if convolved(tensor, weight) != torch.contiguous_format:
+            return cudnn_conv_memory_format(tensor, weight) == torch.contiguous_format
+        if cudnn_conv_memory_format(tensor, weight) != torch.contiguous_format:
             return True
         if tensor.dim() != 4 or not tensor.dtype == weight.dtype == torch.float16:
             return False

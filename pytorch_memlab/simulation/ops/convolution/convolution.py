@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from ..memory_formats import convolved, suggested
+from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
 from .backends import Backend, Convolution, convolution_of
 
 _aten: Final = torch.ops.aten
@@ -103,9 +103,9 @@ def _gradient_layouts(args: tuple[Any, ...]) -> tuple[_Layout, ...]:
     layout = gradient_layout(convolution, args[0], args[10][1])
     like = torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
     like = like.contiguous(memory_format=layout)
-    of_input = convolved(like, convolution.weight)
+    of_input = cudnn_conv_memory_format(like, convolution.weight)
     with_input = like if not args[10][1] else _shaped(convolution.tensor, convolution.layout)
-    of_weight = convolved(with_input, like)
+    of_weight = cudnn_conv_memory_format(with_input, like)
     return of_input, of_weight, plain
 
 
@@ -126,7 +126,7 @@ def gradient_layout(
     tensor = convolution.tensor
     if wants_weight and not tensor.is_contiguous(memory_format=layout):
         return layout
-    return suggested(tensor)
+    return suggest_memory_format(tensor)
 
 
 def _shaped(tensor: torch.Tensor, layout: _Layout) -> torch.Tensor:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_formats import suggested
+from ..memory_formats import suggest_memory_format
 from ..memory_model import Basis, Entry, nothing
 from ..rnn.call import Call, call_of_backward, separate_gradients
 
@@ -44,7 +44,7 @@ def batch_norm(call: OpCall) -> None:
 def batch_norm_gradient(call: OpCall) -> None:
     """``cudnn_batch_norm_backward``: the gradient in the format of what was normalized."""
     tensor, gradient = call.args[:2]
-    copy_into(call, gradient, suggested(tensor))
+    copy_into(call, gradient, suggest_memory_format(tensor))
     call.unknown_workspace = CUDNN_WORKSPACES
 
 

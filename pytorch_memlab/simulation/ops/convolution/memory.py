@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_formats import convolved, suggested
+from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
 from ..memory_model import Basis, Entry, nothing
 from ..reduction_workspace import stage_sum
 from .backends import Backend, Convolution
@@ -86,21 +86,21 @@ def _gradients_of_cudnn(call: OpCall, convolution: Convolution, gradient: torch.
     turns = (
         not gradient.is_contiguous(memory_format=layout)
         if convolution.transposed
-        else suggested(gradient) != layout
+        else suggest_memory_format(gradient) != layout
     )
     if turns:
         call.alloc_copy(gradient)
         gradient = _as(gradient, layout)
     if of_input is not None:
         call.alloc_outputs(of_input)
-        wanted = convolved(gradient, weight)
+        wanted = cudnn_conv_memory_format(gradient, weight)
         with call.scope():
             copy_into(call, weight, wanted)
             copy_into(call, gradient, wanted)
             _take_workspace(call, convolution, gradient=True)
     if of_weight is not None:
         call.unknown_workspace = CUDNN_WORKSPACES
-        wanted = convolved(tensor, gradient)
+        wanted = cudnn_conv_memory_format(tensor, gradient)
         with call.scope():
             copy_into(call, gradient, wanted)
             copy_into(call, tensor, wanted)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..layout import is_dense
+from ..memory_formats import is_dense
 from ..memory_model import Basis, Entry
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..layout import is_dense
+from ..memory_formats import is_dense
 from ..memory_model import Basis, Entry, nothing
 
 if TYPE_CHECKING:

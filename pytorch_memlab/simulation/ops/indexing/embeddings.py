@@ -8,8 +8,8 @@ import torch
 
 from ...hardware.decisions import decision
 from .. import cub
+from ..memory_formats import LOW_PRECISION
 from ..memory_model import Basis, Entry, nothing
-from ..reduction_workspace import LOW_PRECISION
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..memory_formats import accumulated_in, suggested
+from ..memory_formats import acc_type, suggest_memory_format
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -41,7 +41,7 @@ def _implementation(
     if not _is_for_cudnn(tensor, weight, bias, mean, var, training):
         return NotImplemented
     results = _aten.cudnn_batch_norm.default(
-        tensor.contiguous(memory_format=suggested(tensor)),
+        tensor.contiguous(memory_format=suggest_memory_format(tensor)),
         *(None if one is None else one.contiguous() for one in (weight, bias, mean, var)),
         training,
         momentum,
@@ -105,7 +105,7 @@ def native(
         the result, and mean and inverse deviation that were used: CUDA returns them when it
         does not train too, and in float32 for a tensor of lower precision.
     """
-    wide = accumulated_in(tensor.dtype)
+    wide = acc_type(tensor.dtype)
     running = [_wide(one, wide) for one in (mean, var)]
     result, used_mean, used_deviation = _aten.native_batch_norm.default(
         tensor.to(wide), _wide(weight, wide), _wide(bias, wide), *running, training, momentum, eps
@@ -129,7 +129,7 @@ def native_shapes(tensor: torch.Tensor, *_arguments: Any) -> Tensors:
     Returns:
         tensors of the meta device.
     """
-    dtype = accumulated_in(tensor.dtype)
+    dtype = acc_type(tensor.dtype)
     statistics = (tensor.new_empty(tensor.shape[1], dtype=dtype) for _ in range(2))
     return torch.empty_like(tensor), *statistics
 
@@ -163,7 +163,7 @@ def native_backward(
     Returns:
         gradients of the tensor, the weight and the bias; None for those not wanted.
     """
-    wide = accumulated_in(tensor.dtype)
+    wide = acc_type(tensor.dtype)
     results = _aten.native_batch_norm_backward.default(
         *(
             _wide(one, wide)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from ..memory_formats import suggested
+from ..memory_formats import suggest_memory_format
 from .batch_norm import native, native_backward
 
 Tensors = tuple[torch.Tensor, ...]
@@ -72,7 +72,7 @@ def shapes(
     """
     channels = tensor.shape[1] if training else 0
     return (
-        torch.empty_like(tensor, memory_format=suggested(tensor)),
+        torch.empty_like(tensor, memory_format=suggest_memory_format(tensor)),
         weight.new_empty(channels),
         weight.new_empty(channels),
         tensor.new_empty(0, dtype=torch.uint8),
@@ -129,5 +129,5 @@ def backward_shapes(
     Returns:
         tensors without contents.
     """
-    like = torch.empty_like(tensor, memory_format=suggested(tensor))
+    like = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
     return like, torch.empty_like(weight), torch.empty_like(weight)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_formats import accumulated_in
+from ..memory_formats import acc_type
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,7 +37,7 @@ def forward(
         the result, and mean and inverse deviation of each row.
     """
     result, mean, inverse = _aten.native_layer_norm.default(tensor, size, weight, bias, eps)
-    dtype = accumulated_in(tensor.dtype)
+    dtype = acc_type(tensor.dtype)
     return result, mean.to(dtype), inverse.to(dtype)
 
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ...hardware.decisions import decision
+from ..memory_formats import LOW_PRECISION
 from ..memory_model import Basis, Entry, nothing
-from ..reduction_workspace import LOW_PRECISION, stage_columns
+from ..reduction_workspace import stage_columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..memory_formats import accumulated_in
+from ..memory_formats import acc_type
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +34,7 @@ def forward(
     Returns:
         the result, and the inverse root of the mean squares.
     """
-    wide = tensor.to(accumulated_in(tensor.dtype))
+    wide = tensor.to(acc_type(tensor.dtype))
     least = torch.finfo(wide.dtype).eps if eps is None else eps
     inverse = (wide.pow(2).mean(_dims(size), keepdim=True) + least).rsqrt()
     result = wide * inverse
@@ -54,7 +54,7 @@ def shapes(tensor: torch.Tensor, size: Sequence[int], *_arguments: Any) -> tuple
         tensors without contents.
     """
     kept = (*tensor.shape[: tensor.dim() - len(size)], *(1 for _ in size))
-    inverse = tensor.new_empty(kept, dtype=accumulated_in(tensor.dtype))
+    inverse = tensor.new_empty(kept, dtype=acc_type(tensor.dtype))
     return tensor.new_empty(tensor.shape), inverse
 
 

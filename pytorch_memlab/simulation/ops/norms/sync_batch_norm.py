@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from ..memory_formats import accumulated_in, has_channels_last, suggested
+from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
 
 
 def statistics(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
@@ -22,7 +22,7 @@ def statistics(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Te
     Returns:
         mean and inverse deviation of each channel, shape (channels,).
     """
-    wide = tensor.to(accumulated_in(tensor.dtype))
+    wide = tensor.to(acc_type(tensor.dtype))
     var, mean = torch.var_mean(wide, _but_channels(tensor), correction=0)
     return mean, (var + eps).rsqrt()
 
@@ -53,7 +53,7 @@ def of_all_ranks(
         mean and inverse deviation of each channel, shape (channels,).
     """
     del tensor
-    wide = accumulated_in(means.dtype)
+    wide = acc_type(means.dtype)
     means, deviations = means.to(wide), deviations.to(wide)
     share = counts.to(wide).view(-1, 1)
     count = share.sum()
@@ -93,7 +93,7 @@ def normalize(
         result = result * _beside(weight, tensor)
     if bias is not None:
         result = result + _beside(bias, tensor)
-    empty = torch.empty_like(tensor, memory_format=suggested(tensor))
+    empty = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
     return empty.copy_(result)
 
 

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..layout import is_dense
+from ..memory_formats import LOW_PRECISION, is_dense
 from ..memory_model import Basis, Entry
-from ..reduction_workspace import LOW_PRECISION, stage_sum, stage_values
+from ..reduction_workspace import stage_sum, stage_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

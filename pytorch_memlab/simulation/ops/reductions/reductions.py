@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from ..memory_formats import LOW_PRECISION
 from ..memory_model import Basis, Entry
 from ..reduction_workspace import (
-    LOW_PRECISION,
     VALUE_AND_INDEX,
     Kernel,
     reduced_dims,

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from ..memory_formats import accumulated_in
+from ..memory_formats import acc_type
 
 Bias = torch.Tensor | None
 
@@ -35,7 +35,7 @@ def lstm(
     Returns:
         the next hidden state and cell, and the gates that the backward pass needs.
     """
-    dtype = accumulated_in(of_input.dtype)
+    dtype = acc_type(of_input.dtype)
     gates = of_input.to(dtype) + of_hidden.to(dtype)
     if input_bias is not None and hidden_bias is not None:
         gates = gates + input_bias.to(dtype) + hidden_bias.to(dtype)
@@ -89,7 +89,7 @@ def lstm_backward(
     """
     if grad_hy is None and grad_cy is None:
         return None, None, None
-    dtype = accumulated_in(workspace.dtype)
+    dtype = acc_type(workspace.dtype)
     entering, forgetting, cell, leaving = workspace.to(dtype).chunk(4, 1)
     squashed = cy.to(dtype).tanh()
     of_hidden = torch.zeros_like(squashed) if grad_hy is None else grad_hy.to(dtype)
@@ -158,7 +158,7 @@ def gru(
         the next hidden state, and what the backward pass needs: reset, update and new gate, the
         hidden state, and the hidden part of the new gate.
     """
-    dtype = accumulated_in(of_input.dtype)
+    dtype = acc_type(of_input.dtype)
     wide = [of_input.to(dtype), of_hidden.to(dtype)]
     if input_bias is not None and hidden_bias is not None:
         wide = [wide[0] + input_bias.to(dtype), wide[1] + hidden_bias.to(dtype)]
@@ -200,7 +200,7 @@ def gru_backward(
     Returns:
         gradients of the input's and the hidden state's gates, the hidden state and both biases.
     """
-    dtype = accumulated_in(workspace.dtype)
+    dtype = acc_type(workspace.dtype)
     reset, update, new, hidden, new_h = workspace.to(dtype).chunk(_GRU_KEEPS, 1)
     gradient = grad_hy.to(dtype)
     of_update = gradient * (hidden - new) * update * (1 - update)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..memory_formats import accumulated_in
+from ..memory_formats import acc_type
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ class HostNetwork:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        dtype = accumulated_in(call.tensor.dtype)
+        dtype = acc_type(call.tensor.dtype)
         states = [call.hx] if call.cx is None else [call.hx, call.cx]
         self._states = len(states)
         self._tensors = [
