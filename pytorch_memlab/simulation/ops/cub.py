@@ -50,18 +50,9 @@ _SMALL_KEYS_BLACKWELL: Final = {
 def radix_sort(
     gpu: GPU, count: int, key: int, value: int = 0, *, bits: int = 0, is_float: bool = False
 ) -> int:
-    """Bytes that ``DeviceRadixSort`` asks for.
+    """Bytes that ``DeviceRadixSort`` asks for, by the bytes of a key and of a value (0: none).
 
-    Args:
-        gpu: that sorts.
-        count: of keys.
-        key: bytes of one.
-        value: bytes of what goes with a key, 0 for a sort of keys alone.
-        bits: of a key that are sorted by, 0 for all.
-        is_float: keys are floating-point numbers.
-
-    Returns:
-        the size in bytes; 1 where a single block of threads sorts all.
+    A single block of threads that sorts all asks for 1 byte.
     """
     if count <= _tile(256, 19, max(key, value)):
         return 1
@@ -114,26 +105,12 @@ def segmented_radix_sort(count: int, key: int, value: int) -> int:
 
 
 def scan(count: int, size: int) -> int:
-    """Bytes that ``DeviceScan`` asks for: the states of its tiles, of 128 by 15 words of 4 bytes.
-
-    Args:
-        count: of elements.
-        size: bytes of one.
-
-    Returns:
-        the size in bytes: an estimate, as some generations take tiles of another size.
-    """
+    """Bytes that ``DeviceScan`` asks for: an estimate, as some GPUs take tiles of another size."""
     return _states(count, 128 * max(1, min(60 // size, 30)), 2 * size)
 
 
 def scan_by_key(count: int, key: int, size: int) -> int:
-    """Bytes that ``DeviceScan::InclusiveScanByKey`` asks for: an estimate, as ``scan``'s.
-
-    Args:
-        count: of elements.
-        key: bytes of a key.
-        size: bytes of an element.
-    """
+    """Bytes that ``DeviceScan::InclusiveScanByKey`` asks for: an estimate, as ``scan``'s."""
     tiles = -(-count // (128 * max(1, 36 // max(key, size))))
     return _blob((tiles + _TILE_STATES) * 2 * max(8, size), key * (tiles + 1))
 
@@ -149,17 +126,7 @@ def run_lengths(count: int, size: int) -> int:
 
 
 def reduce(gpu: GPU, count: int, size: int) -> int:
-    """Bytes that ``DeviceReduce`` asks for.
-
-    Args:
-        gpu: that reduces.
-        count: of elements.
-        size: bytes of what it accumulates in.
-
-    Returns:
-        the size in bytes: 1 where one block reduces all, else an element for each of the blocks,
-        at most as many as the GPU has threads for.
-    """
+    """Bytes that ``DeviceReduce`` asks for: 1 for one block, else an element of each block."""
     if count <= 256 * max(1, min(64 // size, 32)):
         return 1
     resident = gpu.multi_processor_count * (gpu.max_threads_per_multi_processor // 256)

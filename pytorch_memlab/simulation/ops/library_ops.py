@@ -32,11 +32,7 @@ _EXTENSIONS: Final = frozenset({"flash_attn"})
 
 
 def is_of_library(op: Any) -> bool:
-    """Whether an op is none of PyTorch's own.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
+    """Whether an op is none of PyTorch's own."""
     return op.namespace not in _OF_PYTORCH
 
 
@@ -45,12 +41,6 @@ def python_kernel_of(op: Any) -> Callable[..., Any] | None:
 
     All that it takes of PyTorch's memory it takes by ops, also where it calls compiled code, and
     those are counted one by one.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-
-    Returns:
-        a function of the op's arguments, None if there is none, or one that needs a GPU.
     """
     if op.namespace == "aten" or op.namespace in _EXTENSIONS:
         return None
@@ -64,29 +54,13 @@ def python_kernel_of(op: Any) -> Callable[..., Any] | None:
 
 
 def host_kernel_of(op: Any) -> Callable[..., Any] | None:
-    """What Python registered to run on the CPU for an op, for tensors of simulated GPUs.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-
-    Returns:
-        a function of the op's arguments, None if there is none.
-    """
+    """What Python registered to run on the CPU for an op, for tensors of simulated GPUs."""
     is_python = is_of_library(op) and _is_registered(op, "CPU")
     return functools.partial(on_host, op) if is_python else None
 
 
 def on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Run an op by its kernel for the CPU, to which its tensors are tensors of the CPU.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-        args: of the op.
-        kwargs: of the op.
-
-    Returns:
-        what it returns, on the CPU.
-    """
+    """Run an op by its kernel for the CPU, to which its tensors are tensors of the CPU."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         return op(*tree_map(_unlabelled, args), **tree_map(_unlabelled, kwargs))
 
@@ -110,21 +84,13 @@ def _is_registered(op: Any, key: str) -> bool:
 
 
 def runs_on_host(op: Any) -> bool:
-    """Whether an op has a kernel for the CPU.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
+    """Whether an op has a kernel for the CPU."""
     has_kernel: bool = torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU")
     return has_kernel
 
 
 def refuse_to_compute(op: Any) -> UnsupportedCUDACallError:
-    """The error of an op whose results only CUDA can compute.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
+    """The error of an op whose results only CUDA can compute."""
     return UnsupportedCUDACallError(
         f"{op.name()} has a kernel for CUDA alone, so that its values cannot be computed without a "
         "GPU; simulate(compute=False) (--dry-run) runs it for its shapes, by its fake kernel"
@@ -132,11 +98,7 @@ def refuse_to_compute(op: Any) -> UnsupportedCUDACallError:
 
 
 def refuse_its_shape(op: Any) -> UnsupportedCUDACallError:
-    """The error of an op of which nothing tells the results' shapes.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-    """
+    """The error of an op of which nothing tells the results' shapes."""
     name = op._schema.name
     if not is_of_library(op) or runs_on_host(op):
         return UnsupportedCUDACallError(

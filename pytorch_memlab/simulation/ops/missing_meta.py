@@ -11,58 +11,26 @@ if TYPE_CHECKING:
 
 
 def like_first(tensor: torch.Tensor, *_others: Any, **_options: Any) -> torch.Tensor:
-    """As large as the first argument, contiguous: ``Distributions.cpp``.
-
-    Args:
-        tensor: the first argument.
-
-    Returns:
-        a tensor of its size and dtype.
-    """
+    """As large as the first argument, contiguous: ``Distributions.cpp``."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def like_second(
     _gradient: torch.Tensor, tensor: torch.Tensor, *_others: Any, **_options: Any
 ) -> torch.Tensor:
-    """As large as the second argument, contiguous: as gradients of losses.
-
-    Args:
-        tensor: the second argument.
-
-    Returns:
-        a tensor of its size and dtype.
-    """
+    """As large as the second argument, contiguous: as gradients of losses."""
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
 def quantized(tensor: torch.Tensor, *_parameters: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    """Simulated quantization: ``FakeQuantPerTensorAffine.cpp``.
-
-    Args:
-        tensor: that is rounded.
-
-    Returns:
-        a tensor that lies as it does, and a mask of where it was not clamped.
-    """
+    """Simulated quantization: ``FakeQuantPerTensorAffine.cpp``."""
     return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
 
 
 def joined_rows(
     dense: torch.Tensor, _offsets: Sequence[torch.Tensor], count: int | None = None
 ) -> torch.Tensor:
-    """Rows without their padding: ``NestedTensorTransformerFunctions.cu``.
-
-    Args:
-        dense: ``(batch, rows, columns)``.
-        count: of rows that are no padding.
-
-    Returns:
-        ``(count, columns)``.
-
-    Raises:
-        NotImplementedError: nobody counted the rows, and offsets have no values.
-    """
+    """Rows without their padding: ``NestedTensorTransformerFunctions.cu``."""
     if count is None:
         raise NotImplementedError
     return dense.new_empty(count, dense.shape[-1])

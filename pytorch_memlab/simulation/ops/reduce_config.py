@@ -44,10 +44,6 @@ class Reduction:
 
         ``TensorIteratorBase::with_32bit_indexing`` halves the dimension with the largest extent in
         bytes until the offsets of all operands fit.
-
-        Args:
-            element_size: bytes of an element of the input.
-            result_size: bytes of an element of the result.
         """
         operands = ((self.strides, element_size), (self.results, result_size))
         extents = [
@@ -72,16 +68,7 @@ class Reduction:
 
 
 def reduction_of(sizes: Sequence[int], strides: Sequence[int], reduced: Sequence[int]) -> Reduction:
-    """Order and join the dimensions of a reduction as ``TensorIterator`` does.
-
-    Args:
-        sizes: of the input.
-        strides: of the input, in elements.
-        reduced: the dimensions that are reduced, not negative.
-
-    Returns:
-        the reduction.
-    """
+    """Order and join the dimensions of a reduction as ``TensorIterator`` does."""
     results = _result_strides(sizes, reduced)
     order = [dim for dim in reversed(range(len(sizes))) if sizes[dim] != 1]
     for i in range(1, len(order)):
@@ -140,18 +127,7 @@ def _compare(
 def staging_of(
     reduction: Reduction, gpu: GPU, element_size: int, max_threads: int = 512, vector: int = _VECTOR
 ) -> tuple[int, int] | None:
-    """What a reduction stages in device memory when it splits each result across blocks.
-
-    Args:
-        reduction: with at least one element.
-        gpu: that it runs on.
-        element_size: bytes of the type that it accumulates in.
-        max_threads: of a block.
-        vector: how many inputs a thread loads at once.
-
-    Returns:
-        bytes of the staging buffer and of the semaphores; None when no result is split.
-    """
+    """What a reduction stages in device memory when it splits each result across blocks."""
     return _staging(gpu, reduction, element_size, max_threads, vector)
 
 

@@ -57,16 +57,7 @@ def stage(
     widths: tuple[int, int],
     kernel: Kernel,
 ) -> None:
-    """Take buffer and semaphores of each part of a reduction, one part after another.
-
-    Args:
-        call: of the op that reduces.
-        sizes: of what is reduced.
-        strides: of what is reduced, in elements.
-        dims: the dimensions reduced, all of them if None or none is given.
-        widths: bytes of an element of what is reduced, and of the result.
-        kernel: how the reduction is compiled.
-    """
+    """Take buffer and semaphores of each part of a reduction, one part after another."""
     if not prod(sizes):
         return
     reduced = reduced_dims(dims, len(sizes))
@@ -103,12 +94,7 @@ def _staging(
 
 
 def reduced_dims(dims: Sequence[int] | int | None, count: int) -> tuple[int, ...]:
-    """The dimensions that an op reduces, from 0 up.
-
-    Args:
-        dims: as given to the op: None or none for all of them.
-        count: of all dimensions.
-    """
+    """The dimensions that an op reduces, from 0 up."""
     if dims is None or (not isinstance(dims, int) and not len(dims)):
         return tuple(range(count))
     if isinstance(dims, int):
@@ -123,15 +109,7 @@ def stage_sum(
     dtype: torch.dtype | None = None,
     element_size: int | None = None,
 ) -> None:
-    """Take what a sum, a mean or a norm of a tensor stages, and give it back.
-
-    Args:
-        call: of the op that sums.
-        source: what is summed; only its sizes and strides count.
-        dims: the dimensions summed over, all of them if None.
-        dtype: of the sum, that of ``source`` if None.
-        element_size: bytes of what is summed, those of ``source`` if None.
-    """
+    """Take what a sum, a mean or a norm of a tensor stages, and give it back."""
     of = dtype or source.dtype
     kernel = Kernel(
         _ACCUMULATED_IN.get(of, 8),
@@ -143,14 +121,7 @@ def stage_sum(
 
 
 def stage_columns(call: OpCall, rows: int, columns: int, dtype: torch.dtype) -> None:
-    """Take what the sum of a contiguous matrix over its rows stages, and give it back.
-
-    Args:
-        call: of the op that sums.
-        rows: of the matrix.
-        columns: of the matrix.
-        dtype: of its elements and of the sums.
-    """
+    """Take what the sum of a contiguous matrix over its rows stages, and give it back."""
     kernel = Kernel(_ACCUMULATED_IN.get(dtype, 8), fits_result=dtype not in LOW_PRECISION)
     stage(call, (rows, columns), (columns, 1), 0, (dtype.itemsize, dtype.itemsize), kernel)
 
@@ -161,14 +132,7 @@ def stage_values(
     dims: Sequence[int] | int | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Take what the largest values of a tensor stage, and give it back: see ``stage_sum``.
-
-    Args:
-        call: of the op that finds them.
-        source: only its sizes and strides count.
-        dims: the dimensions reduced, all of them if None.
-        dtype: of the elements, that of ``source`` if None.
-    """
+    """Take what the largest values of a tensor stage, and give it back: see ``stage_sum``."""
     of = dtype or source.dtype
     kernel = Kernel(of.itemsize, fits_result=of not in LOW_PRECISION)
     stage(call, source.shape, source.stride(), dims, (of.itemsize, of.itemsize), kernel)

@@ -49,18 +49,7 @@ _MOST_CUDNN_SIZE: Final = 65_535
 
 
 def select(call: Call) -> Backend:
-    """The backend that CUDA chooses: ``select_sdp_backend`` of ``cuda/sdp_utils.cpp``.
-
-    Args:
-        call: the attention.
-
-    Returns:
-        the backend.
-
-    Raises:
-        RuntimeError: all that could run are switched off; in CUDA's words, after warnings that
-            name each backend's reason.
-    """
+    """The backend that CUDA chooses: ``select_sdp_backend`` of ``cuda/sdp_utils.cpp``."""
     if not is_any_enabled():
         raise RuntimeError(
             "No viable backend for scaled_dot_product_attention was found. "
@@ -91,14 +80,7 @@ def is_any_enabled() -> bool:
 
 
 def against_cudnn(call: Call) -> str | None:
-    """Why cuDNN's attention cannot run.
-
-    Args:
-        call: the attention.
-
-    Returns:
-        the first reason, None if it can run.
-    """
+    """Why cuDNN's attention cannot run."""
     if RELEASE < (2, 5) or not torch._C._get_cudnn_sdp_enabled():
         return "it is switched off"
     if torch.are_deterministic_algorithms_enabled() and (
@@ -120,11 +102,7 @@ def against_cudnn(call: Call) -> str | None:
 
 @functools.cache
 def cudnn_version() -> int:
-    """Version of cuDNN that counts: the one PyTorch was built with.
-
-    Returns:
-        such as 92000; for a build without CUDA that of the release's default wheel.
-    """
+    """Version of cuDNN that counts: the one PyTorch was built with."""
     built_with = getattr(torch._C, "_cudnn", None)
     if built_with is not None:
         major, minor, patch = built_with.getCompileVersion()

@@ -35,28 +35,7 @@ def flash(
     *,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """``_scaled_dot_product_flash_attention_backward`` computed on the host.
-
-    Args:
-        grad_out: gradient of the result.
-        query: of the forward pass.
-        key: likewise.
-        value: likewise.
-        out: the result.
-        logsumexp: the sums.
-        cum_seq_q: undefined.
-        cum_seq_k: undefined.
-        max_q: number of queries.
-        max_k: number of keys.
-        dropout_p: probability of dropout.
-        is_causal: whether the n-th query sees the first n keys only.
-        philox_seed: the random state.
-        philox_offset: unused.
-        scale: of the scores.
-
-    Returns:
-        gradients of query, key and value.
-    """
+    """``_scaled_dot_product_flash_attention_backward`` computed on the host."""
     state = philox_seed.view(torch.int64) if HAS_RNG_STATE else philox_seed
     seed = int(state.reshape(-1)[0]) if dropout_p else 0
     attention = Attention(query, key, value, None, dropout_p, is_causal, scale, seed)
@@ -83,26 +62,7 @@ def efficient(
     *,
     scale: float | None = None,
 ) -> tuple[torch.Tensor | None, ...]:
-    """``_scaled_dot_product_efficient_attention_backward`` computed on the host.
-
-    Args:
-        grad_out_: gradient of the result.
-        query: of the forward pass.
-        key: likewise.
-        value: likewise.
-        attn_bias: likewise.
-        out: the result.
-        logsumexp: the sums, empty if only the mask requires a gradient.
-        philox_seed: of the dropout.
-        philox_offset: of the dropout.
-        dropout_p: probability of dropout.
-        grad_input_mask: which of query, key, value and mask require a gradient.
-        is_causal: whether the n-th query sees the first n keys only.
-        scale: of the scores.
-
-    Returns:
-        gradients of query, key, value and, if it requires one, of the mask.
-    """
+    """``_scaled_dot_product_efficient_attention_backward`` computed on the host."""
     results = efficient_shapes(
         grad_out_, query, key, value, attn_bias, *(None,) * 5, grad_input_mask
     )
@@ -132,24 +92,7 @@ def efficient_shapes(
     *_rest: Any,
     **_options: Any,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Shapes of what ``efficient`` returns.
-
-    Args:
-        grad_out_: as there.
-        query: as there.
-        key: as there.
-        value: as there.
-        attn_bias: as there.
-        out: not needed.
-        logsumexp: not needed.
-        philox_seed: not needed.
-        philox_offset: not needed.
-        dropout_p: not needed.
-        grad_input_mask: as there.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``efficient`` returns."""
     gradients = tuple(
         tensor.new_empty(tensor.transpose(1, 2).shape).transpose(1, 2)
         for tensor in (query, key, value)
@@ -180,29 +123,7 @@ def cudnn(
     *,
     scale: float | None = None,
 ) -> tuple[torch.Tensor, ...]:
-    """``_scaled_dot_product_cudnn_attention_backward`` computed on the host.
-
-    Args:
-        grad_out: gradient of the result.
-        query: of the forward pass.
-        key: likewise.
-        value: likewise.
-        out: the result.
-        logsumexp: the sums.
-        philox_seed: of the dropout.
-        philox_offset: of the dropout.
-        attn_bias: of the forward pass.
-        cum_seq_q: undefined.
-        cum_seq_k: undefined.
-        max_q: number of queries.
-        max_k: number of keys.
-        dropout_p: probability of dropout.
-        is_causal: whether the n-th query sees the first n keys only.
-        scale: of the scores.
-
-    Returns:
-        gradients of query, key and value.
-    """
+    """``_scaled_dot_product_cudnn_attention_backward`` computed on the host."""
     seed = int(philox_seed) if dropout_p else 0
     attention = Attention(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
     values = backward(attention, grad_out, out, logsumexp.squeeze(-1), False)

@@ -80,17 +80,7 @@ _FLOAT: Final = {
 
 @decision
 def tile_of(gpu: GPU, dtype: torch.dtype, size: int, has_dropout: bool) -> Tile:
-    """The kernel that a backward pass runs.
-
-    Args:
-        gpu: that runs it.
-        dtype: of the query.
-        size: the larger of the head dimensions of query and value.
-        has_dropout: whether weights were dropped.
-
-    Returns:
-        the first kernel that takes it.
-    """
+    """The kernel that a backward pass runs."""
     capability = (gpu.major, gpu.minor)
     generation = 80 if gpu.major >= 8 else 75 if capability >= (7, 5) else 70
     tiles = (_FLOAT if dtype == torch.float32 else _HALF)[generation]
@@ -107,18 +97,7 @@ def tile_of(gpu: GPU, dtype: torch.dtype, size: int, has_dropout: bool) -> Tile:
 def workspace(
     tile: Tile, sizes: tuple[int, int, int, int], head: tuple[int, int], split: bool
 ) -> int:
-    """What ``workspace_size`` of a kernel's parameters returns.
-
-    Args:
-        tile: the kernel.
-        sizes: batch, heads, queries, keys.
-        head: head dimensions of query and value.
-        split: whether keys may be shared out to several blocks, as unless algorithms must be
-            deterministic.
-
-    Returns:
-        bytes.
-    """
+    """What ``workspace_size`` of a kernel's parameters returns."""
     batch, heads, queries, keys = sizes
     of_query = _blocks(queries, tile.queries) * _blocks(head[0], tile.keys)
     elements = of_query * (_LOCK_BYTES // 4 + tile.queries * tile.keys)

@@ -39,21 +39,7 @@ def flash(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """``_scaled_dot_product_flash_attention`` computed on the host.
-
-    Args:
-        query: [batch, heads, queries, head dimension].
-        key: [batch, heads of keys, keys, head dimension].
-        value: as ``key``.
-        dropout_p: probability of dropout.
-        is_causal: whether the n-th query sees the first n keys only.
-        return_debug_mask: not simulated: there is none.
-        scale: of the scores.
-
-    Returns:
-        result, sums, two that are undefined, the numbers of queries and keys, the random state in
-        two tensors, and an empty debug mask.
-    """
+    """``_scaled_dot_product_flash_attention`` computed on the host."""
     results = flash_shapes(query, key, value)
     attention = Attention(query, key, value, None, dropout_p, is_causal, scale, new_seed(dropout_p))
     _copy(results, forward(attention))
@@ -65,16 +51,7 @@ def flash(
 def flash_shapes(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_rest: Any, **_options: Any
 ) -> tuple[Any, ...]:
-    """Shapes of what ``flash`` returns.
-
-    Args:
-        query: as there.
-        key: as there.
-        value: as there.
-
-    Returns:
-        tensors without contents in the place of its tensors.
-    """
+    """Shapes of what ``flash`` returns."""
     batch, heads, queries, _ = query.shape
     random: tuple[Sequence[int], torch.dtype] = (
         ((2,), torch.uint64) if HAS_RNG_STATE else ((), torch.int64)
@@ -103,24 +80,7 @@ def efficient(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """``_scaled_dot_product_efficient_attention`` computed on the host.
-
-    Args:
-        query: [batch, heads, queries, head dimension].
-        key: [batch, heads, keys, head dimension].
-        value: [batch, heads, keys, head dimension of values].
-        attn_bias: None or [batch, heads, queries, keys], added to the scores.
-        compute_log_sumexp: whether the sums are kept for a backward pass.
-        dropout_p: probability of dropout.
-        is_causal: whether the n-th query sees the first n keys only.
-        scale: of the scores.
-
-    Returns:
-        result, sums, and seed and offset of the dropout, which live on the host.
-
-    Raises:
-        RuntimeError: dropout on too many batches, in CUDA's words, or a mask of another dtype.
-    """
+    """``_scaled_dot_product_efficient_attention`` computed on the host."""
     if dropout_p and query.shape[0] > _MOST_DROPPED_BATCHES:
         raise RuntimeError(
             "Efficient attention cannot produce valid seed and offset outputs when the batch size "
@@ -151,18 +111,7 @@ def efficient_shapes(
     *_rest: Any,
     **_options: Any,
 ) -> tuple[Any, ...]:
-    """Shapes of what ``efficient`` returns.
-
-    Args:
-        query: as there.
-        key: as there.
-        value: as there.
-        attn_bias: as there.
-        compute_log_sumexp: as there.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``efficient`` returns."""
     batch, heads, queries, _ = query.shape
     aligned = queries + -queries % _SUMS_ALIGNMENT
     return (
@@ -185,23 +134,7 @@ def cudnn(
     *,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """``_scaled_dot_product_cudnn_attention`` computed on the host.
-
-    Args:
-        query: [batch, heads, queries, head dimension].
-        key: [batch, heads of keys, keys, head dimension].
-        value: [batch, heads of values, keys, head dimension of values].
-        attn_bias: None, or added to the scores.
-        compute_log_sumexp: whether the sums are kept for a backward pass.
-        dropout_p: probability of dropout.
-        is_causal: whether the n-th query sees the first n keys only.
-        return_debug_mask: there is none.
-        scale: of the scores.
-
-    Returns:
-        result, sums if wanted, two that are undefined, the numbers of queries and keys, seed and
-        offset of the dropout, and a debug mask that is undefined.
-    """
+    """``_scaled_dot_product_cudnn_attention`` computed on the host."""
     results = cudnn_shapes(query, key, value, attn_bias, compute_log_sumexp)
     attention = Attention(
         query, key, value, attn_bias, dropout_p, is_causal, scale, new_seed(dropout_p)
@@ -222,18 +155,7 @@ def cudnn_shapes(
     *_rest: Any,
     **_options: Any,
 ) -> tuple[Any, ...]:
-    """Shapes of what ``cudnn`` returns.
-
-    Args:
-        query: as there.
-        key: as there.
-        value: as there.
-        attn_bias: as there.
-        compute_log_sumexp: as there.
-
-    Returns:
-        tensors without contents in the place of its tensors.
-    """
+    """Shapes of what ``cudnn`` returns."""
     batch, heads, queries, _ = query.shape
     sums = None
     if compute_log_sumexp:

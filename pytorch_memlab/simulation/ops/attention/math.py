@@ -46,27 +46,12 @@ class Attention(NamedTuple):
 
 
 def new_seed(dropout: float) -> int:
-    """A seed for a dropout.
-
-    Args:
-        dropout: its probability.
-
-    Returns:
-        drawn from the host's default generator; 0, and nothing drawn, without dropout.
-    """
+    """A seed for a dropout."""
     return int(torch.empty((), dtype=torch.int64).random_(0, 2**62)) if dropout else 0
 
 
 def forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute an attention.
-
-    Args:
-        attention: what to compute.
-
-    Returns:
-        the result, [batch, heads, queries, head dimension of values], and the logarithm of the sum
-        of the exponentials of each query's scores, [batch, heads, queries].
-    """
+    """Compute an attention."""
     if _suits_host(attention):
         key, value = _all_heads(attention)
         result, sums = _aten._scaled_dot_product_flash_attention_for_cpu.default(
@@ -93,18 +78,7 @@ def backward(
     sums: torch.Tensor | None,
     wants_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Compute an attention's gradients.
-
-    Args:
-        attention: that was computed.
-        gradient: of the result.
-        result: of the attention.
-        sums: [batch, heads, queries], as ``forward`` returned them; None if nobody kept them.
-        wants_bias: whether the bias has a gradient too.
-
-    Returns:
-        gradients of query, key, value, and of the bias with all its dimensions expanded.
-    """
+    """Compute an attention's gradients."""
     if sums is not None and not wants_bias and _suits_host(attention):
         key, value = _all_heads(attention)
         of_query, of_key, of_value = (

@@ -28,16 +28,7 @@ _MOST_IN_REGISTERS: Final = 128
 
 
 def splits_of(blocks: int, processors: int, key_blocks: int) -> int:
-    """Parts in which flash attention shares out the keys (``num_splits_heuristic``).
-
-    Args:
-        blocks: of queries, in all batches and heads.
-        processors: twice the GPU's multiprocessors, as a block has 128 threads.
-        key_blocks: of keys.
-
-    Returns:
-        the fewest parts that use the GPU nearly as well as any number does.
-    """
+    """Parts in which flash attention shares out the keys (``num_splits_heuristic``)."""
     if blocks >= 0.8 * processors:
         return 1
     most = min(_MOST_SPLITS, processors, key_blocks)
@@ -107,14 +98,7 @@ def _rounded_head(size: int) -> int:
 
 
 def _contiguous(*positions: int) -> Callable[[OpCall], None]:
-    """Copies of what does not have its heads behind its sequence in memory.
-
-    Args:
-        positions: of the op's arguments.
-
-    Returns:
-        ``prepare`` of an entry.
-    """
+    """Copies of what does not have its heads behind its sequence in memory."""
 
     def prepare(call: OpCall) -> None:
         call.alloc_contiguous(*(call.args[position].transpose(1, 2) for position in positions))

@@ -84,16 +84,7 @@ def _fused(
 def heads_shapes(
     projected: torch.Tensor, bias: torch.Tensor, num_heads: int
 ) -> tuple[torch.Tensor, ...]:
-    """Shapes of what ``_transform_bias_rescale_qkv`` returns.
-
-    Args:
-        projected: ``(batch, length, 3 * features)``.
-        bias: ``(3 * features,)``.
-        num_heads: that divide the features.
-
-    Returns:
-        query, key and value, of ``(batch, heads, length, features / heads)`` each, in one storage.
-    """
+    """Shapes of what ``_transform_bias_rescale_qkv`` returns."""
     batch, length = projected.shape[:2]
     size = bias.shape[0] // 3 // num_heads
     whole = projected.new_empty(3 * batch, num_heads, length, size)
@@ -101,14 +92,7 @@ def heads_shapes(
 
 
 def masked_softmax_shape(scores: torch.Tensor, *_arguments: Any) -> torch.Tensor:
-    """Shape of what ``_masked_softmax`` returns.
-
-    Args:
-        scores: any.
-
-    Returns:
-        a tensor without contents.
-    """
+    """Shape of what ``_masked_softmax`` returns."""
     return torch.empty_like(scores)
 
 

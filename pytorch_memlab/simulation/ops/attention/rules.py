@@ -54,14 +54,7 @@ class Call(NamedTuple):
 
 
 def against_flash(call: Call) -> str | None:
-    """Why flash attention cannot run.
-
-    Args:
-        call: the attention.
-
-    Returns:
-        the first reason, None if it can run.
-    """
+    """Why flash attention cannot run."""
     if not torch._C._get_flash_sdp_enabled():
         return "it is switched off"
     return (
@@ -79,14 +72,7 @@ def against_flash(call: Call) -> str | None:
 
 
 def against_efficient(call: Call) -> str | None:
-    """Why memory-efficient attention cannot run.
-
-    Args:
-        call: the attention.
-
-    Returns:
-        the first reason, None if it can run.
-    """
+    """Why memory-efficient attention cannot run."""
     if not torch._C._get_mem_efficient_sdp_enabled():
         return "it is switched off"
     dtypes = (torch.float16, torch.float32)
@@ -108,15 +94,7 @@ def against_dimensions(call: Call) -> str | None:
 
 
 def against_dtypes(call: Call, dtypes: tuple[torch.dtype, ...]) -> str | None:
-    """A kernel takes some dtypes.
-
-    Args:
-        call: the attention.
-        dtypes: that it takes.
-
-    Returns:
-        the reason, None if there is none.
-    """
+    """A kernel takes some dtypes."""
     if call.query.dtype in dtypes:
         return None
     return f"it takes {', '.join(map(str, dtypes))}, not {call.query.dtype}"
@@ -130,15 +108,7 @@ def against_empty(call: Call) -> str | None:
 
 
 def against_strides(call: Call, *, ignores_single: bool) -> str | None:
-    """Kernels read the last dimension as it lies in memory.
-
-    Args:
-        call: the attention.
-        ignores_single: whether the stride of a head dimension of 1 does not matter.
-
-    Returns:
-        the reason, None if there is none.
-    """
+    """Kernels read the last dimension as it lies in memory."""
     good = all(tensor.stride(-1) == 1 for tensor in call[1:4])
     if ignores_single:
         good = good or call.query.shape[-1] == 1
@@ -148,16 +118,7 @@ def against_strides(call: Call, *, ignores_single: bool) -> str | None:
 
 
 def against_heads(call: Call, *, takes_groups: bool, alike: bool = True) -> str | None:
-    """Batches must be equal, and heads too, but for grouped queries.
-
-    Args:
-        call: the attention.
-        takes_groups: whether key and value may have fewer heads with ``enable_gqa``.
-        alike: whether key and value must then have the same number of heads.
-
-    Returns:
-        the reason, None if there is none.
-    """
+    """Batches must be equal, and heads too, but for grouped queries."""
     query, key, value = (tensor.shape for tensor in call[1:4])
     if not query[0] == key[0] == value[0]:
         return "query, key and value must have the same batch size"

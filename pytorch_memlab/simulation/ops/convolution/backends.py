@@ -143,21 +143,7 @@ def convolution_of(
     output_padding: Sequence[int],
     groups: int,
 ) -> Convolution:
-    """What a call convolves.
-
-    Args:
-        tensor: its input.
-        weight: of as many dimensions.
-        stride: of each spatial dimension, or one for all.
-        padding: likewise.
-        dilation: likewise.
-        transposed: whether it is a transposed one.
-        output_padding: likewise.
-        groups: of channels.
-
-    Returns:
-        the convolution: one of a single spatial dimension has a second one of size 1.
-    """
+    """What a call convolves."""
     spatial = weight.dim() - 2
     options = [
         tuple(one) * spatial if len(one) == 1 else tuple(one)

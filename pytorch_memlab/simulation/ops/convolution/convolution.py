@@ -17,41 +17,19 @@ _Layout = torch.memory_format
 
 
 def forward(*args: Any) -> torch.Tensor:
-    """``convolution`` computed on the host.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        the result, in the format that CUDA's has.
-    """
+    """``convolution`` computed on the host."""
     result: torch.Tensor = _aten.convolution.default(*args)
     return _laid_out(result, _result_layout(args))
 
 
 def forward_shape(*args: Any) -> torch.Tensor:
-    """Shape of what ``forward`` returns.
-
-    Args:
-        args: of the op, on the meta device.
-
-    Returns:
-        a tensor of the meta device.
-    """
+    """Shape of what ``forward`` returns."""
     result = _aten.convolution.default(*args)
     return _empty(result, result.shape, _result_layout(args))
 
 
 def backward(*args: Any) -> tuple[torch.Tensor | None, ...]:
-    """``convolution_backward`` computed on the host.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        gradients of input, weight and bias in the formats that CUDA's have; None for those not
-        wanted.
-    """
+    """``convolution_backward`` computed on the host."""
     results = _aten.convolution_backward.default(*args)
     layouts = _gradient_layouts(args)
     return tuple(
@@ -61,14 +39,7 @@ def backward(*args: Any) -> tuple[torch.Tensor | None, ...]:
 
 
 def backward_shapes(*args: Any) -> tuple[torch.Tensor | None, ...]:
-    """Shapes of what ``backward`` returns.
-
-    Args:
-        args: of the op, on the meta device.
-
-    Returns:
-        tensors of the meta device; None for gradients not wanted.
-    """
+    """Shapes of what ``backward`` returns."""
     gradient, tensor, weight, bias_sizes = args[:4]
     channels = list(bias_sizes or [gradient.shape[1]])
     return tuple(
@@ -112,16 +83,7 @@ def _gradient_layouts(args: tuple[Any, ...]) -> tuple[_Layout, ...]:
 def gradient_layout(
     convolution: Convolution, gradient: torch.Tensor, wants_weight: bool
 ) -> _Layout:
-    """The format in which cuDNN is given the gradient: that of the input.
-
-    Args:
-        convolution: that it is of.
-        gradient: of its result.
-        wants_weight: whether the input is needed, and made contiguous for it.
-
-    Returns:
-        the format.
-    """
+    """The format in which cuDNN is given the gradient: that of the input."""
     layout = convolution.layout
     tensor = convolution.tensor
     if wants_weight and not tensor.is_contiguous(memory_format=layout):

@@ -24,13 +24,7 @@ CUDNN_WORKSPACES: Final = "cuDNN workspaces"
 
 
 def copy_into(call: OpCall, tensor: torch.Tensor, layout: torch.memory_format) -> None:
-    """Take the memory of a tensor's copy in another format until the op ends, if it needs one.
-
-    Args:
-        call: of the op.
-        tensor: that cuDNN reads.
-        layout: that it reads.
-    """
+    """Take the memory of a tensor's copy in another format until the op ends, if it needs one."""
     if not tensor.is_contiguous(memory_format=layout):
         call.alloc_copy(tensor)
 

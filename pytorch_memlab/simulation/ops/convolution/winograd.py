@@ -26,17 +26,7 @@ _TILE: Final = 16
 
 
 def winograd_workspace(convolution: Convolution, gpu: GPU, *, gradient: bool) -> int | None:
-    """Bytes of cuDNN's workspace.
-
-    Args:
-        convolution: that cuDNN runs.
-        gpu: that it runs on.
-        gradient: whether it is the gradient of the input that is computed.
-
-    Returns:
-        the size, None where nothing is known of it: all but float32 convolutions of one image by
-        filters of 3 by 3, without strides, on GPUs before Ampere.
-    """
+    """Bytes of cuDNN's workspace."""
     if not _is_recorded(convolution, gpu):
         return None
     made, read = convolution.weight.shape[:2]

@@ -39,13 +39,7 @@ def split(call: OpCall) -> None:
 
 
 def _blocks_of_splits(call: OpCall, splits: Sequence[int], chunks: int) -> int:
-    """Blocks of threads for a chunk of every split.
-
-    Args:
-        call: of the op that splits.
-        splits: bytes of a chunk of each.
-        chunks: of each split.
-    """
+    """Blocks of threads for a chunk of every split."""
     gpu = call.model
     alone = sum(-(-nbytes // _BYTES_PER_BLOCK) for nbytes in splits)
     resident = gpu.multi_processor_count * gpu.max_threads_per_multi_processor // _THREADS

@@ -107,18 +107,7 @@ def _transform(
     dims: Sequence[int],
     dtype: torch.dtype,
 ) -> torch.Tensor:
-    """Run one plan: what its strides cannot tell is copied, its work area is not known.
-
-    Args:
-        call: of the op.
-        signal: on the meta device, as the input lies in memory.
-        sizes: of the result.
-        dims: transformed.
-        dtype: of the result.
-
-    Returns:
-        the result on the meta device, as it lies in memory.
-    """
+    """Run one plan: what its strides cannot tell is copied, its work area is not known."""
     batch = [dim for dim in range(signal.dim()) if dim not in dims]
     batch.sort(key=signal.stride, reverse=True)
     order = [*batch, *dims]
@@ -138,12 +127,7 @@ def _transform(
 
 
 def _must_be_cloned(signal: torch.Tensor, sizes: Sequence[int]) -> bool:
-    """Whether an input's strides are no embedding in a larger array, as cuFFT wants them.
-
-    Args:
-        signal: whose first dimension is the batch.
-        sizes: of the result's other dimensions.
-    """
+    """Whether an input's strides are no embedding in a larger array, as cuFFT wants them."""
     strides = signal.stride()
     last = strides[-1]
     if last <= 0 or (signal.dtype in _HALVES and last != 1):

@@ -42,14 +42,7 @@ def gradient(call: OpCall) -> None:
 
 
 def bag_indices(shift: int) -> Callable[[OpCall], None]:
-    """``_embedding_bag_dense_backward``, before its result: indices are sorted but for ``max``.
-
-    Args:
-        shift: of arguments behind the offsets, which ``_embedding_bag_backward`` takes besides.
-
-    Returns:
-        ``prepare`` of an entry.
-    """
+    """``_embedding_bag_dense_backward``, before its result: indices are sorted but for ``max``."""
 
     def prepare(call: OpCall) -> None:
         gradient, indices = call.args[:2]
@@ -61,14 +54,7 @@ def bag_indices(shift: int) -> Callable[[OpCall], None]:
 
 
 def bag_gradient(shift: int) -> Callable[[OpCall], None]:
-    """``_embedding_bag_dense_backward``: partial sums of the indices' gradients.
-
-    Args:
-        shift: of arguments behind the offsets, which ``_embedding_bag_backward`` takes besides.
-
-    Returns:
-        the entry's function.
-    """
+    """``_embedding_bag_dense_backward``: partial sums of the indices' gradients."""
 
     def take(call: OpCall) -> None:
         if _sums_bags(call, shift):

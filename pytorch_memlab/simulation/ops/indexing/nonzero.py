@@ -24,12 +24,7 @@ _CHUNK: Final = 2**30
 
 
 def count_nonzero(call: OpCall, source: torch.Tensor) -> None:
-    """Take what counts the elements that are not zero: ``Nonzero.cu``, before its result.
-
-    Args:
-        call: of the op that selects.
-        source: whose elements are counted.
-    """
+    """Take what counts the elements that are not zero: ``Nonzero.cu``, before its result."""
     call.alloc_contiguous(source)
     chunks = list(_chunks(source.numel()))
     call.alloc_temp(_COUNT * len(chunks))
@@ -37,12 +32,7 @@ def count_nonzero(call: OpCall, source: torch.Tensor) -> None:
 
 
 def find_nonzero(call: OpCall, source: torch.Tensor) -> None:
-    """Take what finds the elements that are not zero: ``Nonzero.cu``, after its result is made.
-
-    Args:
-        call: of the op that selects.
-        source: whose elements are found.
-    """
+    """Take what finds the elements that are not zero: ``Nonzero.cu``, after its result is made."""
     if source.dim():
         call.alloc_and_free(*(cub.select(chunk, _INDEX) for chunk in _chunks(source.numel())))
 

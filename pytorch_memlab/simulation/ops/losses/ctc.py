@@ -130,18 +130,7 @@ def cudnn(
     _is_deterministic: bool,
     _zero_infinity: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``_cudnn_ctc_loss`` computed on the host.
-
-    Args:
-        probabilities: their logarithms, ``(steps, batch, labels)``.
-        targets: labels, of all sequences one after another.
-        input_lengths: steps of each sequence.
-        target_lengths: labels of each sequence.
-        blank: number of the blank label.
-
-    Returns:
-        losses ``(batch,)``, and the gradient of the probabilities' logarithms for losses of 1.
-    """
+    """``_cudnn_ctc_loss`` computed on the host."""
     call = (targets.long(), _numbers(input_lengths), _numbers(target_lengths))
     losses, alpha = _aten._ctc_loss.default(probabilities, *call, blank)
     ones = torch.ones_like(losses)
@@ -158,14 +147,7 @@ def cudnn_shapes(
 
 
 def backward(*arguments: Any) -> torch.Tensor:
-    """``_ctc_loss_backward`` as the host computes it, which returns what CUDA's kernel does.
-
-    Args:
-        arguments: of the op.
-
-    Returns:
-        gradient of the logarithmic probabilities.
-    """
+    """``_ctc_loss_backward`` as the host computes it, which returns what CUDA's kernel does."""
     gradient: torch.Tensor = _aten._ctc_loss_backward.default(*arguments)
     return gradient
 
@@ -173,12 +155,5 @@ def backward(*arguments: Any) -> torch.Tensor:
 def backward_shape(
     _gradient: torch.Tensor, probabilities: torch.Tensor, *_arguments: Any
 ) -> torch.Tensor:
-    """Shape of what ``backward`` returns: ``aten/src/ATen/native/cuda/LossCTC.cu``.
-
-    Args:
-        probabilities: their logarithms, ``(steps, batch, labels)``.
-
-    Returns:
-        a tensor without contents.
-    """
+    """Shape of what ``backward`` returns: ``aten/src/ATen/native/cuda/LossCTC.cu``."""
     return probabilities.new_empty(probabilities.shape)

@@ -45,14 +45,7 @@ def reduced_pairs(call: OpCall) -> None:
 
 
 def reduced_in_place(position: int) -> Callable[[OpCall], None]:
-    """A loss whose mean or sum is copied into the losses of the elements.
-
-    Args:
-        position: of ``reduction`` among the op's arguments.
-
-    Returns:
-        the entry's function.
-    """
+    """A loss whose mean or sum is copied into the losses of the elements."""
 
     def take(call: OpCall) -> None:
         source: torch.Tensor = call.args[0]
@@ -82,14 +75,7 @@ def reduced_logits(call: OpCall) -> None:
 
 
 def nll(weight_position: int) -> Callable[[OpCall], None]:
-    """``nll_loss_forward`` and its like: contiguous inputs.
-
-    Args:
-        weight_position: of the weight among the op's arguments.
-
-    Returns:
-        the entry's function.
-    """
+    """``nll_loss_forward`` and its like: contiguous inputs."""
 
     def take(call: OpCall) -> None:
         call.alloc_contiguous(*call.args[: weight_position + 1])

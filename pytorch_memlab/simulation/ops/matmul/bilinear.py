@@ -47,17 +47,7 @@ def _expand(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 def _multiply_pair(
     call: OpCall, left: torch.Tensor, right: torch.Tensor, dims: Sequence[int]
 ) -> tuple[torch.Tensor, Placement]:
-    """Take the product of two tensors, summed over dimensions, and give its factors' copies back.
-
-    Args:
-        call: of the op.
-        left: on the meta device.
-        right: on the meta device, with as many dimensions.
-        dims: summed over, which are kept.
-
-    Returns:
-        the product on the meta device, and where it lies.
-    """
+    """Allocate the sum of a product over dimensions, and free the copies of its factors."""
     if not dims:
         product = left * right
         return product, call.alloc_temp(product.numel() * product.element_size())

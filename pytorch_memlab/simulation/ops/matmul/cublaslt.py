@@ -60,11 +60,7 @@ def workspace_size() -> int:
 
 
 def need(call: OpCall) -> None:
-    """Take cuBLASLt's workspace, and what its handle brings with it.
-
-    Args:
-        call: of the op that multiplies.
-    """
+    """Take cuBLASLt's workspace, and what its handle brings with it."""
     source = workspace()
     if source is Workspace.PASSING:
         call.alloc_temp(workspace_size())
@@ -78,9 +74,6 @@ def adds_bias(call: OpCall) -> bool:
     """Whether ``addmm`` runs on cuBLASLt, which adds the bias itself.
 
     The rule is that of ``aten/src/ATen/native/cuda/Blas.cpp`` for builds with CUDA 12.1 or later.
-
-    Args:
-        call: of ``addmm`` or ``_addmm_activation``, with its result.
     """
     bias, first, second = call.args[:3]
     result = call.result

@@ -9,14 +9,7 @@ _ALIGNMENT = 16
 
 
 def multiply(*args: torch.Tensor | None) -> torch.Tensor:
-    """The product, as the host computes it: its kernel returns what CUDA's does.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        the product.
-    """
+    """The product, as the host computes it: its kernel returns what CUDA's does."""
     product: torch.Tensor = torch.ops.aten._grouped_mm.default(*args)
     return product
 
@@ -29,20 +22,6 @@ def shape_of_product(
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     """The product's shape, of all dtypes: PyTorch's own meta kernel refuses all but bfloat16.
-
-    Args:
-        left: two dimensions, or a matrix for each group.
-        right: two dimensions, or a matrix for each group.
-        ends: ``(groups,)``, where each group ends among the rows or columns of what has two
-            dimensions; None if neither has.
-        bias: CUDA has none yet.
-        dtype: of the product.
-
-    Returns:
-        a tensor of the arguments' device without contents.
-
-    Raises:
-        RuntimeError: shapes that do not fit.
 
     >>> left, right = torch.empty(10, 8, device="meta"), torch.empty(2, 6, 8, device="meta").mT
     >>> product = shape_of_product(left, right, torch.empty(2, device="meta"))

@@ -41,12 +41,6 @@ def product(call: OpCall) -> None:
 def arguments_size(groups: int) -> int:
     """Bytes of what tells the kernel where its groups are: pointers, strides and sizes.
 
-    Args:
-        groups: how many; the pointers are padded to an even number of them.
-
-    Returns:
-        the bytes.
-
     >>> arguments_size(8), arguments_size(3)
     (480, 204)
     """

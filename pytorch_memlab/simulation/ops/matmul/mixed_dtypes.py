@@ -18,31 +18,13 @@ _aten: Final = torch.ops.aten
 
 
 def mm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``mm.dtype`` computed on the host.
-
-    Args:
-        first: ``(rows, inner)``.
-        second: ``(inner, columns)``.
-        dtype: of the product.
-
-    Returns:
-        ``(rows, columns)``.
-    """
+    """``mm.dtype`` computed on the host."""
     _check(first, dtype)
     return torch.mm(first.to(dtype), second.to(dtype))
 
 
 def bmm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``bmm.dtype`` computed on the host.
-
-    Args:
-        first: ``(batch, rows, inner)``.
-        second: ``(batch, inner, columns)``.
-        dtype: of the product.
-
-    Returns:
-        ``(batch, rows, columns)``.
-    """
+    """``bmm.dtype`` computed on the host."""
     _check(first, dtype)
     return torch.bmm(first.to(dtype), second.to(dtype))
 
@@ -56,19 +38,7 @@ def addmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> torch.Tensor:
-    """``addmm.dtype`` computed on the host.
-
-    Args:
-        bias: that is added.
-        first: ``(rows, inner)``.
-        second: ``(inner, columns)``.
-        dtype: of the result.
-        beta: factor of the bias.
-        alpha: factor of the product.
-
-    Returns:
-        ``(rows, columns)``.
-    """
+    """``addmm.dtype`` computed on the host."""
     _check(first, dtype)
     wide = (one.to(dtype) for one in (bias, first, second))
     return torch.addmm(*wide, beta=beta, alpha=alpha)
@@ -95,19 +65,7 @@ def baddbmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> torch.Tensor:
-    """``baddbmm.dtype`` computed on the host.
-
-    Args:
-        bias: that is added, of the product's shape.
-        first: ``(batch, rows, inner)``.
-        second: ``(batch, inner, columns)``.
-        dtype: of the result.
-        beta: factor of the bias.
-        alpha: factor of the product.
-
-    Returns:
-        ``(batch, rows, columns)``, laid out as the bias is.
-    """
+    """``baddbmm.dtype`` computed on the host."""
     _check(first, dtype)
     wide = (one.to(dtype) for one in (bias, first, second))
     found = torch.baddbmm(*wide, beta=beta, alpha=alpha)
@@ -128,14 +86,7 @@ def baddbmm_shape(
 
 
 def into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The variant with ``out=`` of one of these products, on the host or the meta device.
-
-    Args:
-        product: ``mm``, ``bmm``, ``addmm`` or ``baddbmm``.
-
-    Returns:
-        a function that writes to ``out`` what the product returns.
-    """
+    """The variant with ``out=`` of one of these products, on the host or the meta device."""
 
     def write(*args: Any, out: torch.Tensor, **factors: float) -> torch.Tensor:
         dtype = args[-1]
@@ -148,18 +99,7 @@ def into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def int_mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """``_int_mm``, on the host or the meta device, of the sizes that CUDA takes.
-
-    Args:
-        first: ``(rows, inner)`` of int8.
-        second: ``(inner, columns)`` of int8.
-
-    Returns:
-        ``(rows, columns)`` of int32.
-
-    Raises:
-        RuntimeError: sizes that cuBLAS does not take, in PyTorch's words.
-    """
+    """``_int_mm``, on the host or the meta device, of the sizes that CUDA takes."""
     if first.dim() == second.dim() == 2:
         if first.shape[0] <= 16:
             raise RuntimeError(

@@ -89,22 +89,7 @@ def native(
     momentum: float,
     eps: float,
 ) -> Tensors:
-    """``native_batch_norm`` as CUDA returns it, computed on the host.
-
-    Args:
-        tensor: to normalize.
-        weight: of each channel.
-        bias: of each channel.
-        mean: running mean, which training updates.
-        var: running variance, which training updates.
-        training: whether the batch's own statistics count.
-        momentum: of the running statistics.
-        eps: added to the variance.
-
-    Returns:
-        the result, and mean and inverse deviation that were used: CUDA returns them when it
-        does not train too, and in float32 for a tensor of lower precision.
-    """
+    """``native_batch_norm`` as CUDA returns it, computed on the host."""
     wide = acc_type(tensor.dtype)
     running = [_wide(one, wide) for one in (mean, var)]
     result, used_mean, used_deviation = _aten.native_batch_norm.default(
@@ -121,14 +106,7 @@ def native(
 
 
 def native_shapes(tensor: torch.Tensor, *_arguments: Any) -> Tensors:
-    """Shapes of what ``native`` returns.
-
-    Args:
-        tensor: to normalize, on the meta device.
-
-    Returns:
-        tensors of the meta device.
-    """
+    """Shapes of what ``native`` returns."""
     dtype = acc_type(tensor.dtype)
     statistics = (tensor.new_empty(tensor.shape[1], dtype=dtype) for _ in range(2))
     return torch.empty_like(tensor), *statistics
@@ -146,23 +124,7 @@ def native_backward(
     eps: float,
     mask: list[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """``native_batch_norm_backward`` computed on the host in the dtype that CUDA accumulates in.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        weight: of each channel.
-        mean: running mean.
-        var: running variance.
-        used_mean: that the forward pass returned.
-        used_deviation: the inverse deviation that it returned.
-        training: whether it trained.
-        eps: added to the variance.
-        mask: which gradients are wanted.
-
-    Returns:
-        gradients of the tensor, the weight and the bias; None for those not wanted.
-    """
+    """``native_batch_norm_backward`` computed on the host in the dtype that CUDA accumulates in."""
     wide = acc_type(tensor.dtype)
     results = _aten.native_batch_norm_backward.default(
         *(

@@ -27,13 +27,6 @@ def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
 
     The rule is that of ``flexible_launch_configs``, ``native/cuda/Normalization.cuh``.
 
-    Args:
-        reduced: elements of a channel.
-        channels: how many there are.
-
-    Returns:
-        blocks of threads for one channel, and blocks beside each other.
-
     >>> staging_rows(64, 10), staging_rows(100_000, 64)
     ((1, 2), (128, 2))
     """

@@ -22,22 +22,7 @@ def forward(
     momentum: float,
     eps: float,
 ) -> Tensors:
-    """``cudnn_batch_norm`` computed on the host.
-
-    Args:
-        tensor: to normalize.
-        weight: of each channel.
-        bias: of each channel.
-        mean: running mean, which training updates.
-        var: running variance, which training updates.
-        training: whether the batch's own statistics count.
-        momentum: of the running statistics.
-        eps: added to the variance.
-
-    Returns:
-        the result, mean and inverse deviation of the batch (empty unless it trains), and cuDNN's
-        reserve space.
-    """
+    """``cudnn_batch_norm`` computed on the host."""
     results = shapes(tensor, weight, bias, mean, var, training)
     values = native(tensor, weight, bias, mean, var, training, momentum, eps)
     for result, value in zip(results, values, strict=False):
@@ -57,18 +42,7 @@ def shapes(
 ) -> Tensors:
     """Shapes of what ``forward`` returns.
 
-    Args:
-        tensor: to normalize.
-        weight: of each channel.
-        bias: of each channel.
-        mean: running mean.
-        var: running variance.
-        training: whether the batch's own statistics count.
-
-    Returns:
-        tensors without contents. The reserve space is empty: without an activation fused into it
-        there is nothing to keep; an estimate, as only ``cudnnGetBatchNormalizationTraining``\
-``ExReserveSpaceSize`` knows.
+    ``ExReserveSpaceSize`` knows.
     """
     channels = tensor.shape[1] if training else 0
     return (
@@ -90,22 +64,7 @@ def backward(
     eps: float,
     reserve: torch.Tensor,
 ) -> Tensors:
-    """``cudnn_batch_norm_backward`` computed on the host.
-
-    Args:
-        tensor: that was normalized.
-        gradient: of the result.
-        weight: of each channel.
-        mean: running mean.
-        var: running variance.
-        used_mean: that the forward pass returned.
-        used_deviation: the inverse deviation that it returned.
-        eps: added to the variance.
-        reserve: cuDNN's reserve space.
-
-    Returns:
-        gradients of the tensor, the weight and the bias.
-    """
+    """``cudnn_batch_norm_backward`` computed on the host."""
     results = backward_shapes(tensor, gradient, weight)
     values = native_backward(
         gradient, tensor, weight, mean, var, used_mean, used_deviation, True, eps, [True] * 3
@@ -119,15 +78,6 @@ def backward(
 def backward_shapes(
     tensor: torch.Tensor, gradient: torch.Tensor, weight: torch.Tensor, *_arguments: Any
 ) -> Tensors:
-    """Shapes of what ``backward`` returns.
-
-    Args:
-        tensor: that was normalized.
-        gradient: of the result.
-        weight: of each channel.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``backward`` returns."""
     like = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
     return like, torch.empty_like(weight), torch.empty_like(weight)

@@ -14,30 +14,13 @@ if TYPE_CHECKING:
 
 
 def forward(tensor: torch.Tensor, *arguments: Any) -> Tensors:
-    """``native_group_norm`` of a contiguous copy, on the host or the meta device.
-
-    Args:
-        tensor: to normalize.
-        arguments: the others of the op.
-
-    Returns:
-        the result, which is contiguous, means and inverse deviations.
-    """
+    """``native_group_norm`` of a contiguous copy, on the host or the meta device."""
     results: Tensors = torch.ops.aten.native_group_norm.default(tensor.contiguous(), *arguments)
     return results
 
 
 def backward(gradient: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> Tensors:
-    """``native_group_norm_backward`` of contiguous copies, on the host.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        arguments: the others of the op.
-
-    Returns:
-        gradients of the tensor, the weight and the bias.
-    """
+    """``native_group_norm_backward`` of contiguous copies, on the host."""
     results: Tensors = torch.ops.aten.native_group_norm_backward.default(
         gradient.contiguous(), tensor.contiguous(), *arguments
     )
@@ -56,23 +39,7 @@ def backward_shapes(
     count: int,
     mask: list[bool],
 ) -> Tensors:
-    """Shapes of what ``backward`` returns.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        mean: of each group.
-        deviation: inverse, of each group.
-        weight: of each channel.
-        batch: size of the first dimension.
-        channels: of the tensor.
-        inner: elements of a channel.
-        count: of groups.
-        mask: which gradients are wanted.
-
-    Returns:
-        tensors without contents, None for those not wanted.
-    """
+    """Shapes of what ``backward`` returns."""
     like = tensor if weight is None else weight
     return (
         tensor.new_empty(tensor.shape) if mask[0] else None,

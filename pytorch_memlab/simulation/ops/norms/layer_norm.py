@@ -24,18 +24,7 @@ def forward(
     bias: torch.Tensor | None,
     eps: float,
 ) -> tuple[torch.Tensor, ...]:
-    """``native_layer_norm`` as CUDA returns it, on the host or the meta device.
-
-    Args:
-        tensor: to normalize.
-        size: of its last dimensions, over which it is.
-        weight: of that size.
-        bias: of that size.
-        eps: added to the variance.
-
-    Returns:
-        the result, and mean and inverse deviation of each row.
-    """
+    """``native_layer_norm`` as CUDA returns it, on the host or the meta device."""
     result, mean, inverse = _aten.native_layer_norm.default(tensor, size, weight, bias, eps)
     dtype = acc_type(tensor.dtype)
     return result, mean.to(dtype), inverse.to(dtype)
@@ -51,21 +40,7 @@ def backward(
     bias: torch.Tensor | None,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """``native_layer_norm_backward`` computed on the host, which keeps statistics its own way.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        size: of its last dimensions.
-        mean: that ``forward`` returned.
-        inverse: likewise.
-        weight: of that size.
-        bias: of that size.
-        mask: which gradients are wanted.
-
-    Returns:
-        gradients of the tensor, the weight and the bias, None for those not wanted.
-    """
+    """``native_layer_norm_backward`` computed on the host, which keeps statistics its own way."""
     dtype = tensor.dtype if weight is None else weight.dtype
     found: tuple[torch.Tensor | None, ...] = _aten.native_layer_norm_backward.default(
         gradient, tensor, size, mean.to(dtype), inverse.to(dtype), weight, bias, mask

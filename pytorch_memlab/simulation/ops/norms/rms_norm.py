@@ -23,17 +23,7 @@ def forward(
     weight: torch.Tensor | None,
     eps: float | None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``_fused_rms_norm`` computed on the host.
-
-    Args:
-        tensor: to normalize.
-        size: of its last dimensions, over which it is.
-        weight: of that size.
-        eps: added to the mean square; None: the least that the arithmetic tells from 0.
-
-    Returns:
-        the result, and the inverse root of the mean squares.
-    """
+    """``_fused_rms_norm`` computed on the host."""
     wide = tensor.to(acc_type(tensor.dtype))
     least = torch.finfo(wide.dtype).eps if eps is None else eps
     inverse = (wide.pow(2).mean(_dims(size), keepdim=True) + least).rsqrt()
@@ -44,15 +34,7 @@ def forward(
 
 
 def shapes(tensor: torch.Tensor, size: Sequence[int], *_arguments: Any) -> tuple[torch.Tensor, ...]:
-    """Shapes of what ``forward`` returns.
-
-    Args:
-        tensor: to normalize.
-        size: of its last dimensions.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``forward`` returns."""
     kept = (*tensor.shape[: tensor.dim() - len(size)], *(1 for _ in size))
     inverse = tensor.new_empty(kept, dtype=acc_type(tensor.dtype))
     return tensor.new_empty(tensor.shape), inverse
@@ -66,19 +48,7 @@ def backward(
     weight: torch.Tensor | None,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """``_fused_rms_norm_backward`` computed on the host.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        size: of its last dimensions.
-        inverse: that ``forward`` returned.
-        weight: of that size.
-        mask: which gradients are wanted.
-
-    Returns:
-        gradients of the tensor and the weight, None for those not wanted.
-    """
+    """``_fused_rms_norm_backward`` computed on the host."""
     wide, given = tensor.to(inverse.dtype), gradient.to(inverse.dtype)
     of_weight = None
     if mask[1] and weight is not None:
@@ -101,19 +71,7 @@ def backward_shapes(
     weight: torch.Tensor | None,
     mask: Sequence[bool],
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Shapes of what ``backward`` returns.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        size: of its last dimensions.
-        inverse: that ``forward`` returned.
-        weight: of that size.
-        mask: which gradients are wanted.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``backward`` returns."""
     return (
         tensor.new_empty(tensor.shape) if mask[0] else None,
         weight.new_empty(weight.shape) if mask[1] and weight is not None else None,

@@ -13,15 +13,7 @@ from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
 
 
 def statistics(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """``batch_norm_stats``.
-
-    Args:
-        tensor: of shape (batch, channels, ...).
-        eps: added to the variance.
-
-    Returns:
-        mean and inverse deviation of each channel, shape (channels,).
-    """
+    """``batch_norm_stats``."""
     wide = tensor.to(acc_type(tensor.dtype))
     var, mean = torch.var_mean(wide, _but_channels(tensor), correction=0)
     return mean, (var + eps).rsqrt()
@@ -37,21 +29,7 @@ def of_all_ranks(
     eps: float,
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``batch_norm_gather_stats_with_counts``.
-
-    Args:
-        tensor: that is normalized.
-        means: of each rank and channel, shape (ranks, channels).
-        deviations: inverse ones, of the same shape.
-        running_mean: is updated, unless None.
-        running_var: likewise.
-        momentum: of the running statistics.
-        eps: added to the variance.
-        counts: elements of a channel, of each rank.
-
-    Returns:
-        mean and inverse deviation of each channel, shape (channels,).
-    """
+    """``batch_norm_gather_stats_with_counts``."""
     del tensor
     wide = acc_type(means.dtype)
     means, deviations = means.to(wide), deviations.to(wide)
@@ -74,19 +52,7 @@ def normalize(
     deviation: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """``batch_norm_elemt``.
-
-    Args:
-        tensor: to normalize.
-        weight: of each channel.
-        bias: of each channel.
-        mean: of each channel.
-        deviation: inverse one of each channel.
-        eps: already in the deviation.
-
-    Returns:
-        the result, as the tensor lies.
-    """
+    """``batch_norm_elemt``."""
     del eps
     result = (tensor - _beside(mean, tensor)) * _beside(deviation, tensor)
     if weight is not None:
@@ -107,22 +73,7 @@ def sums(
     wants_weight: bool,
     wants_bias: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """``batch_norm_backward_reduce``.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        mean: of each channel.
-        deviation: inverse one of each channel.
-        weight: of each channel.
-        wants_tensor: whether its gradient is wanted.
-        wants_weight: whether its gradient is wanted.
-        wants_bias: whether its gradient is wanted.
-
-    Returns:
-        over each channel the sum of the gradient, and of it times the distance from the mean; the
-        gradients of weight and bias. Kernels for channels last make all of them.
-    """
+    """``batch_norm_backward_reduce``."""
     wide = gradient.to(mean.dtype)
     total = wide.sum(_but_channels(tensor))
     product = (wide * (tensor - _beside(mean, tensor))).sum(_but_channels(tensor))
@@ -149,21 +100,7 @@ def gradient_of_tensor(
     product: torch.Tensor,
     counts: torch.Tensor,
 ) -> torch.Tensor:
-    """``batch_norm_backward_elemt``.
-
-    Args:
-        gradient: of the result.
-        tensor: that was normalized.
-        mean: of each channel.
-        deviation: inverse one of each channel.
-        weight: of each channel.
-        total: of ``sums``, over all ranks.
-        product: of ``sums``, over all ranks.
-        counts: elements of a channel, of each rank.
-
-    Returns:
-        the gradient of the tensor.
-    """
+    """``batch_norm_backward_elemt``."""
     count = counts.sum()
     scale = deviation if weight is None else deviation * weight
     slope = deviation.square() * (product / count)

@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 
 def formatted(*positions: int) -> Take:
-    """Inputs are made contiguous in the memory format of the op's input, channels last or first.
-
-    Args:
-        positions: of the arguments copied, among the op's; the last one is the op's input.
-
-    Returns:
-        the entry's function.
-    """
+    """Inputs are made contiguous in the memory format of the op's input, channels last or first."""
 
     def take(call: OpCall) -> None:
         wanted = suggest_memory_format(call.args[positions[-1]])
@@ -39,14 +32,7 @@ def formatted(*positions: int) -> Take:
 
 
 def plain(*positions: int) -> Take:
-    """Inputs are made contiguous.
-
-    Args:
-        positions: of the arguments copied, among the op's.
-
-    Returns:
-        the entry's function.
-    """
+    """Inputs are made contiguous."""
     return lambda call: call.alloc_contiguous(*(call.args[position] for position in positions))
 
 

@@ -28,18 +28,7 @@ def draws(op: Any) -> bool:
 
 
 def generator_of(kwargs: dict[str, Any], on_gpu: bool) -> SimulatedGenerator | None:
-    """The simulated generator that a call names.
-
-    Args:
-        kwargs: of an op that draws.
-        on_gpu: whether it draws on a simulated GPU.
-
-    Returns:
-        the generator, None if the call names none or one of the CPU.
-
-    Raises:
-        RuntimeError: the generator is of another kind of device, in PyTorch's words.
-    """
+    """The simulated generator that a call names."""
     given = kwargs.get("generator")
     if given is None:
         return None
@@ -53,17 +42,7 @@ def generator_of(kwargs: dict[str, Any], on_gpu: bool) -> SimulatedGenerator | N
 def drawing(
     op: Any, run: Callable[..., Any], named: SimulatedGenerator | None, default: SimulatedGenerator
 ) -> Callable[..., Any]:
-    """What runs an op that draws on a simulated GPU.
-
-    Args:
-        op: the op.
-        run: computes it on the CPU.
-        named: the generator that the call names.
-        default: the GPU's generator.
-
-    Returns:
-        a function of the op's arguments.
-    """
+    """What runs an op that draws on a simulated GPU."""
     source = (named or default).start_draw()
     if named is not None:
         return functools.partial(_run_with_source, run, source)

@@ -10,15 +10,6 @@ def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) ->
 
     The bin of an integer is found in integers (aten/src/ATen/native/cuda/SummaryOps.cu).
 
-    Args:
-        tensor: of any shape.
-        bins: how many.
-        low: least element that counts; equal to ``high``: the tensor's own.
-        high: largest element that counts.
-
-    Returns:
-        ``(bins,)``, of the tensor's dtype.
-
     >>> histc(torch.tensor([0, 1, 1, 3, 7]), 4, 0, 3).tolist()
     [1, 2, 0, 1]
     """

@@ -28,14 +28,7 @@ if TYPE_CHECKING:
 
 
 def sums(dim_position: int | None) -> Take:
-    """``sum``, ``mean``, ``prod``, norms: an accumulator of the type's own width or 4 bytes.
-
-    Args:
-        dim_position: of the reduced dimensions among the op's arguments, None if it has none.
-
-    Returns:
-        the entry's function.
-    """
+    """``sum``, ``mean``, ``prod``, norms: an accumulator of the type's own width or 4 bytes."""
 
     def take(call: OpCall) -> None:
         result, source = call.result, call.args[0]
@@ -60,26 +53,12 @@ def trace(call: OpCall) -> None:
 
 
 def values_and_indices(dim_position: int) -> Take:
-    """``max``, ``min``, ``argmax`` of a dimension: the accumulator is a value and its index.
-
-    Args:
-        dim_position: of the reduced dimension among the op's arguments.
-
-    Returns:
-        the entry's function.
-    """
+    """``max``, ``min``, ``argmax`` of a dimension: the accumulator is a value and its index."""
     return _plain(dim_position, lambda _: Kernel(VALUE_AND_INDEX, fits_result=False))
 
 
 def values(dim_position: int | None) -> Take:
-    """``amax``, ``amin``, ``all``, ``any``: the accumulator is an element of the result.
-
-    Args:
-        dim_position: of the reduced dimensions among the op's arguments, None if it has none.
-
-    Returns:
-        the entry's function.
-    """
+    """``amax``, ``amin``, ``all``, ``any``: the accumulator is an element of the result."""
 
     def kernel(call: OpCall) -> Kernel:
         result: torch.Tensor = call.result
@@ -94,14 +73,7 @@ def smallest_and_largest(call: OpCall) -> None:
 
 
 def moments(dim_position: int | None) -> Take:
-    """``var`` and ``std``: the accumulator is a mean, a sum of squares and two counts.
-
-    Args:
-        dim_position: of the reduced dimensions among the op's arguments, None if it has none.
-
-    Returns:
-        the entry's function.
-    """
+    """``var`` and ``std``: the accumulator is a mean, a sum of squares and two counts."""
     return _plain(
         dim_position,
         lambda call: Kernel(

@@ -22,14 +22,7 @@ _ITEMS: Final = 16
 
 
 def scans(*, is_sum: bool) -> Callable[[OpCall], None]:
-    """``cumsum``, ``cumprod``, ``logcumsumexp``: a contiguous input of the result's type.
-
-    Args:
-        is_sum: elements are added up, for which there is a deterministic scan.
-
-    Returns:
-        the entry's function.
-    """
+    """``cumsum``, ``cumprod``, ``logcumsumexp``: a contiguous input of the result's type."""
 
     def take(call: OpCall) -> None:
         source: torch.Tensor = call.args[0]
@@ -49,14 +42,7 @@ def scans(*, is_sum: bool) -> Callable[[OpCall], None]:
 
 
 def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = True) -> None:
-    """Take what a scan of one row needs, and give it back.
-
-    Args:
-        call: of the op that scans.
-        count: of elements.
-        dtype: of the elements.
-        is_sum: they are added up, for which there is a deterministic scan.
-    """
+    """Take what a scan of one row needs, and give it back."""
     size = dtype.itemsize
     is_inexact = dtype.is_floating_point or dtype.is_complex
     if is_sum and is_inexact and torch.are_deterministic_algorithms_enabled():

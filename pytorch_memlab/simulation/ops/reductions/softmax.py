@@ -36,16 +36,7 @@ CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
 
 
 def forward(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """``_softmax`` computed on the host, which does not convert within it.
-
-    Args:
-        tensor: any.
-        dim: that is summed over.
-        half_to_float: whether half precision becomes float32.
-
-    Returns:
-        the result.
-    """
+    """``_softmax`` computed on the host, which does not convert within it."""
     result: torch.Tensor = _aten._softmax.default(_wide(tensor, half_to_float), dim, False)
     return result
 
@@ -59,17 +50,7 @@ def log_forward(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Te
 def backward(
     gradient: torch.Tensor, result: torch.Tensor, dim: int, dtype: torch.dtype
 ) -> torch.Tensor:
-    """``_softmax_backward_data`` computed on the host, which does not convert within it.
-
-    Args:
-        gradient: of the result.
-        result: of the forward pass.
-        dim: that was summed over.
-        dtype: of the forward pass's input.
-
-    Returns:
-        gradient of the input.
-    """
+    """``_softmax_backward_data`` computed on the host, which does not convert within it."""
     found = _aten._softmax_backward_data.default(gradient, result, dim, gradient.dtype)
     return found.to(dtype)  # type: ignore[no-any-return]
 

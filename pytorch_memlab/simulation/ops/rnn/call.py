@@ -71,11 +71,7 @@ class Call:
         return self.batch_sizes[0] if self.batch_sizes else self.input.shape[1]
 
     def check(self) -> None:
-        """Refuse states that do not fit.
-
-        Raises:
-            RuntimeError: in PyTorch's words.
-        """
+        """Refuse states that do not fit."""
         cx = self.cx
         if (cx is not None) != (self.network.mode == _LSTM):
             raise RuntimeError("rnn: illegal defined cx for non-LSTM RNN")
@@ -119,25 +115,11 @@ class Call:
 
 
 def call_of_backward(args: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...], list[bool]]:
-    """A call of ``_cudnn_rnn_backward``.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        the forward pass's call, gradients of its results, and which gradients are wanted.
-    """
+    """A call of ``_cudnn_rnn_backward``."""
     tensor, weights, count, buffer, hx, cx = args[:6]
     return Call(tensor, weights, count, buffer, hx, cx, *args[10:20]), args[7:10], args[21]
 
 
 def separate_gradients(call: Call) -> bool:
-    """Whether weights' gradients are copied out of the buffer that cuDNN writes them to.
-
-    Args:
-        call: of the forward pass.
-
-    Returns:
-        whether the program has fewer parameters than the buffer.
-    """
+    """Whether weights' gradients are copied out of the buffer that cuDNN writes them to."""
     return call.count != (5 if call.network.proj_size else 4)

@@ -28,20 +28,7 @@ def lstm_step(
     b_hh: Bias = None,
     w_hr: Bias = None,
 ) -> list[torch.Tensor]:
-    """A step of an LSTM as CUDA runs it.
-
-    Args:
-        tensor: ``(batch, features)``.
-        states: hidden state and cell.
-        w_ih: weights of the input.
-        w_hh: weights of the hidden state.
-        b_ih: bias of the input.
-        b_hh: bias of the hidden state.
-        w_hr: projection of the hidden state.
-
-    Returns:
-        the next hidden state and cell.
-    """
+    """A step of an LSTM as CUDA runs it."""
     hx, cx = states
     gates = _aten.matmul.default(tensor, w_ih.t()), _aten.matmul.default(hx, w_hh.t())
     hy, cy, _workspace = _aten._thnn_fused_lstm_cell.default(*gates, cx, b_ih, b_hh)

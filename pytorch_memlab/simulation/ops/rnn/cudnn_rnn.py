@@ -25,17 +25,7 @@ _NOT_FLAT: Final = (
 
 
 def shapes(*args: Any) -> tuple[torch.Tensor, ...]:
-    """Shapes of what ``_cudnn_rnn`` returns.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        the output, the last hidden and cell states, the reserve space and the buffer of weights.
-
-    Raises:
-        RuntimeError: states that do not fit, in PyTorch's words.
-    """
+    """Shapes of what ``_cudnn_rnn`` returns."""
     call = Call(*args)
     call.check()
     tensor, cx = call.tensor, call.cx
@@ -50,14 +40,7 @@ def shapes(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def compute(*args: Any) -> tuple[torch.Tensor, ...]:
-    """``_cudnn_rnn`` computed on the host.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        what ``shapes`` tells.
-    """
+    """``_cudnn_rnn`` computed on the host."""
     call = Call(*args)
     if call.needs_buffer:
         warnings.warn(_NOT_FLAT, stacklevel=2)
@@ -78,15 +61,7 @@ def compute(*args: Any) -> tuple[torch.Tensor, ...]:
 
 
 def backward_shapes(*args: Any) -> tuple[Any, ...]:
-    """Shapes of what ``_cudnn_rnn_backward`` returns.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        gradients of the input, the states and the weights: None and an empty list without any
-        gradient to begin with.
-    """
+    """Shapes of what ``_cudnn_rnn_backward`` returns."""
     call, gradients, mask = call_of_backward(args)
     if all(gradient is None for gradient in gradients):
         return None, None, None, []
@@ -101,17 +76,7 @@ def backward_shapes(*args: Any) -> tuple[Any, ...]:
 
 
 def backward(*args: Any) -> tuple[Any, ...]:
-    """``_cudnn_rnn_backward`` computed on the host.
-
-    Args:
-        args: of the op.
-
-    Returns:
-        what ``backward_shapes`` tells.
-
-    Raises:
-        RuntimeError: the forward pass did not train, in PyTorch's words.
-    """
+    """``_cudnn_rnn_backward`` computed on the host."""
     call, gradients, _mask = call_of_backward(args)
     results = backward_shapes(*args)
     if results[0] is None:

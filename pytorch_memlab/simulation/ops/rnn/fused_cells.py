@@ -23,18 +23,7 @@ def lstm(
     input_bias: Bias = None,
     hidden_bias: Bias = None,
 ) -> tuple[torch.Tensor, ...]:
-    """``_thnn_fused_lstm_cell`` computed on the host.
-
-    Args:
-        of_input: ``(batch, 4 * units)``.
-        of_hidden: of the same size.
-        cx: the cell.
-        input_bias: ``(4 * units,)``.
-        hidden_bias: ``(4 * units,)``.
-
-    Returns:
-        the next hidden state and cell, and the gates that the backward pass needs.
-    """
+    """``_thnn_fused_lstm_cell`` computed on the host."""
     dtype = acc_type(of_input.dtype)
     gates = of_input.to(dtype) + of_hidden.to(dtype)
     if input_bias is not None and hidden_bias is not None:
@@ -53,16 +42,7 @@ def lstm(
 def lstm_shapes(
     of_input: torch.Tensor, of_hidden: torch.Tensor, cx: torch.Tensor, *_biases: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Shapes of what ``lstm`` returns.
-
-    Args:
-        of_input: ``(batch, 4 * units)``.
-        of_hidden: of the same size.
-        cx: the cell.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``lstm`` returns."""
     return cx.new_empty(cx.shape), cx.new_empty(cx.shape), of_input.new_empty(of_input.shape)
 
 
@@ -74,19 +54,7 @@ def lstm_backward(
     workspace: torch.Tensor,
     has_bias: bool,
 ) -> tuple[Bias, ...]:
-    """``_thnn_fused_lstm_cell_backward_impl`` computed on the host.
-
-    Args:
-        grad_hy: gradient of the next hidden state.
-        grad_cy: gradient of the next cell.
-        cx: the cell.
-        cy: the next cell.
-        workspace: that ``lstm`` returned.
-        has_bias: whether there are biases.
-
-    Returns:
-        gradients of the gates, the cell and a bias; all None without gradients.
-    """
+    """``_thnn_fused_lstm_cell_backward_impl`` computed on the host."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
     dtype = acc_type(workspace.dtype)
@@ -116,19 +84,7 @@ def lstm_backward_shapes(
     workspace: torch.Tensor,
     has_bias: bool,
 ) -> tuple[Bias, ...]:
-    """Shapes of what ``lstm_backward`` returns.
-
-    Args:
-        grad_hy: gradient of the next hidden state.
-        grad_cy: gradient of the next cell.
-        cx: the cell.
-        cy: the next cell.
-        workspace: that ``lstm`` returned.
-        has_bias: whether there are biases.
-
-    Returns:
-        tensors without contents; all None without gradients.
-    """
+    """Shapes of what ``lstm_backward`` returns."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
     return (
@@ -145,19 +101,7 @@ def gru(
     input_bias: Bias = None,
     hidden_bias: Bias = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``_thnn_fused_gru_cell`` computed on the host.
-
-    Args:
-        of_input: ``(batch, 3 * units)``.
-        of_hidden: of the same size.
-        hx: the hidden state.
-        input_bias: ``(3 * units,)``.
-        hidden_bias: ``(3 * units,)``.
-
-    Returns:
-        the next hidden state, and what the backward pass needs: reset, update and new gate, the
-        hidden state, and the hidden part of the new gate.
-    """
+    """``_thnn_fused_gru_cell`` computed on the host."""
     dtype = acc_type(of_input.dtype)
     wide = [of_input.to(dtype), of_hidden.to(dtype)]
     if input_bias is not None and hidden_bias is not None:
@@ -174,32 +118,14 @@ def gru(
 def gru_shapes(
     of_input: torch.Tensor, of_hidden: torch.Tensor, hx: torch.Tensor, *_biases: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shapes of what ``gru`` returns.
-
-    Args:
-        of_input: ``(batch, 3 * units)``.
-        of_hidden: of the same size.
-        hx: the hidden state.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``gru`` returns."""
     return hx.new_empty(hx.shape), hx.new_empty(hx.shape[0], hx.shape[1] * _GRU_KEEPS)
 
 
 def gru_backward(
     grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
 ) -> tuple[Bias, ...]:
-    """``_thnn_fused_gru_cell_backward`` computed on the host.
-
-    Args:
-        grad_hy: gradient of the next hidden state.
-        workspace: that ``gru`` returned.
-        has_bias: whether there are biases.
-
-    Returns:
-        gradients of the input's and the hidden state's gates, the hidden state and both biases.
-    """
+    """``_thnn_fused_gru_cell_backward`` computed on the host."""
     dtype = acc_type(workspace.dtype)
     reset, update, new, hidden, new_h = workspace.to(dtype).chunk(_GRU_KEEPS, 1)
     gradient = grad_hy.to(dtype)
@@ -215,16 +141,7 @@ def gru_backward(
 def gru_backward_shapes(
     grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
 ) -> tuple[Bias, ...]:
-    """Shapes of what ``gru_backward`` returns.
-
-    Args:
-        grad_hy: gradient of the next hidden state.
-        workspace: that ``gru`` returned.
-        has_bias: whether there are biases.
-
-    Returns:
-        tensors without contents.
-    """
+    """Shapes of what ``gru_backward`` returns."""
     batch, gates = workspace.shape[0], workspace.shape[1] // _GRU_KEEPS * 3
     biases = [workspace.new_empty(gates) if has_bias else None for _ in range(2)]
     return (

@@ -56,24 +56,7 @@ def run(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[torch.Tensor, ...]:
-    """Run a network.
-
-    Args:
-        mode: one of cuDNN's names.
-        tensor: the input, or the data of packed sequences.
-        batch_sizes: of the steps of packed sequences; None if they are not packed.
-        states: of all layers and directions, hidden states and, for an LSTM, cells.
-        weights: of all layers and directions.
-        has_biases: whether weights have biases beside them.
-        num_layers: how many layers there are.
-        dropout: between layers.
-        train: whether it drops anything.
-        bidirectional: whether there are two directions.
-        batch_first: whether the batch comes before the steps.
-
-    Returns:
-        the output, and the last states of all layers and directions.
-    """
+    """Run a network."""
     if batch_first:
         tensor = tensor.transpose(0, 1)
     directions = 2 if bidirectional else 1

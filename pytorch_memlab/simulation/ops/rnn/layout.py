@@ -71,12 +71,7 @@ class Network:
         return self.proj_size or self.hidden_size
 
     def parts(self) -> list[list[Part]]:
-        """Where each parameter lies.
-
-        Returns:
-            for each layer and direction input weights, hidden weights, input bias, hidden bias
-            and, if there is one, the projection.
-        """
+        """Where each parameter lies."""
         rows = _GATES[self.mode] * self.hidden_size
         layers = []
         offset = 0
@@ -106,14 +101,7 @@ class Network:
         return sum(part.numel for layer in self.parts() for part in layer if len(part.size) > 1)
 
     def reserve(self, steps: int) -> int:
-        """Values that training keeps for the backward pass: an estimate.
-
-        Args:
-            steps: of all sequences together.
-
-        Returns:
-            the number of values.
-        """
+        """Values that training keeps for the backward pass: an estimate."""
         layers = self.num_layers * self.directions
         kept = _KEPT_FOR_BACKWARD[self.mode] + (1 if self.proj_size else 0)
         between = (self.num_layers - 1) * self.directions * self.output_size
@@ -121,30 +109,14 @@ class Network:
 
 
 def given_parts(layer: list[Part], count: int) -> list[Part]:
-    """The parts that the program has parameters for.
-
-    Args:
-        layer: all parts of a layer and direction.
-        count: how many parameters the program has for it.
-
-    Returns:
-        as many parts, in the order of the parameters.
-    """
+    """The parts that the program has parameters for."""
     if count == 3:
         return [*layer[:2], layer[4]]
     return layer[:count]
 
 
 def views(buffer: torch.Tensor, parts: list[list[Part]]) -> Iterator[list[torch.Tensor]]:
-    """The parameters of each layer and direction as views of a buffer.
-
-    Args:
-        buffer: of one dimension.
-        parts: of each layer and direction.
-
-    Yields:
-        the views of one layer and direction.
-    """
+    """The parameters of each layer and direction as views of a buffer."""
     for layer in parts:
         yield [buffer[part.offset : part.offset + part.numel].view(part.size) for part in layer]
 
@@ -160,22 +132,7 @@ def flatten(
     batch_first: bool,
     bidirectional: bool,
 ) -> torch.Tensor:
-    """``torch._cudnn_rnn_flatten_weight``: parameters become views of one buffer.
-
-    Args:
-        weights: of all layers and directions.
-        count: of parameters in a layer and direction.
-        input_size: features of the input.
-        mode: position in ``MODES``.
-        hidden_size: units of a layer.
-        proj_size: units that a layer's result is projected to.
-        num_layers: how many there are.
-        batch_first: of no effect here.
-        bidirectional: whether there are two directions.
-
-    Returns:
-        the buffer.
-    """
+    """``torch._cudnn_rnn_flatten_weight``: parameters become views of one buffer."""
     network = Network(
         mode, input_size, hidden_size, proj_size, num_layers, 2 if bidirectional else 1
     )
@@ -190,16 +147,7 @@ def flatten(
 
 
 def flat_buffer(network: Network, weights: list[torch.Tensor], count: int) -> Any:
-    """The buffer that parameters are views of, if they lie in it as cuDNN wants them.
-
-    Args:
-        network: that they belong to.
-        weights: of all layers and directions.
-        count: of parameters in a layer and direction.
-
-    Returns:
-        a view of one dimension; None if they lie elsewhere.
-    """
+    """The buffer that parameters are views of, if they lie in it as cuDNN wants them."""
     first = weights[0]
     numel = network.numel()
     storage = first.untyped_storage()

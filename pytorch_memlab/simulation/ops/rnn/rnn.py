@@ -39,15 +39,7 @@ _states: weakref.WeakKeyDictionary[SimulatedGPU, torch.Tensor] = weakref.WeakKey
 
 
 def is_for_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
-    """Whether cuDNN runs a recurrent network.
-
-    Args:
-        gpu: that runs it.
-        tensor: the input.
-
-    Returns:
-        whether it does: it is enabled, the input has elements and a dtype that it takes.
-    """
+    """Whether cuDNN runs a recurrent network."""
     if not torch._C._get_cudnn_enabled() or not tensor.numel():
         return False
     if tensor.dtype == torch.bfloat16:

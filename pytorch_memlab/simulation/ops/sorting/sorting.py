@@ -58,12 +58,6 @@ def sort_slices(call: OpCall, count: int, length: int, dtype: torch.dtype) -> No
     """Take what a stable sort of contiguous slices needs, and give it back.
 
     The rules are those of ``aten/src/ATen/native/cuda/SortStable.cu``.
-
-    Args:
-        call: of the op that sorts.
-        count: of elements.
-        length: of a slice, of more than 4,096 elements.
-        dtype: of the elements.
     """
     batch = min(count, _MAX_INT32) // length * length
     for begin in range(0, count, batch):
@@ -107,13 +101,6 @@ def take_largest(
 
     They are found by a sort, by several blocks of threads for a slice, or by one, which takes
     nothing. The rules are those of ``aten/src/ATen/native/cuda/TensorTopK.cpp`` and ``.cu``.
-
-    Args:
-        call: of the op that finds them.
-        source: of one dimension at least; only its sizes, strides and dtype count.
-        dim: the dimension of a slice.
-        count: how many of each slice.
-        is_sorted: they are put in order.
     """
     length = source.shape[dim]
     if not source.numel():

@@ -23,17 +23,7 @@ def distinct(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``_unique2`` computed on the host.
-
-    Args:
-        tensor: any.
-        is_sorted: whether the result has to be; on CUDA it always is.
-        return_inverse: whether to tell which one each element is.
-        return_counts: whether to tell how often each one occurs; of a mask it always is.
-
-    Returns:
-        distinct elements, which one each element is, and how often each one occurs.
-    """
+    """``_unique2`` computed on the host."""
     is_mask = tensor.dtype == torch.bool
     wants_counts = return_counts or is_mask
     found, inverse, counts = _aten._unique2.default(tensor, True, return_inverse, wants_counts)
@@ -53,17 +43,7 @@ def consecutive(
     return_counts: bool = False,
     dim: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``unique_consecutive`` computed on the host.
-
-    Args:
-        tensor: any.
-        return_inverse: whether to tell in which run each element is.
-        return_counts: whether to tell how long each run is.
-        dim: of the rows that are compared; None: elements are.
-
-    Returns:
-        the first of each run, in which run each element is, and how long each is.
-    """
+    """``unique_consecutive`` computed on the host."""
     if dim is not None:
         return consecutive_rows(tensor, dim, return_inverse, return_counts)
     found, inverse, counts = _aten.unique_consecutive.default(tensor, return_inverse, return_counts)
@@ -77,18 +57,7 @@ def rows(
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``unique_dim`` computed on the host.
-
-    Args:
-        tensor: any.
-        dim: of the rows.
-        is_sorted: whether the result has to be; on CUDA it always is.
-        return_inverse: whether to tell which one each row is.
-        return_counts: whether to tell how often each one occurs.
-
-    Returns:
-        distinct rows, which one each row is, and how often each one occurs.
-    """
+    """``unique_dim`` computed on the host."""
     found = _aten.unique_dim.default(tensor, dim, True, return_inverse, return_counts)
     return _wanted(found, return_inverse, return_counts)
 
