@@ -68,13 +68,13 @@ if TYPE_CHECKING:
         HostScope,
         PeakScope,
     )
-    from .simulation.hardware.gpu import GPU
-    from .simulation.simulator import simulate
+    from .simulation import simulate
+    from .simulation.inspect import GPU
 
 __version__ = "1.0.0.dev2"
 
 _HOMES = {
-    "GPU": "simulation.hardware.gpu",
+    "GPU": "simulation.inspect",
     "Courtesy": "courtesy",
     "GPUMemTrace": "mem_trace",
     "GPUMemory": "gpu_mem",
@@ -114,7 +114,7 @@ _HOMES = {
     "profile": "line_profiler.profile",
     "profile_every": "line_profiler.profile",
     "set_target_gpu": "line_profiler.profile",
-    "simulate": "simulation.simulator",
+    "simulate": "simulation",
     "start_watching_memory": "notebook.memory_usage",
     "stop_watching_memory": "notebook.memory_usage",
 }

@@ -12,7 +12,7 @@ from ..errors import ContextReleaseError
 from .cuda_checkpoint import LOCKED, RUNNING, SUSPENDED, Driver, find_driver
 
 if TYPE_CHECKING:
-    from ..simulation.machine.machine import Machine
+    from ..simulation.inspect import Machine
 
 _LOST = "CUDA is lost in this process, but all tensors are safe in host memory: save them"
 

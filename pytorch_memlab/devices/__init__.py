@@ -9,12 +9,12 @@ import torch
 from .._common.made_once import made_once
 from .._common.quoted import quoted
 from ..errors import UnknownDeviceError
-from ..simulation.machine import active
+from ..simulation.inspect import active
 from . import accelerator, cuda
 from .device import NO_APPROXIMATIONS, Approximations, Device, Stats
 
 if TYPE_CHECKING:
-    from ..simulation.machine.machine import Machine
+    from ..simulation.inspect import Machine
 
 __all__ = [
     "NO_APPROXIMATIONS",
@@ -106,7 +106,7 @@ def _simulated(machine: Machine, index: int) -> Device:
 
     gpu = machine.known_gpus[index]
     if gpu.reader is None:
-        reads = None if machine.shapes is None else machine.shapes.reads
+        reads = None if machine.values is None else machine.values.reads
         approximations = SimulatedApproximations(machine.approximations[index], reads)
         made = SimulatedDevice(gpu, approximations, machine.kept_files)
         vars(gpu).setdefault("reader", made)  # another thread may make one too: the first counts

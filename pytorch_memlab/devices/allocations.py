@@ -110,7 +110,7 @@ def workspaces_of(device: torch.device) -> Workspaces:
     Returns:
         where they are under ``simulate``; PyTorch tells of a real GPU only how large they are.
     """
-    from ..simulation.ops.matmul.cublas import workspace_size
+    from ..simulation.inspect import workspace_size
 
     machine = simulated_machine()
     if machine is None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 
-from ..simulation.allocator.failed_request import FailedRequest, FreeBlock
+from ..simulation.inspect import FailedRequest, FreeBlock
 from .allocations import driver_view
 from .driver_memory import driver_memory
 

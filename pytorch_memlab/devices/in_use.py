@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..simulation.machine import active
+from ..simulation.inspect import active
 from . import NO_APPROXIMATIONS, cuda, find_devices
 
 if TYPE_CHECKING:

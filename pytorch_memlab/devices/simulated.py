@@ -9,8 +9,7 @@ from ..records import DeviceInfo, PeakShare, merge_approximations
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..simulation.dry_run.kept_files import KeptFiles
-    from ..simulation.machine.simulated_gpu import SimulatedGPU
+    from ..simulation.inspect import KeptFiles, SimulatedGPU
     from .device import Stats
     from .simulated_approximations import SimulatedApproximations
 

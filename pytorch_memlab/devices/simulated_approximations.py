@@ -9,8 +9,7 @@ from ..records import Approximation, ApproximationKind
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..simulation.dry_run.data_dependent_reads import ValueReads
-    from ..simulation.machine.approximations import OpApproximations, OpCount
+    from ..simulation.inspect import OpApproximations, OpCount, ValueReads
     from .device import Approximations
 
 

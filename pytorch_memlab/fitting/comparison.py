@@ -19,7 +19,7 @@ from .trial import Ending, Trial, TrialRequest, run, run_all
 from .verdict import Verdict
 
 if TYPE_CHECKING:
-    from ..simulation.hardware.gpu import GPU
+    from ..simulation.inspect import GPU
     from .target import Target
 
 

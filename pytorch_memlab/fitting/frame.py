@@ -12,10 +12,7 @@ from .._common.quoted import quoted
 from .._common.rendered import rendered
 from .._common.user_code import is_of_user
 from ..errors import UsageError
-from ..simulation.hardware.gpu import GPU
-from ..simulation.hardware.presets import PRESETS, find_gpu
-from ..simulation.hardware.sizes import read_size
-from ..simulation.machine.memory_overhead import TakenMemory
+from ..simulation.inspect import GPU, PRESETS, TakenMemory, find_gpu, read_size
 from .comparison import compare_gpus
 from .grid import GridReport, GridSearch
 from .report import FitReport, fit_report

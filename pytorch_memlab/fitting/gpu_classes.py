@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..simulation.hardware.gpu import GPU
+    from ..simulation.inspect import GPU
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from .variable import Variable
 from .verdict import Verdict, needed_memory
 
 if TYPE_CHECKING:
-    from ..simulation.hardware.gpu import GPU
+    from ..simulation.inspect import GPU
     from .change import Change
     from .target import Target
 

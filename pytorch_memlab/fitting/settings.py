@@ -6,13 +6,13 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..simulation.machine.memory_overhead import TakenMemory
+from ..simulation.inspect import TakenMemory
 from .change import Change
 from .trial import Trial, TrialRequest
 from .verdict import Verdict, verdict
 
 if TYPE_CHECKING:
-    from ..simulation.hardware.gpu import GPU
+    from ..simulation.inspect import GPU
     from .target import Target
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 from .._common.optimizer_steps import is_within_another
 
 if TYPE_CHECKING:
-    from ..simulation.machine.machine import Machine
+    from ..simulation.inspect import Machine
 
 MOST_STEPS: Final = 24
 """Steps after which a trial gives up waiting for a peak that repeats."""

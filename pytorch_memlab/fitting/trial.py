@@ -21,8 +21,7 @@ from .settled import StepPeak, StepPeaks, Stop, TrialDone
 
 if TYPE_CHECKING:
     from ..history.model import AllocationHistory
-    from ..simulation.hardware.gpu import GPU
-    from ..simulation.machine.machine import Machine
+    from ..simulation.inspect import GPU, Machine
     from .target import Target
     from .watched_gpu import GPUReads
 
@@ -289,7 +288,7 @@ def _history(recording: Any) -> AllocationHistory | None:
 def _approximations(machine: Machine) -> tuple[Approximation, ...]:
     from ..devices.simulated_approximations import SimulatedApproximations
 
-    reads = None if machine.shapes is None else machine.shapes.reads
+    reads = None if machine.values is None else machine.values.reads
     found: dict[Any, Approximation] = {}
     for approximations in machine.approximations:
         for approximation in SimulatedApproximations(approximations, reads).now().values():

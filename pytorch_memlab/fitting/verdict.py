@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ..history.model import Stack
 from ..history.replay import ReplayResult, replay
-from ..simulation.machine.memory_overhead import TakenMemory
+from ..simulation.inspect import TakenMemory
 from .trial import Ending, Trial
 
 if TYPE_CHECKING:
-    from ..simulation.hardware.gpu import GPU
+    from ..simulation.inspect import GPU
 
 
 @dataclass(frozen=True, slots=True)

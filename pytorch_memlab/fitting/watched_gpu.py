@@ -8,16 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..simulation.hardware import decisions
-from ..simulation.hardware.gpu import GPU
-from ..simulation.machine.device_properties import DeviceProperties
+from ..simulation.inspect import GPU, DeviceProperties, decisions
 from .gpu_classes import Decision
 
 if TYPE_CHECKING:
     from .._common.patches import Patches
-    from ..simulation.allocator.driver import SimulatedDriver
-    from ..simulation.machine.machine import Machine
-    from ..simulation.machine.simulated_gpu import SimulatedGPU
+    from ..simulation.inspect import Machine, SimulatedDriver, SimulatedGPU
 
 _FIELDS: Final = frozenset(field.name for field in fields(GPU))
 

@@ -9,7 +9,7 @@ import torch
 
 from .._common.made_once import made_once
 from ..errors import HistoryError
-from ..simulation.machine import active
+from ..simulation.inspect import active
 from .cuda_history import CudaHistory
 from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
@@ -19,7 +19,7 @@ from .program import program
 from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks, number_in_program
 
 if TYPE_CHECKING:
-    from ..simulation.machine.machine import Machine
+    from ..simulation.inspect import Machine
 
 NOTHING_RECORDED: Final = (
     "nothing was recorded: the profiler was never on while a simulated GPU, or the tensors of the "

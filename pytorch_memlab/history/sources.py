@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 
 from ..devices import get_device
-from ..simulation.machine import active
-from ..simulation.machine.runtime_settings import settings_string
+from ..simulation.inspect import active, settings_string
 from .block_categories import live_categories
 from .category import Category
 from .freed_blocks import category_of_freed
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
     from .._common.call_stacks import TakenStack
     from ..devices.cpu import CpuDevice, Followed
     from ..simulation.allocator.events import Observer
-    from ..simulation.machine.machine import Machine
-    from ..simulation.machine.simulated_gpu import Placement, SimulatedGPU
+    from ..simulation.inspect import Machine, Placement, SimulatedGPU
 
 CPU = -1
 """Number that stands for the host where the index of a GPU is expected."""

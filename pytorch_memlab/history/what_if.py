@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..simulation.hardware.gpu import GPU
-from ..simulation.machine.memory_overhead import TakenMemory
+from ..simulation.inspect import GPU, TakenMemory
 from .first_state import first_state
 from .model import AllocationHistory, Stack, device_name
 from .replay import Figures, ReplayResult, changed_settings, recorded_capacity, replay

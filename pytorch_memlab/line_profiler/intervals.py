@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from ..devices import Approximations, Device
     from ..scopes import Ledger, Window
-    from ..simulation.machine.machine import Machine
+    from ..simulation.inspect import Machine
     from .call_sites import CallSite
     from .line_store import LineStore
 
@@ -127,7 +127,7 @@ class Measured:
     @property
     def is_dry_run(self) -> bool:
         """Whether the simulation that was measured last computes shapes alone."""
-        return self._machine is not None and self._machine.shapes is not None
+        return self._machine is not None and self._machine.is_dry_run
 
     def devices(self) -> Iterable[Device]:
         """All devices that were ever measured; the first one if none was in use."""

@@ -25,7 +25,7 @@ from .._common.switch import SWITCHED_OFF, is_switched_off
 from ..devices.driver_memory import count_gpus
 from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
-from ..simulation.machine import active
+from ..simulation.inspect import active
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError
 from .mlrun_file import MlrunFile
@@ -129,7 +129,7 @@ class MemlabMagics(Magics):
         assert self.shell is not None
         with ExitStack() as simulation:
             if args.simulate is not None:
-                from ..simulation.simulator import simulate
+                from ..simulation import simulate
 
                 simulation.enter_context(simulate(args.simulate, args.num_gpus))
             draws = file is not None and file.is_page and active.machine is not None
@@ -180,7 +180,7 @@ def _is_of_machinery(frame: FrameType) -> bool:
 
 def _checked_device(device: str | None) -> str | None:
     """A device as the user named it, unless it is a GPU to be simulated."""
-    from ..simulation.hardware.presets import find_gpu
+    from ..simulation.inspect import find_gpu
 
     if device is None or device.isdecimal():
         return device

@@ -187,7 +187,7 @@ class RunningExperiment:
 
 def _host_has_gpus() -> bool:
     machine = simulated_machine()
-    return machine is not None and machine.shapes is None
+    return machine is not None and not machine.is_dry_run
 
 
 def _is_failing() -> bool:

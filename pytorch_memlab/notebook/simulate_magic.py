@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from ..errors import UsageError
-from ..simulation.machine import active
+from ..simulation.inspect import active
 
 if TYPE_CHECKING:
-    from ..simulation.hardware.gpu import GPU
-    from ..simulation.machine.machine import Machine
-    from ..simulation.simulator import simulate
+    from ..simulation import simulate
+    from ..simulation.inspect import GPU, Machine
 
 
 @dataclass(frozen=True)
@@ -76,9 +75,8 @@ def end_simulation() -> None:
 
 
 def _simulate(gpu: str, count: int) -> str:
-    from ..simulation.hardware.presets import find_gpu
-    from ..simulation.machine.runtime_settings import settings_string
-    from ..simulation.simulator import simulate
+    from ..simulation import simulate
+    from ..simulation.inspect import find_gpu, settings_string
 
     settings = (find_gpu(gpu), count, settings_string())
     if _running and _running[-1].settings == settings and _running[-1].is_on():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from ..simulation.hardware.sizes import parse_size
+from ..simulation.inspect import parse_size
 
 if TYPE_CHECKING:
     from .differences import Change

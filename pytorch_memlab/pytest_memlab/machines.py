@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..devices.driver_memory import drop_workspaces
-from ..simulation.hardware.presets import find_gpu
-from ..simulation.machine import active
-from ..simulation.simulator import simulate
+from ..simulation import simulate
+from ..simulation.inspect import active, find_gpu
 
 if TYPE_CHECKING:
-    from ..simulation.hardware.gpu import GPU
+    from ..simulation.inspect import GPU
 
 DEFAULT_GPU: Final = "h100"
 

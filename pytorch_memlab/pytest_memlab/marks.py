@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from ..simulation.hardware.sizes import parse_size
+from ..simulation.inspect import parse_size
 
 if TYPE_CHECKING:
     import pytest
@@ -69,7 +69,7 @@ def _gpu(name: str, gpu: Any) -> str | None:
         return None
     if not isinstance(gpu, str):
         raise UsageError(f'{name} takes a GPU such as gpu="a100" or gpu="24GiB", not {quoted(gpu)}')
-    from ..simulation.hardware.presets import find_gpu
+    from ..simulation.inspect import find_gpu
 
     find_gpu(gpu)
     return gpu

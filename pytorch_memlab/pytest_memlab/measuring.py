@@ -19,7 +19,7 @@ from ..profiles.growth_limit import growth_limit
 from ..pytest_plugin import asks_for_memory
 from ..render import memory_of_tests
 from ..render.saved_tests import load
-from ..simulation.machine import active
+from ..simulation.inspect import active
 from .gpu_memory import GPUMemory
 from .leaks import LeakCheck
 from .machines import MachinesOfTests

@@ -48,7 +48,7 @@ def _hands_tests_out(config: pytest.Config) -> bool:
 
 
 def _simulate(config: pytest.Config, gpu: str) -> None:
-    from ..simulation.simulator import simulate
+    from ..simulation import simulate
     from .measuring import register
 
     simulation = simulate(gpu)

@@ -39,8 +39,7 @@ from ..history.out_of_memory import (
 )
 from ..history.settings_check import LONGEST, check
 from ..history.tensor_categories import TensorCategories
-from ..simulation.allocator.failed_request import FailedRequest
-from ..simulation.machine.runtime_settings import settings_string
+from ..simulation.inspect import FailedRequest, settings_string
 from ..tensors.live_objects import LiveObjects, live_objects
 from ..tensors.memory import address_of
 from ..tensors.optimizers import states_of, tensors_in
@@ -51,7 +50,7 @@ from .rows import rows_of
 from .variables import locals_of, names_of_variables
 
 if TYPE_CHECKING:
-    from ..simulation.machine.simulated_gpu import SimulatedFailure
+    from ..simulation.inspect import SimulatedFailure
 
 Stack = tuple[FrameLine, ...]
 

@@ -18,52 +18,54 @@ from .._common.uncaught_errors import uncaught
 from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import decorated
 from ..errors import UsageError
-from . import dry_run, third_party
+from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
-from .dispatch import backward_streams, fake_tensors, wrapper_tensors
 from .dispatch.device_mode import PlacementMode, compute
 from .dispatch.function_mode import CallMode
-from .dry_run import truncated_normal
-from .dry_run.executor import Shapes
+from .dry_run.executor import DryRunExecutor
+from .hardware.gpu import GPU
 from .hardware.presets import find_gpu
 from .machine import active, visible_devices
 from .machine.machine import Machine, Strictness
 from .machine.memory_overhead import TakenMemory
+from .machine.tensor_values import TensorValues
 from .ops import cuda_dispatch
-from .torch_api import autograd as autograd_calls
 from .torch_api import (
+    autograd,
     backends_cuda,
+    backends_cudnn,
     constructors,
     cuda_nccl,
     cuda_sparse,
+    encoder_fast_path,
+    fake_tensors,
+    files,
     flex_attention,
     foreach,
+    generator,
+    jit,
     legacy_types,
     memory_history,
     multiprocessing,
     nn,
+    nn_init,
     nn_parallel,
     profiler,
     rpc,
+    storage,
+    threading,
+    wrapper_tensors,
 )
-from .torch_api import backends_cudnn as cudnn
 from .torch_api import compile as compiling
-from .torch_api import encoder_fast_path as fast_path
-from .torch_api import generator as generators
-from .torch_api import jit as torchscript
-from .torch_api import storage as storage_methods
-from .torch_api import threading as threads
 from .torch_api.cuda import CudaCalls
 from .torch_api.distributed import process_groups
 from .torch_api.tensor import TensorMethods
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from typing_extensions import Self
-
-    from .hardware.gpu import GPU
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -216,17 +218,17 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         return machine
 
     def _made(self) -> Machine:
-        shapes = None if self._options["compute"] else Shapes()
+        values = None if self._options["compute"] else TensorValues()
         count = self._options["count"]
-        machine = Machine(self._model, count, shapes, self._taken)
+        machine = Machine(self._model, count, values, self._taken)
         if not machine.gpus:
             raise UsageError(
                 f"{visible_devices.NAME}={os.environ[visible_devices.NAME]!r} names none of the "
                 f"{count} simulated GPUs: unset it, or name those from 0 to {count - 1}"
             )
         machine.strict = self._options["strict"]
-        if shapes is not None:
-            shapes.reads.strict = bool(self._options["strict"])
+        if values is not None:
+            values.reads.strict = bool(self._options["strict"])
         return machine
 
     def __exit__(self, *exc: Any) -> None:
@@ -248,12 +250,17 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             )
 
 
+def simulation_of(settings: Mapping[str, Any]) -> simulate:
+    """The simulation that a child process begins, from the settings in its environment."""
+    return simulate(GPU(**settings["gpu"]), **settings["options"])
+
+
 @contextmanager
 def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
     patches = Patches()
     replacements = constructors.make_replacements(machine)
-    shapes = machine.shapes
-    execute = compute if shapes is None else shapes.execute
+    values = machine.values
+    execute = compute if values is None else DryRunExecutor(values).execute
 
     @contextmanager
     def modes() -> Iterator[None]:
@@ -267,10 +274,10 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
     with ExitStack() as exits:
         exits.callback(patches.undo)
         fake_tensors.install(patches)
-        torchscript.install(machine, replacements, patches)
+        jit.install(machine, replacements, patches)
         constructors.install(machine, replacements, patches)
-        generators.install(machine, patches)
-        cudnn.install(patches)
+        generator.install(machine, patches)
+        backends_cudnn.install(patches)
         legacy_types.install(machine, patches)
         compiling.install(patches)
         process_groups.install(machine, patches, exits)
@@ -287,16 +294,14 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
         autocast.install(patches, exits)
         exits.enter_context(cuda_dispatch.installed())
         TensorMethods(machine).install(patches)
-        storage_methods.install(machine, patches)
-        if shapes is not None:
-            shapes.install(patches)
-            truncated_normal.install(shapes, patches)
+        storage.install(machine, patches)
+        if values is not None:
+            nn_init.install(values, patches)
             if not allow_writes:
-                exits.callback(dry_run.install(machine, patches))
-        autograd_calls.install(machine, patches)
-        backward_streams.install(machine, patches)
-        fast_path.install(machine, patches)
-        threads.install(modes, patches)
+                exits.callback(files.install(machine, patches))
+        autograd.install(machine, patches)
+        encoder_fast_path.install(machine, patches)
+        threading.install(modes, patches)
         memory_history.install(machine, patches)
         profiler.install(machine, patches)
         CudaCalls(machine).install(patches)

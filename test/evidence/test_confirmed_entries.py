@@ -15,7 +15,7 @@ from recorded_programs import streams
 from recorded_programs.catalogue import PUBLIC
 
 from pytorch_memlab.simulation.dispatch.device_mode import PlacementMode
-from pytorch_memlab.simulation.ops.matmul.cublas import Workspaces
+from pytorch_memlab.simulation.machine.cublas_workspaces import Workspaces
 from pytorch_memlab.simulation.ops.op_call import OpCall
 from pytorch_memlab.simulation.ops.registry import Provenance, provenances
 

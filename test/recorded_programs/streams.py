@@ -13,7 +13,7 @@ import torch
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import RecordedDriver
-from pytorch_memlab.simulation.ops.matmul.cublas import workspace_size
+from pytorch_memlab.simulation.machine.cublas_workspaces import workspace_size
 
 FOLDER = Path(__file__).parents[1] / "data" / "recordings"
 

@@ -135,7 +135,7 @@ def _values(action: argparse.Action, current: str) -> list[str]:
     if action.choices is not None:
         return _starting(current, map(str, action.choices))
     if action.dest == "gpu":
-        from pytorch_memlab.simulation.hardware.presets import PRESETS
+        from pytorch_memlab.simulation.inspect import PRESETS
 
         return _starting(current, PRESETS)
     if action.dest == "columns":

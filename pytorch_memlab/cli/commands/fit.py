@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.verdict import Verdict
-    from pytorch_memlab.simulation.hardware.gpu import GPU
+    from pytorch_memlab.simulation.inspect import GPU
 
 
 class FitCommand:
@@ -97,7 +97,7 @@ def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
     Raises:
         UnknownGPUError: there is no such GPU.
     """
-    from pytorch_memlab.simulation.hardware.presets import PRESETS, find_gpu
+    from pytorch_memlab.simulation.inspect import PRESETS, find_gpu
 
     if names is None:
         return list(PRESETS.items())
@@ -107,7 +107,7 @@ def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
 
 def _settings(options: argparse.Namespace) -> Settings:
     from pytorch_memlab.fitting.settings import Settings
-    from pytorch_memlab.simulation.hardware.sizes import read_size
+    from pytorch_memlab.simulation.inspect import read_size
 
     if not 1 <= options.num_gpus <= 128:
         raise UsageError(f"--num-gpus is a number from 1 to 128, not {options.num_gpus}")
@@ -121,7 +121,7 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _check_memory(gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
-    from pytorch_memlab.simulation.machine.memory_overhead import TakenMemory
+    from pytorch_memlab.simulation.inspect import TakenMemory
 
     for _, gpu in gpus:
         TakenMemory.of(gpu, settings.context, settings.others)

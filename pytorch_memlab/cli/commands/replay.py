@@ -77,9 +77,7 @@ class ReplayCommand:
         from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.what_if import what_if
-        from pytorch_memlab.simulation.allocator.alloc_conf import read_alloc_conf
-        from pytorch_memlab.simulation.hardware.presets import find_gpu
-        from pytorch_memlab.simulation.machine.memory_overhead import TakenMemory
+        from pytorch_memlab.simulation.inspect import TakenMemory, find_gpu, read_alloc_conf
 
         del process
         settings = _joined(options.settings or ())

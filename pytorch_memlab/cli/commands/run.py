@@ -29,7 +29,7 @@ from pytorch_memlab.cli.run.trace import TraceFile, is_trace
 from pytorch_memlab.cli.run.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.whole_run import WholeRunHistory
-from pytorch_memlab.simulation.machine import active
+from pytorch_memlab.simulation.inspect import active
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.run.profile import Profile

@@ -79,7 +79,7 @@ class TimelineCommand:
         """
         from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.history.timeline import timeline_of
-        from pytorch_memlab.simulation.hardware.presets import find_gpu
+        from pytorch_memlab.simulation.inspect import find_gpu
 
         del process
         title = f"GPU memory over time: {os.path.basename(options.file)}"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pytorch_memlab.fitting.remedies.remedy import Remedy
     from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
-    from pytorch_memlab.simulation.hardware.gpu import GPU
+    from pytorch_memlab.simulation.inspect import GPU
 
 
 def add_try_options(parser: CommandParser) -> None:
@@ -76,9 +76,7 @@ def remedies_tried(
         UsageError: an option cannot be carried out.
     """
     from pytorch_memlab.fitting.remedies.catalogue import chosen
-    from pytorch_memlab.simulation.hardware.presets import find_gpu
-    from pytorch_memlab.simulation.hardware.sizes import read_size
-    from pytorch_memlab.simulation.machine.memory_overhead import TakenMemory
+    from pytorch_memlab.simulation.inspect import TakenMemory, find_gpu, read_size
 
     if len(gpus) > 1:
         raise UsageError("--try is for one GPU: name one with --gpu")

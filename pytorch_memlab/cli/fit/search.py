@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.variable import Variable
-    from pytorch_memlab.simulation.hardware.gpu import GPU
+    from pytorch_memlab.simulation.inspect import GPU
 
 
 def add_vary_options(parser: CommandParser) -> None:

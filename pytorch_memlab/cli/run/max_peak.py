@@ -26,7 +26,7 @@ class MaxPeak:
     """
 
     def __init__(self, text: str | None) -> None:
-        from pytorch_memlab.simulation.hardware.sizes import parse_size
+        from pytorch_memlab.simulation.inspect import parse_size
 
         size = None if text is None else parse_size(text)
         if text is not None and (size is None or size < 0):

@@ -18,7 +18,7 @@ from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab._common.ranks import prints
 
 if TYPE_CHECKING:
-    from pytorch_memlab.simulation.machine.machine import Machine
+    from pytorch_memlab.simulation.inspect import Machine
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab.cli.output_file import OutputFile
-from pytorch_memlab.simulation.machine import active
+from pytorch_memlab.simulation.inspect import active
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.run.profile import Profile

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from ...simulation.allocator.settings import AllocatorSettings
-from ...simulation.machine.runtime_settings import settings_string
+from ...simulation.inspect import AllocatorSettings, settings_string
 from .remedy import Finding, Remedy, already_used, applied
 
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"

@@ -10,10 +10,12 @@ from typing import Any, Final
 import torch
 
 from ..._common.patches import Patches
-from ...simulation.ops.attention import backends as attention_backends
-from ...simulation.ops.attention.backends import Backend, against_cudnn, select
-from ...simulation.ops.attention.rules import Call, against_efficient, against_flash
+from ...simulation.inspect import attention_backends, attention_rules
 from .remedy import Finding, Remedy, already_used, applied, does_not_apply
+
+Backend = attention_backends.Backend
+
+_Select = Callable[[attention_rules.Call], Backend]
 
 _SWITCHES: Final = {
     "FLASH_ATTENTION": "flash_sdp",
@@ -24,9 +26,21 @@ _SWITCHES: Final = {
 """By member of ``SDPBackend``, the end of the names in ``torch.backends.cuda``."""
 
 _BACKENDS: Final = {
-    "sdpa_flash": (Backend.FLASH, "FLASH_ATTENTION", against_flash),
-    "sdpa_efficient": (Backend.EFFICIENT, "EFFICIENT_ATTENTION", against_efficient),
-    "sdpa_cudnn": (Backend.CUDNN, "CUDNN_ATTENTION", against_cudnn),
+    "sdpa_flash": (
+        Backend.FLASH,
+        "FLASH_ATTENTION",
+        attention_rules.against_flash,
+    ),
+    "sdpa_efficient": (
+        Backend.EFFICIENT,
+        "EFFICIENT_ATTENTION",
+        attention_rules.against_efficient,
+    ),
+    "sdpa_cudnn": (
+        Backend.CUDNN,
+        "CUDNN_ATTENTION",
+        attention_backends.against_cudnn,
+    ),
     "sdpa_math": (Backend.MATH, "MATH", lambda _call: None),
 }
 
@@ -47,7 +61,9 @@ class AttentionBackend(Remedy):
         self._before = _enabled()
         patches = Patches()
         try:
-            patches.set_by_name(select, self._choosing(attention_backends.select))
+            patches.set_by_name(
+                attention_backends.select, self._choosing(attention_backends.select)
+            )
             yield
         finally:
             patches.undo()
@@ -70,9 +86,9 @@ class AttentionBackend(Remedy):
             return already_used("all attention runs on it")
         return does_not_apply("the program chooses the kernel of attention itself")
 
-    def _choosing(self, original: Callable[[Call], Backend]) -> Callable[[Call], Backend]:
+    def _choosing(self, original: _Select) -> _Select:
         @wraps(original)
-        def choose(call: Call) -> Backend:
+        def choose(call: attention_rules.Call) -> Backend:
             self._calls += 1
             without = original(call)
             if without is self._backend:

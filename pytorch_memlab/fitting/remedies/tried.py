@@ -16,7 +16,7 @@ from .remedy import Finding, Outcome, Remedy
 from .smallest_checkpointing import Smallest, smallest_checkpointing
 
 if TYPE_CHECKING:
-    from ...simulation.hardware.gpu import GPU
+    from ...simulation.inspect import GPU
     from ..target import Target
 
 

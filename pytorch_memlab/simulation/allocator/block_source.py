@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
-from .expandable_segments import ExpandableSegment, ExpandableSegments
+from .blocks import ExpandableSegment
+from .expandable_segments import ExpandableSegments
 from .out_of_memory import OutOfMemory, out_of_memory_text, rejection_text
 from .segments import Segments
 from .settings import SMALL_SEGMENT_SIZE

@@ -8,8 +8,8 @@ from .blocks import Block, BlockPool
 from .settings import MIN_BLOCK_SIZE, SMALL_SIZE
 
 if TYPE_CHECKING:
+    from .blocks import ExpandableSegment
     from .events import AllocatorEvents
-    from .expandable_segments import ExpandableSegment
     from .settings import AllocatorSettings
     from .stats import DeviceStats
 

@@ -4,37 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .blocks import Block, BlockPool
+from .blocks import Block, BlockPool, ExpandableSegment
 
 if TYPE_CHECKING:
     from .driver import Driver
     from .events import AllocatorEvents
     from .stats import DeviceStats
-
-
-class ExpandableSegment:
-    """A range of addresses of a stream, without memory at first.
-
-    Args:
-        address: the first one, in bytes.
-        page_size: bytes that get memory at a time.
-        pages: how many there are.
-    """
-
-    __slots__ = ("address", "page_size", "size")
-
-    def __init__(self, address: int, page_size: int, pages: int) -> None:
-        self.address = address
-        self.page_size = page_size
-        self.size = page_size * pages
-
-    def page_end(self, address: int) -> int:
-        """Return the address where the page ends that holds the byte before `address`."""
-        return self.address - (self.address - address) // self.page_size * self.page_size
-
-    def page_start(self, address: int) -> int:
-        """Return the address where the page of `address` begins."""
-        return address - (address - self.address) % self.page_size
 
 
 class ExpandableSegments:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..dispatch.output_devices import tensors_in
+from ..machine.op_arguments import tensors_in
 from ..ops.cuda_dispatch import cuda_dispatch_of
 from .casts import cache, call_with_casts, casts_serve_training, is_eligible, is_on_gpu, widest
 from .cudnn_rnn import with_flat_casts

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from ..dispatch.output_devices import tensors_in
 from ..machine import active
+from ..machine.op_arguments import tensors_in
 
 _cast_to = torch.ops.aten.to.dtype
 _lower_precision = torch.get_autocast_dtype

@@ -13,20 +13,16 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
 from typing import TYPE_CHECKING, Any
 
-import pytorch_memlab
-
 from ..._common.patches import Patches
 from ..hardware.gpu import GPU
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from ..simulator import simulate
-
 VARIABLE = "PYTORCH_MEMLAB_SIMULATE"
 _PATH = "PYTHONPATH"
 _FOLDER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "child_site")
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(pytorch_memlab.__file__)))
+_PACKAGE = os.path.abspath(os.path.join(os.path.dirname(__file__), *[os.pardir] * 3))
 _FORK_SERVER_CALLS = (
     "ensure_running",
     "get_inherited_fds",
@@ -59,17 +55,6 @@ def simulated(gpu: GPU, options: Mapping[str, Any]) -> Iterator[None]:
             os.environ[VARIABLE] = before
         if is_first:
             _leave_path()
-
-
-def simulation_of(settings: Mapping[str, Any]) -> simulate:
-    """The simulation that a process is to begin.
-
-    Args:
-        settings: that ``simulated`` has written.
-    """
-    from ..simulator import simulate
-
-    return simulate(GPU(**settings["gpu"]), **settings["options"])
 
 
 def _described(gpu: GPU) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..machine.machine import HOST
-from .output_devices import tensors_in
+from ..machine.op_arguments import tensors_in
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine

@@ -18,14 +18,15 @@ from ...errors import (
     UnsupportedCUDACallError,
 )
 from ..machine.machine import HOST
+from ..machine.op_arguments import tensors_in
+from ..machine.unsupported import unsupported
 from ..ops.library_ops import refuse_to_compute
 from ..ops.op_call import OpCall
 from ..ops.op_info import op_info
 from ..ops.random import random_draws
-from ..torch_api import unsupported as uncovered
 from . import blocking_ops, fake_tensors, higher_order
 from .gradient_accumulation import IN_PLACE, GradientFlow
-from .output_devices import Destinations, tensors_in
+from .output_devices import Destinations
 from .traceback_frames import let_go
 
 if TYPE_CHECKING:
@@ -192,7 +193,7 @@ class PlacementMode(TorchDispatchMode):
             if index != HOST and not info.runs_on_cpu:
                 raise refuse_to_compute(func) from error
             if index != HOST and not _has_kernel(func.name(), "CPU"):
-                uncovered.refuse(func.name())()
+                raise unsupported(func.name()) from error
             raise
         except RuntimeError as error:
             self._refuse_beyond_host(index, error)

@@ -8,7 +8,6 @@ import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
-from ..torch_api.device import make_device
 from . import fake_tensors, higher_order
 from .traceback_frames import let_go
 
@@ -33,7 +32,7 @@ class CallMode(TorchFunctionMode):
         super().__init__()
         self._machine = machine
         self._thread = machine.thread
-        self._replacements: dict[Any, Any] = {**replacements, torch.device: make_device}
+        self._replacements: dict[Any, Any] = {**replacements, torch.device: _make_device}
 
     def __torch_function__(
         self,
@@ -45,7 +44,7 @@ class CallMode(TorchFunctionMode):
         """Run one call."""
         kwargs = kwargs or {}
         if type(kwargs.get("device")) is int and func is not torch.device:
-            kwargs["device"] = make_device(kwargs["device"])
+            kwargs["device"] = torch.device("cuda", kwargs["device"])
         if isinstance(func, HigherOrderOperator):
             args, kwargs = higher_order.prepare(self._machine, func, args, kwargs)
         if fake_tensors.are_on():
@@ -73,3 +72,11 @@ def _belongs_to_another(outer: Any, args: tuple[Any, ...]) -> bool:
     if outer is None and torch._C._current_autograd_node() is None:
         return False
     return any(isinstance(value, torch.Tensor) for value in args)
+
+
+def _make_device(*args: Any, **kwargs: Any) -> torch.device:
+    """``torch.device(0)`` is a GPU; builds of PyTorch without an accelerator refuse an index."""
+    index = args[0] if len(args) == 1 and not kwargs else kwargs.get("device")
+    if isinstance(index, int):
+        return torch.device("cuda", index)
+    return torch.device(*args, **kwargs)

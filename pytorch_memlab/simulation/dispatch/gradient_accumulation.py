@@ -25,7 +25,6 @@ _aten = torch.ops.aten
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _HAS_USE_COUNT = hasattr(torch._C.TensorBase, "_use_count")
 
-
 IN_PLACE: dict[Any, Any] = {
     _aten.add.Tensor: _aten.add_.Tensor,
     _aten.sub.Tensor: _aten.sub_.Tensor,

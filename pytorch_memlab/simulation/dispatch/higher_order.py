@@ -8,8 +8,8 @@ import torch
 from torch._C import DispatchKey
 from torch.utils._pytree import tree_leaves
 
-from ..torch_api import flex_attention, fused_flex_attention
-from ..torch_api.unsupported import refuse
+from ..machine.unsupported import unsupported
+from . import flex_attention, fused_flex_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,14 +46,14 @@ def prepare(
     """
     name: str = op.name()
     if name in _NEVER:
-        refuse(name)()
+        raise unsupported(name)
     if not torch.is_grad_enabled() or name in _NOT_TRACED:
         return args, kwargs
     if name == "flex_attention" and flex_attention.has_gradients(op):
         return flex_attention.with_captured(machine, op, args, kwargs)
     leaves = tree_leaves((args, kwargs))
     if any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in leaves):
-        refuse(f"{name} with gradients")()
+        raise unsupported(f"{name} with gradients")
     return args, kwargs
 
 

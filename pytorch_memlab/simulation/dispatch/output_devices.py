@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..machine.machine import HOST
+from ..machine.op_arguments import tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from ..machine.machine import Machine
     from ..ops.op_info import OpInfo
 
@@ -117,17 +116,6 @@ class Destinations:
             return index
         places = (self._machine.place_of(tensor) for tensor in tensors_in(args, kwargs))
         return next((place for place in places if place != HOST), HOST)
-
-
-def tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    """All tensors among an op's arguments, those in lists too."""
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            for item in value:
-                if isinstance(item, torch.Tensor):
-                    yield item
 
 
 def _mixed(func: Any, index: int, other: str) -> RuntimeError:

@@ -15,107 +15,109 @@ from ..ops.sorting.unique import BOOLS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .executor import Shapes
+    from ..machine.tensor_values import TensorValues
 
-    Rule = Callable[[Shapes, tuple[Any, ...], dict[str, Any]], Any]
+    Rule = Callable[[TensorValues, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _scalar(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _scalar(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
-    if tensor.dtype is torch.bool and shapes.answers:
-        return shapes.answers.pop()
-    if shapes.is_readable(tensor):
+    if tensor.dtype is torch.bool and values.answers:
+        return values.answers.pop()
+    if values.is_readable(tensor):
         return torch.ops.aten._local_scalar_dense.default(tensor)
     return torch.zeros((), dtype=tensor.dtype).item()
 
 
-def _equal(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _equal(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return args[0].shape == args[1].shape
 
 
-def _all_nonzero(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_nonzero(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     # Both devices write a row of indices for each dimension, and return them transposed.
-    return shapes.make((tensor.dim(), tensor.numel()), torch.int64).t()
+    return values.make((tensor.dim(), tensor.numel()), torch.int64).t()
 
 
-def _all_selected(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_selected(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor, mask = args
     count = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
-    return shapes.make((count,), tensor.dtype)
+    return values.make((count,), tensor.dtype)
 
 
-def _all_distinct(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_distinct(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     _, inverse, counts = _options(args, kwargs, ("sorted", "return_inverse", "return_counts"))
     if tensor.dtype == torch.bool:
-        return _unique(shapes, tensor, inverse, True, min(tensor.numel(), BOOLS))
-    return _unique(shapes, tensor, inverse, counts, tensor.numel())
+        return _unique(values, tensor, inverse, True, min(tensor.numel(), BOOLS))
+    return _unique(values, tensor, inverse, counts, tensor.numel())
 
 
-def _all_change(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_change(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     inverse, counts, dim = _options(args, kwargs, ("return_inverse", "return_counts", "dim"))
     if dim is not None:
-        return _unique_slices(shapes, tensor, dim, inverse, counts)
-    return _unique(shapes, tensor, inverse, counts, tensor.numel())
+        return _unique_slices(values, tensor, dim, inverse, counts)
+    return _unique(values, tensor, inverse, counts, tensor.numel())
 
 
-def _all_slices(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_slices(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     names = ("sorted", "return_inverse", "return_counts")
     _, inverse, counts = _options(args[1:], kwargs, names)
-    return _unique_slices(shapes, args[0], args[1], inverse, counts)
+    return _unique_slices(values, args[0], args[1], inverse, counts)
 
 
-def _unique(shapes: Shapes, tensor: torch.Tensor, inverse: Any, counts: Any, number: int) -> Any:
+def _unique(
+    values: TensorValues, tensor: torch.Tensor, inverse: Any, counts: Any, number: int
+) -> Any:
     return (
-        shapes.make((number,), tensor.dtype),
-        shapes.make(tuple(tensor.shape) if inverse else (0,), torch.int64),
-        shapes.make((number if counts else 0,), torch.int64),
+        values.make((number,), tensor.dtype),
+        values.make(tuple(tensor.shape) if inverse else (0,), torch.int64),
+        values.make((number if counts else 0,), torch.int64),
     )
 
 
 def _unique_slices(
-    shapes: Shapes, tensor: torch.Tensor, dim: int, inverse: Any, counts: Any
+    values: TensorValues, tensor: torch.Tensor, dim: int, inverse: Any, counts: Any
 ) -> Any:
     number = tensor.shape[dim]
     return (
-        shapes.make(tuple(tensor.shape), tensor.dtype),
-        shapes.make((number if inverse else 0,), torch.int64),
-        shapes.make((number if counts else 0,), torch.int64),
+        values.make(tuple(tensor.shape), tensor.dtype),
+        values.make((number if inverse else 0,), torch.int64),
+        values.make((number if counts else 0,), torch.int64),
     )
 
 
-def _each_once(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _each_once(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     count = kwargs.get("output_size")
-    return shapes.make((args[0].numel() if count is None else count,), torch.int64)
+    return values.make((args[0].numel() if count is None else count,), torch.int64)
 
 
-def _all_in_first_bin(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     weights, least = _options(args, kwargs, ("weights", "minlength"))
     dtype = torch.int64 if weights is None else torch.float64
-    return shapes.make((max(least or 0, 1),), dtype)
+    return values.make((max(least or 0, 1),), dtype)
 
 
-def _packed(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _packed(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     sequences, lengths, batch_first = args
-    if not shapes.is_known(lengths):
-        shapes.reads.count("aten::_pack_padded_sequence")
+    if not values.is_known(lengths):
+        values.reads.count("aten::_pack_padded_sequence")
         length = sequences.shape[1 if batch_first else 0]
         lengths = torch.full(lengths.shape, length)
     outline = torch.zeros(sequences.shape[:2])
     packed, sizes = torch.ops.aten._pack_padded_sequence.default(
         outline.unsqueeze(-1), lengths, batch_first
     )
-    return shapes.make((packed.shape[0], *sequences.shape[2:]), sequences.dtype), sizes
+    return values.make((packed.shape[0], *sequences.shape[2:]), sequences.dtype), sizes
 
 
-def _unpacked(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return shapes.make(tuple(args[1]), args[0].dtype)
+def _unpacked(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return values.make(tuple(args[1]), args[0].dtype)
 
 
-def _all_boxes(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return shapes.make((args[0].shape[0],), torch.int64)
+def _all_boxes(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return values.make((args[0].shape[0],), torch.int64)
 
 
 def _options(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ...]) -> list[Any]:
@@ -159,12 +161,12 @@ INDEXING = frozenset(
 
 
 def with_indices(
-    shapes: Shapes, name: str, indices: list[torch.Tensor | None]
+    values: TensorValues, name: str, indices: list[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
     """Masks of an indexing op replaced by indices without values, of as many as are selected.
 
     Args:
-        shapes: what is known of tensors.
+        values: what is known of tensors.
         name: of the op.
         indices: its second argument.
 
@@ -176,10 +178,10 @@ def with_indices(
         if index is None or index.dtype not in (torch.bool, torch.uint8):
             plain.append(index)
             continue
-        if shapes.is_known(index):
+        if values.is_known(index):
             count = int(torch.count_nonzero(index))
         else:
-            shapes.reads.count(name)
+            values.reads.count(name)
             count = index.numel()
         selected = torch.empty(count, dtype=torch.int64, device="meta")
         plain.extend([selected] * index.dim())

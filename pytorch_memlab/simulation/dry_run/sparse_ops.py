@@ -6,56 +6,63 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..torch_api.unsupported import refuse
+from ..machine.unsupported import unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from .executor import Shapes
+    from ..machine.tensor_values import TensorValues
 
-    Rule = Callable[[Shapes, tuple[Any, ...], dict[str, Any]], Any]
-
-
-def _same_elements(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return _like(shapes, args[0], is_coalesced=args[0].is_coalesced())
+    Rule = Callable[[TensorValues, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _all_distinct(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    shapes.reads.count("aten::_coalesce")
-    return _like(shapes, args[0], is_coalesced=True)
+def _same_elements(
+    tensor_values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return _like(tensor_values, args[0], is_coalesced=args[0].is_coalesced())
 
 
-def _written(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _all_distinct(
+    tensor_values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    tensor_values.reads.count("aten::_coalesce")
+    return _like(tensor_values, args[0], is_coalesced=True)
+
+
+def _written(tensor_values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     target = args[0]
     if target.layout is torch.strided:
-        shapes.forget_values(target)
+        tensor_values.forget_values(target)
     return target
 
 
-def _dense(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return shapes.make(tuple(args[0].shape), kwargs.get("dtype") or args[0].dtype)
+def _dense(tensor_values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensor_values.make(tuple(args[0].shape), kwargs.get("dtype") or args[0].dtype)
 
 
-def _masked(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _masked(tensor_values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     values = args[1]._values()
     return _assembled(
-        args[1], args[1]._indices().clone(), shapes.make(tuple(values.shape), args[0].dtype), True
+        args[1],
+        args[1]._indices().clone(),
+        tensor_values.make(tuple(values.shape), args[0].dtype),
+        True,
     )
 
 
-def _product(shapes: Shapes, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _product(tensor_values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     first, second = args[-2:]
     if torch.strided not in (first.layout, second.layout):
-        refuse("a product of two sparse matrices without values")()
-    return shapes.make((first.shape[0], second.shape[1]), first.dtype)
+        raise unsupported("a product of two sparse matrices without values")
+    return tensor_values.make((first.shape[0], second.shape[1]), first.dtype)
 
 
-def _like(shapes: Shapes, tensor: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
+def _like(tensor_values: TensorValues, tensor: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
     indices, values = tensor._indices(), tensor._values()
     return _assembled(
         tensor,
-        shapes.make(tuple(indices.shape), indices.dtype),
-        shapes.make(tuple(values.shape), values.dtype),
+        tensor_values.make(tuple(indices.shape), indices.dtype),
+        tensor_values.make(tuple(values.shape), values.dtype),
         is_coalesced,
     )
 

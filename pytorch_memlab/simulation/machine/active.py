@@ -7,13 +7,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..simulator import simulate
+    from contextlib import AbstractContextManager
+
     from .machine import Machine
 
 machine: Machine | None = None
 """The machine that programs run on now, None outside ``simulate``."""
 
-simulations: dict[int, simulate] = {}
+simulations: dict[int, AbstractContextManager[Machine]] = {}
 """The simulations that are on: one that the program does not keep goes on all the same."""
 
 
@@ -39,4 +40,4 @@ def end_simulations() -> None:
     This runs after the exit handlers of the program: it was imported before them.
     """
     for simulation in reversed(list(simulations.values())):
-        simulation.__exit__()
+        simulation.__exit__(None, None, None)

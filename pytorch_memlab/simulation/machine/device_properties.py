@@ -6,7 +6,7 @@ import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..torch_api import unsupported as uncovered
+from .unsupported import unsupported
 
 if TYPE_CHECKING:
     from .simulated_gpu import SimulatedGPU
@@ -92,7 +92,7 @@ class DeviceProperties:
 
     def __getattr__(self, name: str) -> Any:
         if name in _UNKNOWN:
-            uncovered.refuse(f"torch.cuda.get_device_properties().{name}")()
+            raise unsupported(f"torch.cuda.get_device_properties().{name}")
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

@@ -13,13 +13,13 @@ from ..._common.prose_size import prose_size
 from ..._common.storages import StorageTable
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
-from ..dispatch.backward_streams import StreamChanges
-from ..ops.matmul.cublas import Workspaces
 from .approximations import OpApproximations, OpCount
+from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
 from .memory_overhead import TakenMemory
 from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Placement, SimulatedGPU
+from .stream_changes import StreamChanges
 from .stream_ids import StreamIds, all_ids, handle_of
 from .trace_callbacks import TraceCallbacks
 from .visible_devices import NAME as VISIBLE_DEVICES
@@ -28,10 +28,10 @@ from .visible_devices import visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from ..dry_run.data_dependent_reads import ValueRead
-    from ..dry_run.executor import Shapes
-    from ..dry_run.kept_files import KeptFiles
     from ..hardware.gpu import GPU
+    from .data_dependent_reads import ValueRead
+    from .kept_files import KeptFiles
+    from .tensor_values import TensorValues
 
 Strictness = bool | Literal["estimates"]
 """What is an error: nothing, memory of unknown size and assumed values, or estimates too."""
@@ -85,7 +85,7 @@ class Machine:
     Args:
         model: which hardware each GPU stands for.
         count: how many there are.
-        shapes: runs ops for their shapes only; None: ops compute.
+        values: which tensors of a dry run have values; None: ops compute.
         taken: what their allocators do not get.
     """
 
@@ -93,7 +93,7 @@ class Machine:
         self,
         model: GPU,
         count: int,
-        shapes: Shapes | None = None,
+        values: TensorValues | None = None,
         taken: TakenMemory = TakenMemory(),  # noqa: B008 - it is frozen
     ) -> None:
         self._all_gpus = [SimulatedGPU(index, model, taken) for index in range(count)]
@@ -114,7 +114,7 @@ class Machine:
         self.workspaces = Workspaces()
         self.approximations = [OpApproximations() for _ in self._all_gpus]
         self.strict: Strictness = False
-        self.shapes = shapes
+        self.values = values
         self.waits_are_seen = False
         self._trace: TraceCallbacks | None = None
         self.op_observers: tuple[Callable[[Any], object], ...] = ()
@@ -150,9 +150,14 @@ class Machine:
         return total
 
     @property
+    def is_dry_run(self) -> bool:
+        """Whether ops return tensors without values."""
+        return self.values is not None
+
+    @property
     def values_read(self) -> tuple[ValueRead, ...]:
         """Where the program read values that its tensors do not have; empty if ops compute."""
-        return () if self.shapes is None else self.shapes.reads.all()
+        return () if self.values is None else self.values.reads.all()
 
     def gpu(self, index: int) -> SimulatedGPU:
         """A GPU by its index.

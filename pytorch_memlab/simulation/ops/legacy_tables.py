@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import torch
 
 from ..dry_run.data_dependent_ops import COUNTS_ITSELF, INDEXING, RULES
-from ..dry_run.data_dependent_reads import READS
 from ..dry_run.meta_corrections import CORRECTIONS
 from ..dry_run.sparse_ops import SPARSE_RULES
+from ..machine.data_dependent_reads import READS
 from . import direct_calls
 from . import output_order as result_order
 from .attention import memory as attention

@@ -10,7 +10,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from ...errors import UnsupportedCUDACallError
-from ..third_party import bitsandbytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +29,10 @@ _OF_PYTORCH: Final = frozenset(
 _EXTENSIONS: Final = frozenset({"flash_attn"})
 """Namespaces whose kernels Python registers, and compiled code takes memory for."""
 
+RUNNERS: Final[dict[str, Callable[..., Any]]] = {}
+"""By a library's namespace, a function that runs its kernels for CUDA: takes the kernel, the kernel
+for the CPU and the arguments. ``third_party`` fills it."""
+
 
 def is_of_library(op: Any) -> bool:
     """Whether an op is none of PyTorch's own."""
@@ -48,9 +51,8 @@ def python_kernel_of(op: Any) -> Callable[..., Any] | None:
     if key is None:
         return None
     kernel = functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
-    if key == "CUDA" and op.namespace == bitsandbytes.NAMESPACE:
-        return functools.partial(bitsandbytes.run, kernel, functools.partial(on_host, op))
-    return kernel
+    run = RUNNERS.get(op.namespace) if key == "CUDA" else None
+    return kernel if run is None else functools.partial(run, kernel, functools.partial(on_host, op))
 
 
 def host_kernel_of(op: Any) -> Callable[..., Any] | None:

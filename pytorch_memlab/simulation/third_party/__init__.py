@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..dry_run.after_import import AfterImport
+from ..torch_api.after_import import AfterImport
 from . import bitsandbytes, triton
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ...errors import UnsupportedCUDACallError
-from ..dry_run.uncommitted_memory import untouched
 from ..machine import active
+from ..machine.uncommitted_memory import untouched
+from ..ops.library_ops import RUNNERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
     from ..._common.patches import Patches
     from ..machine.machine import Machine
-
-NAMESPACE: Final = "bitsandbytes"
 
 _USERS_OF_THE_LIBRARY: Final = ("cextension", "functional", "backends.cuda.ops")
 
@@ -56,7 +55,7 @@ def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
             patches.set(kernels, name, tree_map(lambda _function: library.cprefetch, value))
 
 
-def run(kernel: Callable[..., Any], compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _run(kernel: Callable[..., Any], compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Run an op.
 
     Args:
@@ -73,12 +72,15 @@ def run(kernel: Callable[..., Any], compute: Callable[..., Any], *args: Any, **k
         result = kernel(*args, **kwargs)
     finally:
         _thread.is_in_kernel = False
-    if active.machine is not None and active.machine.shapes is None:
+    if active.machine is not None and active.machine.values is None:
         values = compute(*args, **kwargs)
         for mine, computed in zip(tree_leaves(result), tree_leaves(values), strict=True):
             if isinstance(mine, torch.Tensor):
                 _fill(mine, computed)
     return result
+
+
+RUNNERS["bitsandbytes"] = _run
 
 
 def _fill(result: torch.Tensor, values: torch.Tensor) -> None:
@@ -134,7 +136,7 @@ class _Library:
         does_nothing = name in ("cprefetch", "get_context")
 
         def call(*_args: Any) -> int:
-            if not (does_nothing or _thread.is_in_kernel or self._machine.shapes is not None):
+            if not (does_nothing or _thread.is_in_kernel or self._machine.values is not None):
                 raise UnsupportedCUDACallError(
                     f"{name} of bitsandbytes' library of CUDA kernels cannot be computed without a "
                     "GPU; simulate(compute=False) (--dry-run) runs the program without it"
@@ -150,7 +152,7 @@ class _Library:
         return memory.data_ptr()
 
     def _fill(self, pointer: Any, _other: Any, value: Any, count: Any) -> None:
-        if self._machine.shapes is None:
+        if self._machine.values is None:
             array = (type(value) * count.value).from_address(pointer.value)
             ctypes.memset(array, 0, ctypes.sizeof(array))
             if value.value:

@@ -102,14 +102,14 @@ class _Launches:
         self._check_places(arguments)
         blocks = grid(arguments) if callable(grid) else grid
         self._note_scratch(kernel)
-        shapes = self._machine.shapes
-        if shapes is None:
+        values = self._machine.values
+        if values is None:
             if not self.thread.is_tuning:
                 triton_interpreter.compute(kernel, arguments, blocks)
         else:
             for name in triton_source.written(kernel) & tensors.keys():
                 for tensor in _tensors(arguments[name]):
-                    shapes.forget_values(tensor)
+                    values.forget_values(tensor)
         return _NotCompiled(kernel.__name__)
 
     def _check_places(self, arguments: dict[str, Any]) -> None:

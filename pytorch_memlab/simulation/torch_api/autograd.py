@@ -38,6 +38,14 @@ def install(machine: Machine, patches: Patches) -> None:
         ),
     )
 
+    name = "_engine_run_backward"
+    patches.set(torch.autograd, name, _giving_streams_back(machine, vars(torch.autograd)[name]))
+    if len(machine.gpus) > 1:
+        function: Any = torch.autograd.function.BackwardCFunction
+        for name in ("apply", "apply_boxed"):
+            if hasattr(function, name):
+                patches.set(function, name, _on_its_gpu(machine, getattr(function, name)))
+
 
 def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(hook)
@@ -55,3 +63,34 @@ def _overrides_functions(kind: type) -> bool:
         return False
     default: Any = torch.Tensor.__torch_function__
     return getattr(own, "__func__", own) is not default.__func__
+
+
+def _giving_streams_back(machine: Machine, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        changes = machine.thread.streams
+        streams, node = changes.current, changes.begin_backward()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            machine.use_streams(streams)
+            changes.end_backward(node)
+
+    return run_backward
+
+
+def _on_its_gpu(machine: Machine, apply: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(apply)
+    def apply_there(self: Any, *gradients: Any) -> Any:
+        tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
+        place = machine.place_of(tensors[0]) if tensors else -1
+        thread = machine.thread
+        before = thread.device
+        if place >= 0:
+            thread.device = place
+        try:
+            return apply(self, *gradients)
+        finally:
+            thread.device = before
+
+    return apply_there

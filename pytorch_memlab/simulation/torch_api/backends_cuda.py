@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..machine.unsupported import refusal
 from ..ops.attention.backends import against_cudnn
 from ..ops.attention.rules import Call, against_efficient, against_flash
-from . import unsupported as uncovered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +51,7 @@ def _install_plan_caches(machine: Machine, patches: Patches) -> None:
     def clear(cache: Any) -> None:
         machine.gpu(cache.device_index)
 
-    size = uncovered.refuse("torch.backends.cuda.cufft_plan_cache.size")
+    size = refusal("torch.backends.cuda.cufft_plan_cache.size")
     for name, value in (("size", property(size)), ("max_size", property(limit, set_limit))):
         patches.set(torch.backends.cuda.cuFFTPlanCache, name, value)
     patches.set(torch.backends.cuda.cuFFTPlanCache, "clear", clear)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import fused_flex_attention
+from ..dispatch import fused_flex_attention
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches

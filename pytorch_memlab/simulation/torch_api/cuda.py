@@ -12,7 +12,8 @@ import torch
 
 from ..machine.device_properties import DeviceProperties
 from ..machine.stream_ids import handle_of, id_of
-from . import unsupported as uncovered
+from ..machine.unsupported import unsupported
+from . import unsupported as unsupported_calls
 from .cuda_streams import (
     CUDA_DEVICE_TYPE,
     SimulatedCUDAEvent,
@@ -50,7 +51,7 @@ class CudaCalls:
             patches.set(torch._C, name, call)
         self._install_module(patches)
         _install_names(patches, self._machine)
-        uncovered.install(patches)
+        unsupported_calls.install(patches)
 
     def _calls(self) -> dict[str, Callable[..., Any]]:
         return {
@@ -281,7 +282,7 @@ class CudaCalls:
 
 def _keep_caching(value: bool) -> None:
     if not value:
-        uncovered.refuse("torch.cuda.caching_allocator_enable(False)")()
+        raise unsupported("torch.cuda.caching_allocator_enable(False)")
 
 
 class _NoRanges:

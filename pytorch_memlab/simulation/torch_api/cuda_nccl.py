@@ -122,7 +122,7 @@ class _Collectives:
         if not self._has_warned:
             self._has_warned = True
             warnings.warn("NCCL's own buffers are not counted", stacklevel=5)
-        if self._machine.shapes is None:
+        if self._machine.values is None:
             with torch.no_grad(), torch._C._DisableTorchDispatch():
                 work()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..machine.machine import HOST
-from . import unsupported as uncovered
+from ..machine.unsupported import refusal
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
@@ -39,6 +39,6 @@ def install(machine: Machine, patches: Patches) -> None:
     for name, kind in vars(torch.cuda.sparse).copy().items():
         dtype: Any = getattr(kind, "dtype", None)
         if isinstance(dtype, torch.dtype):
-            new = uncovered.refuse(f"torch.cuda.sparse.{name}")
+            new = refusal(f"torch.cuda.sparse.{name}")
             members = {"__new__": new, "dtype": dtype, "machine": machine, "is_sparse": True}
             patches.set(torch.cuda.sparse, name, _SparseType(name, (), members))

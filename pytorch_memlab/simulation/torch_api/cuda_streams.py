@@ -16,7 +16,7 @@ import torch
 from ..dispatch.transfers import place_of_device
 from ..machine.machine import HOST
 from ..machine.stream_ids import PRIORITIES, handle_of, priority_of
-from . import unsupported as uncovered
+from ..machine.unsupported import unsupported
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -271,12 +271,12 @@ class SimulatedEvent:
 
     def ipc_handle(self) -> Any:
         """What another process would open it with: refused, no other process has the GPU."""
-        return uncovered.refuse("torch.Event.ipc_handle")()
+        raise unsupported("torch.Event.ipc_handle")
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: Any) -> Any:
         """An event of another process: refused, no other process has the GPU."""
-        return uncovered.refuse("torch.Event.from_ipc_handle")()
+        raise unsupported("torch.Event.from_ipc_handle")
 
     def __repr__(self) -> str:
         """As torch shows an event of any kind of device."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from . import unsupported as uncovered
+from ..machine.unsupported import refusal
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
@@ -74,4 +74,4 @@ class Runtime:
         return ErrorCode()
 
     def __getattr__(self, name: str) -> Any:
-        return uncovered.refuse(f"torch.cuda.cudart().{name}")
+        return refusal(f"torch.cuda.cudart().{name}")

@@ -43,11 +43,11 @@ def install(machine: Machine, patches: Patches) -> None:
         machine: the simulated machine.
         patches: who puts the originals back.
     """
-    shapes = machine.shapes
+    values = machine.values
 
     def share(storage: Any) -> tuple[Any, ...]:
         nbytes = storage.nbytes()
-        has_values = nbytes > 0 and (shapes is None or shapes.has_values(storage))
+        has_values = nbytes > 0 and (values is None or not values.storage_lacks_values(storage))
         handle = _shared(storage) if has_values else _Handle(nbytes)
         # For none or 0 bytes, PyTorch makes a storage of a device that C++ does not have.
         return storage.device.index, handle, max(nbytes, 1), 0, b"", 0, b"", False
@@ -56,8 +56,8 @@ def install(machine: Machine, patches: Patches) -> None:
         _kind: type, device: int, handle: _Handle, *_counters: Any
     ) -> torch.UntypedStorage:
         with torch._C._DisableTorchDispatch():
-            if shapes is not None and handle.descriptor is None and handle.name is None:
-                storage = shapes.make((handle.nbytes,), torch.uint8).untyped_storage()
+            if values is not None and handle.descriptor is None and handle.name is None:
+                storage = values.make((handle.nbytes,), torch.uint8).untyped_storage()
             else:
                 storage = _opened(handle)
         machine.label(storage, device, handle.nbytes)

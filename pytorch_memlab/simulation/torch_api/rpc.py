@@ -6,7 +6,7 @@ import functools
 import sys
 from typing import TYPE_CHECKING
 
-from . import unsupported as uncovered
+from ..machine.unsupported import refusal
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
@@ -20,5 +20,5 @@ def install(patches: Patches) -> None:
     """
     original = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
     if original is not None:
-        refused = uncovered.refuse("torch.distributed.rpc.init_rpc")
+        refused = refusal("torch.distributed.rpc.init_rpc")
         patches.set_by_name(original, functools.wraps(original)(refused))

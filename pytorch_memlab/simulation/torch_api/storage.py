@@ -12,6 +12,7 @@ from ..machine.machine import HOST
 if TYPE_CHECKING:
     from ..._common.patches import Patches
     from ..machine.machine import Machine
+    from ..machine.tensor_values import TensorValues
 
 _Storage = torch.UntypedStorage
 
@@ -24,7 +25,7 @@ def install(machine: Machine, patches: Patches) -> None:
         patches: who puts them back.
     """
     placements = machine.placements
-    shapes = machine.shapes
+    values = machine.values
     host_device = vars(torch._C.StorageBase)["device"].__get__
     host_resize = _Storage.resize_
 
@@ -41,8 +42,8 @@ def install(machine: Machine, patches: Patches) -> None:
         return copy(storage, place)
 
     def copy(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
-        if shapes is not None and shapes.storage_lacks_values(storage):
-            new = shapes.bytes_without_values(storage.nbytes()).untyped_storage()
+        if values is not None and values.storage_lacks_values(storage):
+            new = values.make_bytes(storage.nbytes()).untyped_storage()
         else:
             new = _Storage(storage.nbytes())
             # C++ copies through tensors of its own, which are none of the program's.
@@ -90,8 +91,23 @@ def install(machine: Machine, patches: Patches) -> None:
             machine.resized(self)
         return result
 
+    if values is not None:
+        patches.set(_Storage, "copy_", _copying(values, _Storage.copy_))
     patches.set(_Storage, "__new__", staticmethod(new))
     patches.set(_Storage, "device", property(device))
     patches.set(_Storage, "is_cuda", property(lambda storage: _place(storage) != HOST))
     for method in (to, cuda, cpu, clone, resize_):
         patches.set(_Storage, method.__name__, method)
+
+
+def _copying(values: TensorValues, original: Any) -> Any:
+    absent = values.absent
+
+    def copy_(self: torch.UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Any:
+        if absent.known.get(source._cdata, True):
+            original(self, source, *args, **kwargs)
+        if source._cdata in absent.known:
+            values.add(self, absent.known[source._cdata])
+        return self
+
+    return copy_

@@ -10,12 +10,14 @@ import torch
 from ..dispatch.transfers import move, place_of_device
 from ..machine.machine import HOST
 from . import legacy_types
+from .files.numpy_arrays import ArrayWithoutValues
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..._common.patches import Patches
     from ..machine.machine import Machine
+    from ..machine.tensor_values import TensorValues
 
 _Base = torch._C.TensorBase
 _tolist = torch.Tensor.tolist
@@ -175,6 +177,7 @@ class TensorMethods:
 
     def _numpy(self) -> Callable[..., Any]:
         machine = self._machine
+        values = machine.values
 
         def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
             place = machine.place_of(self)
@@ -183,18 +186,22 @@ class TensorMethods:
                     f"can't convert cuda:{place} device type tensor to numpy. "
                     "Use Tensor.cpu() to copy the tensor to host memory first."
                 )
-            return _Base.numpy(self, force=force)
+            array = _read(values, "numpy", self, lambda given: _Base.numpy(given, force=force))
+            if machine.kept_files is not None and values is not None and values.lacks_values(self):
+                return array.view(ArrayWithoutValues)
+            return array
 
         return numpy
 
     def _tolist(self) -> Callable[[torch.Tensor], Any]:
         machine = self._machine
+        values = machine.values
 
         def tolist(self: torch.Tensor) -> Any:
             place = machine.place_of(self)
             if place != HOST and machine.waits_are_seen:
                 machine.synchronize_stream(place, machine.current_stream(place))
-            return _tolist(self)
+            return _read(values, "tolist", self, _tolist)
 
         return tolist
 
@@ -237,6 +244,24 @@ class TensorMethods:
             return share(self) if machine.place_of(self) == HOST else self
 
         return share_memory_
+
+
+def _read(
+    values: TensorValues | None, name: str, tensor: torch.Tensor, read: Callable[..., Any]
+) -> Any:
+    """Read a tensor's memory; of one without values in a dry run, zeros."""
+    if values is None or tensor.layout is not torch.strided or tensor.is_meta:
+        return read(tensor)
+    if values.is_known(tensor):
+        return read(tensor)
+    values.reads.count(f"Tensor.{name}")
+    # A mode would look the method up by its name, and come here again.
+    with torch._C.DisableTorchFunction():
+        if values.is_readable(tensor):
+            return read(tensor)
+        zero = torch.zeros((), dtype=tensor.dtype)
+        values.forget_values(zero)
+        return read(zero.expand(tensor.shape))
 
 
 def _check_gradient(place: int, other: int) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...errors import UnsupportedCUDACallError
+from ..machine.unsupported import refusal, unsupported
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,22 +54,6 @@ _FUNCTIONS = {
 }
 
 
-def refuse(name: str) -> Callable[..., Any]:
-    """A function that says that a call is not simulated.
-
-    Args:
-        name: of the call, as the program writes it.
-
-    Returns:
-        a function that raises ``UnsupportedCUDACallError``.
-    """
-
-    def uncovered(*args: Any, **kwargs: Any) -> Any:
-        raise UnsupportedCUDACallError(_message(name))
-
-    return uncovered
-
-
 def install(patches: Patches) -> None:
     """Make every CUDA call that is still the real one refuse, until the patches are undone.
 
@@ -94,32 +78,32 @@ def install(patches: Patches) -> None:
 def _refusing_class(original: type, name: str) -> type:
     """A class that is none of which there are objects; annotations and isinstance still hold."""
     makers = {
-        member: staticmethod(refuse(f"{name}.{member}"))
+        member: staticmethod(refusal(f"{name}.{member}"))
         for member, value in vars(original).items()
         if isinstance(value, (staticmethod, classmethod)) and not member.startswith("_")
     }
-    members = {"__new__": refuse(name), "__doc__": None, **makers}
+    members = {"__new__": refusal(name), "__doc__": None, **makers}
     return type(original.__name__, (original,), members)
 
 
 def _refusing_function(original: Callable[..., Any], name: str) -> Callable[..., Any]:
     """A function that refuses, with what torch's compiler looks up when it is imported."""
-    refusal = refuse(name)
-    refusal.__name__ = original.__name__
-    vars(refusal).update(vars(original))
-    return refusal
+    stand_in = refusal(name)
+    stand_in.__name__ = original.__name__
+    vars(stand_in).update(vars(original))
+    return stand_in
 
 
 def _refuse_internal(name: str) -> Callable[..., Any]:
-    def uncovered(*args: Any, **kwargs: Any) -> Any:
-        raise UnsupportedCUDACallError(_message(_public_name(name)))
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise unsupported(_public_name(name))
 
-    return uncovered
+    return refuse
 
 
 def _missing(name: str) -> Any:
     if name.startswith(_PREFIXES):
-        raise UnsupportedCUDACallError(_message(_public_name(name)))
+        raise unsupported(_public_name(name))
     raise AttributeError(f"module 'torch._C' has no attribute {name!r}")
 
 
@@ -135,7 +119,3 @@ def _public_name(internal: str) -> str:
             break
         frame = frame.f_back  # type: ignore[assignment]
     return name
-
-
-def _message(name: str) -> str:
-    return f"{name} is not covered by the simulated GPU; run this part on a real one"

@@ -47,7 +47,7 @@ def is_checkpoint(machine, loaded, device="cuda"):
     return (
         weight.shape == (2**20, 2**20)
         and weight.device.type == device
-        and machine.shapes.lacks_values(weight)
+        and machine.values.lacks_values(weight)
         and loaded["mask"].tolist() == [True, False]
         and loaded["step"] == 7
     )
@@ -485,7 +485,7 @@ def test_scripted_modules_are_not_written(machine):
 
     for path in ("old", "new", "newer"):
         loaded = torch.jit.load(path)
-        assert machine.shapes.lacks_values(loaded.weight)
+        assert machine.values.lacks_values(loaded.weight)
         assert loaded(torch.ones(3, 100)).shape == (3, 100)
     assert io.FileIO("old").read() == OLD
     assert os.listdir() == ["old"]
@@ -505,7 +505,7 @@ def test_a_distributed_checkpoint_stays_as_a_whole(tmp_path, monkeypatch):
         loaded = {"weight": torch.ones(100, 100, device="cuda"), "step": torch.tensor(0)}
         dcp.load(loaded, checkpoint_id="folder")
         assert loaded["step"] == 2
-        assert machine.shapes.lacks_values(loaded["weight"])
+        assert machine.values.lacks_values(loaded["weight"])
         dcp.async_save(new, checkpoint_id="other").result()
         assert machine.kept_files.note().endswith(": folder, other")
         Path("other/config.bin").write_bytes(OLD)

@@ -43,7 +43,7 @@ def test_files_of_tensors(machine):
     for path in ("old", "new"):
         loaded = safetensors_torch.load_file(path, device="cuda:0")
         assert loaded["weight"].is_cuda
-        assert machine.shapes.lacks_values(loaded["weight"])
+        assert machine.values.lacks_values(loaded["weight"])
         assert loaded["ids"].tolist() == [0, 1, 2]
     assert_untouched()
     assert machine.kept_files.note().endswith(": old, new")
@@ -68,9 +68,9 @@ def test_modules_and_bytes(machine):
     assert safetensors_torch.load_model(module, "old") == (set(), [])
 
     data = safetensors_torch.save(tensors())
-    assert machine.shapes.lacks_values(safetensors_torch.load(data)["weight"])
+    assert machine.values.lacks_values(safetensors_torch.load(data)["weight"])
     Path("old").write_bytes(data)
-    assert machine.shapes.lacks_values(safetensors_torch.load_file("old")["weight"])
+    assert machine.values.lacks_values(safetensors_torch.load_file("old")["weight"])
     assert_untouched()
 
 

@@ -9,8 +9,8 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.records import Approximation, ApproximationKind
 from pytorch_memlab.simulation.dry_run.data_dependent_ops import INDEXING, RULES
-from pytorch_memlab.simulation.dry_run.data_dependent_reads import READS, ValueRead
 from pytorch_memlab.simulation.dry_run.sparse_ops import SPARSE_RULES
+from pytorch_memlab.simulation.machine.data_dependent_reads import READS, ValueRead
 
 SCRIPT = """\
 import torch

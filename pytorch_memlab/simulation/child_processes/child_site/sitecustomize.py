@@ -71,7 +71,7 @@ class _AfterTorch:
             if threading.current_thread() is not threading.main_thread():
                 raise RuntimeError("torch must be imported in the main thread first")
             _load_package(self._settings["package"])
-            from pytorch_memlab.simulation.child_processes.start import simulation_of
+            from pytorch_memlab.simulation.simulator import simulation_of
 
             simulation = simulation_of(self._settings)
             simulation.__enter__()

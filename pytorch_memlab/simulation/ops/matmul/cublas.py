@@ -2,165 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import re
-import threading
 from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ...hardware.decisions import decision, has_major
 from ..memory_model import Basis, Entry
 from . import cublaslt
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ...hardware.gpu import GPU
-    from ...machine.simulated_gpu import Placement, SimulatedGPU
     from ..op_call import OpCall
-
-_DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
-_LARGE: Final = 4096 * 8 * 1024
-_LARGE_SINCE: Final = frozenset({9, 10, 12})
-"""Major compute capabilities with the larger default, as of PyTorch 2.13."""
-
-_LAST_RECORDED: Final = 9
-"""Major compute capability up to which recordings show a workspace of the default size."""
-
-_CONFIGURED = re.compile(r":([0-9]+):([0-9]+)")
-
-
-def workspace_size(major: int) -> int:
-    """Bytes of one cuBLAS workspace, from CUBLAS_WORKSPACE_CONFIG or by default.
-
-    The rule is that of ``aten/src/ATen/cuda/CublasHandlePool.cpp``: every ``:SIZE:COUNT`` of the
-    variable adds COUNT chunks of SIZE KiB; without any, the GPU's generation decides.
-
-    >>> workspace_size(8), workspace_size(9)
-    (8519680, 33554432)
-    """
-    configured = _configured_size()
-    return (_LARGE if major in _LARGE_SINCE else _DEFAULT) if configured is None else configured
-
-
-def _configured_size() -> int | None:
-    """Bytes of one cuBLAS workspace as CUBLAS_WORKSPACE_CONFIG says; None if it does not."""
-    chunks = _CONFIGURED.findall(os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
-    return sum(int(size) * 1024 * int(count) for size, count in chunks) if chunks else None
-
-
-@decision
-def _default_size(gpu: GPU) -> int:
-    """Bytes of one cuBLAS workspace where nothing is configured."""
-    return _LARGE if gpu.major in _LARGE_SINCE else _DEFAULT
-
-
-def _is_recorded(gpu: GPU) -> bool:
-    """Whether recordings show what a workspace takes: the default, up to Hopper."""
-    return _configured_size() is None and has_major(gpu, 0, _LAST_RECORDED)
-
-
-class _Handle:
-    """A cuBLAS handle, and the workspaces that it has on each stream, also as cuBLASLt's."""
-
-    def __init__(self) -> None:
-        self.workspaces: dict[tuple[str, int], Placement] = {}
-
-
-class _Window:
-    """The handles that one thread holds: they go back to the pool when it ends."""
-
-    def __init__(self, pool: dict[int, list[_Handle]]) -> None:
-        self._pool = pool
-        self._held: dict[int, _Handle] = {}
-
-    def handle(self, gpu: int) -> _Handle:
-        handle = self._held.get(gpu)
-        if handle is None:
-            free = self._pool.setdefault(gpu, [])
-            handle = self._held[gpu] = free.pop() if free else _Handle()
-        return handle
-
-    def __del__(self) -> None:
-        for gpu, handle in self._held.items():
-            self._pool[gpu].append(handle)
-
-
-class _ThisThread(threading.local):
-    def __init__(self) -> None:
-        self.window: _Window | None = None
-
-
-class Workspaces:
-    """The cuBLAS workspaces of all GPUs: one for each thread and stream, kept once it exists.
-
-    On CUDA the nodes of a backward pass run in a thread of their own for each GPU, so a program
-    that trains has two workspaces.
-    """
-
-    def __init__(self) -> None:
-        self._pool: dict[int, list[_Handle]] = {}
-        self._autograd = _Window(self._pool)
-        self._this_thread = _ThisThread()
-        self._made: list[tuple[dict[tuple[str, int], Placement], tuple[str, int]]] = []
-        self.chosen_size: int | None = None
-        """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
-
-    def need(self, gpu: SimulatedGPU, stream: int) -> int:
-        """Make the workspace of this thread and stream, if it does not exist yet."""
-        key = ("cuBLAS", stream)
-        before = self._of_thread(gpu).get(key)
-        if before is not None and self.chosen_size in (None, before.nbytes):
-            return 0
-        is_estimate = self.chosen_size is None and not _is_recorded(gpu.model)
-        return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
-
-    def need_cublaslt(self, gpu: SimulatedGPU, stream: int, size: int) -> int:
-        """Make cuBLASLt's own workspace of this thread and stream, if it does not exist yet."""
-        key = ("cuBLASLt", stream)
-        return 0 if key in self._of_thread(gpu) else self._make(gpu, key, size, is_estimate=True)
-
-    def _make(
-        self, gpu: SimulatedGPU, key: tuple[str, int], size: int, *, is_estimate: bool
-    ) -> int:
-        workspaces = self._of_thread(gpu)
-        before = workspaces.get(key)
-        workspaces[key] = gpu.allocate(size, key[1], is_estimate=is_estimate)
-        if before is None:
-            self._made.append((workspaces, key))
-        else:
-            gpu.release(before)
-        return size if is_estimate else 0
-
-    def _of_thread(self, gpu: SimulatedGPU) -> dict[tuple[str, int], Placement]:
-        return self._window().handle(gpu.index).workspaces
-
-    def size(self, gpu: SimulatedGPU) -> int:
-        """Bytes of the workspaces that are made from now on."""
-        if self.chosen_size is not None:
-            return self.chosen_size
-        configured = _configured_size()
-        return _default_size(gpu.model) if configured is None else configured
-
-    def living(self) -> list[Placement]:
-        """Where the workspaces are that exist now."""
-        return [workspaces[key] for workspaces, key in self._made]
-
-    def clear(self) -> None:
-        """Give all workspaces back, as ``torch._C._cuda_clearCublasWorkspaces`` does."""
-        while self._made:
-            workspaces, key = self._made.pop()
-            placement = workspaces.pop(key)
-            placement.gpu.release(placement)
-
-    def _window(self) -> _Window:
-        if torch._C._current_autograd_node() is not None:
-            return self._autograd
-        window = self._this_thread.window
-        if window is None:
-            window = self._this_thread.window = _Window(self._pool)
-        return window
 
 
 def batched(call: OpCall) -> None:

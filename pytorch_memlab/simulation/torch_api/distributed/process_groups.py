@@ -125,7 +125,7 @@ class _Objects:
     """
 
     def __init__(self, machine: Machine) -> None:
-        self._shapes = machine.shapes
+        self._values = machine.values
         self._sent: list[tuple[int, Any]] = []
 
     def sender(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,7 +134,7 @@ class _Objects:
         @functools.wraps(original)
         def object_to_tensor(obj: Any, *where: Any) -> Any:
             tensor, size = original(obj, *where)
-            if self._shapes is not None and not self._shapes.is_known(tensor):
+            if self._values is not None and not self._values.is_known(tensor):
                 self._sent = [(tensor.numel(), obj), *self._sent[:_MOST_SENT]]
             return tensor, size
 
@@ -150,7 +150,7 @@ class _Objects:
                     "objects that another rank sends or scatters are not known: one rank alone is "
                     "simulated; broadcast_object_list and all_gather_object take this rank's own"
                 )
-            if self._shapes is not None and not self._shapes.is_known(tensor):
+            if self._values is not None and not self._values.is_known(tensor):
                 for size, obj in self._sent:
                     if size == int(tensor_size):
                         return pickle.loads(pickle.dumps(obj))  # noqa: S301 - our own

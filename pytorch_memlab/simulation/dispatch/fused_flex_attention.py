@@ -82,16 +82,16 @@ def run(machine: Machine, estimated: Estimated, op: Any, args: tuple[Any, ...]) 
         what the op returns.
     """
     values = None
-    if machine.shapes is None:
+    if machine.values is None:
         with computing_on_cpu():
             values = op.dispatch(DispatchKey.CPU, *args)
     make = _backward if op.name() == "flex_attention_backward" else _forward
     results, nbytes = make(args)
     estimated(op, machine.place_of(args[0]), nbytes)
-    if machine.shapes is not None:
+    if machine.values is not None:
         for result in tree_leaves(results):
             if result is not None:
-                machine.shapes.forget_values(result)
+                machine.values.forget_values(result)
     else:
         with _disable_current_modes():
             _fill(results, values)

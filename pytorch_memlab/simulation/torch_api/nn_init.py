@@ -15,7 +15,7 @@ import torch
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
-    from .executor import Shapes
+    from ..machine.tensor_values import TensorValues
 
 _NAME: Final = "_no_grad_trunc_normal_"
 _MOST_ROUNDS: Final = 100
@@ -24,11 +24,11 @@ _DRAWN_FROM_NORMAL: Final = 0.3
 Below, numbers are drawn evenly, and kept or not."""
 
 
-def install(shapes: Shapes, patches: Patches) -> None:
+def install(values: TensorValues, patches: Patches) -> None:
     """Answer what the function reads, until undone.
 
     Args:
-        shapes: what is known of tensors.
+        values: what is known of tensors.
         patches: who puts the original back.
     """
     original = getattr(torch.nn.init, _NAME, None)
@@ -39,11 +39,11 @@ def install(shapes: Shapes, patches: Patches) -> None:
     def drawn(
         tensor: torch.Tensor, mean: float, std: float, a: float, b: float, *rest: Any, **named: Any
     ) -> torch.Tensor:
-        shapes.answers = rounds(tensor.numel(), mean, std, a, b) * [True]
+        values.answers = rounds(tensor.numel(), mean, std, a, b) * [True]
         try:
             result: torch.Tensor = original(tensor, mean, std, a, b, *rest, **named)
         finally:
-            shapes.answers = []
+            values.answers = []
         return result
 
     patches.set(torch.nn.init, _NAME, drawn)

@@ -13,15 +13,15 @@ import shutil
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from .kept_files import MARK, resolved
+from ...machine.kept_files import MARK, resolved
 from .marks import is_marked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..._common.patches import Patches
-    from .after_import import AfterImport
-    from .kept_files import KeptFiles
+    from ...._common.patches import Patches
+    from ...machine.kept_files import KeptFiles
+    from ..after_import import AfterImport
 
 _open = io.open
 _unlink = os.unlink

@@ -9,32 +9,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .files import parent_exists
-from .kept_files import MARK
-from .torch_saving import write_marked
+from ...machine.kept_files import MARK
+from .opened_files import parent_exists
+from .serialization import write_marked
 
 if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from .executor import Shapes
-    from .kept_files import KeptFiles
+    from ...._common.patches import Patches
+    from ...machine.kept_files import KeptFiles
+    from ...machine.tensor_values import TensorValues
 
 _jit: Any = torch.jit
 _Module = _jit.RecursiveScriptModule
 _EXTRA = MARK.decode()
 
 
-def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
+def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
     """Keep tensors without values out of what TorchScript writes.
 
     Args:
-        shapes: knows which tensors have none.
+        values: knows which tensors have none.
         kept: the files that are not written.
         patches: puts the originals back.
     """
 
     def names(module: Any) -> list[str]:
         tensors = module.state_dict(keep_vars=True).items()
-        return [name for name, tensor in tensors if shapes.lacks_values(tensor)]
+        return [name for name, tensor in tensors if values.lacks_values(tensor)]
 
     def marked(module: Any, kwargs: dict[str, Any]) -> bytes:
         files = {**(kwargs.pop("_extra_files", None) or {}), _EXTRA: json.dumps(names(module))}
@@ -87,7 +87,7 @@ def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
         lacking = set(json.loads(extra.pop(_EXTRA)))
         for name, tensor in module.state_dict(keep_vars=True).items():
             if name in lacking:
-                shapes.forget_values(tensor)
+                values.forget_values(tensor)
         return module
 
     patches.set(_Module, "save", save)

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .files import parent_exists, watched_file
-from .kept_files import MARK
+from ...machine.kept_files import MARK
+from .opened_files import parent_exists, watched_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..._common.patches import Patches
-    from .executor import Shapes
-    from .kept_files import KeptFiles
+    from ...._common.patches import Patches
+    from ...machine.kept_files import KeptFiles
+    from ...machine.tensor_values import TensorValues
 
 _serialization: Any = torch.serialization
 _RECORD = MARK.decode()
@@ -32,11 +32,11 @@ class _Records:
     """What ``torch.save`` writes, before it is known whether it may be written.
 
     Args:
-        shapes: knows which storages have values.
+        values: knows which storages have values.
     """
 
-    def __init__(self, shapes: Shapes) -> None:
-        self._shapes = shapes
+    def __init__(self, values: TensorValues) -> None:
+        self._values = values
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
         self._sizes: dict[str, int] = {}
 
@@ -47,7 +47,7 @@ class _Records:
 
     def write_record(self, name: str, data: Any, size: int) -> None:
         """Write bytes, a text or a storage."""
-        if isinstance(data, torch.UntypedStorage) and self._shapes.storage_lacks_values(data):
+        if isinstance(data, torch.UntypedStorage) and self._values.storage_lacks_values(data):
             self._sizes[name] = size
         else:
             self._calls.append(("write_record", (name, data, size)))
@@ -74,16 +74,18 @@ class _Writer:
 
     Args:
         target: path or file object.
-        shapes: knows which storages have values.
+        values: knows which storages have values.
         kept: the files that are not written.
         open_writer: PyTorch's own.
     """
 
-    def __init__(self, target: Any, shapes: Shapes, kept: KeptFiles, open_writer: Any) -> None:
+    def __init__(
+        self, target: Any, values: TensorValues, kept: KeptFiles, open_writer: Any
+    ) -> None:
         self._target = target
         self._kept = kept
         self._open_writer = open_writer
-        self._records = _Records(shapes)
+        self._records = _Records(values)
         self._is_path = isinstance(target, (str, os.PathLike))
         if self._is_path and not parent_exists(target):
             # In the words of PyTorch's own writer, which others look for.
@@ -148,12 +150,12 @@ class _Reader:
 
     Args:
         reader: PyTorch's own.
-        shapes: makes storages without values.
+        values: makes storages without values.
     """
 
-    def __init__(self, reader: Any, shapes: Shapes) -> None:
+    def __init__(self, reader: Any, values: TensorValues) -> None:
         self._reader = reader
-        self._shapes = shapes
+        self._values = values
         self._sizes = json.loads(reader.get_record(_RECORD))
 
     def __getattr__(self, name: str) -> Any:
@@ -164,14 +166,14 @@ class _Reader:
         size = self._sizes.get(name)
         if size is None:
             return self._reader.get_storage_from_record(name, *args)
-        return self._shapes.bytes_without_values(size)
+        return self._values.make_bytes(size)
 
 
-def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
+def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
     """Keep tensors without values out of what ``torch.save`` writes.
 
     Args:
-        shapes: knows which tensors have none.
+        values: knows which tensors have none.
         kept: the files that are not written.
         patches: puts the originals back.
     """
@@ -181,19 +183,19 @@ def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
     save_legacy = _serialization._legacy_save
 
     def open_zipfile_writer(target: Any) -> Any:
-        return _Writer(target, shapes, kept, open_writer)
+        return _Writer(target, values, kept, open_writer)
 
     def open_zipfile_reader(source: Any) -> Any:
         opener = open_reader(source)
         if opener.file_like.has_record(_RECORD):
-            opener.file_like = _Reader(opener.file_like, shapes)
+            opener.file_like = _Reader(opener.file_like, values)
         return opener
 
     def open_file_like(file: Any, mode: str) -> Any:
         return open_file((kept.copy_of(file) or file) if mode == "rb" else file, mode)
 
     def legacy_save(obj: Any, f: Any, pickle_module: Any, pickle_protocol: Any) -> None:
-        records = _Records(shapes)
+        records = _Records(values)
         _serialization._save(obj, records, pickle_module, pickle_protocol, False)
         if not records.lack_values:
             save_legacy(obj, f, pickle_module, pickle_protocol)

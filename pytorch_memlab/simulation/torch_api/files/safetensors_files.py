@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from .kept_files import MARK
+from ...machine.kept_files import MARK
 from .marks import is_marked
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from ..._common.patches import Patches
-    from .after_import import AfterImport
-    from .executor import Shapes
-    from .kept_files import KeptFiles
+    from ...._common.patches import Patches
+    from ...machine.kept_files import KeptFiles
+    from ...machine.tensor_values import TensorValues
+    from ..after_import import AfterImport
 
 _DTYPES = {
     torch.bool: "BOOL",
@@ -44,18 +44,18 @@ class _Flat(dict[str, Any]):
     tensors: dict[str, torch.Tensor]
 
 
-def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
+def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     """Keep tensors and arrays without values out of safetensors' files.
 
     Args:
-        shapes: knows which tensors have none.
+        values: knows which tensors have none.
         kept: the files that are not written.
         imports: tells when the program has imported the library.
         patches: puts the originals back.
     """
 
     def lacks_values(value: Any) -> bool:
-        return shapes.lacks_values(value) if isinstance(value, torch.Tensor) else is_marked(value)
+        return values.lacks_values(value) if isinstance(value, torch.Tensor) else is_marked(value)
 
     def flattened(flatten: Callable[..., Any]) -> Callable[..., Any]:
         def flat(tensors: dict[str, Any], *args: Any) -> Any:
@@ -71,7 +71,7 @@ def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patc
     def serialized(write: Callable[..., Any]) -> Callable[..., Any]:
         def serialize(flat: Any, metadata: Any = None) -> Any:
             if isinstance(flat, _Flat):
-                return _archive(flat.tensors, metadata, shapes)
+                return _archive(flat.tensors, metadata, values)
             return write(flat, metadata=metadata)
 
         return serialize
@@ -83,7 +83,7 @@ def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patc
                 kept.drop(filename)
                 return
             with open(filename, "wb") as file:
-                file.write(_archive(flat.tensors, metadata, shapes))
+                file.write(_archive(flat.tensors, metadata, values))
 
         return serialize_file
 
@@ -95,7 +95,7 @@ def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patc
                 save_file(tensors, filename, metadata)
                 return
             with open(filename, "wb") as file:
-                file.write(_archive(tensors, metadata, shapes))
+                file.write(_archive(tensors, metadata, values))
 
         return save
 
@@ -133,19 +133,21 @@ def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patc
     imports.call("safetensors", patch_package)
 
 
-def _archive(tensors: dict[str, Any], metadata: dict[str, str] | None, shapes: Shapes) -> bytes:
+def _archive(
+    tensors: dict[str, Any], metadata: dict[str, str] | None, values: TensorValues
+) -> bytes:
     buffer = io.BytesIO()
-    values = {name: _on_host(value, shapes) for name, value in tensors.items()}
-    torch.save({"tensors": values, "metadata": metadata}, buffer)
+    on_host = {name: _on_host(value, values) for name, value in tensors.items()}
+    torch.save({"tensors": on_host, "metadata": metadata}, buffer)
     return buffer.getvalue()
 
 
-def _on_host(value: Any, shapes: Shapes) -> torch.Tensor:
+def _on_host(value: Any, values: TensorValues) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.detach().cpu()
     tensor = torch.from_numpy(np.asarray(value))
     if is_marked(value):
-        shapes.forget_values(tensor)
+        values.forget_values(tensor)
     return tensor
 
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from .after_import import AfterImport
-    from .executor import Shapes
-    from .kept_files import KeptFiles
+    from ...._common.patches import Patches
+    from ...machine.kept_files import KeptFiles
+    from ...machine.tensor_values import TensorValues
+    from ..after_import import AfterImport
 
 
-def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
+def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     """Keep checkpoints with tensors without values from being written.
 
     Args:
-        shapes: knows which tensors have none.
+        values: knows which tensors have none.
         kept: the files that are not written.
         imports: tells when the program has imported the module.
         patches: puts the originals back.
@@ -34,7 +34,7 @@ def install(shapes: Shapes, kept: KeptFiles, imports: AfterImport, patches: Patc
         def write(self: Any, plan: Any, planner: Any) -> Any:
             for item in plan.items:
                 data = planner.resolve_data(item) if item.tensor_data is not None else None
-                if isinstance(data, torch.Tensor) and shapes.lacks_values(data):
+                if isinstance(data, torch.Tensor) and values.lacks_values(data):
                     kept.keep_folder(self.path)
                     break
             return write_data(self, plan, planner)

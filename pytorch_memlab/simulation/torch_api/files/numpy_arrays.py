@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..torch_api.jit import make_known
-from .files import leave_room, watched_file
-from .kept_files import MARK
+from ...machine.kept_files import MARK
+from ..jit import make_known
 from .marks import WithoutValues, is_marked
+from .opened_files import leave_room, watched_file
 
 if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from .executor import Shapes
-    from .kept_files import KeptFiles
+    from ...._common.patches import Patches
+    from ...machine.kept_files import KeptFiles
+    from ...machine.tensor_values import TensorValues
 
 
 class BytesWithoutValues(WithoutValues, bytes):
@@ -65,11 +65,11 @@ def _without_values(shape: tuple[int, ...], dtype: str, _mark: bytes) -> Any:
     return np.zeros(shape, dtype).view(ArrayWithoutValues)
 
 
-def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
+def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
     """Mark arrays without values, and keep them out of files.
 
     Args:
-        shapes: knows which tensors have none.
+        values: knows which tensors have none.
         kept: the files that are not written.
         patches: puts the originals back.
     """
@@ -77,18 +77,12 @@ def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
     def lacks_values(value: Any) -> bool:
         while value is not None:
             if isinstance(value, torch.Tensor):
-                return shapes.lacks_values(value)
+                return values.lacks_values(value)
             if is_marked(value):
                 return True
             # Other objects have a base too: that of a dtype is the dtype.
             value = value.base if isinstance(value, np.ndarray) else None
         return False
-
-    to_numpy = torch.Tensor.numpy
-
-    def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        array = to_numpy(self, *args, **kwargs)
-        return array.view(ArrayWithoutValues) if shapes.lacks_values(self) else array
 
     make = np.array
 
@@ -124,7 +118,7 @@ def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
         def made(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
             tensor: torch.Tensor = make_tensor(data, *args, **kwargs)
             if isinstance(data, np.ndarray) and lacks_values(data):
-                shapes.forget_values(tensor)
+                values.forget_values(tensor)
             return tensor
 
         make_known(make_tensor, made)
@@ -132,7 +126,6 @@ def install(shapes: Shapes, kept: KeptFiles, patches: Patches) -> None:
 
     for name in ("from_numpy", "as_tensor", "tensor"):
         patches.set(torch, name, tensor_maker(getattr(torch, name)))
-    patches.set(torch.Tensor, "numpy", numpy)
     patches.set(np, "array", array)
     patches.set(np.lib.format, "write_array", write)
     patches.set(np, "savetxt", savetxt)

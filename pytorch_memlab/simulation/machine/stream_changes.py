@@ -6,7 +6,6 @@ which number it changed streams knows the stream of every node that it made.
 
 from __future__ import annotations
 
-import functools
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +13,6 @@ import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _NO_NUMBER = 2**64 - 1
 """Number of a node that accumulates a gradient: it goes on where the node before it ran."""
@@ -80,50 +76,3 @@ class StreamChanges:
     def end_backward(self, node: int | None) -> None:
         """Remember the node in which a backward pass that ended was begun."""
         self._node = node
-
-
-def install(machine: Machine, patches: Patches) -> None:
-    """Give the caller of a backward pass its streams back, and custom functions their GPU.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
-    """
-    name = "_engine_run_backward"
-    patches.set(torch.autograd, name, _giving_streams_back(machine, vars(torch.autograd)[name]))
-    if len(machine.gpus) > 1:
-        function: Any = torch.autograd.function.BackwardCFunction
-        for name in ("apply", "apply_boxed"):
-            if hasattr(function, name):
-                patches.set(function, name, _on_its_gpu(machine, getattr(function, name)))
-
-
-def _giving_streams_back(machine: Machine, run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        changes = machine.thread.streams
-        streams, node = changes.current, changes.begin_backward()
-        try:
-            return run(*args, **kwargs)
-        finally:
-            machine.use_streams(streams)
-            changes.end_backward(node)
-
-    return run_backward
-
-
-def _on_its_gpu(machine: Machine, apply: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(apply)
-    def apply_there(self: Any, *gradients: Any) -> Any:
-        tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
-        place = machine.place_of(tensors[0]) if tensors else -1
-        thread = machine.thread
-        before = thread.device
-        if place >= 0:
-            thread.device = place
-        try:
-            return apply(self, *gradients)
-        finally:
-            thread.device = before
-
-    return apply_there

@@ -1,0 +1,98 @@
+"""What the rest of the package may use of the simulation, besides ``simulate`` and ``replay``.
+
+Names load when they are first used: to ask whether a simulation is on loads no torch. ``history/``
+may import ``allocator`` as well, which is a library by itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from .machine import active
+
+if TYPE_CHECKING:
+    from .allocator.alloc_conf import read_alloc_conf
+    from .allocator.driver import SimulatedDriver
+    from .allocator.failed_request import FailedRequest, FreeBlock
+    from .allocator.settings import AllocatorSettings
+    from .hardware import decisions
+    from .hardware.gpu import GPU
+    from .hardware.presets import PRESETS, find_gpu
+    from .hardware.sizes import parse_size, read_size
+    from .machine.approximations import OpApproximations, OpCount
+    from .machine.cublas_workspaces import workspace_size
+    from .machine.data_dependent_reads import ValueReads
+    from .machine.device_properties import DeviceProperties
+    from .machine.kept_files import KeptFiles
+    from .machine.machine import Machine
+    from .machine.memory_overhead import TakenMemory
+    from .machine.runtime_settings import settings_string
+    from .machine.simulated_gpu import Placement, SimulatedFailure, SimulatedGPU
+    from .ops.attention import backends as attention_backends
+    from .ops.attention import rules as attention_rules
+
+__all__ = [
+    "GPU",
+    "PRESETS",
+    "AllocatorSettings",
+    "DeviceProperties",
+    "FailedRequest",
+    "FreeBlock",
+    "KeptFiles",
+    "Machine",
+    "OpApproximations",
+    "OpCount",
+    "Placement",
+    "SimulatedDriver",
+    "SimulatedFailure",
+    "SimulatedGPU",
+    "TakenMemory",
+    "ValueReads",
+    "active",
+    "attention_backends",
+    "attention_rules",
+    "decisions",
+    "find_gpu",
+    "parse_size",
+    "read_alloc_conf",
+    "read_size",
+    "settings_string",
+    "workspace_size",
+]
+
+_HOMES = {
+    "allocator.alloc_conf": ("read_alloc_conf",),
+    "allocator.driver": ("SimulatedDriver",),
+    "allocator.failed_request": ("FailedRequest", "FreeBlock"),
+    "allocator.settings": ("AllocatorSettings",),
+    "hardware.gpu": ("GPU",),
+    "hardware.presets": ("PRESETS", "find_gpu"),
+    "hardware.sizes": ("parse_size", "read_size"),
+    "machine.approximations": ("OpApproximations", "OpCount"),
+    "machine.cublas_workspaces": ("workspace_size",),
+    "machine.data_dependent_reads": ("ValueReads",),
+    "machine.device_properties": ("DeviceProperties",),
+    "machine.kept_files": ("KeptFiles",),
+    "machine.machine": ("Machine",),
+    "machine.memory_overhead": ("TakenMemory",),
+    "machine.runtime_settings": ("settings_string",),
+    "machine.simulated_gpu": ("Placement", "SimulatedFailure", "SimulatedGPU"),
+}
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = {
+    "attention_backends": "ops.attention.backends",
+    "attention_rules": "ops.attention.rules",
+    "decisions": "hardware.decisions",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        value: Any = importlib.import_module(f".{_MODULES[name]}", __package__)
+    elif name in _HOME:
+        value = getattr(importlib.import_module(f".{_HOME[name]}", __package__), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
