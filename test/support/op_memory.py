@@ -71,6 +71,11 @@ def storage_of(*buffers: int) -> int:
     return sum(-(-nbytes // 256) * 256 for nbytes in buffers) + 255
 
 
+def tiles_of(count: int, tile: int, state: int = 8) -> int:
+    """Storage of CUB's scans and selections: a state of each tile, and of 32 before the first."""
+    return storage_of((-(-count // tile) + 32) * state)
+
+
 CALLS: dict[str, Callable[[], Any]] = {
     "sum": lambda: randn(8, 4096, 16).sum(),
     "sum of rows": lambda: randn(1000, 1000).sum(1),

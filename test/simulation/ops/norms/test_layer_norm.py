@@ -1,4 +1,4 @@
-"""Layer norm of half precision: its statistics are in single precision, as on CUDA."""
+"""Layer norm: statistics in single precision, temporaries, and values."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
 from support.dry_run_comparison import events_of
+from support.op_memory import aten, events, randn, temporaries
 from torch import nn
 from torch.nn import functional as F
 
@@ -63,3 +64,57 @@ def test_the_allocator_sees_the_same_without_arithmetic():
     computed = events_of(program, compute=True)
     assert len(computed) > 20
     assert events_of(program, compute=False) == computed
+
+
+def layer_norm_gradient(rows, columns, dtype=torch.float32, **options):
+    width = 4 if dtype in (torch.float16, torch.bfloat16) else dtype.itemsize
+    statistics = torch.float32 if width == 4 else dtype
+    found = events(
+        lambda g, x, m, r, w: aten.native_layer_norm_backward(
+            g, x, [columns], m, r, w, w, [True, True, True]
+        ),
+        lambda: randn(rows, columns, dtype=dtype),
+        lambda: randn(rows, columns, dtype=dtype),
+        lambda: randn(rows, 1, dtype=statistics),
+        lambda: randn(rows, 1, dtype=statistics),
+        lambda: randn(columns, dtype=dtype),
+        compute=False,
+        **options,
+    )
+    results = [rows * columns * dtype.itemsize, columns * dtype.itemsize, columns * dtype.itemsize]
+    assert found[:3] == results
+    return found[3:]
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "gpu"),
+    [(65536, 64, "a100"), (70000, 54 * 32, "a100"), (70000, 20 * 32, "t4"), (100, 64, "a100")],
+)
+def test_a_layer_norm_of_few_rows_or_many_columns_sums_at_once(rows, columns, gpu):
+    assert layer_norm_gradient(rows, columns, gpu=gpu) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "gpu", "dtype", "staged"),
+    [  # blocks of threads for each result, by the results of a block; a semaphore for each row
+        (65537, 64, "a100", torch.float32, [17 * 64 * (16 * 4) * 4, 4]),
+        (70000, 54 * 32 - 1, "a100", torch.bfloat16, []),
+        (70000, 19 * 32, "t4", torch.float32, [27 * 608 * (32 * 4) * 4, 5 * 4]),
+        (2 * 10**6, 1024, "h100", torch.float64, [16 * 1024 * (32 * 4) * 8, 8 * 4]),
+    ],
+)
+def test_a_layer_norm_of_many_rows_sums_in_two_steps(rows, columns, gpu, dtype, staged):
+    blocks = min(32768 // -(-columns // 32), -(-rows // 32))
+    partial = blocks * columns * dtype.itemsize
+    weight = columns * dtype.itemsize
+    summed = [weight, *temporaries(*staged), -weight]
+    assert layer_norm_gradient(rows, columns, dtype, gpu=gpu) == [
+        partial, partial, *summed, *summed, -partial, -partial,
+    ]  # fmt: skip
+
+
+def test_layer_norm_makes_its_input_contiguous_before_its_results():
+    found = events(
+        lambda x: aten.native_layer_norm(x, [8], None, None, 0.1), lambda: randn(8, 4).t()
+    )
+    assert found == [128, 128, 16, 16, -128]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
+from support.op_memory import events, randn, temporaries
 
 from pytorch_memlab import simulate
 
@@ -145,3 +146,20 @@ def test_gradients_of_two_gpus_are_clipped_on_each() -> None:
         assert norm.item() == pytest.approx(72**0.5)
         for tensor in tensors:
             assert tensor.grad.tolist() == pytest.approx([3 / 72**0.5] * 4)
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(torch.float32, 4), (torch.bfloat16, 4)])
+def test_norms_of_many_tensors_collect_those_of_chunks(dtype, width):
+    make = lambda: [randn(65537, dtype=dtype), randn(10, dtype=dtype)]  # noqa: E731
+    chunks = 2 * 2 * width
+    size = dtype.itemsize
+    assert events(torch._foreach_norm, make) == [chunks, size, size, -chunks]
+    assert events(torch._foreach_max, make) == [4 * size, size, size, -4 * size]
+    other = lambda tensors: torch._foreach_norm(tensors, 3)  # noqa: E731
+    assert events(other, lambda: [randn(10)]) == [4]
+
+
+def test_norms_of_unlike_tensors_are_taken_one_by_one():
+    make = lambda: [randn(10**6), randn(10**6).double()]  # noqa: E731
+    expected = [4, 8, *temporaries(123 * 4, 4), *temporaries(123 * 8, 4)]
+    assert events(torch._foreach_norm, make) == expected

@@ -1,16 +1,16 @@
-"""What kernels that copy many tensors of sharded models at once take besides their results."""
+"""Temporaries of kernels that copy many tensors of sharded models at once."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-import torch.distributed.fsdp
 from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, randn, temporaries
 
 from pytorch_memlab.simulation import simulate
 
 pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
+
 
 BLOCK = 128 * 16
 """Bytes that a block of threads copies at once."""

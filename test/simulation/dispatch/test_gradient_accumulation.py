@@ -1,15 +1,59 @@
-"""Backward formulas that write into what they made, and those that mean the copy."""
+"""Gradients are added in place, as on a GPU, unless the program can see it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
+import torch.distributed.fsdp
 import torch.nn.functional as F
 from support.computed_or_dry import computed_or_dry
 from support.dry_run_comparison import allocator_events
 from torch import nn
 
 from pytorch_memlab import simulate
+
+
+@pytest.fixture
+def a100() -> Any:
+    with simulate("a100") as machine:
+        yield machine
+
+
+def test_gradients_are_added_in_place_as_on_a_gpu(a100):
+    leaf = torch.ones(2**20, device="cuda", requires_grad=True)
+    total = (leaf * leaf).sum()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    total.backward()
+    made = torch.cuda.memory_stats()["allocation.all.allocated"] - before
+    assert made == 3  # the first gradient, and that of each factor: their sum is one of them
+    assert leaf.grad is not None
+    assert leaf.grad.unique().tolist() == [2.0]
+
+
+def test_the_gradient_of_a_maximum_is_scattered_into_its_zeros(a100):
+    leaf = torch.randn(64, 64, device="cuda", requires_grad=True)
+    largest = leaf.max(dim=1).values.sum()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    largest.backward()
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] - before == 2
+    assert leaf.grad is not None
+    assert leaf.grad.sum().item() == 64
+
+
+def test_a_gradient_that_the_program_holds_is_not_written_to(a100):
+    leaf = torch.ones(4, device="cuda", requires_grad=True)
+    middle = leaf * 1
+    held: list[torch.Tensor] = []
+    middle.register_hook(lambda gradient: held.append(gradient))
+    first, second = middle * 2, middle * 3
+    first.register_hook(lambda gradient: held.append(gradient))
+    (first + second).sum().backward()
+    assert [gradient.tolist() for gradient in held] == [[1.0] * 4, [5.0] * 4]
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [5.0] * 4
+
 
 SINGLE, MASK = 64 * 64 * 4, 64 * 64
 

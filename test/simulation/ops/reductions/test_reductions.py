@@ -1,10 +1,17 @@
-"""What reductions stage: by dtype, by dimension, and in parts where 32 bits do not reach."""
+"""Memory in which reductions stage partial results."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from support.op_memory import events, indices, randn, temporaries
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, indices, randn, temporaries
+
+from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.hardware.presets import PRESETS
+from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
 
 def staged_columns(accumulated, blocks=98):
@@ -125,3 +132,78 @@ def test_partial_results_that_no_result_holds_are_kept_meanwhile(call, accumulat
 def test_float_sums_in_parts_keep_partial_results_in_the_result():
     make = lambda: torch.zeros(2**15, 2**16, device="cuda")  # noqa: E731
     assert events(lambda x: x.sum(1), make, gpu="b200", compute=False) == [2**15 * 4]
+
+
+@pytest.fixture
+def a100() -> Any:
+    with simulate("a100") as machine:
+        yield machine
+
+
+def peak_beyond_results(call: Any) -> int:
+    """Bytes that a call takes at most besides what stays allocated after it."""
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    del result
+    return beyond
+
+
+@pytest.mark.parametrize(
+    ("sizes", "strides", "reduced", "element", "staged"),
+    [  # each as recorded on an H100
+        ((512, 10_000), (1, 512), [1], 16, (164626432, 16)),
+        ((4, 128, 10_000), (128, 1, 512), [2], 4, (41156608, 16)),
+        ((512, 2560), (1, 512), [1], 4, (10485760, 16)),
+        ((8, 4096, 16), (65536, 16, 1), [0, 1, 2], 4, (256, 4)),
+        ((512, 2560), (2560, 1), [1], 4, None),
+        ((512, 2560), (2560, 1), [0], 4, None),
+        ((), (), [], 4, None),
+    ],
+)
+def test_reductions_stage_what_was_recorded(sizes, strides, reduced, element, staged):
+    reduction = reduction_of(sizes, strides, reduced)
+    assert staging_of(reduction, PRESETS["h100"], element) == staged
+
+
+def test_a_sum_of_another_type_is_cast_first(a100):
+    mask = torch.ones(1024, 1024, dtype=torch.bool, device="cuda")
+    half = torch.ones(1024, 1024, dtype=torch.float16, device="cuda")
+    assert peak_beyond_results(lambda: mask.sum(1)) == 8 * 2**20
+    assert peak_beyond_results(lambda: half.sum(1, dtype=torch.float32)) == 0
+
+
+pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
+
+
+@computed_or_dry
+def test_a_trace_is_the_sum_of_a_diagonal(compute):
+    assert events(torch.trace, lambda: randn(4, 4), compute=compute) == [4]
+    assert events(torch.trace, lambda: indices(4, 4).int(), compute=compute) == [8, 32, -32]
+    count = 10**6
+    band = [lambda: torch.zeros(count, device="cuda").as_strided((count, count), (1, 0))]
+    assert events(torch.trace, *band, compute=compute) == [4, *temporaries(123 * 4, 4)]
+
+
+@computed_or_dry
+def test_what_is_true_of_all_is_reduced(compute):
+    make = [lambda: torch.ones(10**7, dtype=torch.bool, device="cuda")]
+    staging = events(lambda x: x.all(), *make, compute=compute)[1:]
+    assert staging
+    for op in (aten._is_all_true, aten._is_any_true):
+        assert events(op, *make, compute=compute) == [1, *staging]
+
+
+@computed_or_dry
+def test_an_exponential_of_one_number_is_reduced(compute):
+    found = events(lambda x: x.logsumexp(0), lambda: randn(1).squeeze(), compute=compute)
+    assert found == [4, 4, 1, -1, -4, 4, 4, -4, -4]
+
+
+def test_a_sum_that_is_written_stages_as_much():
+    def summed(source, result):
+        return torch.sum(source, 0, out=result)
+
+    made = events(lambda x: x.sum(0), lambda: torch.randn(10**6, 1, device="cuda"))
+    make = [lambda: torch.randn(10**6, 1, device="cuda"), lambda: torch.zeros(1, device="cuda")]
+    assert events(summed, *make) == made[1:] != []

@@ -1,4 +1,4 @@
-"""What pooling of images and volumes takes besides its results."""
+"""Temporaries of pooling of images and volumes."""
 
 from __future__ import annotations
 
@@ -122,26 +122,11 @@ def test_fractional_pools_read_what_they_get(compute):
     assert events(gradient, *volumes, places, compute=compute) == [4 * 64 * 4]
 
 
-@computed_or_dry
-@pytest.mark.parametrize("align_corners", [True, False])
-def test_a_grid_of_affine_maps_is_a_product_with_a_base_grid(align_corners, compute):
-    def grids(theta):
-        return functional.affine_grid(theta, (2, 1, 4, 5), align_corners=align_corners)
-
-    def steps(count):
-        size = count * 4
-        return [size, -size] if align_corners else [size, size, size, -size, -size, -size]
-
-    found = events(grids, lambda: randn(2, 2, 3), compute=compute)
-    base = 2 * 4 * 5 * 3 * 4
-    assert found == [base, *steps(5), *steps(4), 2 * 4 * 5 * 2 * 4, 8519680, -base]
-
-
-@computed_or_dry
-def test_maps_that_cublas_cannot_read_are_copied(compute):
-    def grids(theta):
-        return functional.affine_grid(theta, (2, 1, 1, 1, 1), align_corners=False)
-
-    found = events(grids, lambda: randn(2, 6, 8)[:, ::2, ::2], compute=compute)
-    base, copy = 2 * 4 * 4, 2 * 12 * 4
-    assert found == [base, 4, -4, 4, -4, 4, -4, 2 * 3 * 4, copy, 8519680, -copy, -base]
+def test_pooling_copies_what_lies_in_no_format():
+    pool = lambda x: torch.nn.functional.max_pool2d(x, 2, return_indices=True)  # noqa: E731
+    results = [2 * 4 * 4 * 4 * 4, 2 * 4 * 4 * 4 * 8]
+    assert events(pool, lambda: randn(2, 4, 8, 8)) == results
+    sliced = events(pool, lambda: randn(2, 4, 8, 16)[..., ::2])
+    assert sliced == [*results, 2048, -2048]
+    last = lambda: randn(2, 4, 8, 8).to(memory_format=torch.channels_last)  # noqa: E731
+    assert events(pool, last) == results

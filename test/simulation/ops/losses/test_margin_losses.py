@@ -1,4 +1,4 @@
-"""What losses of margins take besides their results."""
+"""Temporaries of losses of margins."""
 
 from __future__ import annotations
 

@@ -1,0 +1,79 @@
+"""Temporaries of indexing and of writing to indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from support.op_memory import events, indices, randn, temporaries
+
+from pytorch_memlab.simulation import simulate
+
+
+def test_indices_are_converted_and_laid_out_alike():
+    plain = events(lambda x, i: x[i], lambda: randn(50, 50), lambda: indices(9))
+    assert plain == [9 * 50 * 4]
+    narrow = events(lambda x, i: x[i], lambda: randn(50, 50), lambda: indices(9).int())
+    assert narrow == [72, 9 * 50 * 4, -72]
+    grid = events(
+        lambda x, i, j: x[i, j], lambda: randn(50, 50), lambda: indices(4, 1), lambda: indices(5)
+    )
+    assert grid == [160, 160, 80, -160, -160]
+
+
+@pytest.mark.parametrize(("rows", "passes"), [(256, 1), (257, 2)])
+def test_an_accumulating_index_put_sorts_as_many_bits_as_it_must(rows, passes):
+    count = 10_000
+    tiles = -(-count // (384 * 10)) * 256 * 4
+    buffers = 2 * (-(-count * 8 // 256) * 256) if passes > 1 else 0
+    storage = passes * 256 * 8 + tiles + buffers + 256 + 255
+    found = events(
+        lambda x, i, v: x.index_put_((i,), v, accumulate=True),
+        lambda: randn(rows, 4),
+        lambda: indices(count),
+        lambda: randn(count, 4),
+    )
+    linear = [count * 8, count * 8, -count * 8]
+    assert found == [*linear, *temporaries(count * 8, count * 8, count * 8, storage), -count * 8]
+
+
+@pytest.fixture
+def a100() -> Any:
+    with simulate("a100") as machine:
+        yield machine
+
+
+def peak_beyond_results(call: Any) -> int:
+    """Bytes that a call takes at most besides what stays allocated after it."""
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    del result
+    return beyond
+
+
+def test_an_accumulating_index_put_sorts_its_indices(a100):
+    target = torch.zeros(1000, 64, device="cuda")
+    values = torch.ones(512, 64, device="cuda")
+    indices = torch.zeros(512, dtype=torch.int64, device="cuda")
+    plain = peak_beyond_results(lambda: target.index_put_((indices,), values))
+    sorting = peak_beyond_results(lambda: target.index_put_((indices,), values, accumulate=True))
+    assert plain == 0
+    assert sorting == 4 * 512 * 8 + 512  # linear, sorted, their order, a range; the sort's own
+    host = indices.cpu()
+    assert peak_beyond_results(lambda: target[host]) == 512 * 8
+
+
+def test_an_in_place_op_without_room_for_its_temporaries_changes_nothing():
+    with simulate("96MiB"):
+        target = torch.zeros(1000, device="cuda")
+        indices = torch.zeros(2**20, dtype=torch.int64, device="cuda")
+        values = torch.ones(2**20, device="cuda")
+        filling = torch.empty(60 * 2**20, dtype=torch.uint8, device="cuda")
+        with pytest.raises(torch.OutOfMemoryError):
+            target.index_put_((indices,), values, accumulate=True)
+        assert target.sum().item() == 0
+        del filling
+        target.index_put_((indices,), values, accumulate=True)
+        assert target[0].item() == 2**20

@@ -1,0 +1,155 @@
+"""Products whose dtype is not that of their operands: memory, values, refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.computed_or_dry import computed_or_dry
+from support.op_memory import aten, events, randn
+
+from pytorch_memlab import simulate
+from pytorch_memlab.simulation.ops.matmul import cublaslt
+
+HALF, BFLOAT, SINGLE = torch.float16, torch.bfloat16, torch.float32
+WORKSPACE = 8519680
+
+
+has_dtype = pytest.mark.skipif(
+    not hasattr(aten.mm, "dtype"), reason="this torch has no products of another dtype"
+)
+
+
+@has_dtype
+@computed_or_dry
+@pytest.mark.parametrize("dtype", [HALF, BFLOAT])
+def test_products_of_half_precision_in_single(dtype, compute):
+    def matrix(*shape):
+        return lambda: randn(*shape, dtype=dtype)
+
+    def of(op, *make):
+        return events(lambda *given: op(*given, SINGLE), *make, compute=compute)
+
+    first, second = matrix(100, 60), matrix(60, 90)
+    single, half = 100 * 90 * 4, 100 * 90 * 2
+    assert of(aten.mm.dtype, first, second) == [single, WORKSPACE]
+    scattered = of(aten.mm.dtype, lambda: randn(100, 120, dtype=dtype)[:, ::2], second)
+    assert scattered == [single, 100 * 60 * 2, WORKSPACE, -100 * 60 * 2]
+    full = of(aten.addmm.dtype, matrix(100, 90), first, second)
+    assert full == [single, WORKSPACE]
+    assert of(aten.addmm.dtype, matrix(90), first, second) == [360, single, -360, WORKSPACE]
+    first, second = matrix(2, 100, 60), matrix(2, 60, 90)
+    assert of(aten.bmm.dtype, first, second) == [2 * single, WORKSPACE]
+    added = of(aten.baddbmm.dtype, matrix(2, 100, 90), first, second)
+    assert added == [2 * half, 2 * single, -2 * half, WORKSPACE]
+
+
+@has_dtype
+def test_they_are_more_exact_than_their_operands():
+    torch.manual_seed(0)
+    wide = [torch.randn(*shape).half() for shape in ((3, 9, 7), (3, 9, 64), (3, 64, 7))]
+    bias, first, second = (one.double() for one in wide)
+    expected = 2 * bias + 3 * (first @ second)
+    with simulate("1GiB"):
+        bias, first, second = (one.cuda() for one in wide)
+        factors = {"beta": 2, "alpha": 3}
+        batch = torch.baddbmm(bias, first, second, out_dtype=SINGLE, **factors)
+        added = torch.addmm(bias[0], first[0], second[0], out_dtype=SINGLE, **factors)
+        plain = torch.mm(first[0], second[0], out_dtype=SINGLE)
+        several = torch.bmm(first, second, out_dtype=SINGLE)
+        assert {one.dtype for one in (batch, added, plain, several)} == {SINGLE}
+        for found, known in (
+            (batch, expected),
+            (added, expected[0]),
+            (several * 3, expected - 2 * wide[0].double()),
+            (plain * 3, (expected - 2 * wide[0].double())[0]),
+        ):
+            torch.testing.assert_close(found.cpu().double(), known, rtol=1e-5, atol=1e-4)
+        column_major = torch.baddbmm(bias.mT.contiguous().mT, first, second, out_dtype=SINGLE)
+        assert column_major.stride() == (63, 1, 9)
+
+
+@has_dtype
+@computed_or_dry
+@pytest.mark.parametrize("name", ["mm", "bmm", "addmm", "baddbmm"])
+def test_products_are_written_to_what_is_given(name, compute):
+    """The bias is copied into the result: nothing is taken on the way."""
+    batch = (2,) if "bmm" in name else ()
+    shapes = [(*batch, 100, 60), (*batch, 60, 90)]
+    if "add" in name:
+        shapes.insert(0, (*batch, 100, 90))
+
+    def call(*given):
+        *factors, out = given
+        result = getattr(torch, name)(*factors, out_dtype=SINGLE, out=out)
+        assert result is out
+        assert out.shape == (*batch, 100, 90)
+
+    given = [lambda shape=shape: randn(*shape, dtype=BFLOAT) for shape in shapes]
+    found = events(call, *given, lambda: randn(*batch, 100, 90), compute=compute)
+    assert found == [WORKSPACE]
+
+
+@has_dtype
+def test_what_is_given_gets_the_products():
+    torch.manual_seed(0)
+    wide = [torch.randn(*shape).half() for shape in ((3, 9, 7), (3, 9, 64), (3, 64, 7))]
+    with simulate("1GiB"):
+        bias, first, second = (one.cuda() for one in wide)
+        out, one = torch.zeros(3, 9, 7, device="cuda"), torch.zeros(9, 7, device="cuda")
+        for name, given, to in (
+            ("bmm", (first, second), out),
+            ("baddbmm", (bias, first, second), out),
+            ("mm", (first[0], second[0]), one),
+            ("addmm", (bias[0], first[0], second[0]), one),
+        ):
+            product = getattr(torch, name)
+            product(*given, out_dtype=SINGLE, out=to)
+            assert torch.equal(to, product(*given, out_dtype=SINGLE))
+
+
+@has_dtype
+@computed_or_dry
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: torch.mm(randn(9, 9), randn(9, 9), out_dtype=HALF), "out_dtype"),
+        (
+            lambda: torch.mm(
+                randn(9, 9, dtype=HALF),
+                randn(9, 9, dtype=HALF),
+                out_dtype=SINGLE,
+                out=randn(9, 9, dtype=HALF),
+            ),
+            "dtype of the provided out tensor",
+        ),
+        (
+            lambda: torch.baddbmm(
+                randn(1, 9, 9, dtype=HALF),
+                randn(2, 9, 9, dtype=HALF),
+                randn(2, 9, 9, dtype=HALF),
+                out_dtype=SINGLE,
+            ),
+            "self must have the same shape as the output",
+        ),
+        (lambda: torch._int_mm(int8(16, 8), int8(8, 8)), "self.size.0. needs to be greater"),
+        (lambda: torch._int_mm(int8(17, 7), int8(7, 8)), "self.size.1. needs .* but got 7"),
+        (lambda: torch._int_mm(int8(17, 8), int8(8, 12)), "mat2.size.1. needs .* but got 12"),
+    ],
+)
+def test_what_cuda_refuses_is_refused(call, message, compute):
+    with simulate("1GiB", compute=compute), pytest.raises(RuntimeError, match=message):
+        call()
+
+
+def int8(*shape):
+    return torch.ones(*shape, device="cuda", dtype=torch.int8)
+
+
+@computed_or_dry
+@pytest.mark.parametrize(("release", "taken"), [((2, 12), [WORKSPACE]), ((2, 13), [])])
+def test_integers_are_multiplied_without_a_workspace(release, taken, compute, monkeypatch):
+    monkeypatch.setattr(cublaslt, "RELEASE", release)
+    make = [lambda: int8(100, 64), lambda: int8(64, 80)]
+    assert events(torch._int_mm, *make, compute=compute) == [100 * 80 * 4, *taken]
+    with simulate("1GiB"):
+        assert torch.all(torch._int_mm(int8(100, 64), int8(64, 80)) == 64)

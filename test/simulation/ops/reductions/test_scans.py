@@ -1,0 +1,40 @@
+"""Temporaries of scans: sums and products that run along a dimension."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support.op_memory import events, randn, temporaries
+
+RESULTS = 2
+"""Results of a sort: values and indices."""
+
+
+def taken(call, *make, results=RESULTS, **options):
+    """What a call asks for and gives back after its results are made."""
+    return events(call, *make, **options)[results:]
+
+
+def test_a_scan_of_one_row_stores_the_states_of_its_tiles():
+    states = (-(-100_000 // (128 * 15)) + 32) * 8
+    storage = -(-states // 256) * 256 + 255
+    found = taken(lambda x: x.cumsum(0), lambda: randn(100_000), results=1)
+    assert found == temporaries(storage)
+    assert taken(lambda x: x.cumsum(1), lambda: randn(100, 100), results=1) == []
+    assert taken(lambda x: x.cumprod(0), lambda: randn(50, 40).t(), results=1) == temporaries(8000)
+
+
+def test_a_scan_casts_first():
+    found = taken(lambda x: x.cumsum(1), lambda: randn(50, 40).int(), results=1)
+    assert found == temporaries(50 * 40 * 8)
+
+
+@pytest.mark.parametrize(("gpu", "blocks"), [("a100", 108), ("t4", 40)])
+def test_a_deterministic_sum_keeps_one_number_for_each_block(gpu, blocks):
+    torch.use_deterministic_algorithms(True)
+    try:
+        make = lambda: randn(2**20)  # noqa: E731
+        assert taken(lambda x: x.cumsum(0), make, results=1, gpu=gpu) == temporaries(blocks * 4)
+        assert taken(lambda x: x.cumsum(0), lambda: randn(8192), results=1) == temporaries(4)
+    finally:
+        torch.use_deterministic_algorithms(False)
