@@ -92,7 +92,7 @@ def address_finder() -> Callable[[int, int], int]:
     machine = simulated_machine()
     if machine is None:
         return lambda address, _number: address
-    placements = machine.placements
+    placements = machine.allocations
 
     def find(address: int, number: int) -> int:
         placement = placements.known.get(number)

@@ -9,7 +9,7 @@ from ..records import Approximation, ApproximationKind
 if TYPE_CHECKING:
     from collections.abc import Hashable
 
-    from ..simulation.inspect import OpApproximations, OpCount, ValueReads
+    from ..simulation.inspect import DataDependentReads, OpApproximations, OpCount
     from .device import Approximations
 
 
@@ -23,7 +23,7 @@ class SimulatedApproximations:
         reads: of the machine, None if its ops compute.
     """
 
-    def __init__(self, ops: OpApproximations, reads: ValueReads | None) -> None:
+    def __init__(self, ops: OpApproximations, reads: DataDependentReads | None) -> None:
         self._ops = ops
         self._reads = reads
         self._events = 0

@@ -12,7 +12,7 @@ from .._common.quoted import quoted
 from .._common.rendered import rendered
 from .._common.user_code import is_of_user
 from ..errors import UsageError
-from ..simulation.inspect import GPU, PRESETS, TakenMemory, find_gpu, read_size
+from ..simulation.inspect import GPU, PRESETS, MemoryOverhead, find_gpu, read_size
 from .comparison import compare_gpus
 from .grid import GridReport, GridSearch
 from .report import FitReport, fit_report
@@ -125,7 +125,7 @@ def fit(
     )
     named = _named(gpus)
     for _, gpu in named:
-        TakenMemory.of(gpu, settings.context, settings.others)
+        MemoryOverhead.of(gpu, settings.context, settings.others)
     if vary is not None:
         is_function = isinstance(target, FunctionTarget)
         return vary_frame(target, named, variables_of(vary, is_function=is_function), settings)

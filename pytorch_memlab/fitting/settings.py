@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..simulation.inspect import TakenMemory
+from ..simulation.inspect import MemoryOverhead
 from .change import Change
 from .trial import Trial, TrialRequest
 from .verdict import Verdict, verdict
@@ -56,5 +56,5 @@ class Settings:
 
     def room(self, gpu: GPU) -> int:
         """Bytes of a GPU that PyTorch can have."""
-        taken = TakenMemory.of(gpu, self.context, self.others)
-        return gpu.total_memory - taken.context - taken.others
+        taken = MemoryOverhead.of(gpu, self.context, self.others)
+        return gpu.total_memory - taken.context - taken.other_processes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..history.model import Stack
 from ..history.replay import ReplayResult, replay
-from ..simulation.inspect import TakenMemory
+from ..simulation.inspect import MemoryOverhead
 from .trial import Ending, Trial
 
 if TYPE_CHECKING:
@@ -55,8 +55,8 @@ def verdict(
     trial: Trial, gpu: GPU, name: str = "", context: int | None = None, others: int = 0
 ) -> Verdict:
     """The verdict of a trial on a GPU that runs the program as the trial did."""
-    memory = TakenMemory.of(gpu, context, others)
-    taken = memory.context + memory.others
+    memory = MemoryOverhead.of(gpu, context, others)
+    taken = memory.context + memory.other_processes
     history = trial.history
     devices = () if history is None else [one.device for one in history.devices]
     replays = [_on_device(trial, gpu, device, taken) for device in devices]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .._common.call_stacks import TakenStack
     from ..devices.cpu import CpuDevice, Followed
     from ..simulation.allocator.events import Observer
-    from ..simulation.inspect import Machine, Placement, SimulatedGPU
+    from ..simulation.inspect import Allocation, Machine, SimulatedGPU
 
 CPU = -1
 """Number that stands for the host where the index of a GPU is expected."""
@@ -66,12 +66,12 @@ class SimulatedBlocks:
         machine = self._machine
         for gpu in machine.known_gpus:
             gpu.call("follow", lambda blocks, gpu=gpu: self._observer(gpu, blocks))
-        for placement in machine.placements.living():
-            block = self.live[placement.gpu.index].blocks.get(placement.address)
+        for allocation in machine.allocations.living():
+            block = self.live[allocation.gpu.index].blocks.get(allocation.address)
             if block is not None and block.data is None:
-                block.data = placement
-        for placement in machine.workspaces.living():
-            block = self.live[placement.gpu.index].blocks.get(placement.address)
+                block.data = allocation
+        for allocation in machine.workspaces.living():
+            block = self.live[allocation.gpu.index].blocks.get(allocation.address)
             if block is not None:
                 block.category = Category.WORKSPACES
         machine.data_observers = (*machine.data_observers, self._data_made)
@@ -97,11 +97,11 @@ class SimulatedBlocks:
 
     def block_of(self, number: int) -> LiveBlock | None:
         """The block of the storage that has a number (``_cdata``)."""
-        placement = self._machine.placements.known.get(number)
-        if placement is None or placement.gpu.index not in self.live:
+        allocation = self._machine.allocations.known.get(number)
+        if allocation is None or allocation.gpu.index not in self.live:
             return None
-        block = self.live[placement.gpu.index].blocks.get(placement.address)
-        return block if block is not None and block.data is placement else None
+        block = self.live[allocation.gpu.index].blocks.get(allocation.address)
+        return block if block is not None and block.data is allocation else None
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The segments of a device with the blocks in use, as they are now."""
@@ -113,9 +113,9 @@ class SimulatedBlocks:
             self._settings = torch._C._accelerator_getAllocatorSettings()
         return {"PYTORCH_CUDA_ALLOC_CONF": self._settings}
 
-    def _data_made(self, placement: Placement) -> None:
+    def _data_made(self, allocation: Allocation) -> None:
         try:
-            self.live[placement.gpu.index].blocks[placement.address].data = placement
+            self.live[allocation.gpu.index].blocks[allocation.address].data = allocation
         except KeyError:  # of no bytes
             return
 

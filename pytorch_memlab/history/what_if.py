@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..simulation.inspect import GPU, TakenMemory
+from ..simulation.inspect import GPU, MemoryOverhead
 from .first_state import first_state
 from .model import AllocationHistory, Stack, device_name
 from .replay import Figures, ReplayResult, changed_settings, recorded_capacity, replay
@@ -51,7 +51,7 @@ def what_if(
     """Replay a recording as it was, and with other settings or on other GPUs."""
     recorded = settings_of(history.settings)
     changed = changed_settings(recorded, settings)
-    taken = [TakenMemory.of(gpu, None, 0).context for _, gpu in gpus]
+    taken = [MemoryOverhead.of(gpu, None, 0).context for _, gpu in gpus]
     check = check_replay(history, device)
     variants = []
     for (name, gpu), context in zip(gpus, taken, strict=True):

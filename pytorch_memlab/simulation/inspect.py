@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from .hardware.sizes import parse_size, read_size
     from .machine.approximations import OpApproximations, OpCount
     from .machine.cublas_workspaces import workspace_size
-    from .machine.data_dependent_reads import ValueReads
+    from .machine.data_dependent_reads import DataDependentReads
     from .machine.device_properties import DeviceProperties
     from .machine.kept_files import KeptFiles
     from .machine.machine import Machine
-    from .machine.memory_overhead import TakenMemory
+    from .machine.memory_overhead import MemoryOverhead
     from .machine.runtime_settings import settings_string
-    from .machine.simulated_gpu import Placement, SimulatedFailure, SimulatedGPU
+    from .machine.simulated_gpu import Allocation, SimulatedFailure, SimulatedGPU
     from .ops.attention import backends as attention_backends
     from .ops.attention import rules as attention_rules
 
 __all__ = [
     "GPU",
     "PRESETS",
+    "Allocation",
     "AllocatorSettings",
+    "DataDependentReads",
     "DeviceProperties",
     "FailedRequest",
     "FreeBlock",
     "KeptFiles",
     "Machine",
+    "MemoryOverhead",
     "OpApproximations",
     "OpCount",
-    "Placement",
     "SimulatedDriver",
     "SimulatedFailure",
     "SimulatedGPU",
-    "TakenMemory",
-    "ValueReads",
     "active",
     "attention_backends",
     "attention_rules",
@@ -71,13 +71,13 @@ _HOMES = {
     "hardware.sizes": ("parse_size", "read_size"),
     "machine.approximations": ("OpApproximations", "OpCount"),
     "machine.cublas_workspaces": ("workspace_size",),
-    "machine.data_dependent_reads": ("ValueReads",),
+    "machine.data_dependent_reads": ("DataDependentReads",),
     "machine.device_properties": ("DeviceProperties",),
     "machine.kept_files": ("KeptFiles",),
     "machine.machine": ("Machine",),
-    "machine.memory_overhead": ("TakenMemory",),
+    "machine.memory_overhead": ("MemoryOverhead",),
     "machine.runtime_settings": ("settings_string",),
-    "machine.simulated_gpu": ("Placement", "SimulatedFailure", "SimulatedGPU"),
+    "machine.simulated_gpu": ("Allocation", "SimulatedFailure", "SimulatedGPU"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

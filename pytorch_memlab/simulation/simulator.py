@@ -21,14 +21,14 @@ from ..errors import UsageError
 from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
-from .dispatch.device_mode import PlacementMode, compute
-from .dispatch.function_mode import CallMode
+from .dispatch.device_mode import SimulatedDeviceMode, compute
+from .dispatch.function_mode import SimulatedFunctionMode
 from .dry_run.executor import DryRunExecutor
 from .hardware.gpu import GPU
 from .hardware.presets import find_gpu
 from .machine import active, visible_devices
 from .machine.machine import Machine, Strictness
-from .machine.memory_overhead import TakenMemory
+from .machine.memory_overhead import MemoryOverhead
 from .machine.tensor_values import TensorValues
 from .ops import cuda_dispatch
 from .torch_api import (
@@ -154,7 +154,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             "context": context,
             "others": others,
         }
-        self._taken = TakenMemory.of(self._model, context, others)
+        self._taken = MemoryOverhead.of(self._model, context, others)
         self._exits: ExitStack | None = None
         self._machine: Machine | None = None
         self._is_used = False
@@ -265,9 +265,9 @@ def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
     @contextmanager
     def modes() -> Iterator[None]:
         with (
-            autocast.heard(),
-            PlacementMode(machine, execute),
-            CallMode(machine, replacements),
+            autocast.autocast_key_included(),
+            SimulatedDeviceMode(machine, execute),
+            SimulatedFunctionMode(machine, replacements),
         ):
             yield
 

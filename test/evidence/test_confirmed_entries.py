@@ -14,7 +14,7 @@ import pytest
 from recorded_programs import streams
 from recorded_programs.catalogue import PUBLIC
 
-from pytorch_memlab.simulation.dispatch.device_mode import PlacementMode
+from pytorch_memlab.simulation.dispatch.device_mode import SimulatedDeviceMode
 from pytorch_memlab.simulation.machine.cublas_workspaces import Workspaces
 from pytorch_memlab.simulation.ops.op_call import OpCall
 from pytorch_memlab.simulation.ops.registry import Provenance, provenances
@@ -41,7 +41,7 @@ class Calls:
         self.finished: list[Call] = []
         self._open: list[Call] = []
         self._depth = 0
-        patches.setattr(PlacementMode, "_run", self._one_call(PlacementMode._run))
+        patches.setattr(SimulatedDeviceMode, "_run", self._one_call(SimulatedDeviceMode._run))
         patches.setattr(OpCall, "alloc_temp", self._besides_results(OpCall.alloc_temp))
         patches.setattr(Workspaces, "need", self._besides_results(Workspaces.need))
         malloc = streams.ObservedAllocator.malloc

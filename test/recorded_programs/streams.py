@@ -82,8 +82,8 @@ def simulated_events(
     Returns:
         kind, address and size of every allocation and free, and the allocator's counters.
     """
-    events, stats, surprises = simulate_recorded(gpu, program, trace, **options)
-    assert surprises == []
+    events, stats, mismatches = simulate_recorded(gpu, program, trace, **options)
+    assert mismatches == []
     return events, stats
 
 
@@ -120,7 +120,7 @@ def simulate_recorded(
 
         program(begin, end)
     [(events, stats)] = found
-    return events, stats, driver.surprises
+    return events, stats, driver.mismatches
 
 
 def recorded_workspaces(trace: dict[str, Any], size: int) -> int:

@@ -121,10 +121,10 @@ def _settings(options: argparse.Namespace) -> Settings:
 
 
 def _check_memory(gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
-    from pytorch_memlab.simulation.inspect import TakenMemory
+    from pytorch_memlab.simulation.inspect import MemoryOverhead
 
     for _, gpu in gpus:
-        TakenMemory.of(gpu, settings.context, settings.others)
+        MemoryOverhead.of(gpu, settings.context, settings.others)
 
 
 def _target(options: argparse.Namespace) -> ProgramTarget:

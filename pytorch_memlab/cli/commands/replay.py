@@ -77,14 +77,14 @@ class ReplayCommand:
         from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.what_if import what_if
-        from pytorch_memlab.simulation.inspect import TakenMemory, find_gpu, read_alloc_conf
+        from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
 
         del process
         settings = _joined(options.settings or ())
         read_alloc_conf(settings)
         gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
         for _, gpu in gpus:
-            TakenMemory.of(gpu, None, 0)
+            MemoryOverhead.of(gpu, None, 0)
         chosen = [
             (run, history, device)
             for run, history in read_histories(options.file).items()

@@ -76,14 +76,14 @@ def remedies_tried(
         UsageError: an option cannot be carried out.
     """
     from pytorch_memlab.fitting.remedies.catalogue import chosen
-    from pytorch_memlab.simulation.inspect import TakenMemory, find_gpu, read_size
+    from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_size
 
     if len(gpus) > 1:
         raise UsageError("--try is for one GPU: name one with --gpu")
     name, gpu = gpus[0] if gpus else (DEFAULT_GPU, find_gpu(DEFAULT_GPU))
     if options.budget is not None:
         gpu = gpu.with_memory(read_size("--budget", options.budget))
-        TakenMemory.of(gpu, settings.context, settings.others)
+        MemoryOverhead.of(gpu, settings.context, settings.others)
     remedies = chosen([one for one in (options.remedies or "").split(",") if one.strip()])
     return partial(_try, target, name, gpu, settings, remedies)
 

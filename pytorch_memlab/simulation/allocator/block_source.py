@@ -53,7 +53,7 @@ class BlockSource:
         self._age_step = 0 if order_by_address else 1
         self._registrations = 0
 
-    def new_block(
+    def alloc_block(
         self,
         pool: BlockPool,
         stream: int,

@@ -33,7 +33,7 @@ class BlockStore:
         self.large = BlockPool(is_small=False, stats=stats.large_pool)
         self.allocated: dict[int, Block] = {}
 
-    def hand_out(self, block: Block, size: int, requested: int) -> int:
+    def alloc_found_block(self, block: Block, size: int, requested: int) -> int:
         """Split off what is not needed of a block that is in no pool, and count it as allocated.
 
         The allocation takes the low addresses. What is left becomes a free block if it has 512
@@ -81,7 +81,7 @@ class BlockStore:
         if size >= self.settings.max_split_size:
             self._stats.oversize_allocations.decrease(1)
 
-    def complete_free(self, block: Block) -> None:
+    def free_block(self, block: Block) -> None:
         """Put a block that nobody uses any more into its pool, joined with free neighbours."""
         pool = block.pool
         size = block.size

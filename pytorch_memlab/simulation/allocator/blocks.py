@@ -132,7 +132,7 @@ class BlockPool:
         self.unmapped: defaultdict[int, list[tuple[int, Block]]] = defaultdict(list)
         self.search_count = 0
 
-    def take_best_fit(self, stream: int, size: int, settings: AllocatorSettings) -> Block | None:
+    def get_free_block(self, stream: int, size: int, settings: AllocatorSettings) -> Block | None:
         """Take the first free block of `stream` that has `size` bytes out.
 
         Of an expandable segment, the block counts as large as it can grow, and serves nothing while

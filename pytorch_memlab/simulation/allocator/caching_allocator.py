@@ -105,11 +105,11 @@ class CachingAllocator:
         pool = store.small if rounded <= SMALL_SIZE else store.large
         if self._source.allowed is not None and self._settings.garbage_collection_threshold:
             pool.search_count += 1
-        block = pool.take_best_fit(stream, rounded, self._settings)
+        block = pool.get_free_block(stream, rounded, self._settings)
         if block is None:
             self.is_making_room = True
             try:
-                block = self._source.new_block(
+                block = self._source.alloc_block(
                     pool,
                     stream,
                     rounded,
@@ -120,7 +120,7 @@ class CachingAllocator:
             finally:
                 self.is_making_room = False
             self.ever_allocated = True
-        address = store.hand_out(block, rounded, size)
+        address = store.alloc_found_block(block, rounded, size)
         for observer in self._told.observers:
             observer("alloc", address, size, stream)
         return address
@@ -145,7 +145,7 @@ class CachingAllocator:
         if block.stream_uses:
             self._events.record(block)
         else:
-            self._store.complete_free(block)
+            self._store.free_block(block)
 
     def record_stream(self, address: int, stream: int) -> None:
         """Tell that `stream` uses an allocation too, so that a free waits for its work.
@@ -199,7 +199,7 @@ class CachingAllocator:
     def process_events(self) -> None:
         """Free the blocks whose streams have finished; every allocation begins with this."""
         for block in self._events.finished_blocks():
-            self._store.complete_free(block)
+            self._store.free_block(block)
 
     def empty_cache(self) -> None:
         """Wait for all streams and give every free segment and page back to the card."""

@@ -182,7 +182,7 @@ class DriverCalls:
 class RecordedDriver(SimulatedDriver):
     """A card that hands out the memory of a recording, in order.
 
-    What the allocator asks otherwise than recorded is noted in `surprises`, and it goes on with an
+    What the allocator asks otherwise than recorded is noted in `mismatches`, and it goes on with an
     address that no recording has.
 
     Attributes:
@@ -193,7 +193,7 @@ class RecordedDriver(SimulatedDriver):
         available: bytes free on the card, which refuses what is not expected; None: no limit.
         freed: addresses of the segments and pages given back.
         unmapped: bytes given back at the address of each range of pages.
-        surprises: what differs from the recording.
+        mismatches: what differs from the recording.
         calls: how many there were.
     """
 
@@ -205,7 +205,7 @@ class RecordedDriver(SimulatedDriver):
         self.available: int | None = None
         self.freed: list[int] = []
         self.unmapped: dict[int, int] = {}
-        self.surprises: list[str] = []
+        self.mismatches: list[str] = []
         self.calls = DriverCalls()
         self._refused = False
         self._ranges: dict[int, range] = {}
@@ -224,11 +224,11 @@ class RecordedDriver(SimulatedDriver):
             return None
         self.calls.mallocs += 1
         if not self.expected:
-            self.surprises.append(f"a segment of {size} bytes that was not recorded")
+            self.mismatches.append(f"a segment of {size} bytes that was not recorded")
             return super().malloc(size)
         _, address, recorded_size = self.expected.popleft()
         if size != recorded_size:
-            self.surprises.append(f"a segment of {size} bytes, recorded {recorded_size}")
+            self.mismatches.append(f"a segment of {size} bytes, recorded {recorded_size}")
         return address
 
     def free(self, address: int) -> None:
@@ -257,11 +257,11 @@ class RecordedDriver(SimulatedDriver):
             return False
         self.calls.maps += 1
         if not self.expected:
-            self.surprises.append(f"{size} bytes mapped at {address:#x}, which was not recorded")
+            self.mismatches.append(f"{size} bytes mapped at {address:#x}, which was not recorded")
             return True
         _, recorded, recorded_size = self.expected.popleft()
         if (address, size) != (recorded, recorded_size):
-            self.surprises.append(
+            self.mismatches.append(
                 f"{size} bytes mapped at {address:#x}, recorded {recorded_size} at {recorded:#x}"
             )
         return True

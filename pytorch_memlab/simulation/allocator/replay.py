@@ -265,9 +265,9 @@ class _Replayer:
             return self._allocator.malloc(size, stream)
         finally:
             self._result.segments_checked += announced
-            for surprise in driver.surprises:
-                self._differs(index, surprise)
-            driver.surprises.clear()
+            for mismatch in driver.mismatches:
+                self._differs(index, mismatch)
+            driver.mismatches.clear()
             self._reserved.note()
             self._tell_unneeded()
             if self._releases_within:

@@ -87,7 +87,7 @@ def _uninstall() -> None:
 
 
 @contextmanager
-def heard() -> Iterator[None]:
+def autocast_key_included() -> Iterator[None]:
     """Let every op of this thread ask the autocast of CUDA, while a program turns it on."""
     before = torch._C._dispatch_tls_is_dispatch_key_included(_KEY)
     torch._C._dispatch_tls_set_dispatch_key_included(_KEY, True)

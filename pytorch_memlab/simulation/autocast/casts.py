@@ -135,7 +135,7 @@ def is_eligible(tensor: torch.Tensor) -> bool:
 def is_on_gpu(tensor: torch.Tensor) -> bool:
     """Whether a tensor lives on a simulated GPU."""
     machine = active.machine
-    return machine is not None and machine.placements.find(tensor) is not None
+    return machine is not None and machine.allocations.find(tensor) is not None
 
 
 def _cast(value: Any, dtype: torch.dtype, made: list[torch.Tensor]) -> Any:

@@ -25,14 +25,14 @@ from ..ops.op_call import OpCall
 from ..ops.op_info import op_info
 from ..ops.random import random_draws
 from . import blocking_ops, fake_tensors, higher_order
-from .gradient_accumulation import IN_PLACE, GradientFlow
-from .output_devices import Destinations
-from .traceback_frames import let_go
+from .gradient_accumulation import IN_PLACE, InPlaceGradientAccumulation
+from .output_devices import OutputDevices
+from .traceback_frames import clear_internal_frames
 
 if TYPE_CHECKING:
     from ..hardware.gpu import GPU
     from ..machine.machine import Machine
-    from ..machine.simulated_gpu import Placement
+    from ..machine.simulated_gpu import Allocation
     from ..ops.op_info import OpInfo
 
 _PIN = torch.ops.aten._pin_memory.default
@@ -50,7 +50,7 @@ def compute(op: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return run(*args, **kwargs)
 
 
-class PlacementMode(TorchDispatchMode):
+class SimulatedDeviceMode(TorchDispatchMode):
     """Labels what ops make, and accounts for it on the simulated GPUs.
 
     C++ sees tensors of the host only. ``destinations.py`` says where an op's results live.
@@ -67,8 +67,8 @@ class PlacementMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
         self._execute = execute
-        self._destinations = Destinations(machine)
-        self._gradients = GradientFlow()
+        self._destinations = OutputDevices(machine)
+        self._gradients = InPlaceGradientAccumulation()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -98,7 +98,7 @@ class PlacementMode(TorchDispatchMode):
                     blocking_ops.wait(self._machine, func, args, kwargs or {}, result)
                 return result
         except BaseException as error:
-            let_go(error)
+            clear_internal_frames(error)
             del args, kwargs
             raise
 
@@ -118,13 +118,13 @@ class PlacementMode(TorchDispatchMode):
         given = kwargs
         index, kwargs, pin = self._destinations.of(func, info, args, kwargs)
         if info.python_kernel is not None and index != HOST:
-            with self, self._machine.thread.calling((), {}):
+            with self, self._machine.thread.call_context((), {}):
                 return info.python_kernel(*args, **given)
         node = None if index == HOST else _current_node()
         if node is not None:
             self._gradients.enter(node)
             if func in IN_PLACE:
-                func = self._gradients.instead(node, func, args)
+                func = self._gradients.in_place_variant(node, func, args)
         runs_on = index
         if index == HOST and info.may_leave_gpu:
             runs_on = self._machine.place_of(args[0])
@@ -275,7 +275,7 @@ class PlacementMode(TorchDispatchMode):
         return index
 
     def _label(self, tensor: torch.Tensor, index: int, *, is_estimate: bool = False) -> None:
-        known = self._machine.placements.known
+        known = self._machine.allocations.known
         for storage in storages_of(tensor):
             if storage._cdata not in known:
                 self._machine.put(storage, index, is_estimate=is_estimate)
@@ -283,7 +283,7 @@ class PlacementMode(TorchDispatchMode):
                     self._gradients.made(storage._cdata)
 
     def _follow(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        known = self._machine.placements.known
+        known = self._machine.allocations.known
         for tensor in tensors_in(args, kwargs):
             for storage in storages_of(tensor):
                 if storage._cdata in known:
@@ -335,7 +335,7 @@ class _OpMemory:
 
     def __init__(
         self,
-        mode: PlacementMode,
+        mode: SimulatedDeviceMode,
         info: OpInfo,
         runs_on: int,
         index: int,
@@ -355,10 +355,10 @@ class _OpMemory:
         self._are_outputs_allocated = False
         self.model: GPU = self._gpu.model
 
-    def allocate(self, nbytes: int, *, is_estimate: bool) -> Placement:
+    def allocate(self, nbytes: int, *, is_estimate: bool) -> Allocation:
         return self._gpu.allocate(nbytes, self._stream, is_estimate=is_estimate)
 
-    def release(self, allocation: Placement) -> None:
+    def release(self, allocation: Allocation) -> None:
         self._gpu.release(allocation)
 
     def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool) -> None:
@@ -379,7 +379,7 @@ class _OpMemory:
         return self._mode._machine.workspaces.need_cublaslt(self._gpu, self._stream, size)
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
-        return self._mode._machine.placements.find(tensor) is None
+        return self._mode._machine.allocations.find(tensor) is None
 
 
 def _is_sparse(first: Any) -> bool:

@@ -9,7 +9,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
 from . import fake_tensors, higher_order
-from .traceback_frames import let_go
+from .traceback_frames import clear_internal_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 
-class CallMode(TorchFunctionMode):
+class SimulatedFunctionMode(TorchFunctionMode):
     """Remembers the arguments of the call that the program makes while it runs.
 
     Args:
@@ -56,7 +56,7 @@ class CallMode(TorchFunctionMode):
         try:
             return self._replacements.get(func, func)(*args, **kwargs)
         except BaseException as error:
-            let_go(error)
+            clear_internal_frames(error)
             del args, kwargs
             raise
         finally:

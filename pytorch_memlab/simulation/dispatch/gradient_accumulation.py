@@ -108,7 +108,7 @@ def _counts(args: tuple[Any, ...]) -> tuple[int, int, int]:
     )
 
 
-class GradientFlow(threading.local):
+class InPlaceGradientAccumulation(threading.local):
     """Which autograd node this thread runs, and which storages were made in it."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class GradientFlow(threading.local):
         """
         self._made.add(storage)
 
-    def instead(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
+    def in_place_variant(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
         """What a GPU runs in a backward pass instead of an op of ``IN_PLACE``.
 
         Args:

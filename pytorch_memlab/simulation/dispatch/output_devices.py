@@ -17,7 +17,7 @@ _CPU = torch.device("cpu")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 
 
-class Destinations:
+class OutputDevices:
     """Finds the device of an op's results.
 
     They live where the op's labelled arguments live, or where an explicit ``device`` says. C++
@@ -72,21 +72,21 @@ class Destinations:
     def _common_place(
         self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> int:
-        known = self._machine.placements.known
+        known = self._machine.allocations.known
         index = HOST
         on_host = None
         for tensor in tensors_in(args, kwargs):
             try:
-                placement = known.get(_untyped_storage(tensor)._cdata)
+                allocation = known.get(_untyped_storage(tensor)._cdata)
             except (NotImplementedError, RuntimeError, ValueError):
-                placement = self._machine.placements.find(tensor)
-            if placement is None:
+                allocation = self._machine.allocations.find(tensor)
+            if allocation is None:
                 if tensor.dim() > 0:
                     on_host = tensor
             elif index == HOST:
-                index = placement.gpu.index
-            elif index != placement.gpu.index and not (info.is_foreach or info.takes_cpu_tensors):
-                raise _mixed(func, index, f"cuda:{placement.gpu.index}")
+                index = allocation.gpu.index
+            elif index != allocation.gpu.index and not (info.is_foreach or info.takes_cpu_tensors):
+                raise _mixed(func, index, f"cuda:{allocation.gpu.index}")
         is_mixed = on_host is not None and index != HOST and not info.takes_cpu_tensors
         if is_mixed and self._did_the_program_give(on_host):
             raise _mixed(func, index, "cpu")

@@ -19,7 +19,7 @@ _EXPECTED = (RuntimeError, MemlabError)
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
-def let_go(error: BaseException) -> None:
+def clear_internal_frames(error: BaseException) -> None:
     """Drop what the simulation's own frames hold that an exception has passed through.
 
     A traceback keeps the frames that it names, and with them the tensors that they work on. On CUDA

@@ -65,7 +65,7 @@ def move(
 def _copy(
     machine: Machine, tensor: torch.Tensor, target: int, options: dict[str, Any]
 ) -> torch.Tensor:
-    with machine.thread.making_on(target):
+    with machine.thread.device_override(target):
         copied = _to(tensor, **options)
     if target == HOST and options.get("non_blocking") and copied.layout is torch.strided:
         for storage in storages_of(copied):

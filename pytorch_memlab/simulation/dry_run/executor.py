@@ -19,7 +19,7 @@ from ..._common.storages import storages_of
 from ..machine.tensor_values import TensorValues, is_small
 from ..ops.op_info import OpInfo, op_info
 from .data_dependent_ops import with_indices
-from .meta_results import MetaResults, Outcome, TensorSpec
+from .meta_results import MetaResults, OutputMeta, TensorMeta
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,17 +74,17 @@ class DryRunExecutor:
         can_compute = state == _KNOWN or (state == _ASSUMED and not info.takes_masks)
         if all_small and can_compute and info.runs_on_cpu:
             try:
-                outcome = self._outcome(info, func, args, kwargs)
+                output = self._output_meta(info, func, args, kwargs)
             except NotImplementedError:
                 return self._compute(info, run, args, kwargs, state)
-            if _is_small_outcome(outcome):
+            if _is_small_output(output):
                 try:
                     return self._compute(info, run, args, kwargs, state)
                 except _NotComputableError:
                     pass
         else:
-            outcome = self._outcome(info, func, args, kwargs)
-        return self._returned(info, outcome, tensors, args, kwargs)
+            output = self._output_meta(info, func, args, kwargs)
+        return self._returned(info, output, tensors, args, kwargs)
 
     def _look_at(self, tensors: list[torch.Tensor]) -> tuple[int, bool]:
         """What the tensors have in common: their values' state, and whether all are small."""
@@ -118,9 +118,9 @@ class DryRunExecutor:
             return func(*args, **kwargs)
         return rule(self._values, args, kwargs)
 
-    def _outcome(
+    def _output_meta(
         self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Outcome:
+    ) -> OutputMeta:
         if info.takes_masks:
             args = (args[0], with_indices(self._values, info.name, args[1]), *args[2:])
         return self._results.of(info, func, args, kwargs)
@@ -146,34 +146,34 @@ class DryRunExecutor:
     def _returned(
         self,
         info: OpInfo,
-        outcome: Outcome,
+        output: OutputMeta,
         tensors: list[torch.Tensor],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
         """Results of an op that does not run."""
         if info.written:
-            self._write(info, outcome, args, kwargs)
+            self._write(info, output, args, kwargs)
         fresh: dict[int, torch.Tensor] = {}
         if len(info.returned) == 1:
             source = info.returned[0]
             if source is not None:
                 return info.argument(source, args, kwargs)
-            return self._made(outcome.result, tensors, fresh)
+            return self._made(output.result, tensors, fresh)
         if not info.returned:
             return None
         return tuple(
-            self._made(outcome.result[position], tensors, fresh)
+            self._made(output.result[position], tensors, fresh)
             if source is None
             else info.argument(source, args, kwargs)
             for position, source in enumerate(info.returned)
         )
 
     def _write(
-        self, info: OpInfo, outcome: Outcome, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, info: OpInfo, output: OutputMeta, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         written = list(info.written_in(args, kwargs))
-        for tensor, size in zip(written, outcome.sizes or (), strict=False):
+        for tensor, size in zip(written, output.sizes or (), strict=False):
             if tensor.shape != size:
                 tensor.resize_(size)
         for tensor in written:
@@ -183,7 +183,7 @@ class DryRunExecutor:
         """A result, in a new storage or one that it shares."""
         if isinstance(spec, list):
             return [self._made(one, tensors, fresh) for one in spec]
-        if not isinstance(spec, TensorSpec):
+        if not isinstance(spec, TensorMeta):
             return spec
         if spec.argument >= 0:
             base = tensors[spec.argument]
@@ -201,14 +201,14 @@ class _NotComputableError(Exception):
     """An op fails on zeros that stand for values."""
 
 
-def _is_small_outcome(outcome: Outcome) -> bool:
-    if any(not is_small(size.numel(), torch.float32) for size in outcome.sizes or ()):
+def _is_small_output(output: OutputMeta) -> bool:
+    if any(not is_small(size.numel(), torch.float32) for size in output.sizes or ()):
         return False
-    return all(is_small(spec.numel, spec.dtype) for spec in _specs_in(outcome.result))
+    return all(is_small(spec.numel, spec.dtype) for spec in _specs_in(output.result))
 
 
-def _specs_in(result: Any) -> Iterator[TensorSpec]:
-    if isinstance(result, TensorSpec):
+def _specs_in(result: Any) -> Iterator[TensorMeta]:
+    if isinstance(result, TensorMeta):
         yield result
     elif isinstance(result, list):
         for one in result:

@@ -16,7 +16,7 @@ _MOST_SIGNATURES = 50_000
 
 
 @dataclass(frozen=True, slots=True)
-class TensorSpec:
+class TensorMeta:
     """A tensor that an op returns.
 
     Args:
@@ -41,11 +41,11 @@ class TensorSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class OutputMeta:
     """What a call returns.
 
     Args:
-        result: with a ``TensorSpec`` in place of each tensor.
+        result: with a ``TensorMeta`` in place of each tensor.
         sizes: that the tensors written to have after the call; None: those they had.
     """
 
@@ -53,16 +53,18 @@ class Outcome:
     sizes: tuple[torch.Size, ...] | None
 
 
-_ONLY_WRITES = Outcome(None, None)
+_ONLY_WRITES = OutputMeta(None, None)
 
 
 class MetaResults:
     """Outcomes of calls, remembered by op and signature."""
 
     def __init__(self) -> None:
-        self._known: dict[Any, Outcome] = {}
+        self._known: dict[Any, OutputMeta] = {}
 
-    def of(self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
+    def of(
+        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> OutputMeta:
         """What a call returns.
 
         Args:
@@ -72,7 +74,7 @@ class MetaResults:
             kwargs: of the call.
 
         Returns:
-            the outcome.
+            the output.
 
         Raises:
             UnsupportedCUDACallError: the op has no meta kernel.
@@ -81,12 +83,12 @@ class MetaResults:
         key = (func, settings, *map(_signature, args))
         if kwargs:
             key += tuple([(name, _signature(value)) for name, value in kwargs.items()])
-        outcome = self._known.get(key)
-        if outcome is None:
+        output = self._known.get(key)
+        if output is None:
             if len(self._known) >= _MOST_SIGNATURES:
                 self._known.clear()
-            outcome = self._known[key] = _ask(info, func, args, kwargs)
-        return outcome
+            output = self._known[key] = _ask(info, func, args, kwargs)
+        return output
 
 
 def _signature(value: Any) -> Any:
@@ -101,8 +103,8 @@ def _signature(value: Any) -> Any:
     return type(value), value
 
 
-def _ask(info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Outcome:
-    twins = _Twins()
+def _ask(info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> OutputMeta:
+    twins = _MetaCopies()
     on_meta = [twins.of(value) for value in args]
     options = {name: twins.of(value) for name, value in kwargs.items()}
     if "device" in options or info.is_factory:
@@ -121,10 +123,10 @@ def _ask(info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
     if info.writes_out:
         written = info.written_in(tuple(on_meta), options)
         sizes = tuple(tensor.shape for tensor in written)
-    return Outcome(twins.described(result), sizes)
+    return OutputMeta(twins.described(result), sizes)
 
 
-class _Twins:
+class _MetaCopies:
     """Tensors on the meta device with the sizes and strides of a call's tensors."""
 
     def __init__(self) -> None:
@@ -149,7 +151,7 @@ class _Twins:
             storage = value.untyped_storage()
             numel = storage.nbytes() // value.dtype.itemsize
             last = sum((n - 1) * step for n, step in zip(value.shape, value.stride(), strict=True))
-            return TensorSpec(
+            return TensorMeta(
                 tuple(value.shape),
                 value.stride(),
                 value.dtype,

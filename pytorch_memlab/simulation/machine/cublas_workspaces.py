@@ -13,7 +13,7 @@ from ..hardware.decisions import decision, has_major
 
 if TYPE_CHECKING:
     from ..hardware.gpu import GPU
-    from .simulated_gpu import Placement, SimulatedGPU
+    from .simulated_gpu import Allocation, SimulatedGPU
 
 _DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
 _LARGE: Final = 4096 * 8 * 1024
@@ -66,7 +66,7 @@ class _Handle:
     """A cuBLAS handle, and the workspaces that it has on each stream, also as cuBLASLt's."""
 
     def __init__(self) -> None:
-        self.workspaces: dict[tuple[str, int], Placement] = {}
+        self.workspaces: dict[tuple[str, int], Allocation] = {}
 
 
 class _Window:
@@ -104,7 +104,7 @@ class Workspaces:
         self._pool: dict[int, list[_Handle]] = {}
         self._autograd = _Window(self._pool)
         self._this_thread = _ThisThread()
-        self._made: list[tuple[dict[tuple[str, int], Placement], tuple[str, int]]] = []
+        self._made: list[tuple[dict[tuple[str, int], Allocation], tuple[str, int]]] = []
         self.chosen_size: int | None = None
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
 
@@ -157,7 +157,7 @@ class Workspaces:
             gpu.release(before)
         return size if is_estimate else 0
 
-    def _of_thread(self, gpu: SimulatedGPU) -> dict[tuple[str, int], Placement]:
+    def _of_thread(self, gpu: SimulatedGPU) -> dict[tuple[str, int], Allocation]:
         return self._window().handle(gpu.index).workspaces
 
     def size(self, gpu: SimulatedGPU) -> int:
@@ -167,7 +167,7 @@ class Workspaces:
         configured = _configured_size()
         return _default_size(gpu.model) if configured is None else configured
 
-    def living(self) -> list[Placement]:
+    def living(self) -> list[Allocation]:
         """Where the workspaces are that exist now."""
         return [workspaces[key] for workspaces, key in self._made]
 
@@ -175,8 +175,8 @@ class Workspaces:
         """Give all workspaces back, as ``torch._C._cuda_clearCublasWorkspaces`` does."""
         while self._made:
             workspaces, key = self._made.pop()
-            placement = workspaces.pop(key)
-            placement.gpu.release(placement)
+            allocation = workspaces.pop(key)
+            allocation.gpu.release(allocation)
 
     def _window(self) -> _Window:
         if torch._C._current_autograd_node() is not None:

@@ -45,7 +45,7 @@ READS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class ValueRead:
+class DataDependentRead:
     """One place where a program read values that its tensors do not have.
 
     Args:
@@ -76,7 +76,7 @@ class ValueRead:
         return f"{self.filename}:{self.line}: {self.op} read values that are not there, {times}"
 
 
-class ValueReads:
+class DataDependentReads:
     """Counts them.
 
     Attributes:
@@ -112,6 +112,8 @@ class ValueReads:
             self._counts[(op, *place)] += 1
             self.events += 1
 
-    def all(self) -> tuple[ValueRead, ...]:
+    def all(self) -> tuple[DataDependentRead, ...]:
         """All that were counted, in the order in which they first happened."""
-        return tuple(ValueRead(*where, count) for where, count in self._counts.copy().items())
+        return tuple(
+            DataDependentRead(*where, count) for where, count in self._counts.copy().items()
+        )

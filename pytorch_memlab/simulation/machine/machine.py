@@ -16,9 +16,9 @@ from ..allocator.pinned_memory import PinnedMemory
 from .approximations import OpApproximations, OpCount
 from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
-from .memory_overhead import TakenMemory
+from .memory_overhead import MemoryOverhead
 from .runtime_settings import RuntimeSettings
-from .simulated_gpu import Placement, SimulatedGPU
+from .simulated_gpu import Allocation, SimulatedGPU
 from .stream_changes import StreamChanges
 from .stream_ids import StreamIds, all_ids, handle_of
 from .trace_callbacks import TraceCallbacks
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from ..hardware.gpu import GPU
-    from .data_dependent_reads import ValueRead
+    from .data_dependent_reads import DataDependentRead
     from .kept_files import KeptFiles
     from .tensor_values import TensorValues
 
@@ -52,7 +52,7 @@ class ThreadState(threading.local):
         self.last = HOST
 
     @contextmanager
-    def making_on(self, target: int | None) -> Iterator[None]:
+    def device_override(self, target: int | None) -> Iterator[None]:
         """Meanwhile all ops make their results in one place.
 
         Args:
@@ -65,7 +65,7 @@ class ThreadState(threading.local):
             self.target = outer
 
     @contextmanager
-    def calling(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
+    def call_context(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
         """Meanwhile ops belong to another call of the program's.
 
         Args:
@@ -94,7 +94,7 @@ class Machine:
         model: GPU,
         count: int,
         values: TensorValues | None = None,
-        taken: TakenMemory = TakenMemory(),  # noqa: B008 - it is frozen
+        taken: MemoryOverhead = MemoryOverhead(),  # noqa: B008 - it is frozen
     ) -> None:
         self._all_gpus = [SimulatedGPU(index, model, taken) for index in range(count)]
         self.gpus = self._all_gpus[: visible(self._all_gpus)]
@@ -104,9 +104,9 @@ class Machine:
         self.generators = [SimulatedGenerator(index) for index in range(count)]
         for generator in self.generators:
             generator.manual_seed(torch.initial_seed())  # a seed given before holds for GPUs too
-        self.placements: StorageTable[Placement] = StorageTable(_release)
+        self.allocations: StorageTable[Allocation] = StorageTable(_release)
         for gpu in self._all_gpus:
-            gpu.sweep = self.placements.sweep
+            gpu.sweep = self.allocations.sweep
             gpu.before_first_use = self.see_environment
         self.pinned_memory = PinnedMemory()
         self.pinned: StorageTable[int] = StorageTable(self.pinned_memory.give_back)
@@ -119,8 +119,8 @@ class Machine:
         self._trace: TraceCallbacks | None = None
         self.op_observers: tuple[Callable[[Any], object], ...] = ()
         """Called with every op before it runs."""
-        self.data_observers: tuple[Callable[[Placement], object], ...] = ()
-        """Called with every placement that holds data of the program, not a kernel's."""
+        self.data_observers: tuple[Callable[[Allocation], object], ...] = ()
+        """Called with every allocation that holds data of the program, not a kernel's."""
         self.gradient_observers: tuple[Callable[[torch.Tensor], object], ...] = ()
         """Called with a gradient that the program replaces or drops by ``tensor.grad = ...``."""
         self.recorder: Any = None
@@ -155,7 +155,7 @@ class Machine:
         return self.values is not None
 
     @property
-    def values_read(self) -> tuple[ValueRead, ...]:
+    def data_dependent_reads(self) -> tuple[DataDependentRead, ...]:
         """Where the program read values that its tensors do not have; empty if ops compute."""
         return () if self.values is None else self.values.reads.all()
 
@@ -265,11 +265,11 @@ class Machine:
 
     def place_of(self, tensor: torch.Tensor) -> int:
         """Index of the GPU that holds a tensor, ``HOST`` if none does."""
-        placement = self.placements.find(tensor)
-        if placement is None:
+        allocation = self.allocations.find(tensor)
+        if allocation is None:
             local = getattr(type(tensor), "_local_tensor", None)  # a DTensor is where its part is
             return HOST if local is None else self.place_of(local.__get__(tensor))
-        return placement.gpu.index
+        return allocation.gpu.index
 
     def put(self, storage: torch.UntypedStorage, index: int, *, is_estimate: bool = False) -> None:
         """Label a new storage as living on a GPU, and take its memory there.
@@ -287,15 +287,15 @@ class Machine:
         if self._trace is not None:
             self._trace.expect(storage)
         with uninterrupted(*STANDARD_SIGNALS):
-            placement = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
-            self.placements.add(storage, placement)
+            allocation = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
+            self.allocations.add(storage, allocation)
             for observer in self.data_observers:
-                observer(placement)
+                observer(allocation)
 
-    def tell_of_data(self, placement: Placement) -> None:
-        """Tell the observers that a new placement holds data of the program."""
+    def tell_of_data(self, allocation: Allocation) -> None:
+        """Tell the observers that a new allocation holds data of the program."""
         for observer in self.data_observers:
-            observer(placement)
+            observer(allocation)
 
     def label(self, storage: torch.UntypedStorage, index: int, nbytes: int = 0) -> None:
         """Label a storage of which the GPU's allocator knows nothing.
@@ -305,7 +305,7 @@ class Machine:
             index: of the GPU.
             nbytes: its size; a wrapper's storage is empty.
         """
-        self.placements.add(storage, Placement(self.gpu(index), 0, nbytes))
+        self.allocations.add(storage, Allocation(self.gpu(index), 0, nbytes))
 
     def pin(self, storage: torch.UntypedStorage) -> None:
         """Count a storage of the host as pinned memory."""
@@ -329,21 +329,21 @@ class Machine:
             storage: with a label.
         """
         key: int = storage._cdata
-        before = self.placements.known[key]
+        before = self.allocations.known[key]
         if storage.nbytes() != before.nbytes:
             gpu = before.gpu
             if self._trace is not None:
                 self._trace.expect(storage)
             with uninterrupted(*STANDARD_SIGNALS):
                 stream = self.current_stream(gpu.index)
-                placement = self.placements.known[key] = gpu.allocate(storage.nbytes(), stream)
-                self.tell_of_data(placement)
+                allocation = self.allocations.known[key] = gpu.allocate(storage.nbytes(), stream)
+                self.tell_of_data(allocation)
                 gpu.release(before)
 
-    def living(self) -> Iterator[Placement]:
-        """Every placement in use."""
-        return self.placements.values()
+    def living(self) -> Iterator[Allocation]:
+        """Every allocation in use."""
+        return self.allocations.values()
 
 
-def _release(placement: Placement) -> None:
-    placement.gpu.release(placement)
+def _release(allocation: Allocation) -> None:
+    allocation.gpu.release(allocation)

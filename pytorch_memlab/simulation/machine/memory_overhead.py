@@ -1,4 +1,4 @@
-"""What of a GPU's memory PyTorch's allocator never gets."""
+"""The memory of a GPU that PyTorch's allocator never gets."""
 
 from __future__ import annotations
 
@@ -14,49 +14,41 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenMemory:
-    """Memory of each GPU that is gone before the first tensor comes.
+class MemoryOverhead:
+    """The memory of each GPU that is taken before the first tensor is made.
 
-    A program can learn what is free only by calls that make the context, so whether it is taken
-    from the start or at the first use of the GPU is the same to it.
+    A program can only learn what is free by calls that make the context. So whether the context
+    takes its memory at the start or at the first use of the GPU makes no difference to it.
 
     Args:
-        context: bytes of CUDA's context, the kernels and the libraries' handles.
-        others: bytes that other processes hold.
-        is_estimate: whether ``context`` is ours, not the user's.
+        context: bytes of the CUDA context: kernels, and handles of libraries.
+        other_processes: bytes that other processes use.
+        is_estimate: whether ``context`` is an estimate, not a size that the user gave.
     """
 
     context: int = 0
-    others: int = 0
+    other_processes: int = 0
     is_estimate: bool = False
 
     @classmethod
-    def of(cls, gpu: GPU, context: str | int | None, others: str | int) -> TakenMemory:
-        """Read what the user said.
-
-        Args:
-            gpu: which hardware.
-            context: a size, or None for the estimate that goes with the hardware.
-            others: a size.
+    def of(cls, gpu: GPU, context: str | int | None, others: str | int) -> MemoryOverhead:
+        """Read the sizes that the user gave; None is the estimate for the hardware.
 
         Raises:
-            UsageError: one is no size, or they leave nothing.
+            UsageError: one is no size, or they leave no memory.
         """
         size = gpu.context if context is None else read_size("context", context)
-        taken = cls(size, read_size("others", others), context is None and size > 0)
-        if taken.context + taken.others >= gpu.total_memory:
+        overhead = cls(size, read_size("others", others), context is None and size > 0)
+        if overhead.context + overhead.other_processes >= gpu.total_memory:
             raise UsageError(
                 f"nothing is left of the GPU's {format_size(gpu.total_memory)}: its context takes "
-                f"{format_size(taken.context)}, other processes {format_size(taken.others)}"
+                f"{format_size(overhead.context)}, "
+                f"other processes {format_size(overhead.other_processes)}"
             )
-        return taken
+        return overhead
 
     def note(self, gpu: GPU) -> str | None:
-        """What to say beside an error of the GPU, None where the user said all of it.
-
-        Args:
-            gpu: which hardware.
-        """
+        """The sentence beside an error of the GPU; None where the user gave all sizes."""
         if not self.is_estimate:
             return None
         return (

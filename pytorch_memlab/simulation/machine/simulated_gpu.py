@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..._common.call_stacks import CallStacks
     from ..hardware.gpu import GPU
     from .allocation_log import LiveBlock
-    from .memory_overhead import TakenMemory
+    from .memory_overhead import MemoryOverhead
     from .trace_callbacks import TraceCallbacks
 
 
@@ -39,7 +39,7 @@ _busy = threading.Lock()
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class Allocation:
     """Where a storage lives.
 
     Args:
@@ -93,13 +93,13 @@ class SimulatedGPU:
     reader: Any = None
     """The one object that reads its counters, once somebody has asked for it."""
 
-    def __init__(self, index: int, model: GPU, taken: TakenMemory) -> None:
+    def __init__(self, index: int, model: GPU, taken: MemoryOverhead) -> None:
         self.index = index
         self.model = model
         self.device = torch.device("cuda", index)
         self.taken = taken
         self.driver = SimulatedDriver(
-            model.total_memory, taken.context, taken.others, base=_ADDRESSES * (index + 1)
+            model.total_memory, taken.context, taken.other_processes, base=_ADDRESSES * (index + 1)
         )
         self.allocator = CachingAllocator(self.driver, device=index)
         self.log = AllocationLog()
@@ -121,7 +121,7 @@ class SimulatedGPU:
         self._trace = trace
         self.allocator.observe(trace.observe)
 
-    def allocate(self, nbytes: int, stream: int, *, is_estimate: bool = False) -> Placement:
+    def allocate(self, nbytes: int, stream: int, *, is_estimate: bool = False) -> Allocation:
         """Take memory for a storage.
 
         Args:
@@ -138,7 +138,7 @@ class SimulatedGPU:
         if not self.allocator.ever_allocated:
             self.before_first_use()
         try:
-            return Placement(self, self._alone(self._malloc, nbytes, stream, is_estimate), nbytes)
+            return Allocation(self, self._alone(self._malloc, nbytes, stream, is_estimate), nbytes)
         except OutOfMemory as error:
             if self._trace is not None:
                 self._trace.expect_nothing()
@@ -192,10 +192,10 @@ class SimulatedGPU:
             error.__notes__ = [note]  # as add_note does, which Python 3.10 lacks
         return error
 
-    def release(self, placement: Placement) -> None:
+    def release(self, allocation: Allocation) -> None:
         """Give a storage's memory back to the allocator."""
-        if placement.address:
-            self._dead.append(placement.address)
+        if allocation.address:
+            self._dead.append(allocation.address)
             self._settle()
 
     def owns(self, address: int) -> bool:

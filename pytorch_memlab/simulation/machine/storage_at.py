@@ -13,7 +13,7 @@ import torch
 
 if TYPE_CHECKING:
     from .machine import Machine
-    from .simulated_gpu import Placement
+    from .simulated_gpu import Allocation
 
 
 def address_on_gpu(machine: Machine, address: int) -> int:
@@ -23,21 +23,21 @@ def address_on_gpu(machine: Machine, address: int) -> int:
         machine: the simulated GPUs.
         address: on the host or on a simulated GPU.
     """
-    placement = placement_at(machine, address)
-    return address if placement is None else placement.address
+    allocation = allocation_at(machine, address)
+    return address if allocation is None else allocation.address
 
 
-def placement_at(machine: Machine, address: int) -> Placement | None:
+def allocation_at(machine: Machine, address: int) -> Allocation | None:
     """What is known of the living storage that begins at an address, None if there is none.
 
     Args:
         machine: the simulated GPUs.
         address: on the host or on a simulated GPU.
     """
-    known = machine.placements.known
-    for placement in known.values():
-        if placement.address == address:
-            return placement
+    known = machine.allocations.known
+    for allocation in known.values():
+        if allocation.address == address:
+            return allocation
     number = _number_at(address)
     return None if number is None else known.get(number)
 

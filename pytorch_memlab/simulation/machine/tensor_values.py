@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from ..._common.storages import StorageTable, storages_of
-from .data_dependent_reads import ValueReads
-from .uncommitted_memory import untouched
+from .data_dependent_reads import DataDependentReads
+from .uncommitted_memory import uncommitted
 
 _MOST_INTEGERS = 65_536
 _MOST_OTHERS = 4_096
@@ -25,7 +25,7 @@ class TensorValues:
 
     def __init__(self) -> None:
         self.absent: StorageTable[bool] = StorageTable(_forget)
-        self.reads = ValueReads()
+        self.reads = DataDependentReads()
         self.answers: list[bool] = []
 
     def is_known(self, tensor: torch.Tensor) -> bool:
@@ -64,7 +64,7 @@ class TensorValues:
         self, size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype
     ) -> torch.Tensor:
         """A tensor without values."""
-        tensor = untouched(size, stride, dtype)
+        tensor = uncommitted(size, stride, dtype)
         small = is_small(tensor.numel(), dtype)
         if small:
             tensor.zero_()

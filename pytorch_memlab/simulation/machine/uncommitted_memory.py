@@ -15,7 +15,7 @@ _NORESERVE = 0x4000 if sys.platform == "linux" else 0
 """``MAP_NORESERVE``, which Python's ``mmap`` names from 3.12 on only."""
 
 
-def untouched(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+def uncommitted(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """A tensor of the host that nobody has written to.
 
     Linux refuses a single allocation above the machine's memory and swap, but for one that says
@@ -32,7 +32,7 @@ def untouched(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) ->
     Raises:
         RuntimeError: the machine's address space has no room for it.
 
-    >>> untouched((2**20, 2**20), (2**20, 1), torch.float32).shape
+    >>> uncommitted((2**20, 2**20), (2**20, 1), torch.float32).shape
     torch.Size([1048576, 1048576])
     """
     try:

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from ...errors import UnsupportedCUDACallError
 from ..machine import active
-from ..machine.uncommitted_memory import untouched
+from ..machine.uncommitted_memory import uncommitted
 from ..ops.library_ops import RUNNERS
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Library:
 
     def _take_managed(self, size: ctypes.c_size_t) -> int:
         """Memory that CUDA moves between host and GPU by itself, none of PyTorch's allocator."""
-        memory = untouched((max(size.value, 1),), (1,), torch.uint8)
+        memory = uncommitted((max(size.value, 1),), (1,), torch.uint8)
         self._managed.append(memory)
         return memory.data_ptr()
 

@@ -50,7 +50,7 @@ def install(machine: Machine, patches: Patches) -> None:
 def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
     @functools.wraps(hook)
     def run(value: Any) -> Any:
-        with machine.thread.calling((), {}):
+        with machine.thread.call_context((), {}):
             return hook(value)
 
     return run

@@ -219,9 +219,9 @@ class CudaCalls:
 
     def _allocate(self, size: int, stream: int) -> int:
         gpu = self._machine.gpu(self._machine.thread.device)
-        placement = gpu.allocate(size, id_of(stream))
-        self._machine.tell_of_data(placement)
-        return placement.address
+        allocation = gpu.allocate(size, id_of(stream))
+        self._machine.tell_of_data(allocation)
+        return allocation.address
 
     def _free(self, address: int) -> None:
         for gpu in self._machine.gpus:

@@ -46,7 +46,7 @@ def make_known(old: Callable[..., Any], new: Callable[..., Any]) -> None:
 
 def _called(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
     def call(script: Any, *args: Any, **kwargs: Any) -> Any:
-        with machine.thread.calling(args, kwargs):
+        with machine.thread.call_context(args, kwargs):
             return original(script, *args, **kwargs)
 
     return call

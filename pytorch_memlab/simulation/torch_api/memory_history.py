@@ -15,7 +15,7 @@ import torch
 from ..._common.call_stacks import CallStacks, Place, TakenStack
 from ..._common.forward_ops import ForwardOps
 from ...errors import UnsupportedCUDACallError
-from ..machine.storage_at import address_on_gpu, placement_at
+from ..machine.storage_at import address_on_gpu, allocation_at
 from ..machine.stream_ids import handle_of
 
 if TYPE_CHECKING:
@@ -244,12 +244,12 @@ class MemoryHistory:
         return None
 
     def _annotate(self, address: int, text: str) -> None:
-        placement = placement_at(self._machine, address)
-        if placement is None or not self._enabled or "annotate" in self.skipped:
+        allocation = allocation_at(self._machine, address)
+        if allocation is None or not self._enabled or "annotate" in self.skipped:
             return
-        gpu = placement.gpu
+        gpu = allocation.gpu
         stack = self.stacks.take() if self.level >= _LEVELS["alloc"] else None
-        event = ("annotate", placement.address, placement.nbytes, 0, time.time_ns())
+        event = ("annotate", allocation.address, allocation.nbytes, 0, time.time_ns())
         self._recorders[gpu.index].entries.append(_Entry(*event, stack, None, text))
 
     def block_at(self, gpu: SimulatedGPU, address: int) -> LiveBlock | None:

@@ -24,17 +24,17 @@ def install(machine: Machine, patches: Patches) -> None:
         machine: the simulated machine.
         patches: who puts them back.
     """
-    placements = machine.placements
+    allocations = machine.allocations
     values = machine.values
     host_device = vars(torch._C.StorageBase)["device"].__get__
     host_resize = _Storage.resize_
 
     def device(storage: torch.UntypedStorage) -> torch.device:
-        placement = placements.known.get(storage._cdata)
-        if placement is None:
+        allocation = allocations.known.get(storage._cdata)
+        if allocation is None:
             host: torch.device = host_device(storage)
             return host
-        return placement.gpu.device
+        return allocation.gpu.device
 
     def move(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
         if _place(storage) == place:
@@ -54,8 +54,8 @@ def install(machine: Machine, patches: Patches) -> None:
         return new
 
     def _place(storage: torch.UntypedStorage) -> int:
-        placement = placements.known.get(storage._cdata)
-        return HOST if placement is None else placement.gpu.index
+        allocation = allocations.known.get(storage._cdata)
+        return HOST if allocation is None else allocation.gpu.index
 
     host_new = _Storage.__new__
 
@@ -87,7 +87,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
         result = host_resize(self, size)
-        if self._cdata in placements.known:
+        if self._cdata in allocations.known:
             machine.resized(self)
         return result
 

@@ -66,7 +66,7 @@ class TensorMethods:
         machine = self._machine
         slot = vars(_Base)["grad"]
         get, put = slot.__get__, slot.__set__
-        find = machine.placements.find
+        find = machine.allocations.find
 
         class Gradient:
             """``Tensor.grad``: PyTorch's own, which refuses a gradient of another device."""
@@ -230,9 +230,9 @@ class TensorMethods:
         machine = self._machine
 
         def record_stream(self: torch.Tensor, stream: Any) -> None:
-            placement = machine.placements.find(self)
-            if placement is not None and placement.address:
-                placement.gpu.call("record_stream", placement.address, stream.stream_id)
+            allocation = machine.allocations.find(self)
+            if allocation is not None and allocation.address:
+                allocation.gpu.call("record_stream", allocation.address, stream.stream_id)
 
         return record_stream
 

@@ -49,6 +49,6 @@ def test_a_recording_hands_its_addresses_out_and_notes_what_it_has_not():
     driver = RecordedDriver()
     driver.expected.append((0, 77, 2 * MB))
     assert driver.malloc(2 * MB) == 77
-    assert driver.surprises == []
+    assert driver.mismatches == []
     assert driver.malloc(4 * MB) != driver.malloc(4 * MB)
-    assert driver.surprises == ["a segment of 4194304 bytes that was not recorded"] * 2
+    assert driver.mismatches == ["a segment of 4194304 bytes that was not recorded"] * 2

@@ -180,5 +180,5 @@ def test_the_scaler_reads_back_without_values() -> None:
             scaler.update()
         assert allocated() == 2 * (16 * KIB + 512) + 2 * 512 + 2 * 8_519_680
         # Whether there was an inf is a small tensor, which has its value also here.
-        assert machine.values_read == ()
+        assert machine.data_dependent_reads == ()
         assert scaler.get_scale() == 65536.0

@@ -64,7 +64,7 @@ def test_a_mistake_of_the_simulation_itself_shows_where(monkeypatch):
     def broken(op, run, args, kwargs):
         raise AttributeError("of ours")
 
-    monkeypatch.setattr(placement.PlacementMode, "_computed", broken)
+    monkeypatch.setattr(placement.SimulatedDeviceMode, "_computed", broken)
     with pytest.raises((AttributeError, TypeError)) as caught:
         torch.ones(3, device="cuda")
     assert "__torch_dispatch__" in names(caught.value)

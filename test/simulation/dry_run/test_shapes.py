@@ -73,7 +73,7 @@ def test_small_tensors_keep_values_that_no_large_one_goes_into(machine):
     assert mask.nonzero().shape == (6, 2)
     assert lengths.cpu().tolist() == [3, 1, 2]
     assert torch.tensor(0.5).cuda().mul(2).item() == 1.0
-    assert machine.values_read == ()
+    assert machine.data_dependent_reads == ()
 
 
 def test_values_that_are_not_there_follow_the_rules_and_are_counted(machine):
@@ -89,7 +89,7 @@ def test_values_that_are_not_there_follow_the_rules_and_are_counted(machine):
     assert x.long().flatten().bincount(minlength=7).shape == (7,)
     assert x.sum(1).tolist() == [0.0] * 100
     assert x.cpu().numpy().shape == (100, 2000)
-    counted = [(read.op, read.count) for read in machine.values_read]
+    counted = [(read.op, read.count) for read in machine.data_dependent_reads]
     assert counted == [
         ("aten::_local_scalar_dense", 1),
         ("aten::_local_scalar_dense", 1),
@@ -103,8 +103,8 @@ def test_values_that_are_not_there_follow_the_rules_and_are_counted(machine):
         ("Tensor.tolist", 1),
         ("Tensor.numpy", 1),
     ]
-    assert {read.filename for read in machine.values_read} == {__file__}
-    lines = [read.line for read in machine.values_read]
+    assert {read.filename for read in machine.data_dependent_reads} == {__file__}
+    lines = [read.line for read in machine.data_dependent_reads]
     assert lines == sorted(set(lines))
 
 
@@ -112,7 +112,7 @@ def test_a_line_that_reads_often_is_counted_often(machine):
     loss = torch.randn(10_000, device="cuda").mean()
     for _ in range(3):
         loss.item()
-    (read,) = machine.values_read
+    (read,) = machine.data_dependent_reads
     assert read.count == 3
     assert str(read) == (
         f"{__file__}:{read.line}: aten::_local_scalar_dense read values that are not there, 3 times"
@@ -128,21 +128,21 @@ def test_what_is_not_known_is_finite(machine):
 def test_a_small_tensor_written_with_unknown_values_has_none(machine):
     total = torch.zeros((), device="cuda")
     assert total.item() == 0.0
-    assert machine.values_read == ()
+    assert machine.data_dependent_reads == ()
     total += torch.randn(10_000, device="cuda").sum()
     assert total.item() == 0.0
-    assert len(machine.values_read) == 1
+    assert len(machine.data_dependent_reads) == 1
 
 
 def test_running_statistics_become_unknown_in_training(machine):
     norm = nn.BatchNorm2d(8).cuda()
     assert norm.running_mean.sum().item() == 0.0
     norm(torch.randn(4, 8, 32, 32, device="cuda"))
-    assert machine.values_read == ()
+    assert machine.data_dependent_reads == ()
     norm.running_mean.sum().item()
-    assert len(machine.values_read) == 1
+    assert len(machine.data_dependent_reads) == 1
     assert norm.num_batches_tracked.item() == 1
-    assert len(machine.values_read) == 1
+    assert len(machine.data_dependent_reads) == 1
 
 
 def test_copies_of_a_model_cost_no_memory_of_the_host(machine):
@@ -174,7 +174,7 @@ def test_out_of_memory_is_that_of_the_gpu():
 def test_with_arithmetic_no_value_is_missing():
     with simulate("1GiB") as machine:
         assert torch.ones(100_000, device="cuda").sum().item() == 100_000
-        assert machine.values_read == ()
+        assert machine.data_dependent_reads == ()
 
 
 def test_dry_run(tmp_path, capsys):

@@ -10,7 +10,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.records import Approximation, ApproximationKind
 from pytorch_memlab.simulation.dry_run.data_dependent_ops import INDEXING, RULES
 from pytorch_memlab.simulation.dry_run.sparse_ops import SPARSE_RULES
-from pytorch_memlab.simulation.machine.data_dependent_reads import READS, ValueRead
+from pytorch_memlab.simulation.machine.data_dependent_reads import READS, DataDependentRead
 
 SCRIPT = """\
 import torch
@@ -127,7 +127,7 @@ def test_a_line_has_the_reads_of_what_it_calls_with_their_places():
         3: [("Tensor.tolist", 1), ("mask as an index", 1)],
     }
     line = inner.__code__.co_firstlineno + 1
-    places = {(read.filename, read.line): read.count for read in machine.values_read}
+    places = {(read.filename, read.line): read.count for read in machine.data_dependent_reads}
     assert places == {(__file__, line): 2, (__file__, line + 5): 1}
     [table] = profiler.display(work).report.tables
     assert table.approximations[line + 5][0] == read("Tensor.tolist", 1, "0", __file__, line)
@@ -199,4 +199,4 @@ def test_every_rule_that_counts_has_its_words():
     counting = set(RULES) - {"aten::_pack_padded_sequence_backward"} | INDEXING
     counting |= {name for name in SPARSE_RULES if name == "aten::_coalesce"}
     assert set(READS) == counting | {"Tensor.tolist", "Tensor.numpy"}
-    assert ValueRead("aten::nonzero", "f.py", 1, 1).assumption == "every element True"
+    assert DataDependentRead("aten::nonzero", "f.py", 1, 1).assumption == "every element True"

@@ -180,7 +180,7 @@ def test_a_compiled_op_leaves_no_values_where_it_writes():
         assert x.tolist() == [1, 1, 1, 1]
         torch.ops.somelib.compiled_in_place(x)
         assert x.tolist() is not None
-        assert [read.op for read in machine.values_read] == ["Tensor.tolist"]
+        assert [read.op for read in machine.data_dependent_reads] == ["Tensor.tolist"]
 
 
 @pytest.mark.parametrize("op", [compiled, torch.ops.somelib.compiled_in_place, opaque], ids=str)
@@ -230,7 +230,7 @@ def test_boxes_without_values_do_not_overlap():
         boxes, scores = torch.randn(2000, 4, device="cuda"), torch.randn(2000, device="cuda")
         kept = torch.ops.torchvision.nms(boxes, scores, 0.5)
         assert (kept.shape, kept.dtype, kept.device.type) == ((2000,), torch.int64, "cuda")
-        (read,) = machine.values_read
+        (read,) = machine.data_dependent_reads
         assert (read.name, read.assumption) == ("torchvision.ops.nms", "every box taken as kept")
         assert machine.unmodelled == {"torchvision.nms.default": OpCount(1, 16_000)}
         known = torch.tensor([[0.0, 0, 2, 2], [0, 0, 2, 2]], device="cuda")

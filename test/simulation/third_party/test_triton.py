@@ -192,9 +192,9 @@ def test_a_dry_run_forgets_what_a_kernel_writes_and_nothing_else():
         offsets = torch.tensor([0, 16], device="cuda")
         kernels.gathered[(2,)](table, offsets, out, BLOCK=16)
         assert offsets.tolist() == [0, 16]
-        assert machine.values_read == ()
+        assert machine.data_dependent_reads == ()
         out.tolist()
-        assert [read.op for read in machine.values_read] == ["Tensor.tolist"]
+        assert [read.op for read in machine.data_dependent_reads] == ["Tensor.tolist"]
 
 
 @pytest.mark.parametrize(

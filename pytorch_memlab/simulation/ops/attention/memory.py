@@ -142,8 +142,8 @@ def _sum_products(call: OpCall) -> None:
     if heads > 1 and queries > 1:
         call.alloc_temp(batch * heads * queries * _FLOAT)
         call.free_temp(sums)
-    for placement in (product, *wide):
-        call.free_temp(placement)
+    for allocation in (product, *wide):
+        call.free_temp(allocation)
 
 
 def _make_cudnn(call: OpCall) -> None:

@@ -23,8 +23,8 @@ def blackman(call: OpCall) -> None:
     angles, *cosines = (call.alloc_temp(nbytes) for _ in range(3))
     difference = call.alloc_temp(nbytes)
     call.alloc_outputs(window)
-    for placement in (angles, difference, *reversed(cosines)):
-        call.free_temp(placement)
+    for allocation in (angles, difference, *reversed(cosines)):
+        call.free_temp(allocation)
 
 
 def kaiser(call: OpCall) -> None:

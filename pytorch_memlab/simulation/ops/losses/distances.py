@@ -34,8 +34,8 @@ def augment(call: OpCall) -> None:
         rows = matrix.numel() // max(1, width)
         scaled = [call.alloc_temp(rows * width * size)] if matrix is matrices[0] else []
         call.alloc_temp(rows * (width + 2) * size)
-        for placement in (*scaled, *pair):
-            call.free_temp(placement)
+        for allocation in (*scaled, *pair):
+            call.free_temp(allocation)
 
 
 def multiply(call: OpCall) -> None:

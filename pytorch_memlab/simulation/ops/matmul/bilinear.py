@@ -13,7 +13,7 @@ from .cublas import multiply_batches
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from ...machine.simulated_gpu import Placement
+    from ...machine.simulated_gpu import Allocation
     from ..op_call import OpCall
 
 
@@ -31,9 +31,9 @@ def multiply(call: OpCall) -> None:
     second = [dim for dim in dims if dim not in expanded[2]]
     for _slice in range(count):
         with call.scope():
-            product, placement = _multiply_pair(call, slices[0], slices[1], first)
+            product, allocation = _multiply_pair(call, slices[0], slices[1], first)
             _multiply_pair(call, product, slices[2], second)
-            call.free_temp(placement)
+            call.free_temp(allocation)
 
 
 def _expand(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
@@ -46,12 +46,12 @@ def _expand(tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
 
 def _multiply_pair(
     call: OpCall, left: torch.Tensor, right: torch.Tensor, dims: Sequence[int]
-) -> tuple[torch.Tensor, Placement]:
+) -> tuple[torch.Tensor, Allocation]:
     """Allocate the sum of a product over dimensions, and free the copies of its factors."""
     if not dims:
         product = left * right
         return product, call.alloc_temp(product.numel() * product.element_size())
-    copies: list[Placement] = []
+    copies: list[Allocation] = []
     for dim in dims:
         if (left.shape[dim] == 1) != (right.shape[dim] == 1):
             source = right if left.shape[dim] == 1 else left
@@ -66,21 +66,21 @@ def _multiply_pair(
     rows = _flatten(call, left, (both, of_left, [*dims, *of_right]), copies)
     columns = _flatten(call, right, (both, dims, [*of_right, *of_left]), copies)
     product = rows @ columns
-    placement = call.alloc_temp(product.numel() * product.element_size())
+    allocation = call.alloc_temp(product.numel() * product.element_size())
     with call.scope():
         multiply_batches(call, rows, columns, product)
     for copy in copies:
         call.free_temp(copy)
     order = [*both, *of_left, *dims, *of_right]
     sizes = [1 if dim in dims else max(left.shape[dim], right.shape[dim]) for dim in order]
-    return product.view(sizes).permute([order.index(dim) for dim in range(left.dim())]), placement
+    return product.view(sizes).permute([order.index(dim) for dim in range(left.dim())]), allocation
 
 
 def _flatten(
     call: OpCall,
     tensor: torch.Tensor,
     groups: tuple[Sequence[int], Sequence[int], Sequence[int]],
-    copies: list[Placement],
+    copies: list[Allocation],
 ) -> torch.Tensor:
     """A batch of matrices whose dimensions are those of three groups: a copy if it cannot view."""
     permuted = tensor.permute([dim for group in groups for dim in group])

@@ -27,8 +27,8 @@ def pack(call: OpCall) -> None:
             if not run.is_contiguous():
                 copies.append(call.alloc_temp(run.numel() * run.element_size()))
     call.alloc_outputs(call.result[0])
-    for placement in copies:  # a C++ vector frees its first element first
-        call.free_temp(placement)
+    for allocation in copies:  # a C++ vector frees its first element first
+        call.free_temp(allocation)
 
 
 _PACKED: Final = "aten/src/ATen/native/PackedSequence.cpp"

@@ -178,11 +178,11 @@ def _reducer(machine: Machine) -> type:
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
             place = machine.place_of(parameters[0])
             self._target = None if place == HOST else place
-            with machine.thread.making_on(self._target):
+            with machine.thread.device_override(self._target):
                 super().__init__(parameters, *args, **kwargs)
 
         def _rebuild_buckets(self) -> bool:
-            with machine.thread.making_on(self._target):
+            with machine.thread.device_override(self._target):
                 rebuilt: bool = super()._rebuild_buckets()
             return rebuilt
 

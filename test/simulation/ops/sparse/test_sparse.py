@@ -52,8 +52,8 @@ def test_without_values_no_element_is_taken_for_zero_and_the_line_says_so():
         dense = torch.zeros(300, 200, device="cuda")
         sparse = dense.to_sparse()
         assert sparse._nnz() == 60_000
-        assert {read.op for read in machine.values_read} == {"aten::nonzero"}
-        assert {read.filename for read in machine.values_read} == {__file__}
+        assert {read.op for read in machine.data_dependent_reads} == {"aten::nonzero"}
+        assert {read.filename for read in machine.data_dependent_reads} == {__file__}
 
 
 def test_data_of_the_host_become_sparse_without_values_too():
@@ -88,7 +88,7 @@ def test_products_with_sparse_matrices_have_gradients(layout, compute):
         for one, other in zip(found, train("cpu"), strict=True):
             torch.testing.assert_close(one, other)
     else:
-        assert any(read.op == "aten::_local_scalar_dense" for read in machine.values_read)
+        assert any(read.op == "aten::_local_scalar_dense" for read in machine.data_dependent_reads)
 
 
 @computed_or_dry
