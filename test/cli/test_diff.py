@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import format_1
 from support.python_process import run_python
-from support.sample_reports import CUDA1, MIB, entry, seed_report
+from support.sample_reports import CUDA1, MIB, entry, sample_report
 
 from pytorch_memlab import load
 from pytorch_memlab.cli.main import main
@@ -218,7 +218,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(
     files: tuple[str, str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    Path("old.json").write_text(format_1.render(seed_report()))
+    Path("old.json").write_text(format_1.render(sample_report()))
     Path("trace.pickle").write_bytes(b"\x80\x04.")
     assert main(["diff", *arguments]) == 2
     out, err = capsys.readouterr()

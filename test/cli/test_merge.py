@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import format_1
-from support.sample_reports import MIB, seed_report
+from support.sample_reports import MIB, sample_report
 
 from pytorch_memlab import load
 from pytorch_memlab.cli.main import main
@@ -166,7 +166,7 @@ def test_what_cannot_be_merged_is_said_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     main(["merge", *ranks, "-o", "ranks.json"])
-    Path("old.json").write_text(format_1.render(seed_report()))
+    Path("old.json").write_text(format_1.render(sample_report()))
     profile = load("p1.json").recorded()
     other = replace(profile, runs=(replace(profile.runs[0], program="/x/eval.py"),))
     Path("eval.json").write_text(saved_profile.render(other))

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support import format_1
 from support.python_process import run_python
-from support.sample_reports import SEED_TEXT, marked_report, seed_report
+from support.sample_reports import SAMPLE_TEXT, marked_report, sample_report
 
 from pytorch_memlab import clear_global_line_profiler, load
 from pytorch_memlab.cli.main import main
@@ -185,9 +185,9 @@ def test_a_file_of_format_1_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("old.json").write_text(format_1.render(seed_report()))
+    Path("old.json").write_text(format_1.render(sample_report()))
     assert main(["show", "old.json"]) == 0
-    assert capsys.readouterr().out == SEED_TEXT
+    assert capsys.readouterr().out == SAMPLE_TEXT
     assert main(["show", "-f", "inner", "-c", "reserved_bytes.all.peak", "old.json"]) == 0
     assert capsys.readouterr().out == (
         "## inner\n\nreserved_bytes line  code\n           all\n          peak\n"
@@ -223,8 +223,8 @@ def test_a_file_of_format_1_is_shown(
 def test_what_cannot_be_shown_is_said_in_one_line(
     arguments: list[str], message: str, script: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("old.json").write_text(format_1.render(seed_report()))
-    Path("damaged.json").write_text(format_1.render(seed_report()).replace('"columns"', '"c"'))
+    Path("old.json").write_text(format_1.render(sample_report()))
+    Path("damaged.json").write_text(format_1.render(sample_report()).replace('"columns"', '"c"'))
     main(["run", "--gpu", "24GiB", "-o", "p.json", script()])
     capsys.readouterr()
     assert main(["show", *arguments]) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import format_1
-from support.sample_reports import CUDA0, CUDA1, MIB, entry, seed_report
+from support.sample_reports import CUDA0, CUDA1, MIB, entry, sample_report
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
@@ -109,7 +109,7 @@ OLDER = (
 def test_what_cannot_be_ranked_is_said_in_one_line(
     arguments: list[str], message: str, file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Path("old.json").write_text(format_1.render(seed_report()))
+    Path("old.json").write_text(format_1.render(sample_report()))
     assert main(["top", *arguments]) == 2
     assert capsys.readouterr() == ("", f"pytorch-memlab top: error: {message}\n")
 

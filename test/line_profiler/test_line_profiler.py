@@ -48,7 +48,7 @@ def table(prof: LineProfiler, func: Any, columns: Any = (PEAK, "hits", "delta"))
     }
 
 
-SEED = """\
+SAMPLE = """\
 ## outer
 
 active_bytes reserved_bytes line  code
@@ -71,7 +71,7 @@ active_bytes reserved_bytes line  code
 simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)
 """
 
-SEED_SOURCE = """\
+SAMPLE_SOURCE = """\
 import torch
 from pytorch_memlab import LineProfiler
 
@@ -89,12 +89,12 @@ prof.print_stats()
 """
 
 
-def test_the_seeds_tables(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_sample_of_the_documentation(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "sample.py"
-    script.write_text(SEED_SOURCE)
+    script.write_text(SAMPLE_SOURCE)
     with simulate():
-        exec(compile(SEED_SOURCE, script, "exec"), {"__name__": "sample"})
-    assert capsys.readouterr().out == SEED
+        exec(compile(SAMPLE_SOURCE, script, "exec"), {"__name__": "sample"})
+    assert capsys.readouterr().out == SAMPLE
 
 
 def test_a_call_counts_on_the_callers_line_and_in_the_callee() -> None:

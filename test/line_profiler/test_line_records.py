@@ -18,10 +18,10 @@ from support.sample_reports import (
     MIB,
     OUTER,
     QR,
-    SEED_ENTRIES,
-    SEED_TEXT,
+    SAMPLE_ENTRIES,
+    SAMPLE_TEXT,
     entry,
-    seed_records,
+    sample_records,
 )
 
 from pytorch_memlab.errors import UnknownColumnError, UsageError
@@ -29,12 +29,12 @@ from pytorch_memlab.line_profiler.line_records import LineRecords
 from pytorch_memlab.records import FunctionInfo, LineEntry, Report
 
 
-def test_display_is_the_seeds_text() -> None:
-    assert repr(seed_records().display()) + "\n" == SEED_TEXT
+def test_display_is_the_text_of_the_sample() -> None:
+    assert repr(sample_records().display()) + "\n" == SAMPLE_TEXT
 
 
 def test_report_holds_raw_values_in_the_order_asked() -> None:
-    report = seed_records("a note").display(None, ["delta", "active_bytes.all.peak"]).report
+    report = sample_records("a note").display(None, ["delta", "active_bytes.all.peak"]).report
     assert report.columns == ("delta", "active_bytes.all.peak")
     assert [table.function for table in report.tables] == [OUTER, INNER]
     assert report.tables[0].rows == {
@@ -47,9 +47,9 @@ def test_report_holds_raw_values_in_the_order_asked() -> None:
 
 
 def test_display_is_a_snapshot() -> None:
-    entries = list(SEED_ENTRIES[:1])
+    entries = list(SAMPLE_ENTRIES[:1])
     display = LineRecords(entries, {1: OUTER}).display(columns="hits")
-    entries.append(SEED_ENTRIES[1])
+    entries.append(SAMPLE_ENTRIES[1])
     assert dict(display.report.tables[0].rows) == {7: (1,)}
 
 
@@ -60,7 +60,7 @@ def test_device_on_which_nothing_was_allocated_has_zeros() -> None:
 
 
 def test_statistic_that_a_device_lacks_is_none() -> None:
-    report = seed_records().display(columns=["requested_bytes.all.peak"]).report
+    report = sample_records().display(columns=["requested_bytes.all.peak"]).report
     assert report.tables[1].rows == {4: (None,), 5: (None,)}
 
 
@@ -73,7 +73,7 @@ def test_devices_come_in_the_order_of_their_numbers() -> None:
 
 def test_a_device_that_keeps_memory_for_later_has_no_table() -> None:
     cached = [entry(1, line, 0, device=CUDA1) for line in (7, 8)]
-    records = LineRecords([*SEED_ENTRIES, *cached], {1: OUTER, 2: INNER}, ("end",))
+    records = LineRecords([*SAMPLE_ENTRIES, *cached], {1: OUTER, 2: INNER}, ("end",))
     report = records.display().report
     assert [table.device.name for table in report.tables] == ["cuda:0", "cuda:0"]
     assert report.notes == ("end", "no memory was in use on cuda:1: no table")
@@ -83,7 +83,7 @@ def test_a_device_that_keeps_memory_for_later_has_no_table() -> None:
     freed = entry(1, 8, 0, device=CUDA1, delta=-512)
     names = [
         (table.function.qual_name, table.device.name)
-        for table in LineRecords([*SEED_ENTRIES, *cached, freed], {1: OUTER, 2: INNER})
+        for table in LineRecords([*SAMPLE_ENTRIES, *cached, freed], {1: OUTER, 2: INNER})
         .display()
         .report.tables
     ]
@@ -98,12 +98,12 @@ def test_without_memory_in_use_the_first_device_has_a_table() -> None:
 
 @pytest.mark.parametrize("func", ["inner", ["inner"], ("inner", "inner"), {"inner"}])
 def test_function_is_chosen_by_qualified_name(func: object) -> None:
-    report = seed_records().display(func).report
+    report = sample_records().display(func).report
     assert [table.function.qual_name for table in report.tables] == ["inner"]
 
 
 def test_list_of_names_keeps_the_order_of_registration() -> None:
-    report = seed_records().display(["inner", "outer"]).report
+    report = sample_records().display(["inner", "outer"]).report
     assert [table.function.qual_name for table in report.tables] == ["outer", "inner"]
 
 
@@ -145,7 +145,7 @@ def test_unregistered_name_lists_the_registered_ones() -> None:
         UsageError,
         match=r"^innner is not registered with this profiler; registered: outer, inner$",
     ):
-        seed_records().display("innner")
+        sample_records().display("innner")
 
 
 def test_long_list_of_registered_functions_is_cut() -> None:
@@ -156,11 +156,11 @@ def test_long_list_of_registered_functions_is_cut() -> None:
 
 def test_unknown_column_is_an_error() -> None:
     with pytest.raises(UnknownColumnError):
-        seed_records().display(columns="active_bytes")
+        sample_records().display(columns="active_bytes")
 
 
 def test_registered_function_that_never_ran_says_so() -> None:
-    records = LineRecords(SEED_ENTRIES[:4], {1: OUTER, 2: INNER}, ["simulated GPU: L4"])
+    records = LineRecords(SAMPLE_ENTRIES[:4], {1: OUTER, 2: INNER}, ["simulated GPU: L4"])
     assert records.display("inner").report == Report(
         ("active_bytes.all.peak", "reserved_bytes.all.peak"),
         (),
@@ -181,7 +181,7 @@ def test_no_data_says_why() -> None:
 
 
 def test_tidy_frame_has_a_row_for_each_device_function_and_line() -> None:
-    entries = [*SEED_ENTRIES, entry(1, 8, 512, device=CUDA1, hits=3, time=0.5, delta=-512)]
+    entries = [*SAMPLE_ENTRIES, entry(1, 8, 512, device=CUDA1, hits=3, time=0.5, delta=-512)]
     frame = LineRecords(entries, {1: OUTER, 2: INNER}).to_dataframe()
     assert list(frame.columns) == [
         *("device", "function", "file", "line", "code", "hits", "time", "delta"),
@@ -222,14 +222,14 @@ def test_tidy_frame_of_nothing_has_its_columns() -> None:
 
 def test_line_records_frame_as_torch_geometric_reads_it() -> None:
     columns = ["reserved_bytes.all.peak", "active_bytes.all.peak"]
-    frame = seed_records().display(None, columns)._line_records
+    frame = sample_records().display(None, columns)._line_records
     maxima = frame.values.max(axis=0).tolist()
     assert maxima == [2 * MIB, 120 * KIB]
     assert all(isinstance(value, int) for value in maxima)
 
 
 def test_line_records_frame_as_pycg_reads_it() -> None:
-    frame: Any = seed_records().display()._line_records
+    frame: Any = sample_records().display()._line_records
     assert list(frame.index.levels[0]) == ["inner", "outer"]
     active = frame.loc["outer"].active_bytes
     assert active.iloc[0].item() == 0
@@ -255,8 +255,8 @@ def test_line_records_frame_of_nothing_is_empty() -> None:
 
 def test_text_needs_no_pandas() -> None:
     program = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from sample_reports import seed_records\n"
-        "str(seed_records().display()); sys.exit('pandas' in sys.modules or 'rich' in sys.modules)"
+        "import sys; sys.path.insert(0, sys.argv[1]); from sample_reports import sample_records\n"
+        "str(sample_records().display()); sys.exit(bool({'pandas', 'rich'} & {*sys.modules}))"
     )
     root = Path(__file__).parents[2]
     command = [sys.executable, "-c", program, str(root / "test" / "support")]

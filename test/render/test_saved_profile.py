@@ -20,7 +20,7 @@ from support.sample_reports import (
     OUTER,
     QR,
     entry,
-    seed_report,
+    sample_report,
 )
 
 import pytorch_memlab
@@ -206,7 +206,7 @@ OTHER_JSON = "p.json is JSON, but no profile of pytorch_memlab"
             saved_profile.render(PROFILE).replace("-512", "NaN"),
             "p.json is cut off or damaged: NaN is no number",
         ),
-        (format_1.render(seed_report()), OLDER),
+        (format_1.render(sample_report()), OLDER),
         (
             damaged(lines=[[0, 8, 0, 1, 1e999, 0, 0]]),
             "p.json is cut off or damaged: Infinity is no number",

@@ -1,4 +1,4 @@
-"""The seed's sample as plain data, for the tests of records and renderers."""
+"""The sample of the documentation as plain data, for tests of records and renderers."""
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
 from pytorch_memlab.records import (
@@ -31,7 +31,7 @@ INNER = FunctionInfo(
 KIB = 1024
 MIB = 1024 * 1024
 
-SEED_TEXT = """\
+SAMPLE_TEXT = """\
 ## outer
 
 active_bytes reserved_bytes line  code
@@ -70,7 +70,7 @@ def entry(
     return LineEntry(code_id, line, device, hits, time, delta, stats, approximations)
 
 
-SEED_ENTRIES = (
+SAMPLE_ENTRIES = (
     entry(1, 7, 0, 0),
     entry(1, 8, 40 * KIB, delta=40 * KIB),
     entry(1, 9, 80 * KIB, delta=40 * KIB),
@@ -80,14 +80,14 @@ SEED_ENTRIES = (
 )
 
 
-def seed_records(*notes: str) -> LineRecords:
-    """The records of the seed's sample."""
-    return LineRecords(SEED_ENTRIES, {1: OUTER, 2: INNER}, notes)
+def sample_records(*notes: str) -> LineRecords:
+    """The records of the sample."""
+    return LineRecords(SAMPLE_ENTRIES, {1: OUTER, 2: INNER}, notes)
 
 
-def seed_report(*notes: str) -> Report:
-    """The report of the seed's sample."""
-    return seed_records(*notes).display().report
+def sample_report(*notes: str) -> Report:
+    """The report of the sample."""
+    return sample_records(*notes).display().report
 
 
 QR = Approximation(ApproximationKind.UNMODELLED, "linalg_qr", 2, KIB)
@@ -101,7 +101,7 @@ ITEM = Approximation(
 
 
 def marked_report(*notes: str) -> Report:
-    """The report of the seed's sample, had a simulation not known all of three lines of it."""
+    """The report of the sample where a simulation does not know all of three lines."""
     entries = (
         entry(1, 7, 0, 0),
         entry(1, 8, 40 * KIB, delta=40 * KIB, approximations=(MEAN,)),

@@ -8,10 +8,10 @@ from support.sample_reports import (
     MARKED_TEXT,
     OUTER,
     QR,
-    SEED_TEXT,
+    SAMPLE_TEXT,
     entry,
     marked_report,
-    seed_report,
+    sample_report,
 )
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
@@ -56,9 +56,9 @@ def colour_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-def test_seed_tables_fit_in_80_columns() -> None:
-    output = terminal.render(seed_report("simulated GPU: L4"), width=80)
-    assert plain(output) == SEED_TEXT + "\nsimulated GPU: L4\n"
+def test_sample_tables_fit_in_80_columns() -> None:
+    output = terminal.render(sample_report("simulated GPU: L4"), width=80)
+    assert plain(output) == SAMPLE_TEXT + "\nsimulated GPU: L4\n"
     assert "\x1b[" in output
 
 
@@ -133,13 +133,13 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 
 def test_largest_value_is_bold() -> None:
-    output = terminal.render(seed_report(), width=80)
+    output = terminal.render(sample_report(), width=80)
     bold = re.findall("\x1b\\[1m *([0-9.]+[A-Z])", output)
     assert bold == ["2.00M", "2.00M", "120.00K", "2.00M", "2.00M", "120.00K", "2.00M"]
 
 
 def test_code_is_highlighted() -> None:
-    assert "\x1b[94mdef\x1b[0m" in terminal.render(seed_report(), width=80)
+    assert "\x1b[94mdef\x1b[0m" in terminal.render(sample_report(), width=80)
 
 
 def test_source_with_odd_line_ends_stays_whole() -> None:
@@ -151,23 +151,23 @@ def test_source_with_odd_line_ends_stays_whole() -> None:
 
 def test_terminal_is_coloured() -> None:
     stream = Terminal()
-    terminal.write(seed_report(), stream)
+    terminal.write(sample_report(), stream)
     assert "\x1b[" in stream.getvalue()
-    assert plain(stream.getvalue()) == SEED_TEXT
+    assert plain(stream.getvalue()) == SAMPLE_TEXT
 
 
 def test_pipe_is_plain() -> None:
     stream = io.StringIO()
-    terminal.write(seed_report(), stream)
-    assert stream.getvalue() == SEED_TEXT
+    terminal.write(sample_report(), stream)
+    assert stream.getvalue() == SAMPLE_TEXT
 
 
 @pytest.mark.parametrize(("name", "value"), [("NO_COLOR", "1"), ("TERM", "dumb")])
 def test_refused_colour_is_plain(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     stream = Terminal()
-    terminal.write(seed_report(), stream)
-    assert stream.getvalue() == SEED_TEXT
+    terminal.write(sample_report(), stream)
+    assert stream.getvalue() == SAMPLE_TEXT
 
 
 def test_no_tables_says_why() -> None:

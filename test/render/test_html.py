@@ -14,8 +14,8 @@ from support.sample_reports import (
     QR,
     entry,
     marked_report,
-    seed_records,
-    seed_report,
+    sample_records,
+    sample_report,
 )
 
 from pytorch_memlab.line_profiler.line_records import LineRecords
@@ -42,8 +42,8 @@ def texts(markup, tag):
     return [one.text for one in read(markup).all(tag)]
 
 
-def test_seed_tables() -> None:
-    markup = html.fragment(seed_report("simulated GPU: L4"))
+def test_sample_tables() -> None:
+    markup = html.fragment(sample_report("simulated GPU: L4"))
     assert texts(markup, "h3") == ["outer", "inner"]
     assert texts(markup, "p") == [
         "Peak 120.0 KiB, at line 10 of outer and line 5 of inner",
@@ -65,7 +65,7 @@ def test_seed_tables() -> None:
 
 
 def test_a_whole_table() -> None:
-    report = seed_records().display("inner", ["active_bytes.all.peak", "hits"]).report
+    report = sample_records().display("inner", ["active_bytes.all.peak", "hits"]).report
     code = "position:sticky;left:0;background:var(--g);padding:0;text-align:left;white-space:pre"
     code += ";font-weight:400"
     head = "padding:0 0 3px;font-weight:600;white-space:nowrap;border-bottom:1px solid #8888"
@@ -100,13 +100,13 @@ def test_the_summary_names_few_lines_and_the_device_where_there_are_several() ->
 
 @pytest.mark.parametrize("columns", ["hits", "reserved_bytes.all.peak", "delta"])
 def test_without_a_peak_of_use_there_is_no_summary(columns) -> None:
-    markup = html.fragment(seed_records().display(columns=columns).report)
+    markup = html.fragment(sample_records().display(columns=columns).report)
     assert texts(markup, "p") == []
     assert "◀" not in markup
 
 
 def test_bars_are_shares_of_the_largest_value_of_all_tables() -> None:
-    report = seed_records().display(["outer", "inner"], "active_bytes.all.peak").report
+    report = sample_records().display(["outer", "inner"], "active_bytes.all.peak").report
     small = Report(report.columns, report.tables[1:], ())
     # 11 characters of "active peak", of 8 pixels each.
     for pixels, text in ((29, "40.00K"), (59, "80.00K"), (88, "120.00K")):
@@ -247,7 +247,7 @@ def test_names_of_ops_are_escaped() -> None:
 
 
 def test_page_loads_nothing() -> None:
-    page = html.render(seed_report("note"))
+    page = html.render(sample_report("note"))
     assert page.startswith("<!DOCTYPE html>")
     assert '<meta charset="utf-8">' in page
     assert {one.tag for one in read(page).all()}.isdisjoint({"script", "link", "img", "iframe"})
@@ -265,4 +265,4 @@ def test_no_tables_says_why() -> None:
 
 
 def test_notebook_shows_the_fragment() -> None:
-    assert seed_records().display()._repr_html_() == html.fragment(seed_report())
+    assert sample_records().display()._repr_html_() == html.fragment(sample_report())

@@ -13,10 +13,10 @@ from support.sample_reports import (
     MEAN,
     OUTER,
     QR,
-    SEED_TEXT,
+    SAMPLE_TEXT,
     entry,
     marked_report,
-    seed_report,
+    sample_report,
 )
 
 from pytorch_memlab.errors import UsageError
@@ -25,13 +25,13 @@ from pytorch_memlab.records import Approximation, ApproximationKind, FunctionInf
 from pytorch_memlab.render import renderer_for, text
 
 
-def test_seed_tables() -> None:
-    assert text.render(seed_report()) == SEED_TEXT
+def test_sample_tables() -> None:
+    assert text.render(sample_report()) == SAMPLE_TEXT
 
 
 def test_notes_come_below_the_tables() -> None:
-    assert text.render(seed_report("simulated GPU: L4", "second")) == (
-        SEED_TEXT + "\nsimulated GPU: L4\nsecond\n"
+    assert text.render(sample_report("simulated GPU: L4", "second")) == (
+        SAMPLE_TEXT + "\nsimulated GPU: L4\nsecond\n"
     )
 
 

@@ -9,10 +9,10 @@ from support.sample_reports import (
     CUDA0,
     CUDA1,
     OUTER,
-    SEED_ENTRIES,
+    SAMPLE_ENTRIES,
     entry,
     marked_report,
-    seed_report,
+    sample_report,
 )
 
 from pytorch_memlab.errors import UsageError
@@ -22,7 +22,7 @@ from pytorch_memlab.render import json, text
 
 
 def test_layout() -> None:
-    report = seed_report("simulated GPU: L4")
+    report = sample_report("simulated GPU: L4")
     report = Report(report.columns, report.tables[1:], report.notes)
     assert stdlib_json.loads(format_1.render(report)) == {
         "format": 1,
@@ -52,7 +52,7 @@ def test_saved_profile_loads_as_it_was() -> None:
         1: FunctionInfo("f", "f.py", 7, ('x = "ü\\u2028</script>"', "")),
         2: FunctionInfo("g", "<stdin>", 4, None),
     }
-    entries = [*SEED_ENTRIES, entry(1, 8, 2**60 + 1, device=CUDA1, time=0.1 + 0.2, delta=-512)]
+    entries = [*SAMPLE_ENTRIES, entry(1, 8, 2**60 + 1, device=CUDA1, time=0.1 + 0.2, delta=-512)]
     columns = ["active_bytes.all.peak", "time", "delta", "segment.all.peak"]
     report = LineRecords(entries, infos, ["a", "b"]).display(None, columns).report
     loaded = json.load(format_1.render(report))
@@ -76,7 +76,7 @@ def test_what_a_simulation_did_not_know_is_saved_with_its_line() -> None:
     ]
     for table in saved["tables"]:
         del table["gaps"]
-    assert saved == stdlib_json.loads(format_1.render(seed_report("simulated GPU: L4")))
+    assert saved == stdlib_json.loads(format_1.render(sample_report("simulated GPU: L4")))
     assert json.load(format_1.render(report)) == report
 
 
@@ -168,7 +168,7 @@ def test_other_format_is_refused() -> None:
     ],
 )
 def test_damaged_profile_is_refused(old: str, new: str) -> None:
-    saved = format_1.render(seed_report())
+    saved = format_1.render(sample_report())
     assert old in saved
     with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
         json.load(saved.replace(old, new, 1))
@@ -188,7 +188,7 @@ def test_folded_lines_stay_folded() -> None:
     "number", ["NaN", "Infinity", "-Infinity", "1e999", "1" + "0" * 400, "-9223372036854775808"]
 )
 def test_numbers_that_no_counter_has_are_refused(number: str) -> None:
-    saved = format_1.render(seed_report())
+    saved = format_1.render(sample_report())
     begin = saved.index('"7": [') + len('"7": [')
     damaged = saved[:begin] + number + saved[saved.index(",", begin) :]
     with pytest.raises(UsageError, match=r"^(damaged saved profile: |not a profile saved )[^\n]*$"):

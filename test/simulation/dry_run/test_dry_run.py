@@ -8,7 +8,7 @@ import psutil
 import pytest
 import torch
 from support.dry_run_comparison import events_of
-from support.shape_programs import PROGRAMS
+from support.dry_run_programs import PROGRAMS
 from torch import nn
 
 from pytorch_memlab import simulate

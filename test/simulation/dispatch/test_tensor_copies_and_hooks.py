@@ -1,4 +1,4 @@
-"""What other code does between PyTorch's calls: hooks, copies, classes of tensors of its own."""
+"""Copies of tensors, saved-tensor hooks and tensor subclasses on a simulated GPU."""
 
 from __future__ import annotations
 
