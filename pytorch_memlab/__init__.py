@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ._common.uncaught_errors import Report as _Report
 from ._common.uncaught_errors import uncaught as _uncaught
+from ._common.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from .courtesy import Courtesy
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from .simulation import simulate
     from .simulation.inspect import GPU
 
-__version__ = "1.0.0.dev2"
 
 _HOMES = {
     "GPU": "simulation.inspect",

@@ -1,4 +1,4 @@
-"""The pytest plugin: options, marks and a fixture. What measures is loaded when a test asks for it.
+"""The pytest plugin: options, marks and a fixture. The rest loads when a test asks for it.
 
 Tests that have neither a mark of this plugin nor its fixture run as they do without it.
 """
@@ -9,18 +9,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from .pytest_memlab.selection import MARKS, asks_for_memory
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .pytest_memlab.gpu_memory import GPUMemory
 
-MARKS: Final = {
-    "gpu_memory_limit": 'gpu_memory_limit(size, gpu=None): fail if more than size, such as "2 GiB",'
-    " is in use on a GPU while the test runs. gpu is simulated where there is none",
-    "gpu_leaks": "gpu_leaks(size, gpu=None): fail if more than size stays in use when the test and"
-    " its fixtures are over",
-}
-FIXTURE: Final = "gpu_memory"
 _OPTIONS: Final = (
     "memlab",
     "memlab_save",
@@ -85,13 +80,6 @@ def _check_version() -> None:
         raise pytest.UsageError(
             f"pytorch-memlab measures tests with pytest 8 or later, this is {pytest.__version__}"
         )
-
-
-def asks_for_memory(item: pytest.Item) -> bool:
-    """True if a test has a mark of this plugin, or uses its fixture."""
-    if FIXTURE in getattr(item, "fixturenames", ()):
-        return True
-    return any(mark.name in MARKS for mark in item.iter_markers())
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from pytorch_memlab import __version__
 from pytorch_memlab._common.quoted import shortened
+from pytorch_memlab._common.version import __version__
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from pytorch_memlab.cli.parser import CommandParser, did_you_mean
 from pytorch_memlab.cli.registry import COMMAND_GROUPS, COMMANDS, help_text

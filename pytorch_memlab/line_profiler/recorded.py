@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-import pytorch_memlab
-
+from .._common.version import __version__
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import FunctionInfo, LineEntry
 from ..scopes import DevicePeaks
@@ -274,7 +273,7 @@ def _command() -> tuple[str, tuple[str, ...]]:
 
 def _versions() -> dict[str, str]:
     versions = {
-        "pytorch_memlab": pytorch_memlab.__version__,
+        "pytorch_memlab": __version__,
         "torch": torch.__version__,
         "python": platform.python_version(),
     }

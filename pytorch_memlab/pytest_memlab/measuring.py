@@ -16,14 +16,14 @@ from ..errors import MemlabError
 from ..history.recorder import Recording
 from ..profiles.changed_tests import ChangedTest, changed_lines
 from ..profiles.growth_limit import growth_limit
-from ..pytest_plugin import asks_for_memory
 from ..render import memory_of_tests
-from ..render.saved_tests import load
+from ..render.saved_tests import read
 from ..simulation.inspect import active
 from .gpu_memory import GPUMemory
 from .leaks import LeakCheck
 from .machines import MachinesOfTests
 from .marks import Limits, limits_of
+from .selection import REPORT_FIELD, asks_for_memory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,8 +38,6 @@ _LATE: Final = (
     "gpu_memory measures tests that name it, or whose fixtures do: request.getfixturevalue comes"
     " too late"
 )
-REPORT_FIELD: Final = "memlab"
-"""The attribute of a test's report that has its memory; xdist sends it along."""
 
 
 def register(config: pytest.Config) -> None:
@@ -79,11 +77,8 @@ class MeasuredTests:
         self._current: RunOfTest | None = None
         self._increase = config.getoption("memlab_fail_on_increase")
         self._grew_too_much = growth_limit("--memlab-fail-on-increase", self._increase)
-        self._baseline: Mapping[str, MeasuredTest] = {}
         path = config.getoption("memlab_baseline")
-        if path:
-            with open(path, encoding="utf-8") as file:
-                self._baseline = load(file.read(), path)
+        self._baseline: Mapping[str, MeasuredTest] = read(path) if path else {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:

@@ -12,13 +12,15 @@ from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest
 from ..profiles.growth_limit import growth_limit
 from ..render import memory_of_tests
-from ..render.saved_tests import from_report, load, text_of
+from ..render.saved_tests import from_report, read, text_of
+from .selection import REPORT_FIELD
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from ..profiles.measured_tests import MeasuredTest
 
 _NAME: Final = "memlab-session"
-_FIELD: Final = "memlab"
 _BROKEN_OFF: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)
 
 
@@ -64,7 +66,6 @@ class SessionResults:
         self._tests: dict[str, MeasuredTest] = {}
         self._shows = config.getoption("memlab")
         self._path = config.getoption("memlab_save")
-        self._baseline: dict[str, MeasuredTest] | None = None
         path = config.getoption("memlab_baseline")
         increase = config.getoption("memlab_fail_on_increase")
         growth_limit("--memlab-fail-on-increase", increase)
@@ -72,15 +73,13 @@ class SessionResults:
             raise pytest.UsageError(
                 "--memlab-fail-on-increase compares with a baseline: give --memlab-baseline FILE"
             )
-        if path:
-            with open(path, encoding="utf-8") as file:
-                self._baseline = load(file.read(), path)
+        self._baseline: Mapping[str, MeasuredTest] | None = read(path) if path else None
         if self._path:
             check_writable(self._path)
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """A test has ended, here or in a process of xdist."""
-        data = getattr(report, _FIELD, None)
+        data = getattr(report, REPORT_FIELD, None)
         if data is not None:
             self._tests[report.nodeid] = from_report(data)
 

@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-import pytorch_memlab
-
+from .._common.version import __version__
 from ..errors import ProfileError
 from ..history.model import AllocationHistory
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
@@ -36,7 +35,7 @@ def render(profile: RecordedProfile) -> str:
     data = {
         "format": FORMAT,
         "version": VERSION,
-        "written_by": pytorch_memlab.__version__,
+        "written_by": __version__,
         "runs": [asdict(run) for run in profile.runs],
         "devices": [asdict(device) for device in profile.devices],
         "columns": profile.columns,
@@ -70,7 +69,7 @@ def load(text: str, called: str) -> RecordedProfile:
     if version > VERSION:
         raise ProfileError(
             f"{called} was written by pytorch_memlab {data.get('written_by')}, this is "
-            f"{pytorch_memlab.__version__}: upgrade to read it"
+            f"{__version__}: upgrade to read it"
         )
     try:
         return _profile(Checked(data))

@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Final
 
-import pytorch_memlab
-
+from .._common.version import __version__
 from ..errors import ProfileError
 from ..profiles.measured_tests import HoldingLine, MeasuredTest
 from .checked_json import Checked, DamagedError
@@ -22,7 +21,7 @@ def text_of(tests: Mapping[str, MeasuredTest]) -> str:
     data = {
         "format": FORMAT,
         "version": VERSION,
-        "written_by": pytorch_memlab.__version__,
+        "written_by": __version__,
         "tests": {name: asdict(tests[name]) for name in sorted(tests)},
     }
     return json.dumps(data, indent=1) + "\n"
@@ -45,7 +44,7 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
     if type(version) is not int or version > VERSION:
         raise ProfileError(
             f"{called} was written by pytorch_memlab {data.get('written_by')}, this is"
-            f" {pytorch_memlab.__version__}: upgrade to read it"
+            f" {__version__}: upgrade to read it"
         )
     try:
         return {
@@ -53,6 +52,12 @@ def load(text: str, called: str) -> dict[str, MeasuredTest]:
         }
     except DamagedError as error:
         raise ProfileError(f"{called} is damaged: {error}") from None
+
+
+def read(path: str) -> dict[str, MeasuredTest]:
+    """The tests in a file."""
+    with open(path, encoding="utf-8") as file:
+        return load(file.read(), path)
 
 
 def measured_test(data: Checked) -> MeasuredTest:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from .. import __version__
+from .._common.version import __version__
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
