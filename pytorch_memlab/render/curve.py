@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from ..fitting.report import mark
+from ..fitting.trial import Ending
 from .approximations import summary
+from .rows import WIDTH, cut, padded, paragraph
 
 if TYPE_CHECKING:
     from ..fitting.curve import Line
@@ -16,7 +18,6 @@ if TYPE_CHECKING:
     from ..fitting.search import Tried
     from ..records import Approximation
 
-_WIDTH: Final = 80
 _NAME: Final = 16
 _CELL: Final = 11
 _WIDTHS: Final = (11, 9, 13, 12)
@@ -25,9 +26,9 @@ _NOTHING: Final = "none"
 
 def text(report: GridReport) -> str:
     """The largest value on each GPU, what the next one needs, and the curve."""
-    lines = [_cut(heading(report))]
+    lines = [cut(heading(report))]
     if report.problem is not None:
-        lines += _wrapped(refusal(report))
+        lines += paragraph(refusal(report))
         return "\n".join(lines) + "\n"
     if len(report.others) == 1 and len(report.combinations) > 1:
         lines += ["", *_matrix(report)]
@@ -37,7 +38,7 @@ def text(report: GridReport) -> str:
             lines += ["", *_section(report, combination, answers)]
     lines += [""]
     for note in notes(report):
-        lines += _wrapped(note)
+        lines += paragraph(note)
     return "\n".join(lines) + "\n"
 
 
@@ -65,7 +66,7 @@ def _matrix(report: GridReport) -> Iterator[str]:
     """The largest values, with a column for each value of the other variable."""
     other = report.others[0]
     columns = [combination[0] for combination in report.combinations]
-    per_block = (_WIDTH - _NAME) // _CELL
+    per_block = (WIDTH - _NAME) // _CELL
     yield f"largest {printable(report.variable.name)} by {printable(other.name)}"
     for begin in range(0, len(columns), per_block):
         block = columns[begin : begin + per_block]
@@ -76,7 +77,7 @@ def _matrix(report: GridReport) -> Iterator[str]:
             cells = [
                 _value(one) for value in block for one in report.of((value,)) if one.name == name
             ]
-            yield f"{_name(name)}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
+            yield f"{padded(name, _NAME)}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
 
 
 def _section(
@@ -89,7 +90,7 @@ def _section(
         yield _cells(one.name, cells_of(one), next_value(one))
     yield ""
     for line in curve_lines(report, combination):
-        yield from _wrapped(line)
+        yield from paragraph(line)
 
 
 HEADS: Final = ("memory", "largest", "peak", "left")
@@ -105,8 +106,6 @@ def title(report: GridReport, combination: tuple[int | str, ...]) -> str:
 
 def cells_of(answer: Answer) -> list[str]:
     """The cells of a GPU's row below ``HEADS``."""
-    from ..fitting.report import mark
-
     best = answer.best
     cells = [prose_size(answer.gpu.total_memory), _value(answer), "", ""]
     if best is not None:
@@ -125,7 +124,7 @@ def curve_lines(report: GridReport, combination: tuple[int | str, ...]) -> Itera
 
 def _cells(name: str, cells: Sequence[str], last: str) -> str:
     sized = zip(cells, _WIDTHS, strict=True)
-    return f"{_name(name)}{''.join(f'{cell:>{width}}' for cell, width in sized)}  {last}"
+    return f"{padded(name, _NAME)}{''.join(f'{cell:>{width}}' for cell, width in sized)}  {last}"
 
 
 def _value(answer: Answer) -> str:
@@ -145,11 +144,6 @@ def next_value(answer: Answer) -> str:
     if above.problem is not None:
         return f"{above.value}: fails"
     return f"{above.value}: {prose_size(above.needed)}"
-
-
-def _name(name: str) -> str:
-    shown = printable(name)
-    return f"{shown if len(shown) < _NAME else shown[: _NAME - 2] + '…':{_NAME}}"
 
 
 # Curves
@@ -219,8 +213,6 @@ def _is_flat(report: GridReport) -> bool:
 
 
 def _about_peaks(report: GridReport) -> Iterator[str]:
-    from ..fitting.trial import Ending
-
     unsettled = [one for one in report.trials if one.ending is Ending.UNSETTLED]
     if unsettled:
         yield (
@@ -242,13 +234,3 @@ def _approximations(report: GridReport) -> tuple[Approximation, ...]:
         for approximation in trial.approximations
     }
     return tuple(found.values())
-
-
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(
-        line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False, break_long_words=False
-    )
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

@@ -3,57 +3,40 @@
 from __future__ import annotations
 
 import os
-import re
-import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
+from ..fitting.report import mark
+from ..fitting.trial import Ending
 from .approximations import summary
+from .rows import cut, padded, paragraph
 from .source_line import source_line
 
 if TYPE_CHECKING:
     from ..fitting.report import FitReport
     from ..fitting.verdict import FailedAllocation, Verdict
 
-_WIDTH: Final = 80
 _NAME: Final = 20
-_UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|calls?)")
 HEADS: Final = ("memory", "context", "peak", "left")
 
 
 def text(report: FitReport) -> str:
     """The verdicts of all GPUs."""
-    lines = [*heading_lines(report)]
+    lines = [*heading(report)]
     if report.verdicts:
         lines += ["", *_table(report)]
-    for part in (failure_lines(report), note_lines(report)):
-        if part:
-            lines.append("")
-        for line in part:
-            lines += _wrapped(line)
+    for part in (list(failures(report)), list(notes(report))):
+        lines += [""] * bool(part)
+        lines += [row for line in part for row in paragraph(line)]
     return "\n".join(lines) + "\n"
 
 
-def heading_lines(report: FitReport) -> list[str]:
+def heading(report: FitReport) -> Iterator[str]:
     """The program, and the number of GPUs that it fits on."""
-    return list(_heading(report))
-
-
-def failure_lines(report: FitReport) -> list[str]:
-    """The places where memory runs out, each with its GPUs."""
-    return list(_failures(report.verdicts))
-
-
-def note_lines(report: FitReport) -> list[str]:
-    """Notes on the numbers."""
-    return list(_notes(report))
-
-
-def _heading(report: FitReport) -> Iterator[str]:
-    yield from _wrapped(f"{_cut(printable(report.program))}: {_ran(report)}")
+    yield from paragraph(f"{cut(printable(report.program))}: {_ran(report)}")
     known, fitting = report.verdicts, report.fitting
     count = f"{len(known)} GPU{'s' * (len(known) != 1)}"
     if not known:
@@ -61,7 +44,7 @@ def _heading(report: FitReport) -> Iterator[str]:
     elif fitting:
         smallest = f"{fitting[0].name} ({prose_size(fitting[0].capacity)})"
         more = f"; the smallest is {smallest}" if len(known) > 1 else f": {smallest}"
-        yield from _wrapped(f"fits on {len(fitting)} of {count}{more}")
+        yield from paragraph(f"fits on {len(fitting)} of {count}{more}")
     elif all(one.fits is None for one in known):
         yield f"the program failed on {'all ' * (len(known) > 1)}{count}"
     else:
@@ -81,18 +64,16 @@ def _table(report: FitReport) -> Iterator[str]:
     for one in report.verdicts:
         yield _row(one)
     for name in report.unknown:
-        yield f"{_name(name)}{'not reached':>12}"
+        yield f"{padded(name, _NAME)}{'not reached':>12}"
 
 
 def _row(verdict: Verdict) -> str:
     cells = "".join(f"{size:>12}" for size in sizes(verdict))
-    return f"{_name(verdict.name)}{cells}  {answer(verdict)}"
+    return f"{padded(verdict.name, _NAME)}{cells}  {answer(verdict)}"
 
 
 def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
     """The cells under ``HEADS``."""
-    from ..fitting.report import mark
-
     memory, context = prose_size(verdict.capacity), prose_size(verdict.taken)
     if verdict.fits is None:
         return memory, context, "", ""
@@ -102,18 +83,11 @@ def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
 
 def answer(verdict: Verdict) -> str:
     """The verdict in a word or two."""
-    from ..fitting.trial import Ending
-
     if verdict.fits is None:
         return "failed"
     if not verdict.fits:
         return "no"
     return "so far" if verdict.trial.ending is Ending.UNSETTLED else "yes"
-
-
-def _name(name: str) -> str:
-    shown = printable(name)
-    return f"{shown if len(shown) < _NAME else shown[: _NAME - 2] + '…':{_NAME}}"
 
 
 def _signed(size: int) -> str:
@@ -123,13 +97,14 @@ def _signed(size: int) -> str:
 # Where it does not fit
 
 
-def _failures(verdicts: Sequence[Verdict]) -> Iterator[str]:
+def failures(report: FitReport) -> Iterator[str]:
+    """The places where memory runs out, each with its GPUs."""
     names: dict[tuple[str, str, int], list[str]] = {}
-    for one in verdicts:
+    for one in report.verdicts:
         if one.failure is not None:
             names.setdefault((*_place(one.failure), one.failure.size), []).append(one.name)
     for (place, code, size), found in names.items():
-        yield _cut(f"out of memory at {place}" + (f": {code}" if code else ""))
+        yield cut(f"out of memory at {place}" + (f": {code}" if code else ""))
         yield f"  asks for {prose_size(size)} on {', '.join(found)}"
 
 
@@ -147,7 +122,8 @@ def _place(failure: FailedAllocation) -> tuple[str, str]:
 # Notes
 
 
-def _notes(report: FitReport) -> Iterator[str]:
+def notes(report: FitReport) -> Iterator[str]:
+    """Notes on the numbers."""
     if any(one.fits is not None for one in report.verdicts):
         yield (
             "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left:"
@@ -166,8 +142,6 @@ def _notes(report: FitReport) -> Iterator[str]:
 
 
 def _about_steps(report: FitReport) -> Iterator[str]:
-    from ..fitting.trial import Ending
-
     endings = {one.ending for one in report.trials}
     if Ending.SETTLED in endings:
         yield (
@@ -184,20 +158,3 @@ def _about_steps(report: FitReport) -> Iterator[str]:
             f" {prose_size(min(peaks))} to {prose_size(max(peaks))}, and a later step may need"
             " more (--steps N runs N steps)"
         )
-
-
-def _wrapped(line: str) -> list[str]:
-    """Lines of at most 80 columns that keep a number and its unit together."""
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    lines = textwrap.wrap(
-        _UNIT.sub("\N{NO-BREAK SPACE}", line),
-        _WIDTH,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    )
-    return [one.replace("\N{NO-BREAK SPACE}", " ") for one in lines]
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

@@ -26,11 +26,11 @@ _FITS, _LACKS, _CONTEXT = "#2b58", "#e448", "#8888"
 
 def fragment(report: FitReport) -> str:
     """The verdicts as HTML: a row for each GPU, with a bar of its memory."""
-    heading, *lines = fit.heading_lines(report)
+    heading, *lines = fit.heading(report)
     rows = "".join(map(_row, report.verdicts))
     notes = "".join(
         f'<p style="{NOTE}">{escape(note)}</p>'
-        for note in (*fit.failure_lines(report), *fit.note_lines(report))
+        for note in (*fit.failures(report), *fit.notes(report))
     )
     about = "".join(f"<div>{escape(line)}</div>" for line in lines)
     return (

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
+from .rows import cut
 from .source_line import source_line
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 NO_MODULE = "outside of modules, or not known"
 
-_WIDTH = 80
 _FAILURES = 3
 
 
@@ -76,7 +76,7 @@ def failures(holders: PeakHolders) -> Iterator[str]:
         frame = innermost_of_user(holders.stacks[event.stack])
         place = f"{os.path.basename(frame.filename)}:{frame.line}  {frame.name}"
         where = printable(place if frame.filename else frame.name)
-        yield _cut(
+        yield cut(
             f"out of memory at event {index + 1:,}, no room for {prose_size(event.size)}:  {where}"
         )
     if len(found) > _FAILURES:
@@ -98,15 +98,11 @@ def _rows(part: Holder | Share, total: int) -> list[str]:
         source = source_line(part.file, part.line)
     lines = [_row(part.size, total, what)]
     if source:
-        lines.append(_cut(f"{'':24}{printable(source)}"))
+        lines.append(cut(f"{'':24}{printable(source)}"))
     if part.backward:
         lines.append(f"{'':24}{prose_size(part.backward)} of it in the backward pass")
     return lines
 
 
 def _row(size: int, total: int, what: str) -> str:
-    return _cut(f"{prose_size(size):>12}  {size / max(total, 1):6.1%}  {what}")
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"
+    return cut(f"{prose_size(size):>12}  {size / max(total, 1):6.1%}  {what}")

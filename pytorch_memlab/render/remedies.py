@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
+from ..fitting.report import mark
 from .approximations import summary
+from .rows import WIDTH, paragraph
 
 if TYPE_CHECKING:
     from ..fitting.remedies.remedy import Edit, Finding
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
     from ..fitting.verdict import Verdict
     from ..records import Approximation
 
-_WIDTH: Final = 80
 _NAME: Final = 20
 _ABOUT: Final = (
     "peak: the most that PyTorch's allocator takes of the GPU, its cache included; each row is the"
@@ -30,7 +31,7 @@ _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6,
 
 def text(found: Remedies) -> str:
     """A table of remedies, how each is written, and the fewest blocks to checkpoint."""
-    lines = _wrapped(f"{printable(found.program)} on {_gpu(found.unchanged)}")
+    lines = paragraph(f"{printable(found.program)} on {_gpu(found.unchanged)}")
     if found.unchanged.fits is None:
         return "\n".join([*lines, "the program fails as it is, so no remedy was tried"]) + "\n"
     lines += ["", *_table(found)]
@@ -41,7 +42,7 @@ def text(found: Remedies) -> str:
         if one.finding is not None:
             lines += ["", *_code(one.name, one.finding)]
     notes = [_ABOUT, *summary(_approximations(found))]
-    return "\n".join([*lines, "", *(part for note in notes for part in _wrapped(note))]) + "\n"
+    return "\n".join([*lines, "", *(part for note in notes for part in paragraph(note))]) + "\n"
 
 
 def _gpu(verdict: Verdict) -> str:
@@ -66,9 +67,9 @@ def _table(found: Remedies) -> Iterator[str]:
 
 
 def _rows(one: TriedRemedy, peak: str, saves: str, fits: str, changes: str) -> Iterator[str]:
-    room = _WIDTH - len(_row("", "", "", "", "x")) + 1
+    room = WIDTH - len(_row("", "", "", "", "x")) + 1
     if not peak:  # the reason may use the empty columns too
-        lines = textwrap.wrap(changes, _WIDTH - _NAME - 2)
+        lines = textwrap.wrap(changes, WIDTH - _NAME - 2)
         yield f"{one.name:{_NAME}}  {lines[0]}"
         yield from (f"{'':{_NAME}}  {line}" for line in lines[1:])
         return
@@ -82,8 +83,6 @@ def _row(name: str, peak: str, saves: str, fits: str, changes: str) -> str:
 
 
 def _peak(verdict: Verdict) -> str:
-    from ..fitting.report import mark
-
     return prose_size(verdict.reserved_peak) + mark(verdict.trial)
 
 
@@ -131,14 +130,14 @@ def _flops(flops: int, whole: int) -> str:
 def _smallest(found: Smallest, step_flops: int) -> Iterator[str]:
     finding, peak = found.finding, prose_size(found.verdict.reserved_peak)
     if not found.verdict.fits:
-        yield from _wrapped(
+        yield from paragraph(
             f"to fit: checkpointing all {found.candidates} blocks ({finding.kind}) is not enough:"
             f" {peak}"
         )
         return
     count = len(finding.blocks)
     again = f", {_flops(finding.flops, step_flops)} more" if finding.flops else ""
-    yield from _wrapped(
+    yield from paragraph(
         f"to fit: checkpoint {count} of {found.candidates} blocks ({finding.kind}): peak"
         f" {peak}{again}{'; none of them can be left out' * (count > 1)}"
     )
@@ -183,7 +182,3 @@ def _approximations(found: Remedies) -> tuple[Approximation, ...]:
         for approximation in one.trial.approximations
     }
     return tuple(approximations.values())
-
-
-def _wrapped(line: str) -> list[str]:
-    return textwrap.wrap(line, _WIDTH, subsequent_indent="  ", break_on_hyphens=False)

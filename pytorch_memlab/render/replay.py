@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import os
-import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
+from .rows import cut, paragraph
 from .source_line import source_line
 
 if TYPE_CHECKING:
     from ..history.replay import FailedRequest
     from ..history.what_if import Variant, WhatIf
 
-_WIDTH: Final = 80
 _FRAMES: Final = 2
 """Of a request that failed: where it is, and who called that."""
 
@@ -24,8 +23,7 @@ _FRAMES: Final = 2
 def text(found: WhatIf) -> str:
     """The replays of one GPU."""
     lines = [f"{found.name}: {found.events:,} events", "", *_table(found), ""]
-    for line in _notes(found):
-        lines += _wrapped(line)
+    lines += [row for line in _notes(found) for row in paragraph(line)]
     return "\n".join(lines) + "\n"
 
 
@@ -109,18 +107,9 @@ def _failure(failure: FailedRequest, found: WhatIf) -> Iterator[str]:
     for frame in of_user[:_FRAMES]:
         place = f"{os.path.basename(frame.filename)}:{frame.line}  {frame.name}"
         source = source_line(frame.filename, frame.line)
-        yield _cut("    " + "  ".join(printable(part) for part in (place, source) if part))
+        yield cut("    " + "  ".join(printable(part) for part in (place, source) if part))
     unused = failure.reserved - failure.active
     yield (
         f"    {prose_size(failure.active)} in use, {prose_size(unused)} cached, "
         f"{prose_size(failure.free)} free on the GPU"
     )
-
-
-def _wrapped(line: str) -> list[str]:
-    indent = " " * (len(line) - len(line.lstrip()) + 2)
-    return textwrap.wrap(line, _WIDTH, subsequent_indent=indent) or [""]
-
-
-def _cut(line: str) -> str:
-    return line if len(line) <= _WIDTH else line[: _WIDTH - 1] + "…"

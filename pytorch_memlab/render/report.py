@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from typing import TYPE_CHECKING, Final, TextIO
 
 from .._common.prose_size import prose_size
@@ -47,16 +46,6 @@ def write(overview: Overview, stream: TextIO) -> None:
     from rich.console import Console
 
     _print(overview, Console(file=stream))
-
-
-def coloured(overview: Overview, width: int = 80) -> str:
-    """The report as a terminal shows it, with escape codes for the colours."""
-    from rich.console import Console
-
-    output = StringIO()
-    console = Console(file=output, width=width, force_terminal=True, color_system="standard")
-    _print(overview, console)
-    return output.getvalue()
 
 
 def _plain(row: Row) -> str:

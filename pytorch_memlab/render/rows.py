@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import textwrap
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .._common.quoted import printable
 
@@ -13,12 +13,18 @@ if TYPE_CHECKING:
     from ..records import FunctionInfo
 
 WIDTH: Final = 80
-_UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%)")
+_UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%|calls?)")
 
 
 def cut(line: str) -> str:
     """A line of at most 80 columns."""
     return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"
+
+
+def padded(name: str, width: int) -> str:
+    """A name of the program in a column of some width, cut where it is longer."""
+    shown = printable(name)
+    return f"{shown if len(shown) < width else shown[: width - 2] + '…':{width}}"
 
 
 def place_of(function: FunctionInfo, line: int) -> str:
@@ -43,9 +49,16 @@ def fitted(line: str, width: int) -> list[str]:
 
 def wrapped(text: str, indent: str = "  ", width: int = WIDTH) -> list[str]:
     """Lines that keep a number and its unit together."""
+    return _wrapped(text, width, initial_indent=indent, subsequent_indent=f"{indent}  ")
+
+
+def paragraph(line: str) -> list[str]:
+    """A line with its own indentation, wrapped where it is longer than 80 columns."""
+    indent = " " * (len(line) - len(line.lstrip()) + 2)
+    return _wrapped(line, WIDTH, subsequent_indent=indent, break_long_words=False)
+
+
+def _wrapped(text: str, width: int, **options: Any) -> list[str]:
     joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
-    further = f"{indent}  "
-    lines = textwrap.wrap(
-        joined, width, initial_indent=indent, subsequent_indent=further, break_on_hyphens=False
-    )
+    lines = textwrap.wrap(joined, width, break_on_hyphens=False, **options)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pytorch_memlab.records import Section
 from pytorch_memlab.utils import readable_size
 
-_WIDTH = 80
+from .rows import WIDTH
+
 _VALUE = 13
 
 
@@ -27,7 +28,7 @@ def section_lines(section: Section) -> list[str]:
 
 
 def _row(name: str, values: tuple[str, ...]) -> str:
-    room = _WIDTH - _VALUE * len(values)
+    room = WIDTH - _VALUE * len(values)
     shown = name if len(name) <= room else name[: room - 1] + "…"
     return f"{shown:<{room}}" + "".join(f"{value:>{_VALUE}}" for value in values)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from io import StringIO
 from typing import TYPE_CHECKING, TextIO
 
 from pytorch_memlab.records import FunctionTable, Report
@@ -34,17 +33,6 @@ def write(report: Report, stream: TextIO) -> None:
     from rich.console import Console
 
     _print(report, Console(file=stream))
-
-
-def render(report: Report, width: int = 80) -> str:
-    """The report as a terminal shows it, with escape codes for the colours."""
-    if not report.tables:
-        return text.render(report)
-    from rich.console import Console
-
-    output = StringIO()
-    _print(report, Console(file=output, width=width, force_terminal=True, color_system="standard"))
-    return output.getvalue()
 
 
 def is_colourful(stream: TextIO) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from rich.text import Text
+from support.terminal import coloured
 
 from pytorch_memlab.profiles.choice import COLUMNS, Choice
 from pytorch_memlab.profiles.overview import Overview, overview
@@ -20,7 +21,7 @@ from pytorch_memlab.records import (
     LineEntry,
     Report,
 )
-from pytorch_memlab.render.report import coloured, render
+from pytorch_memlab.render.report import render, write
 
 GPU = DeviceInfo("cuda:0", "NVIDIA A100-SXM4-80GB", simulated=False)
 MIB = 2**20
@@ -157,7 +158,7 @@ def test_ten_functions_and_ten_lines_of_each_are_shown() -> None:
 def test_in_a_terminal_code_is_cut_and_the_mark_of_the_peak_stays(width: int) -> None:
     wide = FunctionInfo("part", "/m.py", 1, ("call(" + "argument, " * 20 + ")",))
     found = report_of([wide], [entry(0, 1, 8 * MIB, MIB)])
-    lines = [Text.from_ansi(line).plain for line in coloured(found, width).splitlines()]
+    lines = [Text.from_ansi(line).plain for line in coloured(write, found, width).splitlines()]
 
     (row,) = [line for line in lines if line.endswith("<- peak")]
     assert row.startswith("8.00M 1.00M         0    1  call(argument, ")
@@ -173,7 +174,7 @@ def test_a_narrow_terminal_wraps_the_headline_and_cuts_nothing_of_it(width: int)
     found = report_of([named], [entry(0, 1, 8 * MIB, MIB)])
 
     def opening(columns: int) -> list[str]:
-        lines = coloured(found, columns).splitlines()
+        lines = coloured(write, found, columns).splitlines()
         texts = [Text.from_ansi(line).plain.rstrip() for line in lines]
         return texts[: texts.index("")]
 
@@ -186,5 +187,5 @@ def test_a_narrow_terminal_wraps_the_headline_and_cuts_nothing_of_it(width: int)
             "peak 8.0 MiB on cuda:0, less than 0.1 %",
             "  of 80.00 GiB (NVIDIA A100-SXM4-80GB)",
         ]
-        rest = [Text.from_ansi(line).plain for line in coloured(found, 40).splitlines()]
+        rest = [Text.from_ansi(line).plain for line in coloured(write, found, 40).splitlines()]
         assert "\n## Transformer.forward\n  name_of_a_model.py:1\n" in "\n".join(rest)
