@@ -41,11 +41,7 @@ class FitReport:
     @property
     def approximations(self) -> tuple[Approximation, ...]:
         """Approximations of all runs, each once."""
-        found = {
-            approximation.key: approximation
-            for trial in self.trials
-            for approximation in trial.approximations
-        }
+        found = {one.key: one for trial in self.trials for one in trial.approximations}
         return tuple(found.values())
 
     @property
@@ -72,15 +68,8 @@ def fit_report(
 def mark(trial: Trial) -> str:
     """``?`` for a peak that is a lower bound or rests on assumed shapes, ``~`` for an estimate."""
     kinds = {
-        approximation.kind
-        for approximation in trial.approximations
-        if approximation.kind is not ApproximationKind.ASSUMED
-        or approximation.assumption not in _HARMLESS
+        one.kind
+        for one in trial.approximations
+        if one.kind is not ApproximationKind.ASSUMED or one.assumption not in _HARMLESS
     }
-    if kinds & {
-        ApproximationKind.UNMODELLED,
-        ApproximationKind.UNCOUNTED,
-        ApproximationKind.ASSUMED,
-    }:
-        return "?"
-    return "~" if kinds else ""
+    return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from os import PathLike
 from pathlib import PurePath
 
-from pytorch_memlab.errors import UsageError
-from pytorch_memlab.records import Report
-from pytorch_memlab.render import html, text
+from ..errors import UsageError
+from ..records import Report
+from . import html, text
 
 _RENDERERS: dict[str, Callable[[Report], str]] = {
     ".txt": text.render,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab.records import (
+from .._common.prose_size import prose_size
+from ..records import (
     Approximation,
     ApproximationKind,
     FunctionTable,
@@ -38,15 +38,8 @@ def mark(approximations: Sequence[Approximation]) -> str:
     >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
     '~'
     """
-    if not approximations:
-        return ""
-    return (
-        "~"
-        if all(
-            approximation.kind is ApproximationKind.ESTIMATED for approximation in approximations
-        )
-        else "?"
-    )
+    kinds = {one.kind for one in approximations}
+    return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"
 
 
 def line_mark(table: FunctionTable, line: int) -> str:
@@ -56,9 +49,7 @@ def line_mark(table: FunctionTable, line: int) -> str:
 
 def line_notes(approximations: Sequence[Approximation]) -> list[str]:
     """Notes on one line, a sentence for each kind of approximation."""
-    anywhere = merge_approximations(
-        replace(approximation, place="") for approximation in approximations
-    )
+    anywhere = merge_approximations(replace(one, place="") for one in approximations)
     return [
         f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
         + (f": {_TAILS[kind]}" if kind is ApproximationKind.ASSUMED else "")
@@ -92,7 +83,7 @@ def summary(approximations: Iterable[Approximation]) -> list[str]:
 
 def own_notes(notes: Iterable[str], found: Iterable[Approximation]) -> tuple[str, ...]:
     """The notes without the summaries of approximations that are in other lines only."""
-    kinds = {approximation.kind for approximation in found}
+    kinds = {one.kind for one in found}
     others = tuple(f"{head}: " for kind, head in _HEADS.items() if kind not in kinds)
     return tuple(note for note in notes if not note.startswith(others))
 
@@ -104,7 +95,7 @@ def share(peak: PeakShare) -> str | None:
     >>> share(PeakShare("cuda:0", 1000, 13, (mean,)))
     'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
     """
-    kinds = {approximation.kind for approximation in peak.approximations}
+    kinds = {one.kind for one in peak.approximations}
     if not peak.active or kinds <= {ApproximationKind.ASSUMED}:
         return None
     # Rounded down: what is not all exact is never 100 %.
@@ -127,12 +118,8 @@ def _percent(thousandths: int) -> str:
 def _uncounted(approximations: Iterable[Approximation]) -> str:
     """Memory that is not counted: kinds of memory, then ops whose results alone are counted."""
     found = dict(_by_kind(approximations))
-    kinds = dict.fromkeys(
-        approximation.unknown for approximation in found.get(ApproximationKind.UNCOUNTED, ())
-    )
-    ops = dict.fromkeys(
-        approximation.name for approximation in found.get(ApproximationKind.UNMODELLED, ())
-    )
+    kinds = dict.fromkeys(one.unknown for one in found.get(ApproximationKind.UNCOUNTED, ()))
+    ops = dict.fromkeys(one.name for one in found.get(ApproximationKind.UNMODELLED, ()))
     parts = [_enumerated([*kinds], "kinds of memory")] if kinds else []
     if ops:
         parts.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
@@ -155,19 +142,8 @@ def _by_kind(
     approximations: Iterable[Approximation],
 ) -> list[tuple[ApproximationKind, list[Approximation]]]:
     """The approximations of each kind that there is, the largest first."""
-    ordered = sorted(
-        approximations,
-        key=lambda approximation: (
-            -approximation.nbytes,
-            -approximation.calls,
-            approximation.name,
-            approximation.place,
-        ),
-    )
-    kinds = [
-        (kind, [approximation for approximation in ordered if approximation.kind is kind])
-        for kind in ApproximationKind
-    ]
+    ordered = sorted(approximations, key=lambda one: (-one.nbytes, -one.calls, one.name, one.place))
+    kinds = [(kind, [one for one in ordered if one.kind is kind]) for kind in ApproximationKind]
     return [(kind, found) for kind, found in kinds if found]
 
 
@@ -177,10 +153,8 @@ def _named(approximations: Sequence[Approximation], most: int) -> str:
 
 
 def _name(approximation: Approximation) -> str:
-    calls, size = (
-        f"{approximation.calls} call{'s' * (approximation.calls != 1)}",
-        prose_size(approximation.nbytes),
-    )
+    calls = f"{approximation.calls} call{'s' * (approximation.calls != 1)}"
+    size = prose_size(approximation.nbytes)
     if approximation.kind is ApproximationKind.UNMODELLED:
         return f"{approximation.name} ({calls}, {size} of outputs)"
     if approximation.kind is ApproximationKind.UNCOUNTED:

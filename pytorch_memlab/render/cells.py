@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
-from pytorch_memlab.utils import readable_size
+from .._common.prose_size import prose_size
+from ..records import FunctionInfo, FunctionTable, Report
+from ..utils import readable_size
 
 _BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
 """Columns of bytes whose names do not tell."""

@@ -110,6 +110,13 @@ class Checked:
         value = self.object(name)
         return {key: value.number(key) for key in value._data}
 
+    def lists_by_number(self, name: str) -> dict[int, list[Any]]:
+        """An object of lists, whose names are integers."""
+        value = self.object(name)
+        if not all(key.isdecimal() for key in value._data):
+            raise _refused(name, list(value._data), "names that are numbers")
+        return {int(key): value._list(key) for key in value._data}
+
     def checked_number(self, value: Any, name: str) -> int:
         """A value of a field: an integer that a counter can have."""
         if (

@@ -228,9 +228,5 @@ def _about_peaks(report: GridReport) -> Iterator[str]:
 
 
 def _approximations(report: GridReport) -> tuple[Approximation, ...]:
-    found = {
-        approximation.key: approximation
-        for trial in report.trials
-        for approximation in trial.approximations
-    }
+    found = {one.key: one for trial in report.trials for one in trial.approximations}
     return tuple(found.values())

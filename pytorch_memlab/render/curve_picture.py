@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from .picture import ALARM, COLOURS, INK, QUIET, drawn
+from .picture import ALARM, COLOURS, INK, QUIET, drawn, shortened
 from .scale import byte_marks
 
 if TYPE_CHECKING:
@@ -40,7 +40,9 @@ def _picture(report: GridReport, kind: str) -> bytes:
 
     def draw(figure: Figure) -> None:
         title = f"{report.program}: memory by {report.variable.name}"
-        figure.suptitle(_cut(title), x=0.01, ha="left", color=INK, weight="bold", size=16)
+        figure.suptitle(
+            shortened(title, _LONGEST), x=0.01, ha="left", color=INK, weight="bold", size=16
+        )
         grid = figure.subplots(max(len(shown), 1), 1, squeeze=False)
         for axes, combination in zip(grid[:, 0], shown, strict=False):
             _curve(axes, report, combination)
@@ -75,7 +77,9 @@ def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -
     _rooms(axes, answers, top, last)
     pairs = zip(report.others, combination, strict=True)
     setting = ", ".join(f"{one.name} {value}" for one, value in pairs)
-    axes.set_title(_cut(setting), loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_title(
+        shortened(setting, _LONGEST), loc="left", fontsize=11, fontweight="bold", color=INK
+    )
     axes.set_xlabel(printable(report.variable.name), color=QUIET)
     sizes = byte_marks(round(top))
     axes.set_yticks(sizes, [prose_size(size) for size in sizes])
@@ -106,7 +110,7 @@ def _last_value(answers: Sequence[Answer], top: float) -> float:
 def _label(curve: Curve) -> str:
     """The GPUs of a curve, and its line."""
     line = curve.line
-    names = _cut(", ".join(curve.names))
+    names = shortened(", ".join(curve.names), _LONGEST)
     if line is None:
         return names
     sign = "-" if line.base < 0 else ""
@@ -135,15 +139,10 @@ def _rooms(axes: Axes, answers: Sequence[Answer], top: float, last: float) -> No
             labels.append((one.room, [label]))
     for room, names in labels:
         axes.annotate(
-            _cut(", ".join(names)),
+            shortened(", ".join(names), _LONGEST),
             (last, room),
             xytext=(-4, 3),
             textcoords="offset points",
             ha="right",
             color=ALARM,
         )
-
-
-def _cut(text: str) -> str:
-    shown = printable(text)
-    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"

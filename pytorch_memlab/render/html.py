@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from pytorch_memlab._common.prose_size import prose_size
-from pytorch_memlab._common.quoted import printable, visible
-from pytorch_memlab.records import FunctionTable, Report, Section
-from pytorch_memlab.render.approximations import line_mark, line_notes, table_notes
-from pytorch_memlab.render.cells import (
+from .._common.prose_size import prose_size
+from .._common.quoted import printable, visible
+from ..records import FunctionTable, Report, Section
+from .approximations import line_mark, line_notes, table_notes
+from .cells import (
     cell,
     column_ranges,
     failure_note,
@@ -19,7 +19,7 @@ from pytorch_memlab.render.cells import (
     no_data,
     source_lines,
 )
-from pytorch_memlab.render.notebook import (
+from .notebook import (
     BAR,
     PEAK,
     STAYS,
@@ -31,7 +31,7 @@ from pytorch_memlab.render.notebook import (
     scrolling,
     summary,
 )
-from pytorch_memlab.render.sections import section_lines
+from .sections import section_lines
 
 _NEGATIVE = "#8886"
 _CHARACTER = 8

@@ -62,10 +62,15 @@ def parts(holders: PeakHolders, by: str) -> Sequence[Holder | Share]:
 
 def head(peak: Peak) -> str:
     """The peak of one GPU in a sentence."""
-    moment = "before the first event" if peak.event < 0 else f"event {peak.event + 1:,}"
+    return peak_sentence(peak.name, peak.active, peak.reserved, peak.event, peak.events)
+
+
+def peak_sentence(name: str, active: int, reserved: int, event: int, events: int) -> str:
+    """The peak of one device: its bytes, and the event that it follows; -1 for the beginning."""
+    moment = "before the first event" if event < 0 else f"event {event + 1:,}"
     return (
-        f"{peak.name}: {prose_size(peak.active)} in use at the peak, "
-        f"{prose_size(peak.reserved)} reserved ({moment} of {peak.events:,})"
+        f"{name}: {prose_size(active)} in use at the peak, "
+        f"{prose_size(reserved)} reserved ({moment} of {events:,})"
     )
 
 

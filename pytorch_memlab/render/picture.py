@@ -7,6 +7,7 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.quoted import printable
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -49,6 +50,12 @@ def check_installed(instead: str = ", or write .html, which needs nothing more")
             "SVG and PNG pictures need matplotlib: pip install 'pytorch-memlab[plot]'"
             f"{instead} ({error})"
         ) from None
+
+
+def shortened(text: str, longest: int) -> str:
+    """A text of the program, cut so that it leaves room for the picture."""
+    shown = printable(text)
+    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
 def drawn(draw: Callable[[Figure], object], inches: tuple[float, float], kind: str) -> bytes:

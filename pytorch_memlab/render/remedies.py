@@ -176,9 +176,5 @@ def _indented(lines: Sequence[str]) -> Iterator[str]:
 def _approximations(found: Remedies) -> tuple[Approximation, ...]:
     """Notes on approximations in any run that the table shows."""
     shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
-    approximations = {
-        approximation.key: approximation
-        for one in shown
-        for approximation in one.trial.approximations
-    }
-    return tuple(approximations.values())
+    known = {kind.key: kind for one in shown for kind in one.trial.approximations}
+    return tuple(known.values())

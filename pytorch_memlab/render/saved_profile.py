@@ -25,7 +25,7 @@ from .saved_holders import holders_data, read_holders
 
 FORMAT: Final = "pytorch_memlab.profile"
 VERSION: Final = 2
-"""Version 1 held the tables of one report, see ``render.json``."""
+"""Version 1 held the tables of one report, see ``render.saved_format_1``."""
 
 _BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.profile")')
 
@@ -80,7 +80,7 @@ def load(text: str, called: str) -> RecordedProfile:
 def _document(text: str, called: str) -> dict[str, Any]:
     """The object in the text."""
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         if _BEGINNING.match(text):
             raise ProfileError(f"{called} is cut off or damaged: {_place(error)}") from None
@@ -96,7 +96,8 @@ def _place(error: Exception) -> str:
     return str(error) or "it is nested too deep"
 
 
-def _refuse_constant(name: str) -> None:
+def refuse_constant(name: str) -> None:
+    """Refuse NaN and infinity, which are no JSON."""
     raise ValueError(f"{name} is no number")
 
 
@@ -137,7 +138,7 @@ def _zero_fields(profile: RecordedProfile, names: Iterable[str]) -> list[str]:
 
 def _profile(data: Checked) -> RecordedProfile:
     devices = tuple(_device(one) for one in data.objects("devices"))
-    functions = tuple(_function(one) for one in data.objects("functions"))
+    functions = tuple(read_function(one) for one in data.objects("functions"))
     names = [one.device.name for one in devices]
     if len(set(names)) < len(names):
         raise DamagedError("two devices have one name")
@@ -209,9 +210,8 @@ def _run(data: Checked) -> Run:
 
 
 def _device(data: Checked) -> MeasuredDevice:
-    info = data.object("device")
     return MeasuredDevice(
-        DeviceInfo(info.text("name"), info.text("description"), info.flag("simulated")),
+        read_device_info(data.object("device")),
         data.count("capacity"),
         data.count("peak_active"),
         data.count("peak_allocated"),
@@ -221,10 +221,16 @@ def _device(data: Checked) -> MeasuredDevice:
     )
 
 
-def _function(data: Checked) -> FunctionInfo:
+def read_device_info(data: Checked) -> DeviceInfo:
+    """The name of a device and its hardware."""
+    return DeviceInfo(data.text("name"), data.text("description"), data.flag("simulated"))
+
+
+def read_function(data: Checked) -> FunctionInfo:
+    """A function with its source."""
     source = data.value("source")
     folded = []
-    for pair in data.rows("folded", 2):
+    for pair in data.rows("folded", 2) if data.has("folded") else ():
         first, last = (data.checked_count(value, "folded") for value in pair)
         folded.append((first, last))
     return FunctionInfo(
@@ -299,18 +305,22 @@ def _statistics(data: Checked) -> list[Mapping[str, int]]:
 def _approximations(data: Checked) -> dict[int, list[Approximation]]:
     approximations: dict[int, list[Approximation]] = {}
     for number, value in data.rows("gaps", 2):
-        approximation = data.checked_object(value, "gaps")
-        kind = approximation.text("kind")
-        if kind not in {one.value for one in ApproximationKind}:
-            raise DamagedError(f"{kind!r} is no kind of gap")
-        found = Approximation(
-            ApproximationKind(kind),
-            approximation.text("name"),
-            approximation.count("calls"),
-            approximation.count("nbytes"),
-            approximation.text("assumption"),
-            approximation.text("place"),
-            approximation.text("unknown"),
-        )
+        found = read_approximation(data.checked_object(value, "gaps"))
         approximations.setdefault(data.checked_count(number, "gaps"), []).append(found)
     return approximations
+
+
+def read_approximation(data: Checked) -> Approximation:
+    """An approximation of a simulation."""
+    kind = data.text("kind")
+    if kind not in {one.value for one in ApproximationKind}:
+        raise DamagedError(f"{kind!r} is no kind of gap")
+    return Approximation(
+        ApproximationKind(kind),
+        data.text("name"),
+        data.count("calls"),
+        data.count("nbytes"),
+        data.text("assumption"),
+        data.text("place"),
+        data.text("unknown") if data.has("unknown") else "",
+    )

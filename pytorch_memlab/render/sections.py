@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pytorch_memlab.records import Section
-from pytorch_memlab.utils import readable_size
-
+from ..records import Section
+from ..utils import readable_size
 from .rows import WIDTH
 
 _VALUE = 13

@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from pytorch_memlab.records import FunctionTable, Report
-from pytorch_memlab.render import text
-from pytorch_memlab.render.approximations import table_notes
-from pytorch_memlab.render.cells import (
+from ..records import FunctionTable, Report
+from . import text
+from .approximations import table_notes
+from .cells import (
     column_ranges,
     failure_note,
     headings,
     source_lines,
 )
-from pytorch_memlab.render.sections import section_lines
+from .sections import section_lines
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytorch_memlab.records import FunctionTable, Report
-from pytorch_memlab.render.approximations import line_mark, table_notes
-from pytorch_memlab.render.cells import (
+from ..records import FunctionTable, Report
+from .approximations import line_mark, table_notes
+from .cells import (
     cell,
     column_parts,
     failure_note,
@@ -14,7 +14,7 @@ from pytorch_memlab.render.cells import (
     no_data,
     source_lines,
 )
-from pytorch_memlab.render.sections import section_lines
+from .sections import section_lines
 
 
 def render(report: Report) -> str:

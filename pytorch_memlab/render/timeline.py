@@ -12,6 +12,7 @@ from .._common.quoted import printable
 from ..history.category import Category
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
+from .peak import peak_sentence
 from .scale import byte_marks, event_marks
 from .source_line import source_line
 
@@ -81,14 +82,9 @@ def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
 
 def heading(timeline: Timeline) -> str:
     """The label of a picture of the timeline: the GPU and its peak."""
-    point = timeline.points[timeline.peak]
-    moment = "before the first event" if point < 0 else f"event {point + 1:,}"
-    return (
-        f"{timeline.name}: "
-        f"{prose_size(timeline.active[timeline.peak])} in use at the peak, "
-        f"{prose_size(timeline.reserved[timeline.peak])} reserved "
-        f"({moment} of {timeline.events:,})"
-    )
+    peak = timeline.peak
+    active, reserved = timeline.active[peak], timeline.reserved[peak]
+    return peak_sentence(timeline.name, active, reserved, timeline.points[peak], timeline.events)
 
 
 def peak_place(timeline: Timeline) -> tuple[str, str]:

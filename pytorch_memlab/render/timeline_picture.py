@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from .._common.prose_size import prose_size
-from .._common.quoted import printable
-from .picture import ALARM, COLOURS, INK, QUIET, drawn
+from .picture import ALARM, COLOURS, INK, QUIET, drawn, shortened
 from .scale import byte_marks, event_marks
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
 
@@ -37,9 +36,8 @@ def png(timelines: Sequence[Timeline], title: str = "") -> bytes:
 def _picture(timelines: Sequence[Timeline], title: str, kind: str) -> bytes:
     def draw(figure: Figure) -> None:
         if title:
-            figure.suptitle(
-                _cut(title, _LONGEST_TITLE), x=0.01, ha="left", color=INK, weight="bold", size=16
-            )
+            head = shortened(title, _LONGEST_TITLE)
+            figure.suptitle(head, x=0.01, ha="left", color=INK, weight="bold", size=16)
         _draw(figure, timelines)
 
     return drawn(draw, (_WIDTH, _HEIGHT * len(timelines)), kind)
@@ -67,7 +65,7 @@ def _timeline(axes: Axes, timeline: Timeline) -> None:
             moments, _held(below), _held(edge), step="post", facecolor=face, linewidth=0
         )
         at_peak = prose_size(band.sizes[timeline.peak])
-        keys.insert(0, Patch(facecolor=face, label=f"{_cut(band.name)}, {at_peak}"))
+        keys.insert(0, Patch(facecolor=face, label=f"{shortened(band.name, _LONGEST)}, {at_peak}"))
         below = edge
     keys.append(Line2D([], [], color=INK, linewidth=1.2, label="reserved"))
     axes.step(moments, _held(timeline.reserved), where="post", color=INK, linewidth=1.2)
@@ -94,18 +92,12 @@ def _held(sizes: Sequence[int]) -> list[int]:
     return [*sizes, sizes[-1]]
 
 
-def _cut(text: str, longest: int = _LONGEST) -> str:
-    """A text that leaves room for the picture."""
-    shown = printable(text)
-    return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
-
-
 def _head(timeline: Timeline) -> str:
     """The peak, its share of the GPU and its line."""
     if timeline.capacity is None:
         return heading(timeline)
     active = timeline.active[timeline.peak]
-    place = _cut(peak_place(timeline)[0])
+    place = shortened(peak_place(timeline)[0], _LONGEST)
     return (
         f"{timeline.name}: peak {prose_size(active)} of "
         f"{prose_size(timeline.capacity)} ({active / timeline.capacity:.1%})"
@@ -117,7 +109,7 @@ def _head(timeline: Timeline) -> str:
 def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
     moment = timeline.points[timeline.peak] + 1
     axes.plot([moment], [shown.highest], "o", color=INK, markersize=5, markeredgecolor="white")
-    place = _cut(peak_place(timeline)[0])
+    place = shortened(peak_place(timeline)[0], _LONGEST)
     is_right = moment > shown.last * 0.6
     axes.annotate(
         f"peak · {place}" if place else "peak",

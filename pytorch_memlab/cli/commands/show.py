@@ -76,7 +76,7 @@ class ShowCommand:
             ProfileError: the file is no saved profile.
         """
         from pytorch_memlab.line_profiler.saved_profile import read_text
-        from pytorch_memlab.render import json, saved_profile
+        from pytorch_memlab.render import saved_format_1, saved_profile
 
         del process
         outputs = options.outputs or ()
@@ -84,14 +84,14 @@ class ShowCommand:
         write = writer_to(outputs, force=options.force)
         text = read_text(options.file)
         results: _Tables | _Profile
-        if json.is_of_format_1(text):
+        if saved_format_1.is_of_format_1(text):
             if any(map(is_profile, outputs)):
                 raise UsageError(
                     f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
                 )
             if _limits(choice):
                 raise UsageError(f"{options.file} has the tables alone (format 1): {_LIMITS}")
-            report = _loaded(json.load, text, options.file)
+            report = _loaded(saved_format_1.load, text, options.file)
             results = _Tables(_part(report, options.functions, options.columns))
         else:
             results = _Profile(
