@@ -11,14 +11,12 @@ from . import missing_meta as missing_shapes
 from .attention import backward as attention_backward
 from .attention import forward as attention_forward
 from .attention import native as native_attention
-from .convolution import convolution
 from .losses import ctc
 from .matmul import grouped as grouped_matrices
 from .matmul import mixed_dtypes as mixed_matrices
-from .norms import batch_norm, cudnn_batch_norm, group_norm, layer_norm, rms_norm, sync_batch_norm
 from .pointwise import log_sigmoid
 from .reductions import histograms, softmax
-from .rnn import cudnn_rnn, fused_cells
+from .rnn import fused_cells
 from .sorting import unique as uniques
 
 if TYPE_CHECKING:
@@ -41,23 +39,6 @@ class CudaOnly:
 
 
 CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
-    "aten::native_batch_norm": CudaOnly(batch_norm.native, batch_norm.native_shapes),
-    "aten::native_batch_norm_backward": CudaOnly(batch_norm.native_backward),
-    "aten::cudnn_batch_norm": CudaOnly(cudnn_batch_norm.forward, cudnn_batch_norm.shapes),
-    "aten::cudnn_batch_norm_backward": CudaOnly(
-        cudnn_batch_norm.backward, cudnn_batch_norm.backward_shapes
-    ),
-    "aten::batch_norm_stats": CudaOnly(sync_batch_norm.statistics, sync_batch_norm.statistics),
-    "aten::batch_norm_gather_stats_with_counts": CudaOnly(
-        sync_batch_norm.of_all_ranks, sync_batch_norm.of_all_ranks
-    ),
-    "aten::batch_norm_elemt": CudaOnly(sync_batch_norm.normalize, sync_batch_norm.normalize),
-    "aten::batch_norm_backward_reduce": CudaOnly(sync_batch_norm.sums, sync_batch_norm.sums),
-    "aten::batch_norm_backward_elemt": CudaOnly(
-        sync_batch_norm.gradient_of_tensor, sync_batch_norm.gradient_of_tensor
-    ),
-    "aten::_cudnn_rnn": CudaOnly(cudnn_rnn.compute, cudnn_rnn.shapes),
-    "aten::_cudnn_rnn_backward": CudaOnly(cudnn_rnn.backward, cudnn_rnn.backward_shapes),
     "aten::_thnn_fused_lstm_cell": CudaOnly(fused_cells.lstm, fused_cells.lstm_shapes),
     "aten::_thnn_fused_lstm_cell_backward_impl": CudaOnly(
         fused_cells.lstm_backward, fused_cells.lstm_backward_shapes
@@ -66,8 +47,6 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::_thnn_fused_gru_cell_backward": CudaOnly(
         fused_cells.gru_backward, fused_cells.gru_backward_shapes
     ),
-    "aten::convolution": CudaOnly(convolution.forward, convolution.forward_shape),
-    "aten::convolution_backward": CudaOnly(convolution.backward, convolution.backward_shapes),
     "aten::_scaled_dot_product_flash_attention": CudaOnly(
         attention_forward.flash, attention_forward.flash_shapes, attention_forward.FLASH_ON_HOST
     ),
@@ -90,16 +69,10 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::_transform_bias_rescale_qkv": CudaOnly(
         torch.ops.aten._transform_bias_rescale_qkv.default, native_attention.heads_shapes
     ),
-    "aten::native_layer_norm": CudaOnly(layer_norm.forward, layer_norm.forward),
-    "aten::native_layer_norm_backward": CudaOnly(layer_norm.backward),
-    "aten::_fused_rms_norm": CudaOnly(rms_norm.forward, rms_norm.shapes),
-    "aten::_fused_rms_norm_backward": CudaOnly(rms_norm.backward, rms_norm.backward_shapes),
     "aten::_softmax": CudaOnly(softmax.forward),
     "aten::_log_softmax": CudaOnly(softmax.log_forward),
     "aten::_softmax_backward_data": CudaOnly(softmax.backward),
     "aten::_log_softmax_backward_data": CudaOnly(softmax.log_backward),
-    "aten::native_group_norm": CudaOnly(group_norm.forward, group_norm.forward),
-    "aten::native_group_norm_backward": CudaOnly(group_norm.backward, group_norm.backward_shapes),
     "aten::log_sigmoid_forward": CudaOnly(log_sigmoid.forward, log_sigmoid.forward),
     "aten::log_sigmoid_backward": CudaOnly(log_sigmoid.backward),
     "aten::_unique2": CudaOnly(uniques.distinct),

@@ -11,14 +11,11 @@ from ..dry_run.data_dependent_ops import COUNTS_ITSELF, INDEXING, RULES
 from ..dry_run.meta_corrections import CORRECTIONS
 from ..dry_run.sparse_ops import SPARSE_RULES
 from ..machine.data_dependent_reads import READS
-from . import direct_calls
 from . import output_order as result_order
 from .attention import memory as attention
 from .attention import native as attention_native
 from .attention import native_memory as native_attention
 from .attention import scaled_dot_product
-from .convolution import cudnn_memory as cudnn
-from .convolution import memory as convolution
 from .copies import copies
 from .cuda_dispatch import as_on_cpu
 from .cuda_only import CUDA_ONLY
@@ -36,10 +33,6 @@ from .matmul import mixed_dtypes_memory as mixed_matrices
 from .matmul import scaled as scaled_matrices
 from .memory_model import Entry, nothing
 from .nested import nested as jagged
-from .norms import batch_norm as batch_norm_ops
-from .norms import batch_norm_memory as batch_norm
-from .norms import memory as norms
-from .norms import rms_norm
 from .pointwise import foreach, quantization
 from .pooling import affine_grids
 from .pooling import channels_last_pooling as pooling
@@ -66,12 +59,9 @@ if TYPE_CHECKING:
 ENTRIES: Final[Mapping[str, Entry]] = {
     **affine_grids.ENTRIES,
     **attention.ENTRIES,
-    **batch_norm.ENTRIES,
     **bilinear.ENTRIES,
-    **convolution.ENTRIES,
     **copies.ENTRIES,
     **cublas.ENTRIES,
-    **cudnn.ENTRIES,
     **distances.ENTRIES,
     **embeddings.ENTRIES,
     **foreach.ENTRIES,
@@ -86,7 +76,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     **membership.ENTRIES,
     **mixed_matrices.ENTRIES,
     **native_attention.ENTRIES,
-    **norms.ENTRIES,
     **packed_sequences.ENTRIES,
     **pooling.ENTRIES,
     **quantization.ENTRIES,
@@ -109,7 +98,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
 
 CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
     **scaled_dot_product.CHOICES,
-    **batch_norm_ops.CHOICES,
     **ctc.CHOICES,
     **dropout.CHOICES,
     **rnn.CHOICES,
@@ -124,7 +112,6 @@ above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorc
 
 COMPOUND: Final[Mapping[str, Callable[..., Any] | None]] = {
     **attention_native.COMPOUND,
-    **direct_calls.COMPOUND,
     **sparse.COMPOUND,
 }
 """Ops with kernels of their own that call other ops, by their names; called below autograd.
@@ -146,14 +133,6 @@ _RUN_AS_THEY_ARE = frozenset(
     }
 )
 """Ops that touch no element, though their schemas do not say so."""
-
-_SILENT_WRITES = {
-    "aten::native_batch_norm": (3, 4),
-    "aten::cudnn_batch_norm": (3, 4),
-    "aten::batch_norm": (3, 4),
-    "aten::_batch_norm_impl_index": (3, 4),
-}
-"""Arguments that an op writes to without its schema saying so, by their positions."""
 
 
 _HOST_ARGUMENTS_ALLOWED = (
@@ -195,8 +174,6 @@ def facts() -> dict[str, dict[str, Any]]:
         found[name].update(cuda_dispatch=choice)
     for name, composite in COMPOUND.items():
         found[name].update(composite=composite or as_on_cpu)
-    for name, kernel in rms_norm.KERNELS.items():
-        found[name].update(cpu_kernel=kernel)
     for name in _HOST_ARGUMENTS_ALLOWED:
         for overload in _overloads(f"aten::{name}"):
             found[overload].update(takes_cpu_tensors=True)
@@ -208,8 +185,6 @@ def facts() -> dict[str, dict[str, Any]]:
     for name in _RUN_AS_THEY_ARE:
         for overload in _overloads(name):
             found[overload].update(touches_no_element=True)
-    for name, written in _SILENT_WRITES.items():
-        found[name].update(writes=written)
     for name, rule in RULES.items():
         called, assumption = READS.get(name, ("", ""))
         for overload in _overloads(name):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.ops.norms.batch_norm_memory import staging_rows
+from pytorch_memlab.simulation.ops.norms.batch_norm import staging_rows
 
 MIB = 2**20
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ...hardware.decisions import decision
-from ..convolution.cudnn_memory import CUDNN_WORKSPACES
+from ..convolution.cudnn import CUDNN_WORKSPACES
 from ..memory_model import Basis, Entry, nothing
 from .backward_tiles import tile_of, workspace
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..convolution.cudnn_memory import CUDNN_WORKSPACES
+from ..convolution.cudnn import CUDNN_WORKSPACES
 from ..memory_model import Basis, Entry, nothing
 from ..reduction_workspace import stage_columns, stage_sum
 

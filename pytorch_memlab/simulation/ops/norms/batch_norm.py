@@ -1,33 +1,43 @@
-"""Batch norm: whether cuDNN or PyTorch runs it, and what PyTorch's own kernels return.
+"""Batch norm: the choice between cuDNN and PyTorch, and the kernels of PyTorch.
 
-``aten/src/ATen/native/Normalization.cpp`` chooses; ``native/cuda/Normalization.cu`` tells what
-PyTorch's kernels keep. cuDNN's are in ``cudnn_batch_norm.py``.
+``aten/src/ATen/native/Normalization.cpp`` chooses.
 """
 
 from __future__ import annotations
 
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..memory_formats import acc_type, suggest_memory_format
+from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ...machine.simulated_gpu import SimulatedGPU
+    from ..op_call import OpCall
 
     Tensors = tuple[torch.Tensor, ...]
+
+SOURCE: Final = "aten/src/ATen/native/cuda/Normalization.cu, Normalization.cuh"
 
 _MOST_SAMPLES: Final = {True: 880_801, False: 65_535}
 """Largest batch that cuDNN's kernels take, by whether it trains."""
 
 _INT32: Final = 2**31 - 1
+_PER_THREAD: Final = 16
+_TILE: Final = 32
+_BLOCK: Final = 512
+_MOST_ROWS: Final = 128
+_FEWEST_ROWS: Final = 8
+_RUNNING: Final = (3, 4)
+"""Positions of the running mean and variance, which the schemas do not mark as written."""
+
 _aten: Final = torch.ops.aten
 
 
-def _implementation(
-    gpu: SimulatedGPU,
+def _select_backend(
+    _gpu: SimulatedGPU,
     tensor: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -36,9 +46,9 @@ def _implementation(
     training: bool,
     momentum: float,
     eps: float,
-    cudnn_enabled: bool,
+    _cudnn_enabled: bool,
 ) -> Any:
-    if not _is_for_cudnn(tensor, weight, bias, mean, var, training):
+    if not _use_cudnn(tensor, weight, bias, mean, var, training):
         return NotImplemented
     results = _aten.cudnn_batch_norm.default(
         tensor.contiguous(memory_format=suggest_memory_format(tensor)),
@@ -50,7 +60,7 @@ def _implementation(
     return (*results, 1)
 
 
-def _is_for_cudnn(
+def _use_cudnn(
     tensor: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -58,7 +68,7 @@ def _is_for_cudnn(
     var: torch.Tensor | None,
     training: bool,
 ) -> bool:
-    """Whether cuDNN normalizes: the conditions of ``_select_batch_norm_backend``."""
+    """The conditions of ``_select_batch_norm_backend``."""
     if not torch._C._get_cudnn_enabled() or weight is None or bias is None:
         return False
     if torch.bfloat16 in (tensor.dtype, weight.dtype):
@@ -75,8 +85,8 @@ def _is_for_cudnn(
     )
 
 
-CHOICES: Final[Mapping[str, Callable[..., Any]]] = {"aten::_batch_norm_impl_index": _implementation}
-"""What ``choices.py`` has of this family."""
+define("aten::batch_norm", writes=_RUNNING)
+define("aten::_batch_norm_impl_index", cuda_dispatch=_select_backend, writes=_RUNNING)
 
 
 def native(
@@ -89,51 +99,44 @@ def native(
     momentum: float,
     eps: float,
 ) -> Tensors:
-    """``native_batch_norm`` as CUDA returns it, computed on the host."""
-    wide = acc_type(tensor.dtype)
-    running = [_wide(one, wide) for one in (mean, var)]
-    result, used_mean, used_deviation = _aten.native_batch_norm.default(
-        tensor.to(wide), _wide(weight, wide), _wide(bias, wide), *running, training, momentum, eps
+    """``native_batch_norm``; CUDA returns the statistics used when it does not train too."""
+    dtype = acc_type(tensor.dtype)
+    running = [_to(one, dtype) for one in (mean, var)]
+    result, save_mean, save_invstd = _aten.native_batch_norm.default(
+        tensor.to(dtype), _to(weight, dtype), _to(bias, dtype), *running, training, momentum, eps
     )
     if training:
         for kept, updated in zip((mean, var), running, strict=True):
             if kept is not None and kept is not updated:
                 kept.copy_(updated)
     else:
-        used_mean = running[0].clone()
-        used_deviation = (running[1] + eps).rsqrt()
-    return torch.empty_like(tensor).copy_(result), used_mean, used_deviation
+        save_mean = running[0].clone()
+        save_invstd = (running[1] + eps).rsqrt()
+    return torch.empty_like(tensor).copy_(result), save_mean, save_invstd
 
 
-def native_shapes(tensor: torch.Tensor, *_arguments: Any) -> Tensors:
-    """Shapes of what ``native`` returns."""
+def _native_meta(tensor: torch.Tensor, *_others: Any) -> Tensors:
     dtype = acc_type(tensor.dtype)
     statistics = (tensor.new_empty(tensor.shape[1], dtype=dtype) for _ in range(2))
     return torch.empty_like(tensor), *statistics
 
 
 def native_backward(
-    gradient: torch.Tensor,
+    grad_output: torch.Tensor,
     tensor: torch.Tensor,
     weight: torch.Tensor | None,
     mean: torch.Tensor | None,
     var: torch.Tensor | None,
-    used_mean: torch.Tensor | None,
-    used_deviation: torch.Tensor | None,
+    save_mean: torch.Tensor | None,
+    save_invstd: torch.Tensor | None,
     training: bool,
     eps: float,
     mask: list[bool],
 ) -> tuple[torch.Tensor | None, ...]:
-    """``native_batch_norm_backward`` computed on the host in the dtype that CUDA accumulates in."""
-    wide = acc_type(tensor.dtype)
+    """``native_batch_norm_backward`` in the dtype that CUDA accumulates in."""
+    tensors = (grad_output, tensor, weight, mean, var, save_mean, save_invstd)
     results = _aten.native_batch_norm_backward.default(
-        *(
-            _wide(one, wide)
-            for one in (gradient, tensor, weight, mean, var, used_mean, used_deviation)
-        ),
-        training,
-        eps,
-        mask,
+        *(_to(one, acc_type(tensor.dtype)) for one in tensors), training, eps, mask
     )
     likes = (tensor, *(tensor if weight is None else weight,) * 2)
     return tuple(
@@ -142,5 +145,86 @@ def native_backward(
     )
 
 
-def _wide(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
+def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
     return None if tensor is None else tensor.to(dtype)
+
+
+@op(
+    "aten::native_batch_norm",
+    provenance=Provenance.SOURCE,
+    source=SOURCE,
+    reference=native,
+    meta=_native_meta,
+    writes=_RUNNING,
+)
+def _native_memory(call: OpCall) -> None:
+    tensor = call.args[0]
+    call.alloc_outputs()
+    if call.argument(5, "training") and has_channels_last(tensor):
+        alloc_staging(call, tensor, 4)
+
+
+@op(
+    "aten::native_batch_norm_backward",
+    provenance=Provenance.SOURCE,
+    source=SOURCE,
+    reference=native_backward,
+)
+def _native_backward_memory(call: OpCall) -> None:
+    """Sums over each channel come before the gradients that need them."""
+    grad_output, tensor = call.args[:2]
+    mask = call.args[9]
+    grad_input, grad_weight, grad_bias = call.result
+    if mask[0] and not has_channels_last(tensor):
+        call.alloc_outputs()
+        if not _reshapes_freely(grad_output):
+            call.alloc_copy(grad_output)
+        return
+    if call.args[7] or mask[1] or mask[2]:
+        is_staged = has_channels_last(tensor) and has_channels_last(grad_output)
+        if is_staged or mask[0]:
+            for _sum in range(2):
+                call.alloc_temp(tensor.shape[1] * call.args[5].element_size())
+        call.alloc_outputs(grad_weight, grad_bias)
+        if is_staged:
+            with call.scope():
+                alloc_staging(call, tensor, 2)
+    call.alloc_outputs(grad_input)
+
+
+def _reshapes_freely(grad_output: torch.Tensor) -> bool:
+    """Whether a gradient is a view when its dimensions after the second become one."""
+    try:
+        grad_output.view(*grad_output.shape[:2], -1)
+    except RuntimeError:
+        return False
+    return True
+
+
+def alloc_staging(call: OpCall, tensor: torch.Tensor, values: int) -> None:
+    """Blocks of threads that share a channel stage partial sums, and count themselves."""
+    channels = tensor.shape[1]
+    rows, columns = staging_rows(tensor.numel() // channels, channels)
+    if rows > 1:
+        call.alloc_temp(values * channels * rows * (8 if tensor.dtype == torch.float64 else 4))
+        call.alloc_temp(columns * 4)
+
+
+def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
+    """Blocks of threads for a channel of so many elements, and blocks for all channels.
+
+    The rule is that of ``flexible_launch_configs``, ``native/cuda/Normalization.cuh``.
+
+    >>> staging_rows(64, 10), staging_rows(100_000, 64)
+    ((1, 2), (128, 2))
+    """
+    width = min(_floor_power_of_two(channels), _TILE)
+    height = min(_floor_power_of_two(ceil(reduced / _PER_THREAD)), _BLOCK // width)
+    if width * height != _BLOCK:
+        width = min(_floor_power_of_two(channels), _BLOCK // height)
+    rows = min(ceil(reduced / (height * _PER_THREAD)), _MOST_ROWS)
+    return (1 if rows < _FEWEST_ROWS else rows), ceil(channels / width)
+
+
+def _floor_power_of_two(number: int) -> int:
+    return 1 << (max(number, 1).bit_length() - 1)

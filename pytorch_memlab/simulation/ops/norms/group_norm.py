@@ -1,48 +1,99 @@
-"""Group norm: contiguous on CUDA, in the input's memory format on a CPU.
+"""Group norm: contiguous on CUDA, in the memory format of the input on a CPU.
 
 ``aten/src/ATen/native/group_norm.cpp`` chooses the format by the device, for both passes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..memory_formats import LOW_PRECISION, acc_type
+from ..registry import Provenance, op
+
 if TYPE_CHECKING:
+    from ..op_call import OpCall
+
     Tensors = tuple[torch.Tensor | None, ...]
 
+_SOURCE: Final = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
 
-def forward(tensor: torch.Tensor, *arguments: Any) -> Tensors:
-    """``native_group_norm`` of a contiguous copy, on the host or the meta device."""
-    results: Tensors = torch.ops.aten.native_group_norm.default(tensor.contiguous(), *arguments)
+
+def _reference(tensor: torch.Tensor, *others: Any) -> Tensors:
+    results: Tensors = torch.ops.aten.native_group_norm.default(tensor.contiguous(), *others)
     return results
 
 
-def backward(gradient: torch.Tensor, tensor: torch.Tensor, *arguments: Any) -> Tensors:
-    """``native_group_norm_backward`` of contiguous copies, on the host."""
+@op(
+    "aten::native_group_norm",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    reference=_reference,
+    meta=_reference,
+)
+def _memory(call: OpCall) -> None:
+    tensor: torch.Tensor = call.args[0]
+    batch, channels, inner, groups = call.args[3:7]
+    if tensor.numel():
+        call.alloc_contiguous(*call.args[:3])
+    call.alloc_outputs()
+    if not batch:
+        return
+    width = acc_type(tensor.dtype).itemsize
+    if tensor.dtype in LOW_PRECISION:
+        for _mean_and_rstd in range(2):
+            call.alloc_temp(batch * groups * width)
+    weighted = any(weight is not None for weight in call.args[1:3])
+    if inner != 1 and weighted:
+        for _scale_and_shift in range(2):
+            call.alloc_temp(batch * channels * width)
+
+
+def _backward_reference(grad_output: torch.Tensor, tensor: torch.Tensor, *others: Any) -> Tensors:
     results: Tensors = torch.ops.aten.native_group_norm_backward.default(
-        gradient.contiguous(), tensor.contiguous(), *arguments
+        grad_output.contiguous(), tensor.contiguous(), *others
     )
     return results
 
 
-def backward_shapes(
-    gradient: torch.Tensor,
+def _backward_meta(
+    grad_output: torch.Tensor,
     tensor: torch.Tensor,
     mean: torch.Tensor,
-    deviation: torch.Tensor,
+    rstd: torch.Tensor,
     weight: torch.Tensor | None,
-    batch: int,
-    channels: int,
-    inner: int,
-    count: int,
-    mask: list[bool],
+    *others: Any,
 ) -> Tensors:
-    """Shapes of what ``backward`` returns."""
+    channels, mask = others[1], others[4]
     like = tensor if weight is None else weight
     return (
         tensor.new_empty(tensor.shape) if mask[0] else None,
         like.new_empty(channels) if mask[1] else None,
         like.new_empty(channels) if mask[2] else None,
     )
+
+
+@op(
+    "aten::native_group_norm_backward",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    reference=_backward_reference,
+    meta=_backward_meta,
+)
+def _backward_memory(call: OpCall) -> None:
+    """Sums for each channel, and coefficients for each group."""
+    tensor, weight = call.args[1], call.args[4]
+    batch, channels, inner, groups, mask = call.args[5:10]
+    if tensor.numel():
+        call.alloc_contiguous(*call.args[:5])
+    call.alloc_outputs()
+    width = acc_type(tensor.dtype).itemsize
+    if inner != 1:
+        for _sums in range(2):
+            call.alloc_temp(batch * channels * width)
+    if mask[0]:
+        for _coefficients in range(2):
+            call.alloc_temp(batch * groups * width)
+        if weight is not None and inner != 1:
+            call.alloc_temp(batch * channels * width)

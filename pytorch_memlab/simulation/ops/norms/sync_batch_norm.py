@@ -1,42 +1,48 @@
-"""``SyncBatchNorm``'s ops: statistics of one rank, of all ranks, and what follows from them.
+"""The ops of ``SyncBatchNorm``: statistics of one rank, of all ranks, and what follows from them.
 
-The host has no kernels of them. Shapes and dtypes of results are those of
-``aten/src/ATen/native/cuda/Normalization.cu`` and ``Normalization.cuh``. Each function serves
-tensors of the meta device as well.
+The CPU has no kernels of them. Each reference serves the meta device too.
 """
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any, Final
+
 import torch
 
 from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
+from ..registry import Provenance, define
+from .batch_norm import SOURCE, alloc_staging
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ...machine.simulated_gpu import SimulatedGPU
+    from ..op_call import OpCall
 
 
-def statistics(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """``batch_norm_stats``."""
+def _stats(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
     wide = tensor.to(acc_type(tensor.dtype))
     var, mean = torch.var_mean(wide, _but_channels(tensor), correction=0)
     return mean, (var + eps).rsqrt()
 
 
-def of_all_ranks(
+def _gather_stats_with_counts(
     tensor: torch.Tensor,
     means: torch.Tensor,
-    deviations: torch.Tensor,
+    invstds: torch.Tensor,
     running_mean: torch.Tensor | None,
     running_var: torch.Tensor | None,
     momentum: float,
     eps: float,
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``batch_norm_gather_stats_with_counts``."""
     del tensor
     wide = acc_type(means.dtype)
-    means, deviations = means.to(wide), deviations.to(wide)
+    means, invstds = means.to(wide), invstds.to(wide)
     share = counts.to(wide).view(-1, 1)
     count = share.sum()
     mean = (means * share).sum(0) / count
-    squares = (share * (deviations.pow(-2) - eps + (means - mean).square())).sum(0)
+    squares = (share * (invstds.pow(-2) - eps + (means - mean).square())).sum(0)
     if running_mean is not None:
         running_mean.lerp_(mean.to(running_mean.dtype), momentum)
     if running_var is not None:
@@ -44,79 +50,129 @@ def of_all_ranks(
     return mean, (squares / count + eps).rsqrt()
 
 
-def normalize(
+def _elemt(
     tensor: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
     mean: torch.Tensor,
-    deviation: torch.Tensor,
+    invstd: torch.Tensor,
     eps: float,
 ) -> torch.Tensor:
-    """``batch_norm_elemt``."""
     del eps
-    result = (tensor - _beside(mean, tensor)) * _beside(deviation, tensor)
+    result = (tensor - _broadcast(mean, tensor)) * _broadcast(invstd, tensor)
     if weight is not None:
-        result = result * _beside(weight, tensor)
+        result = result * _broadcast(weight, tensor)
     if bias is not None:
-        result = result + _beside(bias, tensor)
+        result = result + _broadcast(bias, tensor)
     empty = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
     return empty.copy_(result)
 
 
-def sums(
-    gradient: torch.Tensor,
+def _backward_reduce(
+    grad_output: torch.Tensor,
     tensor: torch.Tensor,
     mean: torch.Tensor,
-    deviation: torch.Tensor,
+    invstd: torch.Tensor,
     weight: torch.Tensor | None,
-    wants_tensor: bool,
-    wants_weight: bool,
-    wants_bias: bool,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
 ) -> tuple[torch.Tensor | None, ...]:
-    """``batch_norm_backward_reduce``."""
-    wide = gradient.to(mean.dtype)
-    total = wide.sum(_but_channels(tensor))
-    product = (wide * (tensor - _beside(mean, tensor))).sum(_but_channels(tensor))
-    if has_channels_last(gradient) and has_channels_last(tensor):
-        wants_tensor = wants_weight = wants_bias = True
+    wide = grad_output.to(mean.dtype)
+    sum_dy = wide.sum(_but_channels(tensor))
+    sum_dy_xmu = (wide * (tensor - _broadcast(mean, tensor))).sum(_but_channels(tensor))
+    if has_channels_last(grad_output) and has_channels_last(tensor):
+        input_g = weight_g = bias_g = True
         if weight is None:
-            return total, product, mean.new_empty(0), mean.new_empty(0)
+            return sum_dy, sum_dy_xmu, mean.new_empty(0), mean.new_empty(0)
     dtype = tensor.dtype if weight is None else weight.dtype
     return (
-        total if wants_tensor else None,
-        product if wants_tensor else None,
-        (product * deviation).to(dtype) if wants_weight else None,
-        total.to(dtype, copy=True) if wants_bias else None,
+        sum_dy if input_g else None,
+        sum_dy_xmu if input_g else None,
+        (sum_dy_xmu * invstd).to(dtype) if weight_g else None,
+        sum_dy.to(dtype, copy=True) if bias_g else None,
     )
 
 
-def gradient_of_tensor(
-    gradient: torch.Tensor,
+def _backward_elemt(
+    grad_output: torch.Tensor,
     tensor: torch.Tensor,
     mean: torch.Tensor,
-    deviation: torch.Tensor,
+    invstd: torch.Tensor,
     weight: torch.Tensor | None,
-    total: torch.Tensor,
-    product: torch.Tensor,
+    sum_dy: torch.Tensor,
+    sum_dy_xmu: torch.Tensor,
     counts: torch.Tensor,
 ) -> torch.Tensor:
-    """``batch_norm_backward_elemt``."""
     count = counts.sum()
-    scale = deviation if weight is None else deviation * weight
-    slope = deviation.square() * (product / count)
-    centred = tensor - _beside(mean, tensor)
-    result = gradient - _beside(total / count, tensor) - centred * _beside(slope, tensor)
-    keeps_format = has_channels_last(gradient)
+    scale = invstd if weight is None else invstd * weight
+    slope = invstd.square() * (sum_dy_xmu / count)
+    centred = tensor - _broadcast(mean, tensor)
+    result = grad_output - _broadcast(sum_dy / count, tensor) - centred * _broadcast(slope, tensor)
+    keeps_format = has_channels_last(grad_output)
     empty = torch.empty_like(
         tensor, memory_format=torch.preserve_format if keeps_format else torch.contiguous_format
     )
-    return empty.copy_(result * _beside(scale, tensor))
+    return empty.copy_(result * _broadcast(scale, tensor))
 
 
 def _but_channels(tensor: torch.Tensor) -> list[int]:
     return [dim for dim in range(tensor.dim()) if dim != 1]
 
 
-def _beside(channels: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Values of channels, in the shape that they have beside a tensor."""
+def _broadcast(channels: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Values of channels, in a shape that a tensor broadcasts with."""
     return channels.view(1, -1, *[1] * (tensor.dim() - 2))
+
+
+def _stats_memory(call: OpCall) -> None:
+    call.alloc_outputs()
+    if has_channels_last(call.args[0]):
+        alloc_staging(call, call.args[0], 4)
+
+
+def _backward_reduce_memory(call: OpCall) -> None:
+    grad_output, tensor = call.args[:2]
+    call.alloc_outputs()
+    if has_channels_last(grad_output) and has_channels_last(tensor):
+        alloc_staging(call, tensor, 2)
+
+
+_OPS: Final[dict[str, tuple[Callable[..., Any], Callable[[OpCall], None] | None]]] = {
+    "stats": (_stats, _stats_memory),
+    "gather_stats_with_counts": (_gather_stats_with_counts, None),
+    "elemt": (_elemt, None),
+    "backward_reduce": (_backward_reduce, _backward_reduce_memory),
+    "backward_elemt": (_backward_elemt, None),
+}
+
+for _name, (_reference, _memory) in _OPS.items():
+    define(
+        f"aten::batch_norm_{_name}",
+        memory=_memory,
+        provenance=Provenance.SOURCE,
+        source=SOURCE,
+        reference=_reference,
+        meta=_reference,
+    )
+
+
+def _gather_stats(
+    gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    means: torch.Tensor,
+    invstds: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    count: int,
+) -> Any:
+    dtype = tensor.dtype if running_mean is None else running_mean.dtype
+    counts = torch.ops.aten.full.default([means.shape[0]], count, dtype=dtype, device=gpu.device)
+    return torch.ops.aten.batch_norm_gather_stats_with_counts.default(
+        tensor, means, invstds, running_mean, running_var, momentum, eps, counts
+    )
+
+
+define("aten::batch_norm_gather_stats", composite=_gather_stats)

@@ -7,14 +7,19 @@ start of the reserve space.
 from __future__ import annotations
 
 import warnings
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..registry import Provenance, op
 from .call import Call, call_of_backward, separate_gradients
 from .layout import given_parts, views
 from .reference import HostNetwork
 
+if TYPE_CHECKING:
+    from ..op_call import OpCall
+
+_SOURCE: Final = "aten/src/ATen/native/cudnn/RNN.cpp"
 _SEED_BYTES: Final = 8
 
 _NOT_FLAT: Final = (
@@ -24,8 +29,7 @@ _NOT_FLAT: Final = (
 )
 
 
-def shapes(*args: Any) -> tuple[torch.Tensor, ...]:
-    """Shapes of what ``_cudnn_rnn`` returns."""
+def _meta(*args: Any) -> tuple[torch.Tensor, ...]:
     call = Call(*args)
     call.check()
     tensor, cx = call.tensor, call.cx
@@ -39,12 +43,11 @@ def shapes(*args: Any) -> tuple[torch.Tensor, ...]:
     )
 
 
-def compute(*args: Any) -> tuple[torch.Tensor, ...]:
-    """``_cudnn_rnn`` computed on the host."""
+def _reference(*args: Any) -> tuple[torch.Tensor, ...]:
     call = Call(*args)
     if call.needs_buffer:
         warnings.warn(_NOT_FLAT, stacklevel=2)
-    results = shapes(*args)
+    results = _meta(*args)
     output, hy, cy, reserve, buffer = results
     if call.needs_buffer:
         _fill(call, buffer)
@@ -60,8 +63,7 @@ def compute(*args: Any) -> tuple[torch.Tensor, ...]:
     return results
 
 
-def backward_shapes(*args: Any) -> tuple[Any, ...]:
-    """Shapes of what ``_cudnn_rnn_backward`` returns."""
+def _backward_meta(*args: Any) -> tuple[Any, ...]:
     call, gradients, mask = call_of_backward(args)
     if all(gradient is None for gradient in gradients):
         return None, None, None, []
@@ -75,10 +77,9 @@ def backward_shapes(*args: Any) -> tuple[Any, ...]:
     )
 
 
-def backward(*args: Any) -> tuple[Any, ...]:
-    """``_cudnn_rnn_backward`` computed on the host."""
+def _backward_reference(*args: Any) -> tuple[Any, ...]:
     call, gradients, _mask = call_of_backward(args)
-    results = backward_shapes(*args)
+    results = _backward_meta(*args)
     if results[0] is None:
         return results
     if not call.train:
@@ -106,3 +107,60 @@ def _weight_gradients(call: Call) -> list[torch.Tensor]:
     buffer = call.tensor.new_empty(call.network.numel())
     found = [view for layer in views(buffer, call.network.parts()) for view in layer]
     return [view.view(weight.shape) for view, weight in zip(found, call.weights, strict=True)]
+
+
+@op(
+    "aten::_cudnn_rnn",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_reference,
+    meta=_meta,
+)
+def _memory(call: OpCall) -> None:
+    rnn = Call(*call.args)
+    output, hy, cy, reserve, buffer = call.result
+    call.alloc_contiguous(rnn.input)
+    call.alloc_outputs(output, hy, cy)
+    if rnn.needs_buffer:
+        call.alloc_outputs(buffer)
+    call.alloc_temp(rnn.workspace())
+    call.alloc_outputs(reserve, is_estimate=True)
+
+
+@op(
+    "aten::_cudnn_rnn_backward",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_backward_reference,
+    meta=_backward_meta,
+)
+def _backward_memory(call: OpCall) -> None:
+    rnn, gradients, mask = call_of_backward(call.args)
+    grad_input, grad_hx, grad_cx, grad_weights = call.result
+    if grad_input is None:
+        return
+    nbytes = rnn.tensor.element_size()
+    given = list(gradients)
+    likes = [call.args[6], rnn.hx, rnn.cx]
+    for position, like in enumerate(likes):
+        if given[position] is None and like is not None:
+            call.alloc_temp(like.numel() * nbytes)
+    with call.scope():
+        call.alloc_contiguous(rnn.input)
+        if given[0] is not None:
+            turned = given[0].transpose(0, 1) if rnn.is_transposed else given[0]
+            call.alloc_contiguous(turned)
+        call.alloc_outputs(grad_input)
+        call.alloc_contiguous(*given[1:])
+        call.alloc_outputs(grad_hx, grad_cx)
+        call.alloc_temp(rnn.workspace())
+    if not mask[3]:
+        return
+    with call.scope():
+        call.alloc_contiguous(rnn.input)
+        if separate_gradients(rnn):
+            call.alloc_temp(rnn.network.numel() * nbytes)
+        else:
+            call.alloc_outputs(*grad_weights)
+        call.alloc_temp(rnn.workspace())
+        call.alloc_outputs(*grad_weights)

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.ops.norms.batch_norm_memory import staging_rows
+from pytorch_memlab.simulation.ops.norms.batch_norm import staging_rows
 
 HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
 IMAGES = (4, 8, 6, 6)

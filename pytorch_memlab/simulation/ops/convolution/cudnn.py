@@ -1,9 +1,7 @@
-"""cuDNN's workspace where one formula gives every recorded one: an estimate.
+"""cuDNN: the copies that its callers make, and its workspaces as far as they are known.
 
-A recording of a small convolutional network (PyTorch 2.2, cuDNN 8, a GPU of compute capability
-7.5) shows the workspaces of three convolutions and of their three gradients of the input. The
-formula below gives all six: filter tiles of Winograd's F(2x2, 3x3), a copy of the filter, and a
-vector. That cuDNN takes the same engine elsewhere is an assumption.
+Every plan of cuDNN has a workspace of its own, which cuDNN alone can tell. Where nothing is known
+of it no bytes are counted, and the op is named among those that take memory of unknown size.
 """
 
 from __future__ import annotations
@@ -14,7 +12,23 @@ import torch
 
 if TYPE_CHECKING:
     from ...hardware.gpu import GPU
+    from ..op_call import OpCall
     from .backends import Convolution
+
+CUDNN_WORKSPACES: Final = "cuDNN workspaces"
+
+
+def alloc_copy_into(call: OpCall, tensor: torch.Tensor, layout: torch.memory_format) -> None:
+    """Allocate a copy in another format until the op ends, if the tensor does not have it."""
+    if not tensor.is_contiguous(memory_format=layout):
+        call.alloc_copy(tensor)
+
+
+# Note [Winograd workspace]
+# A recording of a small convolutional network (PyTorch 2.2, cuDNN 8, a GPU of compute capability
+# 7.5) shows the workspaces of three convolutions and of their three gradients of the input. The
+# formula gives all six: filter tiles of Winograd's F(2x2, 3x3), a copy of the filter, and a
+# vector. That cuDNN takes the same engine elsewhere is an assumption: an estimate.
 
 _FIRST_WITH_TF32: Final = 8
 """Major compute capability from which cuDNN may round float32, and takes other engines."""
@@ -26,7 +40,7 @@ _TILE: Final = 16
 
 
 def winograd_workspace(convolution: Convolution, gpu: GPU, *, gradient: bool) -> int | None:
-    """Bytes of cuDNN's workspace."""
+    """Bytes of the workspace, None where nothing is known of it. See Note [Winograd workspace]."""
     if not _is_recorded(convolution, gpu):
         return None
     made, read = convolution.weight.shape[:2]

@@ -1,7 +1,4 @@
-"""Ops that a program seldom calls by their names: CUDA's kernels behind other ops.
-
-Each calls the op whose kernel it is, so that its memory is the same.
-"""
+"""The convolutions of cuDNN by their own names: each calls the op whose kernel it is."""
 
 from __future__ import annotations
 
@@ -9,10 +6,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+from ..registry import define
 
-    from ..machine.simulated_gpu import SimulatedGPU
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...machine.simulated_gpu import SimulatedGPU
 
 _aten: Final = torch.ops.aten
 
@@ -41,10 +40,9 @@ def _convolve_transposed(
     groups: int,
     *_tuning: bool,
 ) -> torch.Tensor:
-    result: torch.Tensor = _aten.convolution.default(
+    return _aten.convolution.default(  # type: ignore[no-any-return]
         tensor, weight, None, stride, padding, dilation, True, output_padding, groups
     )
-    return result
 
 
 def _convolve_and_clamp(_gpu: SimulatedGPU, *args: Any) -> torch.Tensor:
@@ -79,32 +77,7 @@ def _convolution(
     return result
 
 
-def _gather_statistics(
-    gpu: SimulatedGPU,
-    tensor: torch.Tensor,
-    means: torch.Tensor,
-    deviations: torch.Tensor,
-    running_mean: torch.Tensor | None,
-    running_var: torch.Tensor | None,
-    momentum: float,
-    eps: float,
-    count: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    dtype = tensor.dtype if running_mean is None else running_mean.dtype
-    counts = _aten.full.default([means.shape[0]], count, dtype=dtype, device=gpu.device)
-    statistics: tuple[torch.Tensor, torch.Tensor] = (
-        _aten.batch_norm_gather_stats_with_counts.default(
-            tensor, means, deviations, running_mean, running_var, momentum, eps, counts
-        )
-    )
-    return statistics
-
-
-COMPOUND: Final[Mapping[str, Callable[..., Any] | None]] = {
-    "aten::cudnn_convolution": _convolve,
-    "aten::cudnn_convolution_transpose": _convolve_transposed,
-    "aten::cudnn_convolution_relu": _convolve_and_clamp,
-    "aten::cudnn_convolution_add_relu": _convolve_add_and_clamp,
-    "aten::batch_norm_gather_stats": _gather_statistics,
-}
-"""By the op's name; called as the op is, with the simulated GPU of its first tensor before."""
+define("aten::cudnn_convolution", composite=_convolve)
+define("aten::cudnn_convolution_transpose", composite=_convolve_transposed)
+define("aten::cudnn_convolution_relu", composite=_convolve_and_clamp)
+define("aten::cudnn_convolution_add_relu", composite=_convolve_add_and_clamp)
