@@ -111,7 +111,7 @@ class _Child:
         """The result."""
         try:
             with open(self._path, "rb") as file:
-                return pickle.load(file)  # noqa: S301 - a process of ours wrote it
+                return pickle.load(file)  # noqa: S301 - our own process wrote it
         except (OSError, EOFError, pickle.UnpicklingError):
             return work.lost(self._status or 0)
 

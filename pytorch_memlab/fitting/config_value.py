@@ -1,7 +1,7 @@
 """One value of a configuration file or a script, replaced in the text of the file.
 
 Comments, anchors and the layout stay: a program may read its file in any way. JSON has nothing
-but values and is written anew.
+but values and is written again.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class FitFrame(_ReportFrame):
 
     Sizes are in bytes. ``capacity``: of the GPU. ``context``: what the allocator does not get, the
     CUDA context and other processes. ``peak``: the most that PyTorch's allocator takes, its cache
-    included. ``active_peak``: the most bytes in use. ``headroom``: what is left beside both,
+    included. ``active_peak``: the most bytes in use. ``headroom``: the rest of the memory,
     negative where memory lacks. ``fits``: None where the program failed. ``fails_at`` and
     ``request``: the line whose request does not fit, and its bytes.
 
@@ -64,7 +64,7 @@ class VaryFrame(_ReportFrame):
 
     The column of the variable that was searched has the largest value that fits, or nothing where
     none does. Sizes are in bytes. ``peak``: the most that PyTorch's allocator takes with that
-    value, its cache included. ``headroom``: what is left beside it and the CUDA context. ``next``:
+    value, its cache included. ``headroom``: the rest without it and the CUDA context. ``next``:
     the next value, and ``next_needs`` the memory that it needs. ``base`` and ``per_item``: of the
     line through what values need.
 

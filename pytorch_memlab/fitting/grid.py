@@ -223,12 +223,12 @@ class GridSearch:
             for others in self._combinations
         ]
 
-    def run(self, told: Callable[[int, str], object] | None = None) -> None:
+    def run(self, ended: Callable[[int, str], object] | None = None) -> None:
         """Search until everything is known."""
         for requests in iter(self._needed, []):
             for values in self._runs.run(requests):
-                if told is not None:
-                    told(len(self._runs.all), values)
+                if ended is not None:
+                    ended(len(self._runs.all), values)
 
     def report(self) -> GridReport:
         """The report so far."""

@@ -199,7 +199,7 @@ class Search:
                 yield value
 
     def _next(self, candidates: Sequence[int]) -> int:
-        """The candidate that tells most."""
+        """The candidate that narrows the search most."""
         ran = self._ran()
         if len(ran) == 1 and len(self._hints) < 2:
             far = self._far_from(ran[0].value, candidates) if ran[0].fits else ()

@@ -17,7 +17,7 @@ class Category(str, Enum):
         TEMPORARIES: what is freed before the pass that made it ends.
         WORKSPACES: what kernels take next to their results.
         OTHERS: tensors that are none of these, such as inputs.
-        UNKNOWN: nothing tells what it is.
+        UNKNOWN: not known.
     """
 
     PARAMETERS = "parameters"

@@ -67,7 +67,7 @@ class Cause(Enum):
 
 
 _SCALES_WITH_BATCH: Final = frozenset({Cause.LOGITS, Cause.ACTIVATIONS})
-"""Causes beside which a smaller batch is worth a word: the program may be right as it is."""
+"""Causes that a smaller batch may remedy too: the program may be right as it is."""
 
 
 class Basis(Enum):

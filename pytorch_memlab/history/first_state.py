@@ -1,7 +1,7 @@
 """The segments and blocks that exist before the first event of a history.
 
 They follow from the segments at the end, with all events undone. Sizes of blocks that the history
-frees are not recorded: Note [Block sizes in a history] in ``peak.py`` tells how they follow.
+frees are not recorded: Note [Block sizes in a history] in ``peak.py`` says how they follow.
 """
 
 from __future__ import annotations

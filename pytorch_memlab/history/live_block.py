@@ -19,7 +19,7 @@ another; with gradients off; in a backward pass; or it was not seen."""
 
 
 class LiveBlock:
-    """A block from its allocation until nobody asks for it."""
+    """A block from its allocation until no recording needs it."""
 
     # No slots: most blocks live and die with the values of the class, and cost half the time.
     # of the allocation; None if it was not seen, or while ``LiveBlocks.stack_of`` has it

@@ -101,7 +101,7 @@ class LiveBlocks:
             peak.rose(self.active, self.reserved(), self.events - 1)
 
     def drop_peak(self, peak: PeakBlocks) -> None:
-        """Nobody is going to ask for a peak."""
+        """Stop to follow a peak."""
         self.peaks = tuple(one for one in self.peaks if one is not peak)
 
     def allocated(self, address: int, size: int, requested: int, stream: int) -> LiveBlock:
@@ -217,7 +217,7 @@ class LiveBlocks:
 # Note [Categories of freed blocks]
 #
 # Parameters, buffers, gradients and optimizer state are recognised while they live. For another
-# block, the moment at which it is freed tells most:
+# block, its category follows from the moment at which it is freed:
 #
 # - The backward pass frees what the forward pass made: autograd had saved it. Checkpointing makes
 #   it in the backward pass, with gradients on, and it counts as well. What the backward pass made
@@ -229,4 +229,4 @@ class LiveBlocks:
 #   made it still runs, or the line that called that function: the stack of the free is then the
 #   stack of the allocation, or its outer part.
 #
-# What a kernel takes next to its results is no storage of a tensor, so nothing tells of its data.
+# Memory that a kernel allocates for itself is no storage of a tensor, so it has no data.

@@ -21,7 +21,7 @@ _MOST_OPEN: Final = 4096
 
 
 class LiveLog:
-    """The events of one device since somebody wanted them: 46 bytes for each."""
+    """The events of one device since a recording asked for them: 46 bytes for each."""
 
     def __init__(
         self,

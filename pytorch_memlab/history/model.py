@@ -92,7 +92,7 @@ class Segment:
         is_expandable: whether it is a range of pages of an expandable segment.
         blocks: those in use.
         stream: that it serves.
-        is_small: whether it serves requests of up to 1 MiB; None if nothing tells.
+        is_small: whether it serves requests of up to 1 MiB; None if it is not known.
     """
 
     address: int

@@ -75,8 +75,8 @@ class ModulePaths:
 
     def end(self) -> None:
         """Follow no more; a replacement that the program made since then stays."""
-        ours, self._replacement = self._replacement, None
-        if ours is not None and torch.nn.Module.__call__ is ours:
+        replacement, self._replacement = self._replacement, None
+        if replacement is not None and torch.nn.Module.__call__ is replacement:
             _set_call(self._original)
 
     def _path_of(self, module: torch.nn.Module, running: list[tuple[torch.nn.Module, str]]) -> str:

@@ -1,4 +1,4 @@
-"""Recording what holds the memory at the peak, and all events if somebody wants them."""
+"""Records the holders of the memory at the peak, and all events if they are asked for."""
 
 from __future__ import annotations
 

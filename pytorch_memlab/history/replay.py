@@ -1,9 +1,9 @@
 """A recorded history once more: its requests to an allocator of other settings or another GPU.
 
 Note [What is replayed]
-The requests and frees of a program are replayed, and each time that it emptied the cache. What the
-allocator does of its own accord is not: it decides anew which blocks it uses, which segments it
-makes, and what it gives back before it fails.
+The requests and frees of a program are replayed, and each time that it emptied the cache. The
+decisions of the allocator are not: it chooses its blocks and segments again, and what it gives
+back before it fails.
 
 Segments that go back to the GPU right before a request gets memory may be either the program's
 ``empty_cache()`` or the allocator's last try. The latter runs on the stack of the request, and only
@@ -172,7 +172,7 @@ def changed_settings(settings: AllocatorSettings, text: str) -> AllocatorSetting
 
 
 def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None:
-    """Bytes that the allocator could get at most, as an out-of-memory event of a history tells."""
+    """Most bytes that the allocator could get, from an out-of-memory event of a history."""
     one = history.of_device(device)
     log = log_of(one.events)
     if "oom" not in log.action_names:

@@ -212,7 +212,7 @@ class CpuBlocks:
 
 
 class FollowedSource:
-    """A source, as often used as somebody records it."""
+    """A source, followed while at least one recording uses it."""
 
     def __init__(self, source: BlockSource) -> None:
         self.source = source

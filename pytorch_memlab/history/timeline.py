@@ -284,9 +284,9 @@ def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
     )
     in_step = is_step[np.array(log.stacks, np.int64)]
     # Between two steps something else is allocated.
-    told = np.flatnonzero(in_step | _is(log, "alloc"))
-    is_end = in_step[told] & ~np.append(in_step[told][1:], False)
-    ends: _Integers = told[is_end]
+    counted = np.flatnonzero(in_step | _is(log, "alloc"))
+    is_end = in_step[counted] & ~np.append(in_step[counted][1:], False)
+    ends: _Integers = counted[is_end]
     return ends
 
 

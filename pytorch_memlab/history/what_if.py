@@ -1,4 +1,4 @@
-"""A recording beside replays of it."""
+"""A recording, and replays of it with other settings or on other GPUs."""
 
 from __future__ import annotations
 

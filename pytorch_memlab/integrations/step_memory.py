@@ -29,7 +29,7 @@ class StepMemory:
     # the highest bytes in the step, by their names in ``torch.cuda.memory_stats()``
     peaks: dict[str, int]
     # what held the memory when the active bytes were highest; None for an accelerator whose
-    # allocations nobody records
+    # allocations are not recorded
     holders: PeakHolders | None
 
     def metrics(self, separator: str = "/") -> dict[str, int]:

@@ -69,7 +69,7 @@ class GPUMemoryCallback(TrainerCallback):
         measured = self._steps.end()
         trainer = self._trainer()
         if measured is not None and trainer is not None:
-            # A log of ours must not take the place of one that is due at this step.
+            # This log must not replace one that is due at this step.
             is_due = control.should_log
             trainer.log(measured.metrics())
             control.should_log = is_due

@@ -17,7 +17,7 @@ _PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
-    """A function that tells whether a size grew too much."""
+    """A function that is true for a size that grew too much."""
     if text is None:
         return lambda _: False
     share = _PERCENT.fullmatch(text.strip())

@@ -143,7 +143,7 @@ def _check_programs(profiles: Mapping[str, RecordedProfile]) -> None:
 
 
 def _labels(profiles: Sequence[RecordedProfile]) -> list[str]:
-    """A label for each profile of one run; empty for merged ones, which have theirs."""
+    """A label for each profile of one run; empty for merged ones, which have labels."""
     runs = [run for profile in profiles for run in profile.runs]
     taken = {run.label for run in runs}
     are_ranks = len({run.rank for run in runs}) == len(runs)

@@ -99,7 +99,7 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         listed = [one for one in ordered if one.lines]
     lines = _LINES if choice.top is None else choice.top
     shown = [one.shown(None if choice.everything else lines, choice.sort) for one in listed[:top]]
-    told = {place for one in listed[:top] for place in one.places(one.lines)}
+    listed_places = {place for one in listed[:top] for place in one.places(one.lines)}
     ran = {place for one in listed[:top] for place in one.places(one.table.rows)}
     seen = {
         place
@@ -115,9 +115,9 @@ def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overvi
         _failure(profile),
         tuple(shown),
         len(hidden),
-        len(told - seen),
+        len(listed_places - seen),
         len(idle),
-        len(ran - told - seen),
+        len(ran - listed_places - seen),
         report.sections,
         report.notes,
     )

@@ -43,8 +43,7 @@ class MeasuredDevice:
     # bytes of the capacity that the program could not have, such as those of the CUDA context;
     # None if that is not known
     taken: int | None = None
-    # those of them that the CUDA context takes; None if they cannot be told from those of other
-    # programs
+    # those of them for the CUDA context; None if they are known only with those of other programs
     context: int | None = None
 
 
@@ -76,7 +75,7 @@ class RecordedProfile:
     shown: tuple[int, ...] | None = None  # indexes of the functions that it shows; None for all
     notes: tuple[str, ...] = ()
     ends: tuple[str, ...] = ()
-    # what was said besides the tables, such as what holds the memory at the end
+    # what was said in addition to the tables, such as what holds the memory at the end
     sections: tuple[Section, ...] = ()
     peaks: Mapping[str, PeakHolders] = field(default_factory=dict)
     # index of a function and line at which a GPU ran out of memory -> bytes that the program

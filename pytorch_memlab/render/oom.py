@@ -224,7 +224,7 @@ def _tensors(oom: OutOfMemory, room: int) -> list[str]:
 
 
 def _names(names: Sequence[str]) -> str:
-    """The first variables of a line, in as much room as there is."""
+    """The first variables of a line that there is room for."""
     if not names:
         return ""
     shown = names[0] if len(names[0]) <= _NAME else f"{names[0][: _NAME - 1]}…"

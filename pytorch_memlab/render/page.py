@@ -23,7 +23,7 @@ class Fragment:
 
     html: str
     style: str
-    script: str = ""  # name of its script, likewise; empty for none
+    script: str = ""  # name of its script, which the page has once too; empty for none
     # fragments that its elements have in them; their scripts run first
     parts: tuple[Fragment, ...] = ()
 

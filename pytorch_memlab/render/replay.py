@@ -1,4 +1,4 @@
-"""A recording beside replays of it, as text."""
+"""A recording and replays of it, as text."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _head(table: FunctionTable, several: bool, width: int | None) -> Iterator[Row]:
-    """The name of a function and its place, below it where a terminal has no room beside it."""
+    """The name of a function and its place, on a second line where a terminal is too narrow."""
     function = table.function
     file = f"{os.path.basename(function.filename)}:{function.first_line}"
     device = f"  on {table.device.name}" if several else ""

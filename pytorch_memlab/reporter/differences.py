@@ -119,7 +119,7 @@ def _sizes(
 
 
 def _renamed(before: MemorySnapshot, after: MemorySnapshot) -> dict[tuple[str, str], str]:
-    """Device and identity of tensors whose name is gone -> their new name, if nobody had it."""
+    """Device and identity of tensors whose name is gone -> their new name, if no tensor had it."""
     old, new = ({(str(row.device), row.name) for row in each.rows} for each in (before, after))
     names = {(str(row.device), row.identity): row.name for row in after.rows if row.identity}
     return {

@@ -128,7 +128,7 @@ def _key(row: TensorRow) -> tuple[str, str]:
 
 
 def kind_of(name: str) -> str:
-    """A name without what tells the tensors of one container apart.
+    """A name without the indices that distinguish the tensors of one container.
 
     >>> kind_of("losses[17]"), kind_of("seen['step 3'].grad"), kind_of("Tensor12")
     ('losses[*]', 'seen[*].grad', 'Tensor*')

@@ -68,7 +68,7 @@ class Reconciliation:
     """The memory of one device in parts, in bytes; each sum holds to the byte.
 
     ``tensors + saved + rounding + workspaces + unknown == allocated``,
-    ``allocated + cached == reserved``, and where the driver tells,
+    ``allocated + cached == reserved``, and where the driver reports it,
     ``reserved + context + others == used``.
 
     Args:
@@ -81,8 +81,8 @@ class Reconciliation:
         allocated: what the allocator counts as allocated.
         cached: what it keeps for later.
         reserved: what it holds of the driver.
-        context: what the process holds besides, None if the driver does not tell.
-        others: what other processes hold, None if the driver does not tell.
+        context: other bytes of the process, None if the driver does not report them.
+        others: what other processes hold, None if the driver does not report them.
         used: what is not free on the device, None if the driver was not asked.
         foreign: bytes of tensors whose memory is not this allocator's; no part of these sums.
         notes: what is an estimate.

@@ -135,7 +135,7 @@ class _Search:
                 try:
                     pairs = ((f"{path}{suffix}", part) for suffix, part in _pairs(value))
                     self._enter(pairs, queue, _MOST_PARTS)
-                except Exception:  # changed meanwhile, or an odd object
+                except Exception:  # changed while it is read, or an unusual object
                     continue
         return self.names
 
@@ -178,12 +178,12 @@ def locals_of(frame: FrameType) -> dict[str, object]:
     """A function's variables, without leaving anything that keeps them alive.
 
     Until Python 3.13 a frame keeps the dict that ``f_locals`` made, and so every variable in it,
-    until the function ends. Where nobody else uses that dict it is emptied; a tracer does.
+    until the function ends. Where no tracer uses that dict, it is emptied.
     """
     mapping = frame.f_locals
     variables = dict(mapping)
     if sys.version_info < (3, 13) and sys.gettrace() is None and frame.f_trace is None:
-        if sys.getrefcount(mapping) <= 3:  # the frame's, ours, and that of the call
+        if sys.getrefcount(mapping) <= 3:  # of the frame, of this function, and of the call
             mapping.clear()
     return variables
 

@@ -1,4 +1,4 @@
-"""Source lines of autograd's nodes: noted while somebody asks for it, else as anomaly mode did."""
+"""Source lines of autograd's nodes: noted on request, or those of anomaly mode."""
 
 from __future__ import annotations
 

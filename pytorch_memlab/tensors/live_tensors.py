@@ -68,7 +68,7 @@ def can_point_elsewhere(tensor: Any) -> bool:
     if type(tensor).__torch_dispatch__ is not torch._C._disabled_torch_dispatch_impl:
         return False
     try:
-        odd = (
+        is_special = (
             tensor.layout is not torch.strided
             or tensor.is_quantized
             or tensor.is_nested
@@ -78,7 +78,7 @@ def can_point_elsewhere(tensor: Any) -> bool:
         )
     except Exception:
         return False
-    return not odd
+    return not is_special
 
 
 def _has_living_accumulator(tensor: torch.Tensor) -> bool:

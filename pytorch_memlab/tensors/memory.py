@@ -33,7 +33,7 @@ class SymbolicSize(str):
 class Piece:
     """A part of a tensor that has memory of its own."""
 
-    suffix: str  # tells it from other pieces: ``""`` for a strided tensor, ``.values``
+    suffix: str  # distinguishes the pieces of a tensor: ``""`` for a strided tensor, ``.values``
     device: torch.device  # where its memory is; ``meta`` for fake tensors, which have none
     size: tuple[int | SymbolicSize, ...]
     numel: int  # number of elements, 0 where it is symbolic

@@ -12,7 +12,7 @@ VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
 
 
 class AllocatorSetting(Remedy):
-    """One setting, beside those that the environment has now."""
+    """One setting, added to those of the environment."""
 
     def __init__(self, name: str, setting: str, what_it_changes: str) -> None:
         self.name = name

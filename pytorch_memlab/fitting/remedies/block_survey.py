@@ -21,7 +21,7 @@ from .counted_flops import CountedFlops, StepFlops
 class Survey:
     """The result for one program."""
 
-    kept: dict[str, int]  # bytes that each block keeps for the backward pass beside its result
+    kept: dict[str, int]  # bytes that each block keeps for the backward pass, without its result
     # between two moments at which a block begins or ends its forward pass or begins its backward
     # pass: the highest bytes in use, by the blocks that kept their activations
     phases: dict[tuple[str, ...], int]

@@ -1,7 +1,7 @@
 """The fewest blocks whose activation checkpointing makes a program fit.
 
 Note [Which blocks are checkpointed]
-A survey of the program as it is tells how high the memory goes while each set of blocks has its
+A survey of the unchanged program shows how high the memory goes while each set of blocks has its
 activations. Checkpointing takes from such a peak what the blocks among them keep. So for a number
 of bytes there is a set of blocks that brings all peaks below it: while a peak is too high, add the
 block of that moment that keeps most, beginning with the moments that have fewest blocks. Of equal
