@@ -12,6 +12,7 @@ from .._common.cell_names import cell_name
 from .._common.prose_size import prose_size
 from ..history.category import Category
 from ..history.causes import Basis, Cause, Remedy, remedies
+from .notebook import block, plain
 
 if TYPE_CHECKING:
     from ..history.out_of_memory import LineHolder, OutOfMemory, Place
@@ -92,6 +93,11 @@ def text(oom: OutOfMemory) -> str:
     room = LINES - len(advice)
     lines = [*head[:room], *_lines(oom, room - len(head)), *advice]
     return "\n".join(_cut(line) for line in lines[:LINES]) + "\n"
+
+
+def fragment(report: str) -> str:
+    """The text of a report for a notebook."""
+    return block([plain(report.strip("\n"), "Out of memory")])
 
 
 def data(oom: OutOfMemory) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
+from .._common.rendered import rendered
 from .._common.uncaught_errors import Report, uncaught
 from .._common.wrapping import decorated
 
@@ -80,9 +81,7 @@ class Explained:
         """The report as a notebook shows it; None, for the line alone, if there is none."""
         if self.report is None:
             return None
-        from ..render import notebook
-
-        return notebook.block([notebook.plain(self.report.strip("\n"), "Out of memory")])
+        return rendered("oom:fragment", self.report)
 
     def __call__(self, func: Function) -> Function:
         """Decorate a function."""
@@ -97,7 +96,6 @@ def report_of(error: BaseException) -> Report | None:
     """
     try:
         from ..devices.failed_request import failed_on_gpu
-        from ..render.oom import text
         from .out_of_memory import found_out
 
         simulated = _failed_on_simulated_gpu(error)
@@ -105,7 +103,7 @@ def report_of(error: BaseException) -> Report | None:
         if failed is None:
             return None
         facts = found_out(failed, error, simulated)
-        return Report(facts, text(facts))
+        return Report(facts, rendered("oom:text", facts))
     except Exception as problem:
         kind = type(problem).__name__
         return Report(None, f"pytorch_memlab: the out-of-memory report failed: {kind}\n")

@@ -33,7 +33,7 @@ def test_no_module_imports_what_is_to_its_right():
 
 def test_tensors_know_nothing_of_the_history():
     files = sorted((PACKAGE / "tensors").glob("*.py"))
-    assert {part for file in files for part in imported_by(file)} <= {"program_lines", "tensors"}
+    assert {part for file in files for part in imported_by(file)} <= {"_common", "tensors"}
 
 
 def test_no_package_of_data_imports_a_renderer():
