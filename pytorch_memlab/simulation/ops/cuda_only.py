@@ -15,7 +15,6 @@ from .losses import ctc
 from .matmul import grouped as grouped_matrices
 from .matmul import mixed_dtypes as mixed_matrices
 from .pointwise import log_sigmoid
-from .reductions import histograms, softmax
 from .rnn import fused_cells
 from .sorting import unique as uniques
 
@@ -69,10 +68,6 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::_transform_bias_rescale_qkv": CudaOnly(
         torch.ops.aten._transform_bias_rescale_qkv.default, native_attention.heads_shapes
     ),
-    "aten::_softmax": CudaOnly(softmax.forward),
-    "aten::_log_softmax": CudaOnly(softmax.log_forward),
-    "aten::_softmax_backward_data": CudaOnly(softmax.backward),
-    "aten::_log_softmax_backward_data": CudaOnly(softmax.log_backward),
     "aten::log_sigmoid_forward": CudaOnly(log_sigmoid.forward, log_sigmoid.forward),
     "aten::log_sigmoid_backward": CudaOnly(log_sigmoid.backward),
     "aten::_unique2": CudaOnly(uniques.distinct),
@@ -98,7 +93,6 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::_ctc_loss_backward": CudaOnly(ctc.backward, ctc.backward_shape),
     "aten::_cudnn_ctc_loss": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
     "aten::_cudnn_ctc_loss.Tensor": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
-    "aten::histc": CudaOnly(histograms.histc),
     "aten::_grouped_mm": CudaOnly(
         grouped_matrices.multiply, meta=grouped_matrices.shape_of_product
     ),

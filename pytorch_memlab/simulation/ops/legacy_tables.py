@@ -38,10 +38,6 @@ from .pooling import affine_grids
 from .pooling import channels_last_pooling as pooling
 from .pooling import pooling_and_padding as spatial
 from .random import dropout, sampling
-from .reductions import histograms_memory as histograms
-from .reductions import reductions, scans
-from .reductions import softmax as softmax_ops
-from .reductions import softmax_memory as softmax
 from .rnn import cells as rnn_cells
 from .rnn import fused_cells_memory as fused_cells
 from .rnn import packed_sequences, rnn
@@ -68,7 +64,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     **fourier.ENTRIES,
     **fused_cells.ENTRIES,
     **grouped_matrices.ENTRIES,
-    **histograms.ENTRIES,
     **indexing.ENTRIES,
     **jagged.ENTRIES,
     **losses.ENTRIES,
@@ -79,15 +74,12 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     **packed_sequences.ENTRIES,
     **pooling.ENTRIES,
     **quantization.ENTRIES,
-    **reductions.ENTRIES,
     **result_order.ENTRIES,
     **sampling.ENTRIES,
     **scaled_matrices.ENTRIES,
-    **scans.ENTRIES,
     **scatters.ENTRIES,
     **selection.ENTRIES,
     **sharding.ENTRIES,
-    **softmax.ENTRIES,
     **sorting.ENTRIES,
     **spatial.ENTRIES,
     **triangular.ENTRIES,
@@ -102,7 +94,6 @@ CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
     **dropout.CHOICES,
     **rnn.CHOICES,
     **rnn_cells.CHOICES,
-    **softmax_ops.CHOICES,
 }
 """By the op's name, with the overload's behind a dot where it has one.
 

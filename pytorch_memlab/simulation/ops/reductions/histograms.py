@@ -1,8 +1,16 @@
-"""``torch.histc`` of integers, of which CUDA has a kernel and the host has none."""
+"""``torch.histc``: of integers CUDA has a kernel, and the CPU has none."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+from ..reduction_workspace import stage_values
+from ..registry import Provenance, op
+
+if TYPE_CHECKING:
+    from ..op_call import OpCall
 
 
 def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) -> torch.Tensor:
@@ -24,3 +32,21 @@ def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) ->
     # The largest element belongs to the last bin, which it would be the end of.
     numbers = ((inside - low) * bins // (high - low)).clamp_max(bins - 1)
     return numbers.bincount(minlength=bins).to(tensor.dtype)
+
+
+@op(
+    "aten::histc",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/cuda/SummaryOps.cu",
+    reference=histc,
+)
+def _memory(call: OpCall) -> None:
+    """The smallest and the largest element are found first, unless the program gives bounds."""
+    tensor: torch.Tensor = call.args[0]
+    call.alloc_outputs()
+    if call.argument(2, "min", 0) != call.argument(3, "max", 0) or not tensor.numel():
+        return
+    for _ in ("smallest", "largest"):
+        with call.scope():
+            call.alloc_temp(tensor.element_size())
+            stage_values(call, tensor)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Final
 
 import torch
 
 from ..memory_formats import LOW_PRECISION
-from ..memory_model import Basis, Entry
 from ..reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
@@ -18,32 +18,43 @@ from ..reduction_workspace import (
     stage_sum,
     stage_values,
 )
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ..op_call import OpCall
 
-    Take = Callable[[OpCall], None]
+    Memory = Callable[[OpCall], None]
+
+_REDUCE: Final = "aten/src/ATen/native/cuda/Reduce.cuh"
+_REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"
+_SUMMARY: Final = "aten/src/ATen/native/TensorAdvancedIndexing.cpp, cuda/Reduce.cuh"
+_TRACE: Final = "aten/src/ATen/native/cuda/TriangularOps.cu, Reduce.cuh"
+
+_source: Final = partial(op, provenance=Provenance.SOURCE, source=_REDUCE)
+_recorded: Final = partial(op, provenance=Provenance.RECORDING, source=_REDUCE)
 
 
-def sums(dim_position: int | None) -> Take:
+def _sums(dim_position: int | None) -> Memory:
     """``sum``, ``mean``, ``prod``, norms: an accumulator of the type's own width or 4 bytes."""
 
-    def take(call: OpCall) -> None:
-        result, source = call.result, call.args[0]
-        cast = _is_cast_first(source.dtype, result.dtype)
+    def memory(call: OpCall) -> None:
+        call.alloc_outputs()
+        result, tensor = call.result, call.args[0]
+        cast = _is_cast_first(tensor.dtype, result.dtype)
         if cast:
-            call.alloc_temp(source.numel() * result.element_size())
+            call.alloc_temp(tensor.numel() * result.element_size())
         dims = None if dim_position is None else call.argument(dim_position, "dim")
-        element = result.element_size() if cast else source.element_size()
-        stage_sum(call, source, dims, result.dtype, element)
+        element = result.element_size() if cast else tensor.element_size()
+        stage_sum(call, tensor, dims, result.dtype, element)
 
-    return take
+    return memory
 
 
-def trace(call: OpCall) -> None:
-    """``trace``: the sum of the diagonal."""
+@op("aten::trace", provenance=Provenance.SOURCE, source=_TRACE)
+def _trace(call: OpCall) -> None:
+    call.alloc_outputs()
     diagonal: torch.Tensor = call.args[0].diagonal()
     dtype = call.result.dtype
     if _is_cast_first(diagonal.dtype, dtype):
@@ -52,12 +63,12 @@ def trace(call: OpCall) -> None:
     stage_sum(call, diagonal, None, dtype)
 
 
-def values_and_indices(dim_position: int) -> Take:
+def _values_and_indices(dim_position: int) -> Memory:
     """``max``, ``min``, ``argmax`` of a dimension: the accumulator is a value and its index."""
     return _plain(dim_position, lambda _: Kernel(VALUE_AND_INDEX, fits_result=False))
 
 
-def values(dim_position: int | None) -> Take:
+def _values(dim_position: int | None) -> Memory:
     """``amax``, ``amin``, ``all``, ``any``: the accumulator is an element of the result."""
 
     def kernel(call: OpCall) -> Kernel:
@@ -67,12 +78,13 @@ def values(dim_position: int | None) -> Take:
     return _plain(dim_position, kernel)
 
 
-def smallest_and_largest(call: OpCall) -> None:
-    """``aminmax``: the accumulator is a pair of elements."""
+@_source("aten::aminmax")
+def _aminmax(call: OpCall) -> None:
+    call.alloc_outputs()
     stage_pairs(call, call.args[0])
 
 
-def moments(dim_position: int | None) -> Take:
+def _moments(dim_position: int | None) -> Memory:
     """``var`` and ``std``: the accumulator is a mean, a sum of squares and two counts."""
     return _plain(
         dim_position,
@@ -82,117 +94,82 @@ def moments(dim_position: int | None) -> Take:
     )
 
 
-def count_mask(call: OpCall) -> None:
-    """``count_nonzero``, before its result: a mask of what is not zero, unless that is given."""
-    source: torch.Tensor = call.args[0]
-    if source.dtype != torch.bool:
-        call.alloc_temp(source.numel())
+@op(
+    "aten::count_nonzero",
+    "aten::count_nonzero.dim_IntList",
+    provenance=Provenance.SOURCE,
+    source=_SUMMARY,
+)
+def _count_nonzero(call: OpCall) -> None:
+    """The sum of a mask, whose elements are made as wide as those of the sum."""
+    tensor: torch.Tensor = call.args[0]
+    if tensor.dtype != torch.bool:
+        call.alloc_temp(tensor.numel())
+    call.alloc_outputs()
+    call.alloc_temp(tensor.numel() * 8)
+    stage_sum(call, tensor, call.argument(1, "dim"), torch.int64, 8)
 
 
-def counted(call: OpCall) -> None:
-    """``count_nonzero``: the sum of a mask, whose elements are made as wide as the sum's."""
-    source: torch.Tensor = call.args[0]
-    call.alloc_temp(source.numel() * 8)
-    stage_sum(call, source, call.argument(1, "dim"), torch.int64, 8)
-
-
-def distances(call: OpCall) -> None:
-    """``dist``, before its result: the difference whose norm is taken."""
+@op("aten::dist", provenance=Provenance.SOURCE, source=_REDUCE_OPS)
+def _dist(call: OpCall) -> None:
+    """The norm of a difference."""
     first, second = call.args[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape)
     call.alloc_temp(prod(shape) * torch.promote_types(first.dtype, second.dtype).itemsize)
+    call.alloc_outputs()
+    stage_sum(call, first)
 
 
-def distance(call: OpCall) -> None:
-    """``dist``: the norm of the difference."""
-    stage_sum(call, call.args[0])
-
-
-def exponentials(call: OpCall) -> None:
-    """``logsumexp``, before its result: the largest values, and the exponentials to be summed."""
-    source: torch.Tensor = call.args[0]
-    if not source.numel():
-        return
-    dims = reduced_dims(call.argument(1, "dim"), source.dim())
-    width = source.element_size() if source.is_floating_point() else 4
-    reduced = prod(source.shape[dim] for dim in dims) if source.dim() else 1
-    largest = source.numel() // reduced * width
-    call.alloc_temp(largest)
-    stage_values(call, source, dims)
-    with call.scope():  # where they are infinite
+@op("aten::logsumexp", provenance=Provenance.SOURCE, source=_REDUCE_OPS)
+def _logsumexp(call: OpCall) -> None:
+    """The largest values, and the exponentials that are summed."""
+    tensor: torch.Tensor = call.args[0]
+    dims = reduced_dims(call.argument(1, "dim"), tensor.dim())
+    if tensor.numel():
+        width = tensor.element_size() if tensor.is_floating_point() else 4
+        reduced = prod(tensor.shape[dim] for dim in dims) if tensor.dim() else 1
+        largest = tensor.numel() // reduced * width
         call.alloc_temp(largest)
-        call.alloc_temp(largest // width)
-    call.alloc_temp(source.numel() * width)
+        stage_values(call, tensor, dims)
+        with call.scope():  # where they are infinite
+            call.alloc_temp(largest)
+            call.alloc_temp(largest // width)
+        call.alloc_temp(tensor.numel() * width)
+    call.alloc_outputs()
+    stage_sum(call, tensor, dims, call.result.dtype)
 
 
-def summed_exponentials(call: OpCall) -> None:
-    """``logsumexp``: the sum of the exponentials."""
-    stage_sum(call, call.args[0], call.argument(1, "dim"), call.result.dtype)
-
-
-def _is_cast_first(source: torch.dtype, result: torch.dtype) -> bool:
+def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
     """Whether a sum's input is copied to the result's dtype: not for half to float."""
-    if source == result or source.is_complex:
+    if tensor == result or tensor.is_complex:
         return False
-    return not (result == torch.float32 and source in LOW_PRECISION)
+    return not (result == torch.float32 and tensor in LOW_PRECISION)
 
 
-def _plain(dim_position: int | None, kernel_of: Callable[[OpCall], Kernel]) -> Take:
-    def take(call: OpCall) -> None:
-        source: torch.Tensor = call.args[0]
+def _plain(dim_position: int | None, kernel_of: Callable[[OpCall], Kernel]) -> Memory:
+    def memory(call: OpCall) -> None:
+        call.alloc_outputs()
+        tensor: torch.Tensor = call.args[0]
         result = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
         dims = None if dim_position is None else call.argument(dim_position, "dim")
-        widths = (source.element_size(), result.element_size())
-        stage(call, source.shape, source.stride(), dims, widths, kernel_of(call))
+        widths = (tensor.element_size(), result.element_size())
+        stage(call, tensor.shape, tensor.stride(), dims, widths, kernel_of(call))
 
-    return take
-
-
-def _reduction(take: Take, basis: Basis = Basis.SOURCE) -> Entry:
-    return Entry(take, "aten/src/ATen/native/cuda/Reduce.cuh", basis)
+    return memory
 
 
-_REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"
-_TRACE: Final = "aten/src/ATen/native/cuda/TriangularOps.cu, Reduce.cuh"
-_SUMMARY: Final = "aten/src/ATen/native/TensorAdvancedIndexing.cpp, cuda/Reduce.cuh"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::sum": _reduction(sums(None), Basis.RECORDING),
-    "aten::sum.dim_IntList": _reduction(sums(1), Basis.RECORDING),
-    "aten::nansum": _reduction(sums(1)),
-    "aten::mean": _reduction(sums(None)),
-    "aten::mean.dim": _reduction(sums(1)),
-    "aten::prod": _reduction(sums(None)),
-    "aten::prod.dim_int": _reduction(sums(1)),
-    "aten::linalg_vector_norm": _reduction(sums(2)),
-    "aten::norm.Scalar": _reduction(sums(None)),
-    "aten::norm.ScalarOpt_dtype": _reduction(sums(None)),
-    "aten::norm.ScalarOpt_dim": _reduction(sums(2)),
-    "aten::norm.ScalarOpt_dim_dtype": _reduction(sums(2)),
-    "aten::max.dim": _reduction(values_and_indices(1), Basis.RECORDING),
-    "aten::min.dim": _reduction(values_and_indices(1)),
-    "aten::argmax": _reduction(values_and_indices(1)),
-    "aten::argmin": _reduction(values_and_indices(1)),
-    "aten::max": _reduction(values(None)),
-    "aten::min": _reduction(values(None)),
-    "aten::amax": _reduction(values(1)),
-    "aten::amin": _reduction(values(1)),
-    "aten::aminmax": _reduction(smallest_and_largest),
-    "aten::all": _reduction(values(None)),
-    "aten::any": _reduction(values(None)),
-    "aten::_is_all_true": _reduction(values(None)),
-    "aten::_is_any_true": _reduction(values(None)),
-    "aten::all.dim": _reduction(values(1)),
-    "aten::any.dim": _reduction(values(1)),
-    "aten::all.dims": _reduction(values(1)),
-    "aten::any.dims": _reduction(values(1)),
-    "aten::var.correction": _reduction(moments(1)),
-    "aten::std.correction": _reduction(moments(1)),
-    "aten::var_mean.correction": _reduction(moments(1)),
-    "aten::std_mean.correction": _reduction(moments(1)),
-    "aten::trace": Entry(trace, _TRACE, Basis.SOURCE),
-    "aten::count_nonzero": Entry(counted, _SUMMARY, Basis.SOURCE, count_mask),
-    "aten::count_nonzero.dim_IntList": Entry(counted, _SUMMARY, Basis.SOURCE, count_mask),
-    "aten::dist": Entry(distance, _REDUCE_OPS, Basis.SOURCE, distances),
-    "aten::logsumexp": Entry(summed_exponentials, _REDUCE_OPS, Basis.SOURCE, exponentials),
-}
+_recorded("aten::sum")(_sums(None))
+_recorded("aten::sum.dim_IntList")(_sums(1))
+_recorded("aten::max.dim")(_values_and_indices(1))
+_source("aten::mean", "aten::prod", "aten::norm.Scalar", "aten::norm.ScalarOpt_dtype")(_sums(None))
+_source("aten::nansum", "aten::mean.dim", "aten::prod.dim_int")(_sums(1))
+_source("aten::linalg_vector_norm", "aten::norm.ScalarOpt_dim", "aten::norm.ScalarOpt_dim_dtype")(
+    _sums(2)
+)
+_source("aten::min.dim", "aten::argmax", "aten::argmin")(_values_and_indices(1))
+_source("aten::max", "aten::min", "aten::all", "aten::any")(_values(None))
+_source("aten::_is_all_true", "aten::_is_any_true")(_values(None))
+_source("aten::amax", "aten::amin", "aten::all.dim", "aten::any.dim")(_values(1))
+_source("aten::all.dims", "aten::any.dims")(_values(1))
+_source("aten::var.correction", "aten::std.correction")(_moments(1))
+_source("aten::var_mean.correction", "aten::std_mean.correction")(_moments(1))

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from .. import cub
-from ..memory_model import Basis, Entry
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ..op_call import OpCall
 
@@ -20,29 +20,32 @@ _MOST_AT_ONCE: Final = 2**30
 _ITEMS: Final = 16
 """Elements that a thread of a deterministic scan takes."""
 
+_SOURCE: Final = "aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh"
 
-def scans(*, is_sum: bool) -> Callable[[OpCall], None]:
-    """``cumsum``, ``cumprod``, ``logcumsumexp``: a contiguous input of the result's type."""
 
-    def take(call: OpCall) -> None:
-        source: torch.Tensor = call.args[0]
+def _scan(*, is_sum: bool) -> Callable[[OpCall], None]:
+    """A contiguous input of the result's type, and the scan of a row."""
+
+    def memory(call: OpCall) -> None:
+        call.alloc_outputs()
+        tensor: torch.Tensor = call.args[0]
         result: torch.Tensor = call.result
-        if not source.dim() or not source.numel():
+        if not tensor.dim() or not tensor.numel():
             return
-        nbytes = source.numel() * result.element_size()
-        if source.dtype != result.dtype:
+        nbytes = tensor.numel() * result.element_size()
+        if tensor.dtype != result.dtype:
             call.alloc_temp(nbytes)
         call.alloc_contiguous(result)
-        if not source.is_contiguous():
+        if not tensor.is_contiguous():
             call.alloc_temp(nbytes)
-        if source.numel() == source.shape[call.argument(1, "dim")]:
-            scan_row(call, source.numel(), result.dtype, is_sum=is_sum)
+        if tensor.numel() == tensor.shape[call.argument(1, "dim")]:
+            scan_row(call, tensor.numel(), result.dtype, is_sum=is_sum)
 
-    return take
+    return memory
 
 
 def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = True) -> None:
-    """Take what a scan of one row needs, and give it back."""
+    """Allocate and free the temporary storage of a scan of one row."""
     size = dtype.itemsize
     is_inexact = dtype.is_floating_point or dtype.is_complex
     if is_sum and is_inexact and torch.are_deterministic_algorithms_enabled():
@@ -57,27 +60,22 @@ def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = Tru
             call.alloc_temp(cub.scan(min(count - begin, _MOST_AT_ONCE), size))
 
 
-def rows_with_indices(call: OpCall) -> None:
-    """``cummax`` and ``cummin``: a contiguous input."""
-    source: torch.Tensor = call.args[0]
-    if source.dim() and source.numel():
-        call.alloc_contiguous(source)
+@op("aten::cummax", "aten::cummin", provenance=Provenance.SOURCE, source=_SOURCE)
+def _rows_with_indices(call: OpCall) -> None:
+    call.alloc_outputs()
+    tensor: torch.Tensor = call.args[0]
+    if tensor.dim() and tensor.numel():
+        call.alloc_contiguous(tensor)
 
 
-_SCAN: Final = "aten/src/ATen/native/cuda/ScanKernels.cpp, ScanUtils.cuh"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    **{
-        name: Entry(scans(is_sum=is_sum), _SCAN, Basis.ESTIMATE)
-        for name, is_sum in (
-            ("aten::cumsum", True),
-            ("aten::cumsum_", True),
-            ("aten::cumprod", False),
-            ("aten::cumprod_", False),
-            ("aten::logcumsumexp", False),
-            ("aten::_logcumsumexp", False),
-        )
-    },
-    "aten::cummax": Entry(rows_with_indices, _SCAN, Basis.SOURCE),
-    "aten::cummin": Entry(rows_with_indices, _SCAN, Basis.SOURCE),
-}
+op("aten::cumsum", "aten::cumsum_", provenance=Provenance.ESTIMATE, source=_SOURCE)(
+    _scan(is_sum=True)
+)
+op(
+    "aten::cumprod",
+    "aten::cumprod_",
+    "aten::logcumsumexp",
+    "aten::_logcumsumexp",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+)(_scan(is_sum=False))

@@ -1,6 +1,6 @@
-"""Softmax of half precision with a float32 result: CUDA converts within the kernel.
+"""Softmax: of half precision with a float32 result, CUDA converts within the kernel.
 
-On a CPU the input is converted first, and its copy kept (``aten/src/ATen/native/SoftMax.cpp``).
+A CPU converts the input first, and keeps the copy (``aten/src/ATen/native/SoftMax.cpp``).
 """
 
 from __future__ import annotations
@@ -8,60 +8,101 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from torch._prims_common import compute_elementwise_output_strides, make_contiguous_strides_for
+
+from ..reduction_workspace import stage_values
+from ..registry import Implementation, Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ...machine.simulated_gpu import SimulatedGPU
+    from ..op_call import OpCall
 
+_SOURCE: Final = "aten/src/ATen/native/cuda/SoftMax.cu"
 _aten: Final = torch.ops.aten
 
 
-def _converting(op: Any) -> Callable[..., Any]:
-    def choose(
+def _converting(kernel: Any) -> Implementation:
+    def dispatch(
         gpu: SimulatedGPU, tensor: torch.Tensor, dim: int, dtype: torch.dtype | None = None
     ) -> Any:
         if tensor.dtype != torch.float16 or dtype != torch.float32:
             return NotImplemented
-        return op(tensor, dim, True)
+        return kernel(tensor, dim, True)
 
-    return choose
-
-
-CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    "aten::softmax.int": _converting(_aten._softmax.default),
-    "aten::log_softmax.int": _converting(_aten._log_softmax.default),
-}
-"""What ``choices.py`` has of this family."""
+    return dispatch
 
 
-def forward(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """``_softmax`` computed on the host, which does not convert within it."""
-    result: torch.Tensor = _aten._softmax.default(_wide(tensor, half_to_float), dim, False)
-    return result
+def _forward(kernel: Any) -> Implementation:
+    def reference(tensor: torch.Tensor, dim: int, half_to_float: bool) -> Any:
+        return kernel(tensor.float() if half_to_float else tensor, dim, False)
+
+    return reference
 
 
-def log_forward(tensor: torch.Tensor, dim: int, half_to_float: bool) -> torch.Tensor:
-    """``_log_softmax`` computed on the host: see ``forward``."""
-    result: torch.Tensor = _aten._log_softmax.default(_wide(tensor, half_to_float), dim, False)
-    return result
+def _backward(kernel: Any) -> Implementation:
+    def reference(
+        grad_output: torch.Tensor, output: torch.Tensor, dim: int, input_dtype: torch.dtype
+    ) -> Any:
+        return kernel(grad_output, output, dim, grad_output.dtype).to(input_dtype)
+
+    return reference
 
 
-def backward(
-    gradient: torch.Tensor, result: torch.Tensor, dim: int, dtype: torch.dtype
-) -> torch.Tensor:
-    """``_softmax_backward_data`` computed on the host, which does not convert within it."""
-    found = _aten._softmax_backward_data.default(gradient, result, dim, gradient.dtype)
-    return found.to(dtype)  # type: ignore[no-any-return]
+def _contiguous_input(call: OpCall) -> None:
+    call.alloc_outputs()
+    call.alloc_contiguous(call.args[0])
 
 
-def log_backward(
-    gradient: torch.Tensor, result: torch.Tensor, dim: int, dtype: torch.dtype
-) -> torch.Tensor:
-    """``_log_softmax_backward_data`` computed on the host: see ``backward``."""
-    found = _aten._log_softmax_backward_data.default(gradient, result, dim, gradient.dtype)
-    return found.to(dtype)  # type: ignore[no-any-return]
+def _product(call: OpCall) -> None:
+    """The gradient times the output, contiguous copies of both."""
+    grad_output, output = call.args[:2]
+    call.alloc_outputs()
+    call.alloc_copy(grad_output)
+    if grad_output.is_contiguous() and output.is_contiguous():
+        return
+    strides = compute_elementwise_output_strides(grad_output, output)
+    if strides != make_contiguous_strides_for(grad_output.shape):
+        call.alloc_copy(grad_output)
+    call.alloc_contiguous(output)
 
 
-def _wide(tensor: torch.Tensor, half_to_float: bool) -> torch.Tensor:
-    return tensor.float() if half_to_float else tensor
+def _contiguous_inputs(call: OpCall) -> None:
+    call.alloc_outputs()
+    call.alloc_contiguous(*call.args[:2])
+
+
+define("aten::softmax.int", cuda_dispatch=_converting(_aten._softmax.default))
+define("aten::log_softmax.int", cuda_dispatch=_converting(_aten._log_softmax.default))
+
+for _name, _memory, _reference in (
+    ("_softmax", _contiguous_input, _forward),
+    ("_log_softmax", _contiguous_input, _forward),
+    ("_softmax_backward_data", _product, _backward),
+    ("_log_softmax_backward_data", _contiguous_inputs, _backward),
+):
+    define(
+        f"aten::{_name}",
+        memory=_memory,
+        provenance=Provenance.SOURCE,
+        source=_SOURCE,
+        reference=_reference(getattr(_aten, _name).default),
+    )
+
+
+@op(
+    "aten::_safe_softmax",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/SoftMax.cpp",
+)
+def _safe_softmax(call: OpCall) -> None:
+    """A softmax, and which rows are all minus infinity."""
+    tensor: torch.Tensor = call.args[0]
+    dim = call.argument(1, "dim")
+    dtype = call.argument(2, "dtype") or tensor.dtype
+    if dtype != tensor.dtype:
+        call.alloc_temp(tensor.numel() * dtype.itemsize)
+    call.alloc_temp(tensor.numel() * dtype.itemsize)
+    call.alloc_temp(tensor.numel())
+    call.alloc_temp(tensor.numel() // max(1, tensor.shape[dim]))
+    stage_values(call, tensor, dim, torch.bool)
+    call.alloc_temp(dtype.itemsize)
