@@ -42,16 +42,16 @@ class SimulatedDevice:
 
     def stats(self) -> Stats:
         """Counters of the modelled allocator."""
-        stats: Stats = self._gpu.call("memory_stats")
+        stats: Stats = self._gpu.locked(self._gpu.allocator.memory_stats)
         return stats
 
     def reset_peaks(self) -> None:
         """Set the allocator's peaks to the current values."""
-        self._gpu.call("reset_peak_stats")
+        self._gpu.locked(self._gpu.allocator.reset_peak_stats)
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
         """Put the peaks back."""
-        self._gpu.call("restore_peaks", peaks)
+        self._gpu.locked(self._gpu.allocator.restore_peaks, peaks)
         return True
 
     def capacity(self) -> int:

@@ -51,7 +51,7 @@ class StepPeaks:
     def __init__(self, machine: Machine) -> None:
         self._gpus = [_GPUPeak() for _ in machine.gpus]
         for gpu, peak in zip(machine.gpus, self._gpus, strict=True):
-            gpu.call("observe", peak.happened)
+            gpu.locked(gpu.allocator.observe, peak.happened)
         self.all: list[StepPeak] = []
         """Of each step that has ended."""
 

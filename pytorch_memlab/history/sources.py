@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -65,7 +66,7 @@ class SimulatedBlocks:
         """Follow the blocks from now on."""
         machine = self._machine
         for gpu in machine.known_gpus:
-            gpu.call("follow", lambda blocks, gpu=gpu: self._observer(gpu, blocks))
+            gpu.locked(gpu.allocator.follow, partial(self._observer, gpu))
         for allocation in machine.allocations.living():
             block = self.live[allocation.gpu.index].blocks.get(allocation.address)
             if block is not None and block.data is None:
@@ -83,7 +84,7 @@ class SimulatedBlocks:
         machine.data_observers = _without(machine.data_observers, self._data_made)
         while self._observers:
             gpu, observer = self._observers.pop()
-            gpu.call("stop_observing", observer)
+            gpu.locked(gpu.allocator.stop_observing, observer)
 
     def watch_ops(self, is_on: bool) -> None:
         """Begin to look at every op and at replaced gradients, or end that."""
@@ -105,7 +106,8 @@ class SimulatedBlocks:
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The segments of a device with the blocks in use, as they are now."""
-        return [_segment(one) for one in self._machine.known_gpus[device].call("segments")]
+        gpu = self._machine.known_gpus[device]
+        return [_segment(one) for one in gpu.locked(gpu.allocator.segments)]
 
     def settings(self) -> dict[str, Any]:
         """The settings of the allocators, as in a snapshot."""

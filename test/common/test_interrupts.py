@@ -177,7 +177,8 @@ def test_a_death_loses_no_memory(number: int, monkeypatch: Any) -> None:
             for _ in range(2):
                 with suppress(Interrupted):  # what could be kept is raised again
                     block()
-            assert machine.gpus[0].call("memory_stats")["allocated_bytes"]["all"]["current"] == 0
+            gpu = machine.gpus[0]
+            assert gpu.locked(gpu.allocator.memory_stats)["allocated_bytes"]["all"]["current"] == 0
             if not was_there:
                 break
         assert place > 10

@@ -107,7 +107,7 @@ def truth(request):
             nonlocal highest
             highest = max(highest, machine.gpus[0].allocator.reserved_bytes)
 
-        machine.gpus[0].call("observe", reserved)
+        machine.gpus[0].locked(machine.gpus[0].allocator.observe, reserved)
         hook = register_optimizer_step_post_hook(step)
         try:
             runpy.run_path(path, run_name="__main__")

@@ -123,9 +123,9 @@ def test_several_observers_of_an_allocator_are_each_called_once_for_an_event():
     with simulate("24GiB") as machine:
         gpu = machine.gpus[0]
         for observer in (one, other, one):
-            gpu.call("observe", observer)
+            gpu.locked(gpu.allocator.observe, observer)
         x = torch.ones(2, device="cuda")
-        gpu.call("stop_observing", one)
+        gpu.locked(gpu.allocator.stop_observing, one)
         del x
     assert seen["one"] == ["segment_alloc", "alloc"]
     assert seen["other"] == ["segment_alloc", "alloc", "free_requested", "free_completed"]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine.machine import HOST
 from ..machine.op_arguments import tensors_in
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
 
 _aten = torch.ops.aten
 _VALUES_REACH_THE_HOST = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -32,33 +32,35 @@ def wait(
         kwargs: its keyword arguments.
         result: what it returned.
     """
-    index = _gpu_waited_for(machine, op, args, kwargs, result)
-    if index != HOST:
-        machine.synchronize_stream(index, machine.current_stream(index))
+    gpu = _gpu_waited_for(machine, op, args, kwargs, result)
+    if gpu is not None:
+        machine.synchronize_stream(gpu.index, machine.current_stream(gpu.index))
 
 
 def _gpu_waited_for(
     machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-) -> int:
+) -> SimulatedGPU | None:
     if op is _aten._to_copy.default:
         is_blocking = not kwargs.get("non_blocking")
-        return _gpu_of_copy(machine, args[0], result) if is_blocking else HOST
+        return _gpu_of_copy(machine, args[0], result) if is_blocking else None
     if op is _aten.copy_.default:
         target, source = args[:2]
-        index = _gpu_of_copy(machine, source, target)
+        gpu = _gpu_of_copy(machine, source, target)
         is_blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
-        is_pageable = machine.place_of(target) == HOST and machine.pinned.find(target) is None
-        return index if is_blocking or is_pageable else HOST
+        is_pageable = machine.gpu_of(target) is None and machine.pinned.find(target) is None
+        return gpu if is_blocking or is_pageable else None
     if _brings_values(op) and (op._schema.name not in _BY_INDEX or _is_masked(args)):
-        places = map(machine.place_of, tensors_in(args, kwargs))
-        return next((place for place in places if place != HOST), HOST)
-    return HOST
+        gpus = map(machine.gpu_of, tensors_in(args, kwargs))
+        return next((gpu for gpu in gpus if gpu is not None), None)
+    return None
 
 
-def _gpu_of_copy(machine: Machine, source: torch.Tensor, target: torch.Tensor) -> int:
-    """The GPU of a copy to or from the host; ``HOST`` for a copy that stays where it is."""
-    places = machine.place_of(source), machine.place_of(target)
-    return max(places) if HOST in places else HOST
+def _gpu_of_copy(
+    machine: Machine, source: torch.Tensor, target: torch.Tensor
+) -> SimulatedGPU | None:
+    """The GPU of a copy to or from the CPU, None for any other copy."""
+    one, other = machine.gpu_of(source), machine.gpu_of(target)
+    return one or other if one is None or other is None else None
 
 
 @functools.cache

@@ -17,7 +17,6 @@ from ...errors import (
     UnmodelledOpError,
     UnsupportedCUDACallError,
 )
-from ..machine.machine import HOST
 from ..machine.op_arguments import tensors_in
 from ..machine.unsupported import unsupported
 from ..ops.library_ops import refuse_to_compute
@@ -32,12 +31,12 @@ from .traceback_frames import clear_internal_frames
 if TYPE_CHECKING:
     from ..hardware.gpu import GPU
     from ..machine.machine import Machine
-    from ..machine.simulated_gpu import Allocation
+    from ..machine.simulated_gpu import Allocation, SimulatedGPU
     from ..ops.op_info import OpInfo
 
 _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
-_HOST_REFUSES = re.compile(r"you tried to allocate (\d+) bytes")
+_NO_HOST_MEMORY = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
@@ -67,7 +66,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
         self._execute = execute
-        self._destinations = OutputDevices(machine)
+        self._output_devices = OutputDevices(machine)
         self._gradients = InPlaceGradientAccumulation()
 
     @classmethod
@@ -116,50 +115,50 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if info.device_position is not None:
             args, kwargs = _with_device_by_name(info.device_position, func, args, kwargs)
         given = kwargs
-        index, kwargs, pin = self._destinations.of(func, info, args, kwargs)
-        if info.python_kernel is not None and index != HOST:
+        gpu, kwargs, pin = self._output_devices.of(func, info, args, kwargs)
+        if info.python_kernel is not None and gpu is not None:
             with self, self._machine.thread.call_context((), {}):
                 return info.python_kernel(*args, **given)
-        node = None if index == HOST else _current_node()
+        node = None if gpu is None else _current_node()
         if node is not None:
             self._gradients.enter(node)
             if func in IN_PLACE:
                 func = self._gradients.in_place_variant(node, func, args)
-        runs_on = index
-        if index == HOST and info.may_leave_gpu:
-            runs_on = self._machine.place_of(args[0])
-        if info.memory is None or runs_on == HOST:
-            result = self._computed(func, info, index, args, kwargs, pin)
-            self._allocate_outputs(info, index, args, kwargs, result)
-            self._check_model(func, info, index, result)
+        runs_on = gpu
+        if gpu is None and info.may_leave_gpu:
+            runs_on = self._machine.gpu_of(args[0])
+        if info.memory is None or runs_on is None:
+            result = self._computed(func, info, gpu, args, kwargs, pin)
+            self._allocate_outputs(info, gpu, args, kwargs, result)
+            self._check_model(func, info, gpu, result)
             return result
         if any(tensor.layout is not torch.strided for tensor in tensors_in(args, kwargs)):
-            result = self._computed(func, info, index, args, kwargs, pin)
-            self._allocate_outputs(info, index, args, kwargs, result)
-            if index != HOST and info.makes_tensors:
-                self._unmodelled(func, index, result)
+            result = self._computed(func, info, gpu, args, kwargs, pin)
+            self._allocate_outputs(info, gpu, args, kwargs, result)
+            if gpu is not None and info.makes_tensors:
+                self._unmodelled(func, gpu, result)
             return result
         if info.only_writes and not info.writes_out:
             # An error for lack of memory leaves the arguments as they were.
             result = info.written_result(args, kwargs)
-            self._allocate(func, info, runs_on, index, args, kwargs, result)
-            return self._computed(func, info, index, args, kwargs, pin)
-        result = self._computed(func, info, index, args, kwargs, pin)
-        self._allocate(func, info, runs_on, index, args, kwargs, result)
+            self._allocate(func, info, runs_on, gpu, args, kwargs, result)
+            return self._computed(func, info, gpu, args, kwargs, pin)
+        result = self._computed(func, info, gpu, args, kwargs, pin)
+        self._allocate(func, info, runs_on, gpu, args, kwargs, result)
         return result
 
     def _allocate(
         self,
         func: Any,
         info: OpInfo,
-        runs_on: int,
-        index: int,
+        runs_on: SimulatedGPU,
+        gpu: SimulatedGPU | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
     ) -> None:
         """Allocate what the kernels of an op allocate, in their order, and free the temporaries."""
-        context = _OpMemory(self, info, runs_on, index, args, kwargs, result)
+        context = _OpMemory(self, info, runs_on, gpu, args, kwargs, result)
         call = OpCall(context, args, kwargs, result, is_confirmed=info.is_confirmed)
         try:
             if info.memory is not None:
@@ -176,141 +175,153 @@ class SimulatedDeviceMode(TorchDispatchMode):
         self,
         func: Any,
         info: OpInfo,
-        index: int,
+        gpu: SimulatedGPU | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         pin: bool,
     ) -> Any:
         """Run an op on tensors of the CPU."""
         try:
-            run = func if index == HOST else info.reference or func
+            run = func if gpu is None else info.reference or func
             if info.draws:
-                run = self._drawing(func, run, index, args, kwargs)
+                run = self._drawing(func, run, gpu, args, kwargs)
             result = self._execute(func, run, args, kwargs)
         except UnsupportedCUDACallError:
             raise
         except NotImplementedError as error:
-            if index != HOST and not info.runs_on_cpu:
+            if gpu is not None and not info.runs_on_cpu:
                 raise refuse_to_compute(func) from error
-            if index != HOST and not _has_kernel(func.name(), "CPU"):
+            if gpu is not None and not _has_kernel(func.name(), "CPU"):
                 raise unsupported(func.name()) from error
             raise
         except RuntimeError as error:
-            self._refuse_beyond_host(index, error)
+            self._check_host_memory(gpu, error)
             raise
         if pin:
             self._machine.pin(_untyped_storage(result))
-        if index != HOST:
-            self._machine.thread.last = index
+        if gpu is not None:
+            self._machine.thread.last_gpu = gpu
         return result
 
     def _allocate_outputs(
-        self, info: OpInfo, index: int, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+        self,
+        info: OpInfo,
+        gpu: SimulatedGPU | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        result: Any,
     ) -> None:
         """Label what an op made on a GPU, and follow the sizes of what it resized."""
-        if index == HOST:
+        if gpu is None:
             return
         if info.makes_tensors:
-            self._label_results(info, index, args, result)
+            self._label_results(info, gpu, args, result)
         if info.may_resize or (info.mutates_first and _is_sparse(args[0])):
-            self._follow(index, args, kwargs)
+            self._follow(gpu, args, kwargs)
 
-    def _check_model(self, func: Any, info: OpInfo, index: int, result: Any) -> None:
-        if index != HOST and not info.is_modelled:
-            self._unmodelled(func, index, result)
+    def _check_model(self, func: Any, info: OpInfo, gpu: SimulatedGPU | None, result: Any) -> None:
+        if gpu is not None and not info.is_modelled:
+            self._unmodelled(func, gpu, result)
 
     def _drawing(
-        self, func: Any, run: Any, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self,
+        func: Any,
+        run: Any,
+        gpu: SimulatedGPU | None,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> Any:
         """What runs an op that draws random numbers, from the generator of its device."""
-        named = random_draws.generator_of(kwargs, on_gpu=index != HOST)
-        if index == HOST or random_draws.draws_nothing(func, args, kwargs):
+        named = random_draws.generator_of(kwargs, on_gpu=gpu is not None)
+        if gpu is None or random_draws.draws_nothing(func, args, kwargs):
             return run
-        return random_draws.drawing(func, run, named, self._machine.generators[index])
+        return random_draws.drawing(func, run, named, self._machine.generators[gpu.index])
 
-    def _unmodelled(self, func: Any, index: int, result: Any) -> None:
+    def _unmodelled(self, func: Any, gpu: SimulatedGPU, result: Any) -> None:
         if self._machine.strict:
             raise UnmodelledOpError(
                 f"{func} has no memory model: what its CUDA kernels take is not known; without "
                 "strict=True (--strict) only its outputs are counted, and the line is marked ?"
             )
-        self._machine.approximations[index].count_unmodelled(func, result)
+        self._machine.approximations[gpu.index].count_unmodelled(func, result)
 
-    def _uncounted(self, func: Any, index: int, unknown: str) -> None:
+    def _uncounted(self, func: Any, gpu: SimulatedGPU, unknown: str) -> None:
         if self._machine.strict:
             raise UnmodelledOpError(
                 f"{func} takes {unknown}, whose size is not known: the peak is a lower bound; "
                 "without strict=True (--strict) the rest is counted, and the line is marked ?"
             )
-        self._machine.approximations[index].count_uncounted(func, unknown)
+        self._machine.approximations[gpu.index].count_uncounted(func, unknown)
 
-    def _estimated(self, func: Any, index: int, nbytes: int) -> None:
+    def _estimated(self, func: Any, gpu: SimulatedGPU, nbytes: int) -> None:
         if self._machine.strict == "estimates":
             raise EstimatedMemoryError(
                 f"{func} takes an estimated {nbytes} bytes of kernel memory, which no recording "
                 "confirms; strict=True (--strict) counts them, and the line is marked ~"
             )
-        self._machine.approximations[index].count_estimated(func, nbytes)
+        self._machine.approximations[gpu.index].count_estimated(func, nbytes)
 
-    def _label_results(self, info: OpInfo, index: int, args: tuple[Any, ...], result: Any) -> None:
+    def _label_results(
+        self, info: OpInfo, gpu: SimulatedGPU, args: tuple[Any, ...], result: Any
+    ) -> None:
         if isinstance(result, torch.Tensor):
-            self._label(result, index)
+            self._label(result, gpu)
             return
         if not isinstance(result, (tuple, list)):
             return
         for position, item in enumerate(result):
             if isinstance(item, torch.Tensor):
                 if position not in info.cpu_outputs:
-                    self._label(item, self._foreach_place(info, args, position, index))
+                    self._label(item, self._foreach_gpu(info, args, position, gpu))
             elif isinstance(item, (tuple, list)):
                 for tensor in item:
                     if isinstance(tensor, torch.Tensor):
-                        self._label(tensor, index)
+                        self._label(tensor, gpu)
 
-    def _foreach_place(self, info: OpInfo, args: tuple[Any, ...], position: int, index: int) -> int:
+    def _foreach_gpu(
+        self, info: OpInfo, args: tuple[Any, ...], position: int, gpu: SimulatedGPU
+    ) -> SimulatedGPU:
         if info.is_foreach and len(self._machine.gpus) > 1:
             lists = (one for one in args if isinstance(one, (list, tuple)))
-            place = self._machine.place_of(next(lists)[position])
-            return index if place == HOST else place
-        return index
+            return self._machine.gpu_of(next(lists)[position]) or gpu
+        return gpu
 
-    def _label(self, tensor: torch.Tensor, index: int, *, is_estimate: bool = False) -> None:
+    def _label(self, tensor: torch.Tensor, gpu: SimulatedGPU, *, is_estimate: bool = False) -> None:
         known = self._machine.allocations.known
         for storage in storages_of(tensor):
             if storage._cdata not in known:
-                self._machine.put(storage, index, is_estimate=is_estimate)
+                self._machine.put(storage, gpu, is_estimate=is_estimate)
                 if _current_node() is not None:
                     self._gradients.made(storage._cdata)
 
-    def _follow(self, index: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _follow(self, gpu: SimulatedGPU, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         known = self._machine.allocations.known
         for tensor in tensors_in(args, kwargs):
             for storage in storages_of(tensor):
                 if storage._cdata in known:
                     self._machine.resized(storage)
                 elif tensor is args[0]:
-                    self._machine.put(storage, index)
+                    self._machine.put(storage, gpu)
 
-    def _refuse_beyond_host(self, index: int, error: RuntimeError) -> None:
-        """Name what ran out when the host could not hold a tensor of a simulated GPU.
+    def _check_host_memory(self, gpu: SimulatedGPU | None, error: RuntimeError) -> None:
+        """Name the memory that ran out where the CPU cannot hold a tensor of a simulated GPU.
 
         Raises:
             torch.OutOfMemoryError: the GPU has no room for it either, which is what counts.
             HostMemoryError: only the host has none.
         """
-        refused = _HOST_REFUSES.search(str(error))
-        if refused is None or index == HOST:
+        refused = _NO_HOST_MEMORY.search(str(error))
+        if refused is None or gpu is None:
             return
         nbytes = int(refused[1])
-        gpu = self._machine.gpu(index)
-        gpu.release(gpu.allocate(nbytes, self._machine.current_stream(index)))
+        gpu.release(gpu.allocate(nbytes, self._machine.current_stream(gpu.index)))
         raise HostMemoryError(
             f"{gpu.device} could hold {nbytes} more bytes, but this machine cannot: "
             "the simulation keeps every tensor in host memory"
         ) from error
 
     def _pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        if self._machine.place_of(tensor) != HOST:
+        if self._machine.gpu_of(tensor) is not None:
             raise RuntimeError(f"cannot pin '{tensor.type()}' only dense CPU tensors can be pinned")
         pinned = tensor.clone()
         self._machine.pin(_untyped_storage(pinned))
@@ -324,10 +335,10 @@ class _OpMemory:
         "_are_outputs_allocated",
         "_args",
         "_gpu",
-        "_index",
         "_info",
         "_kwargs",
         "_mode",
+        "_output_gpu",
         "_result",
         "_stream",
         "model",
@@ -337,8 +348,8 @@ class _OpMemory:
         self,
         mode: SimulatedDeviceMode,
         info: OpInfo,
-        runs_on: int,
-        index: int,
+        runs_on: SimulatedGPU,
+        gpu: SimulatedGPU | None,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
@@ -346,12 +357,12 @@ class _OpMemory:
         machine = mode._machine
         self._mode = mode
         self._info = info
-        self._gpu = machine.gpus[runs_on]
-        self._index = index
+        self._gpu = runs_on
+        self._output_gpu = gpu
         self._args = args
         self._kwargs = kwargs
         self._result = result
-        self._stream = machine.current_stream(runs_on)
+        self._stream = machine.current_stream(runs_on.index)
         self._are_outputs_allocated = False
         self.model: GPU = self._gpu.model
 
@@ -362,14 +373,14 @@ class _OpMemory:
         self._gpu.release(allocation)
 
     def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool) -> None:
-        if self._index != HOST:
-            self._mode._label(tensor, self._index, is_estimate=is_estimate)
+        if self._output_gpu is not None:
+            self._mode._label(tensor, self._output_gpu, is_estimate=is_estimate)
 
     def allocate_outputs(self) -> None:
         if not self._are_outputs_allocated:
             self._are_outputs_allocated = True
             self._mode._allocate_outputs(
-                self._info, self._index, self._args, self._kwargs, self._result
+                self._info, self._output_gpu, self._args, self._kwargs, self._result
             )
 
     def ensure_cublas_workspace(self) -> int:

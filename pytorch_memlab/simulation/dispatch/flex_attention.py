@@ -20,8 +20,6 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
-from ..machine.machine import HOST
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -123,7 +121,7 @@ def _captured(
 def _is_on_gpu(machine: Machine, value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor):
         return False
-    return machine.place_of(value) != HOST
+    return machine.gpu_of(value) is not None
 
 
 def _with_arguments(score_mod: ScoreMod, captured: tuple[torch.Tensor, ...]) -> ScoreMod:

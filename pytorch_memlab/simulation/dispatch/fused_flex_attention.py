@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
 
-    Estimated = Callable[[Any, int, int], None]
+    Estimated = Callable[[Any, SimulatedGPU, int], None]
 
 _FUSED = "MEMLAB_FUSED"
 _OPTIONS = "kernel_options"
@@ -87,7 +88,9 @@ def run(machine: Machine, estimated: Estimated, op: Any, args: tuple[Any, ...]) 
             values = op.dispatch(DispatchKey.CPU, *args)
     make = _backward if op.name() == "flex_attention_backward" else _forward
     results, nbytes = make(args)
-    estimated(op, machine.place_of(args[0]), nbytes)
+    gpu = machine.gpu_of(args[0])
+    if gpu is not None:
+        estimated(op, gpu, nbytes)
     if machine.values is not None:
         for result in tree_leaves(results):
             if result is not None:

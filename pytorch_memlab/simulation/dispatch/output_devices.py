@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine.machine import HOST
 from ..machine.op_arguments import tensors_in
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
     from ..ops.op_info import OpInfo
 
 _CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ class OutputDevices:
 
     def of(
         self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[int, dict[str, Any], bool]:
+    ) -> tuple[SimulatedGPU | None, dict[str, Any], bool]:
         """Where an op's results live.
 
         Args:
@@ -44,8 +44,7 @@ class OutputDevices:
             kwargs: its keyword arguments.
 
         Returns:
-            index of the GPU or ``HOST``, keyword arguments that the host understands, and
-            whether the result is to be pinned.
+            the GPU, None for the CPU; keyword arguments for the CPU; whether to pin the result.
 
         Raises:
             RuntimeError: arguments of devices that CUDA does not mix, in its words.
@@ -57,24 +56,24 @@ class OutputDevices:
             kwargs = {**kwargs, "pin_memory": False}
         if device is not None and device.type != "cpu":
             if device.type != "cuda":  # the meta device, say
-                return HOST, kwargs, False
-            return self._machine.index_of(device), {**kwargs, "device": _CPU}, False
-        if thread.target is not None:
-            return thread.target, kwargs, pin
-        index = self._common_place(func, info, args, kwargs)
+                return None, kwargs, False
+            return self._machine.find_gpu(device), {**kwargs, "device": _CPU}, False
+        if thread.output_device is not None:
+            return self._machine.find_gpu(thread.output_device), kwargs, pin
+        gpu = self._common_gpu(func, info, args, kwargs)
         if device is not None and device.type == "cpu":
             takes_none = next(tensors_in(args, kwargs), None) is None
             if pin and takes_none:  # a hook that saves on the host: nothing else can be pinned
-                return HOST, kwargs, True
-            index = self._where_a_factory_means(index, takes_none)
-        return index, kwargs, pin and index == HOST
+                return None, kwargs, True
+            gpu = self._gpu_meant_by_cpu(gpu, takes_none)
+        return gpu, kwargs, pin and gpu is None
 
-    def _common_place(
+    def _common_gpu(
         self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> int:
+    ) -> SimulatedGPU | None:
         known = self._machine.allocations.known
-        index = HOST
-        on_host = None
+        gpu = None
+        on_cpu = None
         for tensor in tensors_in(args, kwargs):
             try:
                 allocation = known.get(_untyped_storage(tensor)._cdata)
@@ -82,20 +81,21 @@ class OutputDevices:
                 allocation = self._machine.allocations.find(tensor)
             if allocation is None:
                 if tensor.dim() > 0:
-                    on_host = tensor
-            elif index == HOST:
-                index = allocation.gpu.index
-            elif index != allocation.gpu.index and not (info.is_foreach or info.takes_cpu_tensors):
-                raise _mixed(func, index, f"cuda:{allocation.gpu.index}")
-        is_mixed = on_host is not None and index != HOST and not info.takes_cpu_tensors
-        if is_mixed and self._did_the_program_give(on_host):
-            raise _mixed(func, index, "cpu")
-        return index
+                    on_cpu = tensor
+            elif gpu is None:
+                gpu = allocation.gpu
+            elif gpu is not allocation.gpu and not (info.is_foreach or info.takes_cpu_tensors):
+                raise _mixed(func, gpu, str(allocation.gpu.device))
+        if gpu is None or on_cpu is None or info.takes_cpu_tensors:
+            return gpu
+        if self._is_from_program(on_cpu):
+            raise _mixed(func, gpu, "cpu")
+        return gpu
 
-    def _did_the_program_give(self, tensor: torch.Tensor | None) -> bool:
-        """Whether a tensor of the host comes from the program, not from inside a composite op."""
+    def _is_from_program(self, tensor: torch.Tensor) -> bool:
+        """Whether a CPU tensor comes from the program, not from inside a composite op."""
         call = self._machine.thread.call
-        if tensor is None or call is None:
+        if call is None:
             return torch._C._current_autograd_node() is None
         try:
             given = {_untyped_storage(one)._cdata for one in tensors_in(*call)}
@@ -103,23 +103,25 @@ class OutputDevices:
         except (NotImplementedError, RuntimeError, ValueError):
             return True
 
-    def _where_a_factory_means(self, index: int, takes_no_tensor: bool) -> int:
-        """Where ``device=cpu`` means: the host if the program said so, else the call's device."""
+    def _gpu_meant_by_cpu(
+        self, gpu: SimulatedGPU | None, takes_no_tensor: bool
+    ) -> SimulatedGPU | None:
+        """The device that ``device=cpu`` means, which C++ also passes for labelled tensors."""
         thread = self._machine.thread
         if thread.call is None:
             in_backward = torch._C._current_autograd_node() is not None
-            return thread.last if takes_no_tensor and in_backward else index
+            return thread.last_gpu if takes_no_tensor and in_backward else gpu
         args, kwargs = thread.call
         if kwargs.get("device") is not None:
-            return HOST
-        if index != HOST:
-            return index
-        places = (self._machine.place_of(tensor) for tensor in tensors_in(args, kwargs))
-        return next((place for place in places if place != HOST), HOST)
+            return None
+        if gpu is not None:
+            return gpu
+        gpus = map(self._machine.gpu_of, tensors_in(args, kwargs))
+        return next((one for one in gpus if one is not None), None)
 
 
-def _mixed(func: Any, index: int, other: str) -> RuntimeError:
+def _mixed(func: Any, gpu: SimulatedGPU, other: str) -> RuntimeError:
     return RuntimeError(
         "Expected all tensors to be on the same device, but found at least two devices, "
-        f"cuda:{index} and {other}! (when checking arguments of {func._schema.name})"
+        f"{gpu.device} and {other}! (when checking arguments of {func._schema.name})"
     )

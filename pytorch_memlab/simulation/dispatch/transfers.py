@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._common.storages import storages_of
-from ..machine.machine import HOST
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
 
+_CPU = torch.device("cpu")
 _to = torch._C.TensorBase.to
 
 
@@ -20,10 +21,14 @@ class _Transfer(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, tensor: torch.Tensor, machine: Machine, target: int, options: dict[str, Any]
+        ctx: Any,
+        tensor: torch.Tensor,
+        machine: Machine,
+        target: SimulatedGPU | None,
+        options: dict[str, Any],
     ) -> torch.Tensor:
         ctx.machine = machine
-        ctx.source = machine.place_of(tensor)
+        ctx.source = machine.gpu_of(tensor)
         ctx.target = target
         ctx.dtype = tensor.dtype
         return _copy(machine, tensor, target, options)
@@ -39,21 +44,21 @@ class _Transfer(torch.autograd.Function):
 
 
 def move(
-    machine: Machine, tensor: torch.Tensor, target: int, options: dict[str, Any]
+    machine: Machine, tensor: torch.Tensor, target: SimulatedGPU | None, options: dict[str, Any]
 ) -> torch.Tensor:
     """A tensor on a device.
 
     Args:
         machine: the simulated machine.
         tensor: on the host or on a GPU.
-        target: index of the GPU, or ``HOST``.
+        target: the GPU, None for the CPU.
         options: ``dtype``, ``copy``, ``non_blocking``, ``memory_format`` as those of
             ``torch.Tensor.to``.
 
     Returns:
         the tensor itself if nothing needs to change and no copy is asked for, else a copy.
     """
-    if machine.place_of(tensor) == target:
+    if machine.gpu_of(tensor) is target:
         return _to(tensor, **{"dtype": tensor.dtype, **options})
     options = {"dtype": tensor.dtype, **options, "copy": True}
     if torch.is_grad_enabled() and tensor.requires_grad:
@@ -63,31 +68,11 @@ def move(
 
 
 def _copy(
-    machine: Machine, tensor: torch.Tensor, target: int, options: dict[str, Any]
+    machine: Machine, tensor: torch.Tensor, target: SimulatedGPU | None, options: dict[str, Any]
 ) -> torch.Tensor:
-    with machine.thread.device_override(target):
+    with machine.thread.device_override(_CPU if target is None else target.device):
         copied = _to(tensor, **options)
-    if target == HOST and options.get("non_blocking") and copied.layout is torch.strided:
+    if target is None and options.get("non_blocking") and copied.layout is torch.strided:
         for storage in storages_of(copied):
             machine.pin(storage)
     return copied
-
-
-def place_of_device(machine: Machine, device: Any) -> int:
-    """Index that a user's device argument means.
-
-    Args:
-        machine: the simulated machine.
-        device: int, string, ``torch.device``, or None for the current GPU.
-
-    Returns:
-        index of the GPU, or ``HOST``.
-    """
-    if device is None:
-        return machine.gpu(machine.thread.device).index
-    if isinstance(device, int) and not isinstance(device, bool):
-        return machine.gpu(device).index
-    return machine.index_of(torch.device(device))
-
-
-__all__ = ["HOST", "move", "place_of_device"]

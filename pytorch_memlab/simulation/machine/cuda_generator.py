@@ -33,16 +33,16 @@ class SimulatedGenerator(_Generator):
     """A generator of a simulated GPU.
 
     Args:
-        place: index of the GPU.
+        device_index: of the GPU.
     """
 
-    def __new__(cls, place: int) -> Self:
+    def __new__(cls, device_index: int) -> Self:
         """Make one with the seed that generators have by default."""
         return super().__new__(cls)
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, device_index: int) -> None:
         super().__init__()
-        self.place = place
+        self.device_index = device_index
         self._state = _State(_Generator.initial_seed(self))
         self._source = _Generator()
         _simulated[self._cdata] = self  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ class SimulatedGenerator(_Generator):
     @property
     def device(self) -> torch.device:  # type: ignore[override]
         """The GPU that it stands for."""
-        return torch.device("cuda", self.place)
+        return torch.device("cuda", self.device_index)
 
     def start_draw(self) -> torch.Generator:
         """Move the offset past one op's draws.
@@ -123,13 +123,13 @@ class SimulatedGenerator(_Generator):
 
     def clone_state(self) -> SimulatedGenerator:
         """Another generator in the same state."""
-        clone = SimulatedGenerator(self.place)
+        clone = SimulatedGenerator(self.device_index)
         clone._state = replace(self._state)
         return clone
 
     def graphsafe_get_state(self) -> SimulatedGenerator:
         """Another generator of one and the same state."""
-        twin = SimulatedGenerator(self.place)
+        twin = SimulatedGenerator(self.device_index)
         twin._state = self._state
         return twin
 

@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 Strictness = bool | Literal["estimates"]
 """What is an error: nothing, memory of unknown size and assumed values, or estimates too."""
 
-HOST = -1
-"""Index that stands for the host where a device index is expected."""
-
 
 class ThreadState(threading.local):
     """What one thread chose: its device, its stream of each device, the call it is in."""
@@ -48,30 +45,21 @@ class ThreadState(threading.local):
         self.streams = StreamChanges()
         self.before_streams: list[tuple[int, int, int]] = []
         self.call: tuple[tuple[Any, ...], dict[str, Any]] | None = None
-        self.target: int | None = None
-        self.last = HOST
+        self.output_device: torch.device | None = None
+        self.last_gpu: SimulatedGPU | None = None
 
     @contextmanager
-    def device_override(self, target: int | None) -> Iterator[None]:
-        """Meanwhile all ops make their results in one place.
-
-        Args:
-            target: index of a GPU, or ``HOST``; None: where their arguments are.
-        """
-        outer, self.target = self.target, target
+    def device_override(self, device: torch.device | None) -> Iterator[None]:
+        """Within: every op makes its outputs on this device; None: where its arguments are."""
+        outer, self.output_device = self.output_device, device
         try:
             yield
         finally:
-            self.target = outer
+            self.output_device = outer
 
     @contextmanager
     def call_context(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[None]:
-        """Meanwhile ops belong to another call of the program's.
-
-        Args:
-            args: of the call.
-            kwargs: its keyword arguments.
-        """
+        """Within: ops belong to a call of the program with these arguments."""
         outer, self.call = self.call, (args, kwargs)
         try:
             yield
@@ -200,9 +188,9 @@ class Machine:
                 continue
             if self.waits_are_seen:
                 gpu = self.gpus[index]
-                work = gpu.call("unfinished_work", old)
+                work = gpu.locked(gpu.allocator.unfinished_work, old)
                 if work is not None:
-                    gpu.call("wait_for_work", new, work)
+                    gpu.locked(gpu.allocator.wait_for_work, new, work)
             self.thread.streams.use(index, new)
 
     def new_stream(self, index: int, priority: int) -> int:
@@ -222,11 +210,13 @@ class Machine:
         """
         self.waits_are_seen = True
         gpu = self.gpu(index)
-        gpu.call("hold_stream", self.current_stream(index), time.perf_counter(), seconds)
+        stream = self.current_stream(index)
+        gpu.locked(gpu.allocator.hold_stream, stream, time.perf_counter(), seconds)
 
     def synchronize_stream(self, index: int, stream: int) -> None:
         """Wait until a stream has done its work."""
-        self.gpu(index).call("synchronize", stream)
+        gpu = self.gpu(index)
+        gpu.locked(gpu.allocator.synchronize, stream)
         self.traced("StreamSynchronization", handle_of(stream, index))
 
     def start_trace(self) -> None:
@@ -252,38 +242,46 @@ class Machine:
         if self._trace is not None:
             self._trace.fire(event, *args)
 
-    def index_of(self, device: torch.device) -> int:
-        """Index that a device means in this thread: ``HOST``, or a GPU's.
+    def current_gpu(self) -> SimulatedGPU:
+        """The GPU that this thread uses."""
+        return self.gpu(self.thread.device)
+
+    def find_gpu(self, device: Any) -> SimulatedGPU | None:
+        """The GPU that a device argument means; None for the CPU and all other devices.
+
+        Args:
+            device: index, string, ``torch.device``, or None for the current GPU.
 
         Raises:
             RuntimeError: there is no such GPU.
         """
+        if device is None:
+            return self.current_gpu()
+        if isinstance(device, int) and not isinstance(device, bool):
+            return self.gpu(device)
+        if not isinstance(device, torch.device):
+            device = torch.device(device)
         if device.type != "cuda":
-            return HOST
-        index = self.thread.device if device.index is None else device.index
-        return self.gpu(index).index
+            return None
+        return self.gpu(self.thread.device if device.index is None else device.index)
 
-    def place_of(self, tensor: torch.Tensor) -> int:
-        """Index of the GPU that holds a tensor, ``HOST`` if none does."""
+    def gpu_of(self, tensor: torch.Tensor) -> SimulatedGPU | None:
+        """The GPU that holds a tensor, None if none does."""
         allocation = self.allocations.find(tensor)
         if allocation is None:
             local = getattr(type(tensor), "_local_tensor", None)  # a DTensor is where its part is
-            return HOST if local is None else self.place_of(local.__get__(tensor))
-        return allocation.gpu.index
+            return None if local is None else self.gpu_of(local.__get__(tensor))
+        return allocation.gpu
 
-    def put(self, storage: torch.UntypedStorage, index: int, *, is_estimate: bool = False) -> None:
-        """Label a new storage as living on a GPU, and take its memory there.
-
-        Args:
-            storage: without a label so far.
-            index: of the GPU.
-            is_estimate: no recording confirms its size.
+    def put(
+        self, storage: torch.UntypedStorage, gpu: SimulatedGPU, *, is_estimate: bool = False
+    ) -> None:
+        """Label a new storage as living on a GPU, and allocate its memory there.
 
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
-        gpu = self.gpu(index)
-        stream = self.current_stream(index)
+        stream = self.current_stream(gpu.index)
         if self._trace is not None:
             self._trace.expect(storage)
         with uninterrupted(*STANDARD_SIGNALS):
@@ -297,15 +295,9 @@ class Machine:
         for observer in self.data_observers:
             observer(allocation)
 
-    def label(self, storage: torch.UntypedStorage, index: int, nbytes: int = 0) -> None:
-        """Label a storage of which the GPU's allocator knows nothing.
-
-        Args:
-            storage: without a label so far: a wrapper's, or one that another process has made.
-            index: of the GPU.
-            nbytes: its size; a wrapper's storage is empty.
-        """
-        self.allocations.add(storage, Allocation(self.gpu(index), 0, nbytes))
+    def label(self, storage: torch.UntypedStorage, gpu: SimulatedGPU, nbytes: int = 0) -> None:
+        """Label a storage that the allocator does not count: of a wrapper, or another process."""
+        self.allocations.add(storage, Allocation(gpu, 0, nbytes))
 
     def pin(self, storage: torch.UntypedStorage) -> None:
         """Count a storage of the host as pinned memory."""

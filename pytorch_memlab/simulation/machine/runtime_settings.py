@@ -54,7 +54,7 @@ class RuntimeSettings:
         if text != self._text and not self._was_changed:
             settings = AllocatorSettings.parse(text)
             for gpu in self._gpus:
-                gpu.call("begin_with", settings)
+                gpu.locked(gpu.allocator.begin_with, settings)
             self._text = text
 
     def calls(self) -> dict[str, Callable[..., Any]]:
@@ -68,6 +68,6 @@ class RuntimeSettings:
     def _change(self, text: str) -> None:
         settings = self._gpus[0].allocator.settings.changed_by(text)
         for gpu in self._gpus:
-            gpu.call("change_settings", settings)
+            gpu.locked(gpu.allocator.change_settings, settings)
         self._text = text
         self._was_changed = True

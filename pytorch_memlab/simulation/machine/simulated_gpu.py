@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
@@ -21,12 +21,17 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
+    from typing_extensions import ParamSpec
+
     from ..._common.call_stacks import CallStacks
     from ..hardware.gpu import GPU
     from .allocation_log import LiveBlock
     from .memory_overhead import MemoryOverhead
     from .trace_callbacks import TraceCallbacks
 
+    _P = ParamSpec("_P")
+
+_T = TypeVar("_T")
 
 _ADDRESSES = 2**44
 """Distance between the first addresses of two GPUs, so that no two blocks share one."""
@@ -206,17 +211,9 @@ class SimulatedGPU:
         """Whether anything was ever allocated here."""
         return self.allocator.ever_allocated
 
-    def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the allocator, alone and after all frees that wait.
-
-        Args:
-            method: its name.
-            args: its arguments.
-
-        Returns:
-            what it returns.
-        """
-        return self._alone(getattr(self.allocator, method), *args)
+    def locked(self, method: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Call a method of the allocator: alone, and after all frees that wait."""
+        return self._alone(method, *args, **kwargs)
 
     def peak_share(self) -> tuple[int, int]:
         """The most active bytes since the simulation began, and how many were estimates then.
@@ -239,10 +236,10 @@ class SimulatedGPU:
             self._peak = active, self._estimated
         return address
 
-    def _alone(self, work: Callable[..., Any], *args: Any) -> Any:
+    def _alone(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         self.sweep()
         try:
-            return self._in_one_go(work, *args)
+            return self._in_one_go(work, *args, **kwargs)
         finally:
             if self._dead or self._trace is not None:
                 self._settle()
@@ -253,7 +250,7 @@ class SimulatedGPU:
         if self._trace is not None:
             self._trace.tell()
 
-    def _in_one_go(self, work: Callable[..., Any], *args: Any) -> Any:
+    def _in_one_go(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
         with _busy:
             # A collection's finalizers may be anything: those of storages on this GPU, or of
@@ -265,10 +262,10 @@ class SimulatedGPU:
                 if standard_signals_wait():  # as they do while a storage is made, or dies
                     if self._dead:
                         self._free_dead()
-                    return work(*args)
+                    return work(*args, **kwargs)
                 with uninterrupted(*STANDARD_SIGNALS):
                     self._free_dead()
-                    return work(*args)
+                    return work(*args, **kwargs)
             finally:
                 if collects:
                     _gc_on()

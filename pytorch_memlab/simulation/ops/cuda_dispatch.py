@@ -98,8 +98,7 @@ def _gpu_of(machine: Machine | None, args: tuple[Any, ...]) -> SimulatedGPU | No
     first = next((value for value in args if isinstance(value, torch.Tensor)), None)
     if machine is None or first is None:
         return None
-    place = machine.place_of(first)
-    return machine.gpus[place] if place >= 0 else None
+    return machine.gpu_of(first)
 
 
 def _overload(name: str) -> Any:

@@ -126,7 +126,7 @@ class _Launches:
 
     def _note_scratch(self, kernel: Any) -> None:
         machine = self._machine
-        gpu = machine.gpu(machine.thread.device)
+        gpu = machine.current_gpu()
         if gpu.model.major < _CAPABILITY_WITH_TMA or not triton_source.makes_descriptors(kernel):
             return
         name = f"triton.{kernel.__name__}.default"

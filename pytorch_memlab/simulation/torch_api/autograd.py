@@ -83,11 +83,11 @@ def _on_its_gpu(machine: Machine, apply: Callable[..., Any]) -> Callable[..., An
     @functools.wraps(apply)
     def apply_there(self: Any, *gradients: Any) -> Any:
         tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
-        place = machine.place_of(tensors[0]) if tensors else -1
+        gpu = machine.gpu_of(tensors[0]) if tensors else None
         thread = machine.thread
         before = thread.device
-        if place >= 0:
-            thread.device = place
+        if gpu is not None:
+            thread.device = gpu.index
         try:
             return apply(self, *gradients)
         finally:

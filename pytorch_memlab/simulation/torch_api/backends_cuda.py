@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..._common.patches import Patches
+    from ..hardware.gpu import GPU
     from ..machine.machine import Machine
 
 _AGAINST: dict[str, Callable[[Call], str | None]] = {
@@ -60,15 +61,15 @@ def _install_plan_caches(machine: Machine, patches: Patches) -> None:
 def _asks(machine: Machine, against: Callable[[Call], str | None]) -> Callable[..., bool]:
     def can_use(params: Any, debug: bool = False) -> bool:
         del debug  # it would warn with the reason
-        place = machine.place_of(params.query)
-        return place >= 0 and against(_call(machine, params, place)) is None
+        gpu = machine.gpu_of(params.query)
+        return gpu is not None and against(_call(gpu.model, params)) is None
 
     return can_use
 
 
-def _call(machine: Machine, params: Any, place: int) -> Call:
+def _call(model: GPU, params: Any) -> Call:
     return Call(
-        machine.gpus[place].model,
+        model,
         params.query,
         params.key,
         params.value,

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..dispatch.transfers import move, place_of_device
-from ..machine.machine import HOST
+from ..dispatch.transfers import move
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..._common.patches import Patches
     from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")
 _SPARSE = (
@@ -63,43 +63,43 @@ def install(
     patches.set(torch, "from_dlpack", _from_dlpack(machine, vars(torch)["from_dlpack"]))
 
 
-def _wanted_place(machine: Machine, device: Any) -> int:
+def _wanted_gpu(machine: Machine, device: Any) -> SimulatedGPU | None:
     # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
-    return place_of_device(machine, torch.empty(0).device if device is None else device)
+    return machine.find_gpu(torch.empty(0).device if device is None else device)
 
 
 def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
-    keeps_place = original.__name__ in ("as_tensor", "asarray")
+    keeps_device = original.__name__ in ("as_tensor", "asarray")
 
     @functools.wraps(original)
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
-        if device is None and isinstance(data, torch.Tensor) and keeps_place:
+        if device is None and isinstance(data, torch.Tensor) and keeps_device:
             return original(data, *args, **kwargs)
-        place = _wanted_place(machine, device)
+        gpu = _wanted_gpu(machine, device)
         if kwargs.pop("pin_memory", False):
-            if place != HOST:
+            if gpu is not None:
                 raise RuntimeError("Only dense CPU tensors can be pinned")
             made = make(data, *args, device=device, **kwargs)
             machine.pin(made.untyped_storage())
             return made
-        if place == HOST and not _holds_simulated(machine, data):
+        if gpu is None and not _holds_simulated(machine, data):
             return original(data, *args, device=device, **kwargs)
         requires_grad = kwargs.pop("requires_grad", False)
         with torch.device("cpu"):
-            made = original(_on_host(machine, data), *args, **kwargs)
-        if place != HOST:
-            made = move(machine, made, place, {})
+            made = original(_on_cpu(machine, data), *args, **kwargs)
+        if gpu is not None:
+            made = move(machine, made, gpu, {})
         return made.requires_grad_() if requires_grad else made
 
     return make
 
 
 def _holds_simulated(machine: Machine, data: Any) -> bool:
-    return isinstance(data, torch.Tensor) and machine.place_of(data) != HOST
+    return isinstance(data, torch.Tensor) and machine.gpu_of(data) is not None
 
 
-def _on_host(machine: Machine, data: Any) -> Any:
-    return move(machine, data, HOST, {}) if _holds_simulated(machine, data) else data
+def _on_cpu(machine: Machine, data: Any) -> Any:
+    return move(machine, data, None, {}) if _holds_simulated(machine, data) else data
 
 
 def _from_dlpack(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,11 +115,11 @@ def _from_dlpack(machine: Machine, original: Callable[..., Any]) -> Callable[...
 def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def make(*args: Any, device: Any = None, **kwargs: Any) -> Any:
-        place = _sparse_place(machine, device, args)
-        if place == HOST:
+        gpu = _sparse_gpu(machine, device, args)
+        if gpu is None:
             return original(*args, device=device, **kwargs)
         parts = [
-            torch.as_tensor(part, device=machine.gpus[place].device)
+            torch.as_tensor(part, device=gpu.device)
             if isinstance(part, torch.Tensor) or _is_data(part, position, args)
             else part
             for position, part in enumerate(args)
@@ -129,11 +129,11 @@ def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any
     return make
 
 
-def _sparse_place(machine: Machine, device: Any, args: tuple[Any, ...]) -> int:
+def _sparse_gpu(machine: Machine, device: Any, args: tuple[Any, ...]) -> SimulatedGPU | None:
     if device is not None:
-        return place_of_device(machine, device)
-    places = [machine.place_of(part) for part in args if isinstance(part, torch.Tensor)]
-    return max(places, default=HOST)
+        return machine.find_gpu(device)
+    gpus = [machine.gpu_of(part) for part in args if isinstance(part, torch.Tensor)]
+    return max(filter(None, gpus), key=lambda gpu: gpu.index, default=None)
 
 
 def _is_data(part: Any, position: int, args: tuple[Any, ...]) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..allocator.caching_allocator import CachingAllocator
 from ..machine.device_properties import DeviceProperties
 from ..machine.stream_ids import handle_of, id_of
 from ..machine.unsupported import unsupported
@@ -125,16 +126,17 @@ class CudaCalls:
     def _memory_calls(self) -> dict[str, Callable[..., Any]]:
         gpu = self._machine.gpu
 
+        def locked(method: Callable[[CachingAllocator], Any]) -> Callable[[int], Any]:
+            return lambda device: gpu(device).locked(method, gpu(device).allocator)
+
         def empty_cache() -> None:
             for one in self._machine.gpus:
-                one.call("empty_cache")
+                one.locked(one.allocator.empty_cache)
 
         return {
-            "_cuda_memoryStats": lambda device: gpu(device).call("memory_stats"),
-            "_cuda_resetPeakMemoryStats": lambda device: gpu(device).call("reset_peak_stats"),
-            "_cuda_resetAccumulatedMemoryStats": (
-                lambda device: gpu(device).call("reset_accumulated_stats")
-            ),
+            "_cuda_memoryStats": locked(CachingAllocator.memory_stats),
+            "_cuda_resetPeakMemoryStats": locked(CachingAllocator.reset_peak_stats),
+            "_cuda_resetAccumulatedMemoryStats": locked(CachingAllocator.reset_accumulated_stats),
             "_cuda_emptyCache": empty_cache,
             "_cuda_setMemoryFraction": self._set_fraction,
             "_cuda_getMemoryFraction": lambda device: gpu(device).allocator.memory_fraction,
@@ -203,14 +205,13 @@ class CudaCalls:
         return len(self._machine.gpus)
 
     def _synchronize(self, device: int | None = None) -> None:
-        self._machine.gpu(self._machine.thread.device if device is None else device).call(
-            "synchronize"
-        )
+        gpu = self._machine.current_gpu() if device is None else self._machine.gpu(device)
+        gpu.locked(gpu.allocator.synchronize)
         self._machine.traced("DeviceSynchronization")
 
     def _workspace_size(self) -> int:
         machine = self._machine
-        return machine.workspaces.size(machine.gpu(machine.thread.device))
+        return machine.workspaces.size(machine.current_gpu())
 
     def _set_workspace_size(self, size: int | None) -> None:
         if size is not None and size < 0:
@@ -218,7 +219,7 @@ class CudaCalls:
         self._machine.workspaces.chosen_size = size
 
     def _allocate(self, size: int, stream: int) -> int:
-        gpu = self._machine.gpu(self._machine.thread.device)
+        gpu = self._machine.current_gpu()
         allocation = gpu.allocate(size, id_of(stream))
         self._machine.tell_of_data(allocation)
         return allocation.address
@@ -226,12 +227,13 @@ class CudaCalls:
     def _free(self, address: int) -> None:
         for gpu in self._machine.gpus:
             if gpu.owns(address):
-                gpu.call("free", address)
+                gpu.locked(gpu.allocator.free, address)
                 return
         raise RuntimeError(f"invalid device pointer: {address:#x} is on no simulated GPU")
 
     def _set_fraction(self, fraction: float, device: int) -> None:
-        self._machine.gpu(device).call("set_memory_fraction", fraction)
+        gpu = self._machine.gpu(device)
+        gpu.locked(gpu.allocator.set_memory_fraction, fraction)
 
     def _current_stream(self, device: int) -> SimulatedStream:
         stream = self._machine.current_stream(self._machine.gpu(device).index)

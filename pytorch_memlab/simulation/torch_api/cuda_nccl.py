@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine.machine import HOST
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -127,9 +125,9 @@ class _Collectives:
                 work()
 
     def _check(self, tensors: Tensors) -> None:
-        places = [self._machine.place_of(tensor) for tensor in tensors]
-        if HOST in places or len(set(places)) < len(places):
-            where = ", ".join("cpu" if place == HOST else f"cuda:{place}" for place in places)
+        gpus = [self._machine.gpu_of(tensor) for tensor in tensors]
+        if None in gpus or len(set(gpus)) < len(gpus):
+            where = ", ".join("cpu" if gpu is None else str(gpu.device) for gpu in gpus)
             raise RuntimeError(f"NCCL needs each tensor on a GPU of its own, not on {where}")
 
 

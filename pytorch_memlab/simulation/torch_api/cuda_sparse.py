@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine.machine import HOST
 from ..machine.unsupported import refusal
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ class _SparseType(type):
             isinstance(instance, torch.Tensor)
             and instance.layout is torch.sparse_coo
             and instance.dtype == cls.dtype
-            and cls.machine.place_of(instance) != HOST
+            and cls.machine.gpu_of(instance) is not None
         )
 
 

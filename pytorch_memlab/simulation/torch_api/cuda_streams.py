@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..dispatch.transfers import place_of_device
-from ..machine.machine import HOST
 from ..machine.stream_ids import PRIORITIES, handle_of, priority_of
 from ..machine.unsupported import unsupported
 
@@ -82,7 +80,8 @@ class SimulatedStream:
 
     def query(self) -> bool:
         """Whether all work is done."""
-        work = self.machine.gpu(self.device_index).call("unfinished_work", self.stream_id)
+        gpu = self.machine.gpu(self.device_index)
+        work = gpu.locked(gpu.allocator.unfinished_work, self.stream_id)
         return _is_done(self.machine, self.device_index, work)
 
     def is_capturing(self) -> bool:
@@ -224,7 +223,8 @@ class SimulatedEvent:
         """
         stream = self._stream_or_current(stream)
         self._belong_to(stream.device_index)
-        self._work = self.machine.gpu(stream.device_index).call("unfinished_work", stream.stream_id)
+        gpu = self.machine.gpu(stream.device_index)
+        self._work = gpu.locked(gpu.allocator.unfinished_work, stream.stream_id)
         self._time = time.perf_counter() if self._work is None else self._work.end_time
         self.machine.traced("EventRecord", self.event_id, stream.native_handle)
 
@@ -235,7 +235,7 @@ class SimulatedEvent:
         stream = self._stream_or_current(stream)
         if self._work is not None:
             gpu = self.machine.gpu(stream.device_index)
-            gpu.call("wait_for_work", stream.stream_id, self._work)
+            gpu.locked(gpu.allocator.wait_for_work, stream.stream_id, self._work)
         self.machine.traced("EventWait", self.event_id, stream.native_handle)
 
     def query(self) -> bool:
@@ -247,7 +247,8 @@ class SimulatedEvent:
         if self._index is None or not self.event_id:
             return
         if self._work is not None:
-            self.machine.gpu(self._index).call("finish_work", self._work)
+            gpu = self.machine.gpu(self._index)
+            gpu.locked(gpu.allocator.finish_work, self._work)
         self.machine.traced("EventSynchronization", self.event_id)
 
     def elapsed_time(self, end_event: SimulatedEvent) -> float:
@@ -349,10 +350,10 @@ class SimulatedCUDAEvent(SimulatedEvent):
 def _gpu_index(machine: Machine, device: Any) -> int:
     if type(device) is int and device < 0:
         device = None
-    index = place_of_device(machine, device)
-    if index == HOST:
+    gpu = machine.find_gpu(device)
+    if gpu is None:
         raise ValueError(f"Expected a cuda device, but got: {device}")
-    return index
+    return gpu.index
 
 
 def _is_done(machine: Machine, index: int, work: Work | None) -> bool:
@@ -361,7 +362,8 @@ def _is_done(machine: Machine, index: int, work: Work | None) -> bool:
         return True
     if work.end_time > time.perf_counter():
         return False
-    machine.gpu(index).call("finish_work", work)
+    gpu = machine.gpu(index)
+    gpu.locked(gpu.allocator.finish_work, work)
     return True
 
 

@@ -13,7 +13,6 @@ import torch
 
 from ...errors import UnmodelledOpError
 from ..dispatch.function_mode import SimulatedFunctionMode
-from ..machine.machine import HOST
 from .jit import make_known
 
 if TYPE_CHECKING:
@@ -75,8 +74,8 @@ def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:
     source, *weights = tensors
     if torch.is_grad_enabled() and any(one.requires_grad for one in (source, *weights)):
         return
-    place = machine.place_of(source)
-    if place == HOST:
+    gpu = machine.gpu_of(source)
+    if gpu is None:
         return
     if machine.strict:
         raise UnmodelledOpError(
@@ -84,4 +83,4 @@ def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:
             "not modelled: pass enable_nested_tensor=False, or run without strict=True (--strict), "
             "which keeps the padding and counts it"
         )
-    machine.approximations[place].count_unmodelled(_NESTED, source)
+    machine.approximations[gpu.index].count_unmodelled(_NESTED, source)

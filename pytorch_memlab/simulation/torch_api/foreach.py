@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine.machine import HOST
-
 if TYPE_CHECKING:
     from ..._common.patches import Patches
     from ..machine.machine import Machine
@@ -28,15 +26,13 @@ def install(machine: Machine, patches: Patches) -> None:
     def group(tensors: list[list[Any]], with_indices: bool = False) -> Groups:
         groups: Groups = {}
         for (device, dtype), (lists, indices) in group_on_cpu(tensors, True).items():
-            places = [machine.place_of(tensor) for tensor in lists[0]]
-            devices = {
-                place: device if place == HOST else machine.gpus[place].device for place in places
-            }
-            if len(devices) == 1 and (devices[places[0]], dtype) not in groups:
-                groups[devices[places[0]], dtype] = lists, indices if with_indices else []
+            gpus = [machine.gpu_of(tensor) for tensor in lists[0]]
+            devices = [device if gpu is None else gpu.device for gpu in gpus]
+            if len(set(devices)) == 1 and (devices[0], dtype) not in groups:
+                groups[devices[0], dtype] = lists, indices if with_indices else []
                 continue
-            for position, (place, index) in enumerate(zip(places, indices, strict=True)):
-                key = devices[place], dtype
+            for position, (its_device, index) in enumerate(zip(devices, indices, strict=True)):
+                key = its_device, dtype
                 parts, kept = groups.setdefault(key, ([[] for _ in lists], []))
                 for part, one in zip(parts, lists, strict=True):
                     part.extend(one[position : position + 1])

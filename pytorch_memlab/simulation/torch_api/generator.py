@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..dispatch.transfers import place_of_device
 from ..machine.cuda_generator import SimulatedGenerator
-from ..machine.machine import HOST
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
@@ -39,7 +37,7 @@ def install(machine: Machine, patches: Patches) -> None:
         __module__, __qualname__ = "torch", "Generator"  # where pickle finds it
 
         def __new__(cls, device: Any = "cpu") -> Any:
-            place = HOST if device is None else place_of_device(machine, device)
-            return _Generator() if place == HOST else SimulatedGenerator(place)
+            gpu = None if device is None else machine.find_gpu(device)
+            return _Generator() if gpu is None else SimulatedGenerator(gpu.index)
 
     patches.set(torch, "Generator", Generator)

@@ -6,9 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..dispatch.transfers import place_of_device
-from ..machine.machine import HOST
-
 if TYPE_CHECKING:
     from ..._common.patches import Patches
     from ..machine.machine import Machine
@@ -58,23 +55,22 @@ class _LegacyType(type):
         return (
             isinstance(instance, torch.Tensor)
             and instance.dtype == cls.dtype
-            and cls.machine.place_of(instance) != HOST
+            and cls.machine.gpu_of(instance) is not None
         )
 
 
 def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
     def new(cls: Any, *args: Any, device: Any = None) -> torch.Tensor:
-        place = place_of_device(machine, device)
-        if place == HOST:
+        gpu = machine.find_gpu(device)
+        if gpu is None:
             raise RuntimeError(
                 "legacy constructor expects device type: cuda but device type: "
                 f"{torch.device(device).type} was passed"
             )
-        gpu = machine.gpus[place].device
         if len(args) == 1 and not isinstance(args[0], (int, torch.Size)):
-            return torch.tensor(args[0], dtype=dtype, device=gpu)
+            return torch.tensor(args[0], dtype=dtype, device=gpu.device)
         sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
-        return torch.empty(tuple(sizes), dtype=dtype, device=gpu)
+        return torch.empty(tuple(sizes), dtype=dtype, device=gpu.device)
 
     return _LegacyType(
         name,

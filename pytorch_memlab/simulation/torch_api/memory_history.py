@@ -224,7 +224,9 @@ class MemoryHistory:
         for recorder in self._recorders:
             kept = () if clear or not enabled else recorder.entries
             recorder.entries = deque(kept, maxlen=min(max(1, max_entries), sys.maxsize))
-            recorder.gpu.call("observe" if enabled else "stop_observing", recorder.record)
+            allocator = recorder.gpu.allocator
+            change = allocator.observe if enabled else allocator.stop_observing
+            recorder.gpu.locked(change, recorder.record)
 
     def _attach_out_of_memory_observer(
         self, observer: Callable[[int, int, int, int], object]
@@ -277,7 +279,7 @@ class MemoryHistory:
             entries = () if pool is not None and not all(pool[2:]) else recorder.entries
             known = self._descriptions(recorder)
             traces.append([_as_dict(entry, frames, known) for entry in entries])
-            for segment in recorder.gpu.call("snapshot"):
+            for segment in recorder.gpu.locked(recorder.gpu.allocator.snapshot):
                 if not _is_of_pool(segment, pool):
                     continue
                 segment["stream"] = handle_of(segment["stream"], recorder.gpu.index)

@@ -60,7 +60,7 @@ def install(machine: Machine, patches: Patches) -> None:
                 storage = values.make((handle.nbytes,), torch.uint8).untyped_storage()
             else:
                 storage = _opened(handle)
-        machine.label(storage, device, handle.nbytes)
+        machine.label(storage, machine.gpu(device), handle.nbytes)
         return storage
 
     patches.set(_Storage, "_share_cuda_", share)

@@ -17,8 +17,6 @@ from torch._utils import (
     _unflatten_dense_tensors,
 )
 
-from ..machine.machine import HOST
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
@@ -26,6 +24,9 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
 
     Tensors = Sequence[torch.Tensor]
+
+_CPU_INDEX = -1
+"""The CPU as a destination of ``gather``."""
 
 
 def install(machine: Machine, patches: Patches) -> None:
@@ -58,10 +59,10 @@ class _Communication:
 
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
         """The tensor on each GPU; where it is already it is no copy."""
-        place = self._machine.place_of(tensor)
+        gpu = self._machine.gpu_of(tensor)
         return [
             tensor
-            if device == place
+            if gpu is not None and device == gpu.index
             else torch.empty_like(tensor, device=self._device(device)).copy_(
                 tensor, non_blocking=True
             )
@@ -86,7 +87,8 @@ class _Communication:
         self, tensors: Tensors, devices: Sequence[int], buffer_size: int
     ) -> list[list[torch.Tensor]]:
         """Tensors on each GPU, many of them in one copy; the first GPU has them already."""
-        if any(self._machine.place_of(tensor) != devices[0] for tensor in tensors):
+        first = self._machine.gpu(devices[0])
+        if any(self._machine.gpu_of(tensor) is not first for tensor in tensors):
             raise RuntimeError("All tensors must be on devices[0]: " + str(devices[0]))
         results: list[list[torch.Tensor]] = [list(tensors), *([] for _ in devices[1:])]
         for chunk in _chunks(tensors, buffer_size):
@@ -124,9 +126,11 @@ class _Communication:
                     f"(sum(chunk_sizes) == {sum(chunk_sizes)}, but expected {tensor.size(dim)})"
                 )
             chunks = tensor.split_with_sizes(list(chunk_sizes), dim)
-        place = self._machine.place_of(tensor)
+        gpu = self._machine.gpu_of(tensor)
         return [
-            chunk if device == place else self._on_stream(chunk, device, stream)
+            chunk
+            if gpu is not None and device == gpu.index
+            else self._on_stream(chunk, device, stream)
             for chunk, device, stream in zip(chunks, devices, _each(streams), strict=False)
         ]
 
@@ -174,7 +178,7 @@ class _Communication:
         result = torch.empty(
             shape,
             dtype=tensors[0].dtype,
-            device="cpu" if index == HOST else self._device(index),
+            device="cpu" if index == _CPU_INDEX else self._device(index),
             memory_format=formats.pop() if len(formats) == 1 else torch.contiguous_format,
         )
         return _fill(result, tensors, dim)
@@ -207,7 +211,7 @@ class _Communication:
         return self._machine.gpu(index).device
 
     def _check_is_on_gpu(self, tensor: torch.Tensor, name: str) -> None:
-        if self._machine.place_of(tensor) == HOST:
+        if self._machine.gpu_of(tensor) is None:
             raise RuntimeError(f"Expected all tensors to be on GPUs, but {name} is on the CPU")
 
 

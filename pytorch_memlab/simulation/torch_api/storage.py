@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..dispatch.transfers import place_of_device
-from ..machine.machine import HOST
-
 if TYPE_CHECKING:
     from ..._common.patches import Patches
     from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
     from ..machine.tensor_values import TensorValues
 
 _Storage = torch.UntypedStorage
@@ -26,22 +24,20 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     allocations = machine.allocations
     values = machine.values
-    host_device = vars(torch._C.StorageBase)["device"].__get__
-    host_resize = _Storage.resize_
+    cpu_device = vars(torch._C.StorageBase)["device"].__get__
+    resize = _Storage.resize_
 
     def device(storage: torch.UntypedStorage) -> torch.device:
         allocation = allocations.known.get(storage._cdata)
         if allocation is None:
-            host: torch.device = host_device(storage)
-            return host
+            device: torch.device = cpu_device(storage)
+            return device
         return allocation.gpu.device
 
-    def move(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
-        if _place(storage) == place:
-            return storage
-        return copy(storage, place)
+    def move(storage: torch.UntypedStorage, gpu: SimulatedGPU | None) -> torch.UntypedStorage:
+        return storage if gpu_of(storage) is gpu else copy(storage, gpu)
 
-    def copy(storage: torch.UntypedStorage, place: int) -> torch.UntypedStorage:
+    def copy(storage: torch.UntypedStorage, gpu: SimulatedGPU | None) -> torch.UntypedStorage:
         if values is not None and values.storage_lacks_values(storage):
             new = values.make_bytes(storage.nbytes()).untyped_storage()
         else:
@@ -49,44 +45,44 @@ def install(machine: Machine, patches: Patches) -> None:
             # C++ copies through tensors of its own, which are none of the program's.
             with torch._C._DisableTorchDispatch():
                 new.copy_(storage, False)
-        if place != HOST:
-            machine.put(new, place)
+        if gpu is not None:
+            machine.put(new, gpu)
         return new
 
-    def _place(storage: torch.UntypedStorage) -> int:
+    def gpu_of(storage: torch.UntypedStorage) -> SimulatedGPU | None:
         allocation = allocations.known.get(storage._cdata)
-        return HOST if allocation is None else allocation.gpu.index
+        return None if allocation is None else allocation.gpu
 
-    host_new = _Storage.__new__
+    new_on_cpu = _Storage.__new__
 
     def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> torch.UntypedStorage:
-        place = HOST if device is None else place_of_device(machine, device)
-        if place == HOST:
+        gpu = None if device is None else machine.find_gpu(device)
+        if gpu is None:
             options = kwargs if device is None else {**kwargs, "device": device}
-            host: torch.UntypedStorage = host_new(cls, *args, **options)
-            return host
-        storage: torch.UntypedStorage = host_new(cls, *args, **kwargs)
-        machine.put(storage, place)
+            made: torch.UntypedStorage = new_on_cpu(cls, *args, **options)
+            return made
+        storage: torch.UntypedStorage = new_on_cpu(cls, *args, **kwargs)
+        machine.put(storage, gpu)
         return storage
 
     def to(
         self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False
     ) -> torch.UntypedStorage:
-        return move(self, place_of_device(machine, device))
+        return move(self, machine.find_gpu(device))
 
     def cuda(
         self: torch.UntypedStorage, device: Any = None, non_blocking: bool = False
     ) -> torch.UntypedStorage:
-        return move(self, place_of_device(machine, device))
+        return move(self, machine.find_gpu(device))
 
     def cpu(self: torch.UntypedStorage) -> torch.UntypedStorage:
-        return move(self, HOST)
+        return move(self, None)
 
     def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
-        return copy(self, _place(self))
+        return copy(self, gpu_of(self))
 
     def resize_(self: torch.UntypedStorage, size: int) -> Any:
-        result = host_resize(self, size)
+        result = resize(self, size)
         if self._cdata in allocations.known:
             machine.resized(self)
         return result
@@ -95,7 +91,7 @@ def install(machine: Machine, patches: Patches) -> None:
         patches.set(_Storage, "copy_", _copying(values, _Storage.copy_))
     patches.set(_Storage, "__new__", staticmethod(new))
     patches.set(_Storage, "device", property(device))
-    patches.set(_Storage, "is_cuda", property(lambda storage: _place(storage) != HOST))
+    patches.set(_Storage, "is_cuda", property(lambda storage: gpu_of(storage) is not None))
     for method in (to, cuda, cpu, clone, resize_):
         patches.set(_Storage, method.__name__, method)
 

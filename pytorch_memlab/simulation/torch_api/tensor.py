@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..dispatch.transfers import move, place_of_device
-from ..machine.machine import HOST
+from ..dispatch.transfers import move
 from . import legacy_types
 from .files.numpy_arrays import ArrayWithoutValues
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     from ..._common.patches import Patches
     from ..machine.machine import Machine
+    from ..machine.simulated_gpu import SimulatedGPU
     from ..machine.tensor_values import TensorValues
 
 _Base = torch._C.TensorBase
@@ -48,18 +48,18 @@ class TensorMethods:
 
     def _attributes(self) -> dict[str, Callable[[torch.Tensor], Any]]:
         machine = self._machine
-        place_of = machine.place_of
-        host_device = _getter("device")
-        host_is_cpu = _getter("is_cpu")
+        gpu_of = machine.gpu_of
+        cpu_device = _getter("device")
+        is_cpu = _getter("is_cpu")
 
         def device(tensor: torch.Tensor) -> torch.device:
-            place = place_of(tensor)
-            return host_device(tensor) if place == HOST else machine.gpus[place].device
+            gpu = gpu_of(tensor)
+            return cpu_device(tensor) if gpu is None else gpu.device
 
         return {
             "device": device,
-            "is_cuda": lambda tensor: place_of(tensor) != HOST,
-            "is_cpu": lambda tensor: place_of(tensor) == HOST and host_is_cpu(tensor),
+            "is_cuda": lambda tensor: gpu_of(tensor) is not None,
+            "is_cpu": lambda tensor: gpu_of(tensor) is None and is_cpu(tensor),
         }
 
     def _grad(self) -> Any:
@@ -78,7 +78,7 @@ class TensorMethods:
                 if gradient is not None and isinstance(gradient, torch.Tensor):
                     own, other = find(tensor), find(gradient)
                     if own is None or other is None or own.gpu is not other.gpu:
-                        _check_gradient(machine.place_of(tensor), machine.place_of(gradient))
+                        _check_gradient(machine.gpu_of(tensor), machine.gpu_of(gradient))
                 if machine.gradient_observers:
                     before = get(tensor)
                     for observer in machine.gradient_observers if before is not None else ():
@@ -116,7 +116,7 @@ class TensorMethods:
             device, options = _parse_to(args, kwargs)
             if torch.device(device).type not in ("cpu", "cuda"):
                 return _Base.to(self, *args, **kwargs)
-            return move(machine, self, place_of_device(machine, device), options)
+            return move(machine, self, machine.find_gpu(device), options)
 
         return to
 
@@ -129,11 +129,11 @@ class TensorMethods:
             non_blocking: bool = False,
             memory_format: torch.memory_format = torch.preserve_format,
         ) -> torch.Tensor:
-            place = place_of_device(machine, device)
-            if place == HOST:
+            gpu = machine.find_gpu(device)
+            if gpu is None:
                 raise RuntimeError(f"Invalid device, must be cuda device: {device}")
             options = {"non_blocking": non_blocking, "memory_format": memory_format}
-            return move(machine, self, place, options)
+            return move(machine, self, gpu, options)
 
         return cuda
 
@@ -143,7 +143,7 @@ class TensorMethods:
         def cpu(
             self: torch.Tensor, memory_format: torch.memory_format = torch.preserve_format
         ) -> torch.Tensor:
-            return move(machine, self, HOST, {"memory_format": memory_format})
+            return move(machine, self, None, {"memory_format": memory_format})
 
         return cpu
 
@@ -156,14 +156,14 @@ class TensorMethods:
             if dtype is None:
                 with torch._C.DisableTorchFunction():
                     name: str = _Base.type(self)
-                on_gpu = machine.place_of(self) != HOST
+                on_gpu = machine.gpu_of(self) is not None
                 return name.replace("torch.", "torch.cuda.", 1) if on_gpu else name
             legacy = legacy_types.dtype_of(dtype)
             if legacy is not None:
-                return move(machine, self, machine.thread.device, {"dtype": legacy})
+                return move(machine, self, machine.current_gpu(), {"dtype": legacy})
             if isinstance(dtype, torch.dtype):
                 return _Base.to(self, dtype)
-            return _Base.type(move(machine, self, HOST, {}), dtype)
+            return _Base.type(move(machine, self, None, {}), dtype)
 
         return type_
 
@@ -171,7 +171,8 @@ class TensorMethods:
         machine = self._machine
 
         def get_device(self: torch.Tensor) -> int:
-            return machine.place_of(self)
+            gpu = machine.gpu_of(self)
+            return -1 if gpu is None else gpu.index
 
         return get_device
 
@@ -180,10 +181,10 @@ class TensorMethods:
         values = machine.values
 
         def numpy(self: torch.Tensor, *, force: bool = False) -> Any:
-            place = machine.place_of(self)
-            if place != HOST and not force:
+            gpu = machine.gpu_of(self)
+            if gpu is not None and not force:
                 raise TypeError(
-                    f"can't convert cuda:{place} device type tensor to numpy. "
+                    f"can't convert {gpu.device} device type tensor to numpy. "
                     "Use Tensor.cpu() to copy the tensor to host memory first."
                 )
             array = _read(values, "numpy", self, lambda given: _Base.numpy(given, force=force))
@@ -198,9 +199,9 @@ class TensorMethods:
         values = machine.values
 
         def tolist(self: torch.Tensor) -> Any:
-            place = machine.place_of(self)
-            if place != HOST and machine.waits_are_seen:
-                machine.synchronize_stream(place, machine.current_stream(place))
+            gpu = machine.gpu_of(self)
+            if gpu is not None and machine.waits_are_seen:
+                machine.synchronize_stream(gpu.index, machine.current_stream(gpu.index))
             return _read(values, "tolist", self, _tolist)
 
         return tolist
@@ -219,7 +220,7 @@ class TensorMethods:
         machine = self._machine
 
         def new(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-            if len(args) != 1 or machine.place_of(self) == HOST or not _is_data(args[0]):
+            if len(args) != 1 or machine.gpu_of(self) is None or not _is_data(args[0]):
                 return _Base.new(self, *args, **kwargs)
             device = kwargs.get("device") or self.device
             return torch.tensor(args[0], dtype=self.dtype, device=device)
@@ -232,7 +233,8 @@ class TensorMethods:
         def record_stream(self: torch.Tensor, stream: Any) -> None:
             allocation = machine.allocations.find(self)
             if allocation is not None and allocation.address:
-                allocation.gpu.call("record_stream", allocation.address, stream.stream_id)
+                gpu = allocation.gpu
+                gpu.locked(gpu.allocator.record_stream, allocation.address, stream.stream_id)
 
         return record_stream
 
@@ -241,7 +243,7 @@ class TensorMethods:
         share: Callable[[torch.Tensor], torch.Tensor] = torch.Tensor.share_memory_
 
         def share_memory_(self: torch.Tensor) -> torch.Tensor:
-            return share(self) if machine.place_of(self) == HOST else self
+            return share(self) if machine.gpu_of(self) is None else self
 
         return share_memory_
 
@@ -264,16 +266,16 @@ def _read(
         return read(zero.expand(tensor.shape))
 
 
-def _check_gradient(place: int, other: int) -> None:
-    """Refuse a gradient of another device than its tensor's, in PyTorch's words."""
-    if place == other:
+def _check_gradient(gpu: SimulatedGPU | None, other: SimulatedGPU | None) -> None:
+    """Refuse a gradient of another device than its tensor, in PyTorch's words."""
+    if gpu is other:
         return
-    if HOST in (place, other):
+    if gpu is None or other is None:
         what = "with device type"
-        names = ["cpu" if each == HOST else "cuda" for each in (other, place)]
+        names = ["cpu" if each is None else "cuda" for each in (other, gpu)]
     else:
         what = "located on device with index"
-        names = [str(other), str(place)]
+        names = [str(other.index), str(gpu.index)]
     raise RuntimeError(
         f"attempting to assign a gradient {what} '{names[0]}' to a tensor {what} '{names[1]}'. "
         "Please ensure that the gradient and the tensor are on the same device"

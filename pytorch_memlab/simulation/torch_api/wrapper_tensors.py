@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..machine.machine import HOST
-
 if TYPE_CHECKING:
     from ..._common.patches import Patches
     from ..machine.machine import Machine
@@ -29,19 +27,19 @@ def install(machine: Machine, patches: Patches) -> None:
     original = torch.Tensor._make_wrapper_subclass
 
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:
-        place = HOST
+        gpu = None
         if kwargs.get("device") is not None:
             device = torch.device(kwargs["device"])
-            place = machine.index_of(device)
-            kwargs["device"] = device if place == HOST else _CPU
+            gpu = machine.find_gpu(device)
+            kwargs["device"] = device if gpu is None else _CPU
         else:
             for position, value in enumerate(args):
                 if isinstance(value, torch.device) and value.type == "cuda":
-                    place = machine.index_of(value)
+                    gpu = machine.find_gpu(value)
                     args = (*args[:position], _CPU, *args[position + 1 :])
         wrapper: torch.Tensor = original(*args, **kwargs)
-        if place != HOST:
-            machine.label(torch._C.TensorBase.untyped_storage(wrapper), place)
+        if gpu is not None:
+            machine.label(torch._C.TensorBase.untyped_storage(wrapper), gpu)
         return wrapper
 
     patches.set(torch.Tensor, "_make_wrapper_subclass", staticmethod(make))

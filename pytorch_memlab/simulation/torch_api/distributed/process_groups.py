@@ -14,7 +14,6 @@ import torch
 import torch.distributed as dist
 
 from ....errors import UnsupportedCUDACallError
-from ...machine.machine import HOST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -176,8 +175,8 @@ def _reducer(machine: Machine) -> type:
         """
 
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
-            place = machine.place_of(parameters[0])
-            self._target = None if place == HOST else place
+            gpu = machine.gpu_of(parameters[0])
+            self._target = None if gpu is None else gpu.device
             with machine.thread.device_override(self._target):
                 super().__init__(parameters, *args, **kwargs)
 
