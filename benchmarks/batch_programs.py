@@ -103,7 +103,7 @@ with tempfile.TemporaryDirectory() as folder:
     Trainer(GPT2LMHeadModel(config), arguments, train_dataset=Texts()).train()
 """
 
-_LORA: Final = """
+LORA_LAYER: Final = """
 class LoRA(nn.Module):
     def __init__(self, base, rank):
         super().__init__()
@@ -113,8 +113,10 @@ class LoRA(nn.Module):
 
     def forward(self, x):
         return self.base(x) + self.up(self.down(x))
+"""
 
-
+_LORA: Final = f"""
+{LORA_LAYER}
 layers = [nn.Sequential(LoRA(nn.Linear(512, 512), 8), nn.GELU()) for _ in range(6)]
 model = nn.Sequential(*layers).to("cuda", torch.bfloat16)
 optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from textwrap import dedent
 
 import pytest
@@ -21,3 +22,11 @@ def write(tmp_path, monkeypatch):
 
     yield write_file
     clear_global_line_profiler()
+
+
+@pytest.fixture
+def temporary_folder(tmp_path, monkeypatch):
+    """Where ``fit`` writes what programs print."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))

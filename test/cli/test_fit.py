@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
-import tempfile
 
 import pytest
+from support.fit_command import fitted
 
 from pytorch_memlab.cli.commands import fit
 from pytorch_memlab.cli.main import main
@@ -38,19 +37,7 @@ peak: the most that PyTorch's allocator takes of the GPU, its cache included;
 """
 
 
-@pytest.fixture(autouse=True)
-def temporary_folder(tmp_path, monkeypatch):
-    """Where the command writes what programs print."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-
-
-def fitted(capsys, *words):
-    """Exit code, standard output, and standard error without the folder of the output."""
-    code = main(["fit", *words])
-    out, err = capsys.readouterr()
-    return code, out, re.sub(r"is in \S+", "is in FOLDER", err)
+pytestmark = pytest.mark.usefixtures("temporary_folder")
 
 
 def test_a_table_of_gpus_and_why_the_program_does_not_fit(write, capsys):

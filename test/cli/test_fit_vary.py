@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-import tempfile
 
 import pytest
+from support.fit_command import fitted
 
 from pytorch_memlab.cli.fit import search
 from pytorch_memlab.cli.main import main
@@ -50,19 +50,7 @@ memory = 40.0 MiB + 2.0 MiB x --batch-size, from 1 to 64 (a line through 5 runs,
 )
 
 
-@pytest.fixture(autouse=True)
-def temporary_folder(tmp_path, monkeypatch):
-    """Where the command writes what programs print."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-
-
-def fitted(capsys, *words):
-    """Exit code, standard output, and standard error without the folder of the output."""
-    code = main(["fit", *words])
-    out, err = capsys.readouterr()
-    return code, out, re.sub(r"is in \S+", "is in FOLDER", err)
+pytestmark = pytest.mark.usefixtures("temporary_folder")
 
 
 def test_the_largest_batch_of_three_gpus(write, capsys):

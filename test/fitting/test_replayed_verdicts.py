@@ -13,6 +13,7 @@ import torch
 from support.trials import run_trial
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from benchmarks.batch_programs import LORA_LAYER
 from pytorch_memlab import simulate
 from pytorch_memlab.fitting.child import Work, run_in_child
 from pytorch_memlab.fitting.target import ProgramTarget
@@ -38,22 +39,10 @@ for _ in range(4):
     optimizer.step()
 """
 
-LORA = """
+LORA = f"""
 import torch
 from torch import nn
-
-
-class LoRA(nn.Module):
-    def __init__(self, base, rank):
-        super().__init__()
-        self.base = base.requires_grad_(False)
-        self.down = nn.Linear(base.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, base.out_features, bias=False)
-
-    def forward(self, x):
-        return self.base(x) + self.up(self.down(x))
-
-
+{LORA_LAYER}
 layers = [nn.Sequential(LoRA(nn.Linear(1024, 1024), 8), nn.GELU()) for _ in range(6)]
 model = nn.Sequential(*layers).to("cuda", torch.bfloat16)
 optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad])

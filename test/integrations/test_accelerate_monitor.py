@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 import torch
 from given_back import everything_given_back
+from logged_figures import CATEGORIES, PEAKS
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UsageError
@@ -18,20 +19,9 @@ from accelerate.tracking import GeneralTracker, on_main_process  # noqa: E402
 
 from pytorch_memlab.integrations.accelerate import GPUMemoryMonitor  # noqa: E402
 
-PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")
-CATEGORIES = (
-    "parameters", "gradients", "optimizer_state", "buffers", "activations_saved_for_backward",
-    "temporaries", "workspaces", "inputs_and_other_tensors", "unknown",
-)  # fmt: skip
 MIB = 2**20
 
-
-@pytest.fixture(autouse=True)
-def new_accelerators():
-    """``accelerate`` keeps the first device that it sees for the whole process."""
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+pytestmark = pytest.mark.usefixtures("new_accelerators")
 
 
 class Log(GeneralTracker):

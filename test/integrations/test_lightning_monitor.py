@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 import torch
 from given_back import everything_given_back
+from logged_figures import CATEGORIES, PEAKS
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UsageError
@@ -18,11 +19,6 @@ for name in ("lightning.pytorch", "pytorch_lightning"):
     pytest.importorskip(name, reason="`make programs` has lightning")
 
 
-PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")
-CATEGORIES = (
-    "parameters", "gradients", "optimizer_state", "buffers", "activations_saved_for_backward",
-    "temporaries", "workspaces", "inputs_and_other_tensors", "unknown",
-)  # fmt: skip
 MIB = 2**20
 
 pytestmark = [

@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 import torch
 from given_back import everything_given_back
+from logged_figures import CATEGORIES, PEAKS
 
 from pytorch_memlab import simulate
 from pytorch_memlab.errors import UsageError
@@ -20,20 +21,9 @@ from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E4
 
 from pytorch_memlab.integrations.transformers import GPUMemoryCallback  # noqa: E402
 
-PEAKS = ("allocated_bytes.all.peak", "reserved_bytes.all.peak", "active_bytes.all.peak")
-CATEGORIES = (
-    "parameters", "gradients", "optimizer_state", "buffers", "activations_saved_for_backward",
-    "temporaries", "workspaces", "inputs_and_other_tensors", "unknown",
-)  # fmt: skip
 MIB = 2**20
 
-
-@pytest.fixture(autouse=True)
-def new_accelerators():
-    """``accelerate`` keeps the first device that it sees for the whole process."""
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+pytestmark = pytest.mark.usefixtures("new_accelerators")
 
 
 class Layers(torch.nn.Module):

@@ -28,18 +28,11 @@ COMMANDS = re.findall(r"^(pytorch-memlab .*)$", GUIDE, re.MULTILINE)
 
 
 pytestmark = [
+    pytest.mark.usefixtures("new_accelerators"),
     pytest.mark.filterwarnings("ignore:`isinstance.treespec, LeafSpec"),
     pytest.mark.filterwarnings("ignore:The number of training batches"),
     pytest.mark.filterwarnings("ignore:`gradient_checkpointing` is deprecated"),
 ]
-
-
-@pytest.fixture(autouse=True)
-def new_accelerators():
-    """``accelerate`` keeps the first device that it sees for the whole process."""
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
-    yield
-    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def named_in_the_guide():
