@@ -23,11 +23,7 @@ _EXIT_CODES = f"""exit codes:
 
 
 def command_parser(name: str) -> CommandParser:
-    """The parser of one command.
-
-    Args:
-        name: one of ``COMMANDS``.
-    """
+    """The parser of one command."""
     command = COMMANDS[name]
     parser = CommandParser(f"pytorch-memlab {name}", help_text(command))
     command.add_arguments(parser)
@@ -64,11 +60,7 @@ def main_parser() -> CommandParser:
 
 
 def unknown_command(arguments: Sequence[str]) -> str:
-    """What to say where the first argument is no command.
-
-    Args:
-        arguments: at least one.
-    """
+    """The error for a first argument that is no command."""
     first = arguments[0]
     if first.startswith("-"):
         is_of_run = first.partition("=")[0] in command_parser("run").shown_options()

@@ -7,19 +7,14 @@ from collections.abc import Callable
 from typing import Any
 
 from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab.cli.parser import gpu_index
+from pytorch_memlab.cli.parser import CommandParser, gpu_index
 
 Add = Callable[..., Any]
 """The ``add_argument`` of a group of options."""
 
 
 def add_program(add: Add, note: str = "") -> None:
-    """Declare ``-m``, and the program with its arguments.
-
-    Args:
-        add: the ``add_argument`` of a group.
-        note: more help on the script.
-    """
+    """Declare ``-m``, and the program with its arguments; ``note`` is more help on the script."""
     add(
         "-m",
         "--module",
@@ -35,32 +30,17 @@ def add_program(add: Add, note: str = "") -> None:
 
 
 def add_functions(add: Add, text: str) -> None:
-    """Declare ``-f``.
-
-    Args:
-        add: the ``add_argument`` of a group.
-        text: the help.
-    """
+    """Declare ``-f``."""
     _add_list(add, "-f", "--function", "functions", text)
 
 
 def add_columns(add: Add, text: str) -> None:
-    """Declare ``-c``.
-
-    Args:
-        add: the ``add_argument`` of a group.
-        text: the help.
-    """
+    """Declare ``-c``."""
     _add_list(add, "-c", "--columns", "columns", text)
 
 
 def add_device(add: Add, verb: str) -> None:
-    """Declare ``--device`` of a command that reads a file.
-
-    Args:
-        add: the ``add_argument`` of a group.
-        verb: what the command does with a GPU.
-    """
+    """Declare ``--device`` of a command that reads a file; ``verb`` is what it does with a GPU."""
     add(
         "--device",
         type=gpu_index,
@@ -69,25 +49,58 @@ def add_device(add: Add, verb: str) -> None:
     )
 
 
-def comma_list(text: str) -> list[str]:
-    """Words between commas.
+def add_rows(add: Add) -> None:
+    """Declare ``--rows`` of a command that prints lists."""
+    add(
+        "-n",
+        "--rows",
+        type=number_from(1),
+        default=10,
+        metavar="N",
+        help="show the N first rows of each list (default: 10)",
+    )
 
-    Args:
-        text: as it was typed.
-    """
+
+def add_history_file(parser: CommandParser) -> None:
+    """Declare the file of a command that reads a history."""
+    parser.add_argument("file", metavar="FILE", help="the snapshot, or a profile of run --history")
+
+
+def add_output_files(add: Add, text: str, *, required: bool = False) -> None:
+    """Declare ``-o``, repeatable."""
+    add(
+        "-o",
+        "--output",
+        dest="outputs",
+        action="append",
+        required=required,
+        metavar="FILE",
+        help=f"{text}; repeatable",
+    )
+
+
+def add_taken_memory(add: Add, gpu: str) -> None:
+    """Declare the memory of each GPU that is not the program's."""
+    add(
+        "--cuda-context",
+        metavar="SIZE",
+        help=f"memory that the CUDA context takes of each {gpu}, such as 450MiB (default: a"
+        " built-in estimate for a GPU with a name, 0 for a size)",
+    )
+    add(
+        "--reserve",
+        metavar="SIZE",
+        help=f"memory that other processes use on each {gpu} (default: 0)",
+    )
+
+
+def comma_list(text: str) -> list[str]:
+    """Words between commas."""
     return text.split(",")
 
 
 def number_from(least: int, noun: str = "") -> Callable[[str], int]:
-    """The type of an option that takes a whole number.
-
-    Args:
-        least: the smallest one.
-        noun: what it counts; empty where the option's name says it.
-
-    Returns:
-        What reads the number; ``ArgumentTypeError`` for anything else.
-    """
+    """The type of an option that takes a whole number; ``noun`` is what it counts, if not clear."""
     kind = f"a number of {noun}" if noun else "a number"
 
     def read(text: str) -> int:

@@ -18,16 +18,7 @@ _NOT_FOR_FILES = frozenset({"is_module", "script", "arguments"})
 
 
 def add_configured(options: argparse.Namespace, parser: CommandParser, folder: str) -> None:
-    """Fill in what the command line leaves open from the nearest pyproject.toml.
-
-    Args:
-        options: as the command line gave them; None or False is what was not given.
-        parser: of the same options.
-        folder: where the program is: the file is there, or in a folder above.
-
-    Raises:
-        UsageError: the file is no TOML, or has an option that there is not.
-    """
+    """Fill in what the command line leaves open from the nearest pyproject.toml."""
     path, table = _nearest(Path(folder).absolute())
     if path is None:
         return

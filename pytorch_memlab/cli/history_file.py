@@ -9,18 +9,9 @@ if TYPE_CHECKING:
 
 
 def read_histories(path: str) -> dict[str, AllocationHistory]:
-    """The history in a memory snapshot, or those in a saved profile that has some.
+    """The history in a memory snapshot or a saved profile, by the label of its run.
 
-    Args:
-        path: of the file.
-
-    Returns:
-        Histories by the labels of their runs; the label of a single run is empty.
-
-    Raises:
-        SnapshotError: it is neither.
-        ProfileError: it is a damaged profile.
-        HistoryError: it is a profile without a history.
+    The label of a single run is empty.
     """
     from pytorch_memlab.errors import HistoryError
     from pytorch_memlab.history.snapshot import read_snapshot

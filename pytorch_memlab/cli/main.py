@@ -15,7 +15,7 @@ from pytorch_memlab.errors import MemlabError
 
 
 def entry() -> NoReturn:
-    """What the console script calls: carries out ``sys.argv``, then ends the process.
+    """Carry out ``sys.argv``, then end the process: the console script calls this.
 
     What a command put in force stays so until the threads and exit handlers of the program that
     it ran are done.
@@ -26,18 +26,7 @@ def entry() -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Carry out a command line within this process, and give everything back.
-
-    Args:
-        arguments: without the name of the program.
-
-    Returns:
-        The exit code: 0, 1 where a comparison found too much, or 2 for a command that cannot be
-        carried out.
-
-    Raises:
-        BaseException: whatever the program that was run raises.
-    """
+    """Carry out a command line within this process, and give everything back."""
     with ExitStack() as process:
         return _carry_out(arguments, process)
 

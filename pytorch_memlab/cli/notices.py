@@ -1,4 +1,4 @@
-"""What ``run`` says on standard error beside the report."""
+"""The messages of ``run`` on standard error, beside the report."""
 
 from __future__ import annotations
 
@@ -17,17 +17,13 @@ def tell(text: str) -> None:
 
 
 def tell_in_terminal(text: str) -> None:
-    """Print a line on standard error if somebody looks at it there."""
+    """Print a line on standard error if that is a terminal."""
     if sys.stderr is not None and sys.stderr.isatty():
         tell(text)
 
 
 def tell_simulated_gpu(options: argparse.Namespace) -> None:
-    """Say which GPU is simulated, why, and how to change it; nothing where none is.
-
-    Args:
-        options: what was given.
-    """
+    """Say which GPU is simulated, why, and how to change it; nothing where none is."""
     from pytorch_memlab.devices import simulated_machine
 
     machine = simulated_machine()
@@ -46,22 +42,14 @@ def tell_simulated_gpu(options: argparse.Namespace) -> None:
 
 
 def tell_next_steps(outputs: Sequence[str]) -> None:
-    """Say in a terminal what can be done next; nothing after an error.
-
-    Args:
-        outputs: files that were asked for.
-    """
+    """Say in a terminal what can be done next; nothing after an error."""
     failed = not isinstance(sys.exc_info()[1], (SystemExit, type(None)))
     if not failed:
         tell_in_terminal(f"next: {next_step(outputs)}")
 
 
 def next_step(outputs: Sequence[str]) -> str:
-    """What can be done with a report.
-
-    Args:
-        outputs: files that were asked for; none for a report in the terminal.
-    """
+    """A hint for a report in the terminal, or for the first of its files."""
     for given in outputs:
         path = path_of_rank(given)
         match PurePath(path).suffix.lower():
@@ -77,7 +65,7 @@ def next_step(outputs: Sequence[str]) -> str:
 
 
 def tell_unused_gpu() -> None:
-    """Say that every number is zero because the program made no CUDA tensor; else nothing."""
+    """Say that every number is zero because the program made no CUDA tensor; otherwise nothing."""
     from pytorch_memlab.devices import find_devices
 
     if not any(_was_used(device.stats()) for device in find_devices()):

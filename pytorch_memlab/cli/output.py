@@ -1,4 +1,4 @@
-"""Where a command's report goes: to the terminal, or to a file of the format that its name asks."""
+"""The report of a command, in the terminal or in a file of the format that its name asks for."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 
 class Results(Protocol):
-    """What a command has to show."""
+    """The results of a command."""
 
     def report(self) -> Report:
         """The tables asked for."""
 
     def overview(self) -> Overview | None:
-        """What text shows in place of the tables; None for the tables themselves."""
+        """The report that text shows in place of the tables; None for the tables themselves."""
 
     def recorded(self) -> RecordedProfile:
         """All that was recorded."""
 
     def for_page(self) -> tuple[RecordedProfile, Report] | None:
-        """What a page draws, with a table for each device; None if there are tables alone."""
+        """The profile for a page, with a table for each device; None if there are tables alone."""
 
 
 def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], None]:
-    """What writes results, checked before there are any.
+    """A function that writes results, checked before there are any.
 
     Args:
         paths: files ending in ``.txt`` for the report, in ``.html`` for a page, in ``.json`` for
@@ -62,12 +62,12 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
 
 
 def is_page(path: str) -> bool:
-    """Whether a file's name asks for a page."""
+    """True for a name that ends in ``.html``."""
     return PurePath(path).suffix.lower() == ".html"
 
 
 def is_profile(path: str) -> bool:
-    """Whether a file's name asks for the whole profile."""
+    """True for a name that ends in ``.json``."""
     return PurePath(path).suffix.lower() == ".json"
 
 

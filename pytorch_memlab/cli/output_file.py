@@ -13,15 +13,7 @@ T = TypeVar("T")
 
 
 class OutputFile(Generic[T]):
-    """A file that gets what was found.
-
-    Args:
-        name: as the user gave it.
-        formats: for each ending, what makes the file's content.
-
-    Raises:
-        UsageError: another ending, or no file can be written there.
-    """
+    """A file that gets what was found."""
 
     def __init__(self, name: str, formats: Mapping[str, Callable[[T], str | bytes]]) -> None:
         longest_first = sorted(formats, key=len, reverse=True)
@@ -33,16 +25,7 @@ class OutputFile(Generic[T]):
         self.ending = ending
 
     def write(self, found: T, what: str, *, says_where: bool = True) -> bool:
-        """Write it whole, or not at all.
-
-        Args:
-            found: what its content is made from.
-            what: that is, as a message calls it.
-            says_where: whether standard error says where it is.
-
-        Returns:
-            Whether it was written; standard error says why not.
-        """
+        """Write it whole, or not at all."""
         name = self._file.write_or_tell(lambda: _encoded(self._content_of(found)))
         if name is not None and says_where:
             print(f"{what} written to {name}", file=sys.stderr)

@@ -29,9 +29,7 @@ _REWORDED = (
 class CommandParser(argparse.ArgumentParser):
     """Says in one line what is wrong, without the usage before it.
 
-    Args:
-        prog: the command as it is typed.
-        description: the help. Prose is filled to the width, indented lines stay.
+    The description is the help: prose is filled to the width, indented lines stay.
     """
 
     def __init__(self, prog: str, description: str) -> None:
@@ -46,9 +44,9 @@ class CommandParser(argparse.ArgumentParser):
         self.color = False
         self._positionals.title = "arguments"
         self.hint_on_unknown = ""
-        """What the error of an unknown option ends with."""
+        """The end of the error of an unknown option."""
         self.origin = ""
-        """What an error begins with where the options are not of the command line."""
+        """The beginning of an error where the options are not of the command line."""
         self.optional_values: dict[str, Callable[[str], bool]] = {}
         """Options that may stand without a value, and whether the next word is one."""
 
@@ -96,7 +94,7 @@ class CommandParser(argparse.ArgumentParser):
         return [name for action in self.shown_actions() for name in action.option_strings]
 
     def operands(self) -> list[argparse.Action]:
-        """What follows the options."""
+        """The arguments after the options."""
         return [action for action in self.shown_actions() if not action.option_strings]
 
     def error(self, message: str) -> NoReturn:
@@ -114,14 +112,7 @@ class CommandParser(argparse.ArgumentParser):
 
 
 def gpu_index(text: str) -> int:
-    """The number of a GPU, from ``1`` or ``cuda:1``.
-
-    Args:
-        text: as it was typed.
-
-    Raises:
-        ArgumentTypeError: it is neither.
-    """
+    """The number of a GPU, from ``1`` or ``cuda:1``."""
     try:
         return int(text.removeprefix("cuda:"))
     except ValueError:
@@ -130,12 +121,7 @@ def gpu_index(text: str) -> int:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """The end of an error: the nearest of the known words; empty where none is near.
-
-    Args:
-        word: as it was typed.
-        known: what it could have been.
-    """
+    """The end of an error: the nearest of the known words; empty where none is near."""
     words = {one.lstrip("-"): one for one in known}  # dashes make no two options alike
     near = difflib.get_close_matches(word.lstrip("-"), words, n=1, cutoff=0.66)
     return f": did you mean {words[near[0]]}?" if near else ""

@@ -1,4 +1,4 @@
-"""Which GPUs of a recorded history a command looks at."""
+"""The GPUs of a recorded history that a command looks at."""
 
 from __future__ import annotations
 
@@ -11,16 +11,7 @@ if TYPE_CHECKING:
 
 
 def recorded_devices(history: AllocationHistory, path: str, device: int | None) -> list[int]:
-    """The GPUs to show.
-
-    Args:
-        history: that was read.
-        path: of its file, for messages.
-        device: index that the user asked for; None for all GPUs that were used.
-
-    Raises:
-        UsageError: the history has no such GPU, or nothing at all.
-    """
+    """The GPU that was asked for, or else all that were used."""
     used = [one.device for one in history.devices if one.events or one.segments]
     if not used:
         raise UsageError(

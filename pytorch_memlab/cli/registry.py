@@ -31,7 +31,9 @@ class Command(Protocol):
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int | None]:
+    def prepare(
+        self, options: argparse.Namespace, process: ExitStack, /
+    ) -> Callable[[], int | None]:
         """Check everything that can be checked beforehand.
 
         Args:
@@ -39,7 +41,7 @@ class Command(Protocol):
             process: holds what must stay in force until the process ends.
 
         Returns:
-            What does the work, and returns the exit code or None for 0.
+            a function that does the work, and returns the exit code or None for 0.
 
         Raises:
             MemlabError: the command cannot be carried out, and nothing of it was.
@@ -67,9 +69,5 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def help_text(command: Command) -> str:
-    """The docstring of a command.
-
-    Args:
-        command: one of ``COMMANDS``.
-    """
+    """The docstring of a command."""
     return inspect.cleandoc(command.__doc__ or "")

@@ -10,11 +10,7 @@ from pytorch_memlab.profiles.choice import SORTS, Choice
 
 
 def add_report_options(add: Add) -> None:
-    """Declare the options.
-
-    Args:
-        add: the ``add_argument`` of a group.
-    """
+    """Declare the options."""
     add(
         "--top",
         type=number_from(1),
@@ -38,17 +34,7 @@ def add_report_options(add: Add) -> None:
 
 
 def report_choice(options: argparse.Namespace) -> Choice | None:
-    """What the report shows.
-
-    Args:
-        options: what was given.
-
-    Returns:
-        None if columns alone were asked for: tables show them.
-
-    Raises:
-        UsageError: options that contradict each other.
-    """
+    """The part of the report to show; None if columns alone were asked for: tables show them."""
     if options.top is not None and options.everything:
         raise UsageError("--all shows everything, --top a part: give one of them")
     choice = Choice(options.top, options.sort, options.everything)

@@ -62,28 +62,15 @@ class CompletionCommand:
         # What the scripts give: all words after the command's name, the last one unfinished.
         add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
-        """Choose what to print.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What prints it.
-        """
-        del process
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+        """Choose what to print."""
         if options.shell != _CANDIDATES:
             return partial(print, _SCRIPTS[options.shell], end="")
         return lambda: print("\n".join(candidates(options.words or [""])))
 
 
 def candidates(words: Sequence[str]) -> list[str]:
-    """What the last word can become; nothing where the shell shall complete names of files.
-
-    Args:
-        words: after the name of the program, the last one unfinished.
-    """
+    """The completions of the last word; none where the shell completes names of files."""
     from pytorch_memlab.cli.command_line import command_parser, main_parser
     from pytorch_memlab.cli.registry import COMMANDS
 

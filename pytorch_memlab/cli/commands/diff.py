@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import write_to_stdout
-from pytorch_memlab.cli.common_options import number_from
+from pytorch_memlab.cli.common_options import add_rows
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from pytorch_memlab.profiles.differences import Change, Differences
     from pytorch_memlab.profiles.measured_tests import MeasuredTest
-
-_ROWS = 10
 
 
 class DiffCommand:
@@ -43,14 +41,7 @@ class DiffCommand:
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = parser.add_argument_group("what to show").add_argument
-        add(
-            "-n",
-            "--rows",
-            type=number_from(1),
-            default=_ROWS,
-            metavar="N",
-            help=f"show the N first rows of each list (default: {_ROWS})",
-        )
+        add_rows(add)
         add = parser.add_argument_group("for scripts").add_argument
         add(
             "--fail-over",
@@ -61,26 +52,13 @@ class DiffCommand:
         parser.add_argument("before", metavar="BEFORE", help="a saved profile")
         parser.add_argument("after", metavar="AFTER", help="the one to compare with it")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
-        """Read both files.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What prints the differences, and returns 1 if a peak grew too much.
-
-        Raises:
-            UsageError: an option cannot be carried out.
-            ProfileError: a file is no saved profile.
-        """
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+        """Read both files."""
         from pytorch_memlab.line_profiler.saved_profile import load
         from pytorch_memlab.profiles.differences import compare
         from pytorch_memlab.profiles.growth_limit import growth_limit
         from pytorch_memlab.render import differences
 
-        del process
         is_too_much = growth_limit("--fail-over", options.fail_over)
         tests = _tests_in(options.before, options.after)
         if tests is not None:
@@ -93,7 +71,7 @@ class DiffCommand:
 
 
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:
-    """What pytest saved in both files; None for two profiles."""
+    """The tests that pytest saved in both files; None for two profiles."""
     from pytorch_memlab.line_profiler.saved_profile import read_text
     from pytorch_memlab.render import saved_tests
 
@@ -115,7 +93,7 @@ def _compared(
     options: argparse.Namespace,
     is_too_much: Callable[[Change], bool],
 ) -> tuple[str, list[str]]:
-    """What is said of the tests of two files, and of those that grew too much."""
+    """The text on the tests of two files, and the sentences on those that grew too much."""
     from pytorch_memlab.profiles.changed_tests import changed_tests
     from pytorch_memlab.render import memory_of_tests
 

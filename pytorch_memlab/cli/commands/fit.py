@@ -57,20 +57,8 @@ class FitCommand:
         add_try_options(parser)
         add_vary_options(parser)
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
-        """Find the program and the GPUs.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What runs the program, and returns the exit code.
-
-        Raises:
-            UsageError: an option cannot be carried out, or there is no such program.
-        """
-        del process
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+        """Find the program and the GPUs."""
         gpus = find_gpus(options.gpu)
         settings = _settings(options)
         _check_memory(gpus, settings)
@@ -89,14 +77,7 @@ class FitCommand:
 
 
 def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
-    """The GPUs of ``--gpu``, each once.
-
-    Args:
-        names: as they were typed; None for all presets.
-
-    Raises:
-        UnknownGPUError: there is no such GPU.
-    """
+    """The GPUs of ``--gpu``, each once; all presets without it."""
     from pytorch_memlab.simulation.inspect import PRESETS, find_gpu
 
     if names is None:
@@ -173,6 +154,6 @@ def _exit_code(report: FitReport) -> int:
 
 
 def _tell_progress(known: int, total: int) -> None:
-    """How many GPUs are known, in a terminal; the last message says nothing new."""
+    """Say in a terminal that one more GPU is known; the table says so of the last one."""
     if known < total:
         tell_in_terminal(f"{known} of {total} GPUs")

@@ -38,25 +38,12 @@ class MergeCommand:
         add("--force", action="store_true", help="overwrite it if it is there already")
         parser.add_argument("files", nargs="+", metavar="FILE", help="the saved profiles")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
-        """Read the files.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What writes the merged profile, and returns 2 if that cannot be done.
-
-        Raises:
-            UsageError: an option cannot be carried out.
-            ProfileError: a file is no saved profile.
-        """
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+        """Read the files."""
         from pytorch_memlab._common.checked_file import CheckedFile
         from pytorch_memlab.line_profiler.saved_profile import load
         from pytorch_memlab.profiles.merging import merged
 
-        del process
         if not is_profile(options.output):
             raise UsageError(f"a profile is a .json file, not {options.output}")
         if len(options.files) < 2:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import add_device, number_from
+from pytorch_memlab.cli.common_options import add_device, add_output_files, number_from
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
@@ -54,42 +54,23 @@ class PeakCommand:
         )
         add("--all", action="store_true", help="show all rows")
         add_device(add, "show")
-        add = parser.add_argument_group("output").add_argument
-        add(
-            "-o",
-            "--output",
-            dest="outputs",
-            action="append",
-            metavar="FILE",
-            help="write a file instead: a page with tables, the tree of modules and a flame graph"
+        add_output_files(
+            parser.add_argument_group("output").add_argument,
+            "write a file instead: a page with tables, the tree of modules and a flame graph"
             " (.html), the rows (.txt, .csv), or stacks for other viewers (.speedscope.json,"
-            " .collapsed.txt); repeatable",
+            " .collapsed.txt)",
         )
         parser.add_argument("file", metavar="FILE", help="the snapshot or the saved profile")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
-        """Read the file.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What prints the peak or writes the files, and returns the exit code.
-
-        Raises:
-            UsageError: an option cannot be carried out.
-            SnapshotError: the file is neither a snapshot nor a profile.
-            ProfileError: the file is a damaged profile.
-        """
-        del process
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+        """Read the file."""
         top = None if options.all else options.top or 20
         files = _files(options, top)
         return partial(_show, _peaks_in(options), files, options.by or "line", top)
 
 
 def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]]:
-    """What finds the peaks of a file: they stand in a saved profile, and follow from a snapshot."""
+    """A function that finds the peaks: they stand in a profile, and follow from a snapshot."""
     from pytorch_memlab.line_profiler.saved_profile import is_saved_profile, load
 
     if is_saved_profile(options.file):

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import add_device
+from pytorch_memlab.cli.common_options import add_device, add_history_file
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
@@ -56,30 +56,15 @@ class ReplayCommand:
         )
         add = parser.add_argument_group("what to show").add_argument
         add_device(add, "replay")
-        parser.add_argument(
-            "file", metavar="FILE", help="the snapshot, or a profile of run --history"
-        )
+        add_history_file(parser)
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
-        """Read the options and the file.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What replays and prints.
-
-        Raises:
-            UsageError: an option cannot be carried out.
-            SnapshotError: the file is no snapshot.
-        """
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+        """Read the options and the file."""
         from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.what_if import what_if
         from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
 
-        del process
         settings = _joined(options.settings or ())
         read_alloc_conf(settings)
         gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
@@ -105,11 +90,7 @@ class ReplayCommand:
 
 
 def _joined(settings: Sequence[str]) -> str:
-    """All settings as one text.
-
-    Raises:
-        UsageError: one is given twice.
-    """
+    """All settings as one text."""
     names = [item.partition(":")[0].strip() for item in settings]
     for name in names:
         if name and names.count(name) > 1:

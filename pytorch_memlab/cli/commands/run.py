@@ -38,7 +38,7 @@ _ENDINGS = (".txt", ".html", ".json", ".pickle", ".pkl", ".svg", ".png")
 
 
 class Recording(Protocol):
-    """What watches a program from before its first line."""
+    """Watches a program from before its first line."""
 
     def start(self, process: ExitStack) -> None:
         """Begin; ``process`` gives back, when it closes, what this replaces."""
@@ -75,19 +75,10 @@ class RunCommand:
         """Declare the options."""
         add_run_options(parser)
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int | None]:
-        """Find the script and its functions, and simulate a GPU where one is asked for or needed.
-
-        Args:
-            options: what was given.
-            process: keeps what the script finds in force until the process ends.
-
-        Returns:
-            What runs the script and shows the tables, and returns the exit code.
-
-        Raises:
-            UsageError: an option cannot be carried out; the script did not begin to run.
-        """
+    def prepare(
+        self, options: argparse.Namespace, process: ExitStack, /
+    ) -> Callable[[], int | None]:
+        """Find the script and its functions, and simulate a GPU if that is asked for or needed."""
         from pytorch_memlab._common.atomic_write import check_writable
         from pytorch_memlab._common.ranks import path_of_rank
         from pytorch_memlab.cli.run.oom_report import OutOfMemoryReport
@@ -172,7 +163,7 @@ def _command(options: argparse.Namespace) -> str:
 
 
 def _draws_simulation(outputs: Sequence[str]) -> bool:
-    """Whether a page shows the memory of simulated GPUs over time."""
+    """True if a page shows the memory of simulated GPUs over time."""
     return active.machine is not None and any(map(is_page, outputs))
 
 
@@ -207,7 +198,7 @@ def _run(
 
 
 def _ended_well(error: BaseException) -> bool:
-    """Whether an exception ends the program with exit code 0."""
+    """True if an exception ends the program with exit code 0."""
     return isinstance(error, SystemExit) and not error.code
 
 
@@ -249,7 +240,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
 
 
 def _folder(options: argparse.Namespace) -> str:
-    """Where the program is."""
+    """The folder of the program."""
     return (
         os.getcwd()
         if options.is_module or options.script == "-"

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.common_options import add_columns, add_functions
+from pytorch_memlab.cli.common_options import add_columns, add_functions, add_output_files
 from pytorch_memlab.cli.output import is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.report_options import add_report_options, report_choice
@@ -49,36 +49,19 @@ class ShowCommand:
         )
         add_report_options(add)
         add = parser.add_argument_group("output").add_argument
-        add(
-            "-o",
-            "--output",
-            dest="outputs",
-            action="append",
-            metavar="FILE",
-            help="write a file instead: text, a page, or a profile that shows these functions and"
-            " columns (.txt, .html, .json); repeatable",
+        add_output_files(
+            add,
+            "write a file instead: text, a page, or a profile that shows these functions and"
+            " columns (.txt, .html, .json)",
         )
         add("--force", action="store_true", help="overwrite the .json file of an older run")
         parser.add_argument("file", metavar="FILE", help="the saved profile")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
-        """Read the file.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What shows the tables.
-
-        Raises:
-            UsageError: an option cannot be carried out.
-            ProfileError: the file is no saved profile.
-        """
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+        """Read the file."""
         from pytorch_memlab.line_profiler.saved_profile import read_text
         from pytorch_memlab.render import saved_format_1, saved_profile
 
-        del process
         outputs = options.outputs or ()
         choice = report_choice(options)
         write = writer_to(outputs, force=options.force)
@@ -114,7 +97,7 @@ _LIMITS = "--top, --sort and --all are for the report of one run"
 
 
 def _limits(choice: Choice | None) -> bool:
-    """Whether an option asks for a part of the report."""
+    """True if an option asks for a part of the report."""
     from pytorch_memlab.profiles.choice import Choice
 
     return choice not in (None, Choice())
@@ -140,17 +123,7 @@ class _Tables:
 
 
 class _Profile:
-    """A profile, with the functions and columns to show.
-
-    Args:
-        profile: what was recorded.
-        functions: names; None for those that the run showed.
-        columns: names; None for those that the run showed.
-        choice: what the report shows; None for tables in its place.
-
-    Raises:
-        UsageError: there is no such function or column, or no report of several runs.
-    """
+    """A profile, with the functions and columns to show."""
 
     def __init__(
         self,

@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.common_options import add_device
+from pytorch_memlab.cli.common_options import add_device, add_history_file, add_output_files
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.cli.output_file import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
@@ -48,40 +48,19 @@ class TimelineCommand:
             " takes them",
         )
         add_device(add, "show")
-        add = parser.add_argument_group("output").add_argument
-        add(
-            "-o",
-            "--output",
-            dest="outputs",
-            action="append",
+        add_output_files(
+            parser.add_argument_group("output").add_argument,
+            "write a page to explore (.html), or a picture (.svg, .png; these need matplotlib)",
             required=True,
-            metavar="FILE",
-            help="write a page to explore (.html), or a picture (.svg, .png; these need"
-            " matplotlib); repeatable",
         )
-        parser.add_argument(
-            "file", metavar="FILE", help="the snapshot, or a profile of run --history"
-        )
+        add_history_file(parser)
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], int]:
-        """Read the file, and follow what its events do.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What writes the files, and returns the exit code.
-
-        Raises:
-            UsageError: an option cannot be carried out.
-            SnapshotError: the file is no snapshot.
-        """
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+        """Read the file, and follow what its events do."""
         from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.history.timeline import timeline_of
         from pytorch_memlab.simulation.inspect import find_gpu
 
-        del process
         title = f"GPU memory over time: {os.path.basename(options.file)}"
         files = [timeline_file(path, title) for path in options.outputs]
         capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
@@ -94,16 +73,7 @@ class TimelineCommand:
 
 
 def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
-    """The file that gets timelines.
-
-    Args:
-        path: as the user gave it.
-        title: of a page, and above a picture.
-
-    Raises:
-        UsageError: the ending is of no format, no file can be written there, or matplotlib is
-            missing.
-    """
+    """The file that gets timelines."""
     from pytorch_memlab.render import timeline, timeline_picture
     from pytorch_memlab.render.picture import check_installed
 

@@ -8,10 +8,8 @@ from contextlib import ExitStack
 from functools import partial
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import number_from
+from pytorch_memlab.cli.common_options import add_rows
 from pytorch_memlab.cli.parser import CommandParser
-
-_ROWS = 10
 
 
 class TopCommand:
@@ -28,35 +26,15 @@ class TopCommand:
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = parser.add_argument_group("what to show").add_argument
-        add(
-            "-n",
-            "--rows",
-            type=number_from(1),
-            default=_ROWS,
-            metavar="N",
-            help=f"show the N first rows of each list (default: {_ROWS})",
-        )
+        add_rows(add)
         parser.add_argument("file", metavar="FILE", help="the saved profile")
 
-    def prepare(self, options: argparse.Namespace, process: ExitStack) -> Callable[[], None]:
-        """Read the file.
-
-        Args:
-            options: what was given.
-            process: not needed.
-
-        Returns:
-            What prints the lines.
-
-        Raises:
-            UsageError: an option cannot be carried out.
-            ProfileError: the file is no saved profile.
-        """
+    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+        """Read the file."""
         from pytorch_memlab.line_profiler.saved_profile import load
         from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
         from pytorch_memlab.render import top
 
-        del process
         profile = load(options.file).recorded()
         text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)
         return partial(print_to_stdout, text)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from pytorch_memlab.cli.common_options import add_program, comma_list, number_from
+from pytorch_memlab.cli.common_options import (
+    add_program,
+    add_taken_memory,
+    comma_list,
+    number_from,
+)
 from pytorch_memlab.cli.parser import CommandParser
 
 
 def add_fit_options(parser: CommandParser) -> None:
-    """Declare the options.
-
-    Args:
-        parser: of the command.
-    """
+    """Declare the options."""
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [--] [ARGS ...]"
     parser.hint_on_unknown = "; options of the script go after it: fit SCRIPT ARGS"
     add_program(parser.add_argument_group("what to run").add_argument)
@@ -40,14 +41,4 @@ def add_fit_options(parser: CommandParser) -> None:
         metavar="N",
         help="number of GPUs that the program has, all alike (default: 1)",
     )
-    add(
-        "--cuda-context",
-        metavar="SIZE",
-        help="memory that the CUDA context takes of each GPU, such as 450MiB (default: a built-in"
-        " estimate for a GPU with a name, 0 for a size)",
-    )
-    add(
-        "--reserve",
-        metavar="SIZE",
-        help="memory that other processes use on each GPU (default: 0)",
-    )
+    add_taken_memory(add, "GPU")

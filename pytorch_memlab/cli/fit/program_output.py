@@ -1,4 +1,4 @@
-"""What a program printed while ``fit`` ran it."""
+"""The output of a program that ``fit`` ran."""
 
 from __future__ import annotations
 
@@ -21,11 +21,7 @@ def tell_error(error: str) -> None:
 
 
 def tell_output(folder: str) -> None:
-    """Say where the output of the program is; files without any are removed.
-
-    Args:
-        folder: with a file for each run.
-    """
+    """Say where the output of the program is; files without any are removed."""
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
         if not os.path.getsize(path):

@@ -1,4 +1,4 @@
-"""``pytorch-memlab fit --try``: its options, and what carries them out."""
+"""``pytorch-memlab fit --try``: the options and the trials."""
 
 from __future__ import annotations
 
@@ -25,11 +25,7 @@ if TYPE_CHECKING:
 
 
 def add_try_options(parser: CommandParser) -> None:
-    """Declare the options.
-
-    Args:
-        parser: of the command.
-    """
+    """Declare the options."""
     names = [f"{name}[={WITH_VALUE[name]}]" if name in WITH_VALUE else name for name in NAMES]
     parser.optional_values["--try"] = _are_names
     add = parser.add_argument_group("remedies").add_argument
@@ -52,7 +48,7 @@ def add_try_options(parser: CommandParser) -> None:
 
 
 def _are_names(word: str) -> bool:
-    """Whether what follows ``--try`` is a list of remedies, not the script."""
+    """True if the word after ``--try`` is a list of remedies, not the script."""
     if word.startswith("-") or word.endswith(".py") or os.path.exists(word):
         return False
     return "," in word or "=" in word or bool(nearest(word))
@@ -64,17 +60,7 @@ def remedies_tried(
     settings: Settings,
     target: ProgramTarget,
 ) -> Callable[[], int]:
-    """What tries the remedies that were asked for.
-
-    Args:
-        options: what was given.
-        gpus: those of ``--gpu``; empty without it.
-        settings: how the program is run.
-        target: the program.
-
-    Raises:
-        UsageError: an option cannot be carried out.
-    """
+    """The trial of the remedies that were asked for, with its options checked."""
     from pytorch_memlab.fitting.remedies.catalogue import chosen
     from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_size
 

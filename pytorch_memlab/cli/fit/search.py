@@ -1,4 +1,4 @@
-"""``pytorch-memlab fit --vary``: its options, and what carries them out."""
+"""``pytorch-memlab fit --vary``: the options and the search."""
 
 from __future__ import annotations
 
@@ -23,11 +23,7 @@ if TYPE_CHECKING:
 
 
 def add_vary_options(parser: CommandParser) -> None:
-    """Declare the options.
-
-    Args:
-        parser: of the command.
-    """
+    """Declare the options."""
     parser.optional_values["--vary"] = bool  # the next word, also if it begins with a dash
     add = parser.add_argument_group("search").add_argument
     add(
@@ -54,17 +50,7 @@ def searched(
     settings: Settings,
     target: ProgramTarget,
 ) -> Callable[[], int]:
-    """What searches the largest values.
-
-    Args:
-        options: what was given.
-        gpus: on which.
-        settings: how the program is run.
-        target: the program.
-
-    Raises:
-        UsageError: an option cannot be carried out.
-    """
+    """The search of the largest values, with its options checked."""
     from pytorch_memlab.fitting.grid import check_variables
     from pytorch_memlab.fitting.variable import read_variable
 
@@ -75,14 +61,7 @@ def searched(
 
 
 def picture_file(path: str) -> OutputFile[GridReport]:
-    """The file of a curve.
-
-    Args:
-        path: as the user gave it.
-
-    Raises:
-        UsageError: another ending, no file can be written there, or matplotlib is missing.
-    """
+    """The file of a curve."""
     from pytorch_memlab.render import curve_picture
     from pytorch_memlab.render.picture import check_installed
 
@@ -129,5 +108,5 @@ def _exit_code(report: GridReport) -> int:
 
 
 def _tell_progress(runs: int, latest: str) -> None:
-    """How many runs have ended, in a terminal."""
+    """Say in a terminal that one more run has ended."""
     tell_in_terminal(f"run {runs}: {latest}")

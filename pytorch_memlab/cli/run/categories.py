@@ -21,14 +21,10 @@ _AT_THE_PEAK = (
 
 
 class CategoryReport:
-    """What ``MemReporter`` finds alive when a run ends, and what held the memory at the peak."""
+    """The memory by category when a run ends, as ``MemReporter`` finds it, and at its peak."""
 
     def start(self, process: ExitStack) -> None:
-        """Begin to follow the blocks in use.
-
-        Args:
-            process: ends that when it closes.
-        """
+        """Begin to follow the blocks in use."""
         from pytorch_memlab.history.recorder import Recording
 
         self._recording = Recording()

@@ -35,11 +35,7 @@ class StepLeaks:
         self._process = os.getpid()
 
     def start(self, process: ExitStack) -> None:
-        """Begin to look.
-
-        Args:
-            process: takes the hook away when it closes.
-        """
+        """Begin to look."""
         from torch.optim.optimizer import register_optimizer_step_post_hook
 
         from pytorch_memlab.mem_reporter import MemReporter
@@ -48,7 +44,7 @@ class StepLeaks:
         process.callback(register_optimizer_step_post_hook(self._after).remove)
 
     def sections(self) -> tuple[Section, ...]:
-        """What grew, or that nothing did."""
+        """The variables that grew, or a note that none did."""
         steps = f"{self._steps:,} optimizer step" + "s"[: self._steps != 1]
         if len(self._looked_at) < self._watch.fewest:
             few = (

@@ -16,14 +16,7 @@ if TYPE_CHECKING:
 
 
 class MaxPeak:
-    """The most that a program may reserve on each GPU.
-
-    Args:
-        text: a size; None for any.
-
-    Raises:
-        UsageError: the text is no size.
-    """
+    """The most that a program may reserve on each GPU."""
 
     def __init__(self, text: str | None) -> None:
         from pytorch_memlab.simulation.inspect import parse_size
@@ -36,11 +29,7 @@ class MaxPeak:
         self._passed: list[str] = []
 
     def is_passed(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> bool:
-        """Whether a device has more reserved, once the threads of the program have ended.
-
-        Args:
-            peaks: gives those of the run by the names of the devices.
-        """
+        """True if a device has more reserved, once the threads of the program have ended."""
         if self._size is None:
             return False
         _join_threads()

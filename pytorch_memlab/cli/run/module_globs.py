@@ -28,37 +28,21 @@ from pytorch_memlab.line_profiler.source_functions import typed_name
 
 @dataclass
 class ModuleGlob:
-    """A pattern of functions in modules.
-
-    Args:
-        text: as the user wrote it.
-        modules: the part before the colon.
-        functions: the part behind it.
-    """
+    """A pattern of functions in modules: ``modules:functions``."""
 
     text: str
     modules: str
     functions: str
     has_matched: bool = field(default=False, init=False)
-    """Whether any function was found."""
+    """True once a function was found."""
 
     def matches(self, module: str, function: str) -> bool:
-        """Whether a function is meant.
-
-        Args:
-            module: its name.
-            function: its qualified name, without ``<locals>``.
-        """
+        """True if a function is meant, under its module and its name as people type it."""
         return fnmatchcase(module, self.modules) and fnmatchcase(function, self.functions)
 
 
 def functions_of_module(module: object, pattern: str) -> list[RegisteredFunction]:
-    """The functions of a module that is imported.
-
-    Args:
-        module: the module.
-        pattern: of qualified names.
-    """
+    """The functions of a module that is imported."""
     found: dict[int, RegisteredFunction] = {}
     # Of a class or function only: a module such as torch.classes answers any attribute's name.
     names = vars(module) if isinstance(module, ModuleType) else {}
@@ -70,12 +54,7 @@ def functions_of_module(module: object, pattern: str) -> list[RegisteredFunction
 
 
 class ImportedFunctions:
-    """Adds the functions that patterns mean to a profiler, now and as modules are imported.
-
-    Args:
-        globs: the patterns.
-        profiler: gets the functions.
-    """
+    """Adds the functions that patterns mean to a profiler, now and as modules are imported."""
 
     def __init__(self, globs: list[ModuleGlob], profiler: LineProfiler) -> None:
         self._globs = globs

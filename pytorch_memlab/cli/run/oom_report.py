@@ -17,27 +17,14 @@ if TYPE_CHECKING:
 
 
 class OutOfMemoryReport:
-    """Explains an out-of-memory error that the program does not handle.
-
-    Args:
-        profile: whose tables mark the lines that failed.
-        path: of a file that gets the report too: data if it ends in ``.json``, else text. None
-            for no file.
-
-    Raises:
-        UsageError: no file can be written there.
-    """
+    """Explains an out-of-memory error that the program does not handle."""
 
     def __init__(self, profile: Profile, path: str | None) -> None:
         self._profile = profile
         self._file = None if path is None else CheckedFile(path_of_rank(path))
 
     def start(self, process: ExitStack) -> None:
-        """Begin to wait for an error, also one of a thread.
-
-        Args:
-            process: ends that when it closes.
-        """
+        """Begin to wait for an error, also one of a thread."""
         uncaught.watch()
         process.callback(uncaught.unwatch)
         uncaught.told.append(self._write)

@@ -9,6 +9,7 @@ from pytorch_memlab.cli.common_options import (
     add_columns,
     add_functions,
     add_program,
+    add_taken_memory,
     number_from,
 )
 from pytorch_memlab.cli.parser import CommandParser
@@ -18,11 +19,7 @@ DEFAULT_GPU = "h100"
 
 
 def add_run_options(parser: CommandParser) -> None:
-    """Declare all options of ``run``.
-
-    Args:
-        parser: of the command.
-    """
+    """Declare all options of ``run``."""
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
     add_program(parser.add_argument_group("what to run").add_argument, "; - for standard input")
@@ -146,17 +143,7 @@ def _add_simulation(add: Add) -> None:
         help="let a dry run write files of tensors, with zeros or arbitrary bytes for the values"
         " that it does not have",
     )
-    add(
-        "--cuda-context",
-        metavar="SIZE",
-        help="memory that the CUDA context takes of each simulated GPU, such as 450MiB (default: a"
-        " built-in estimate for a GPU with a name, 0 for a size)",
-    )
-    add(
-        "--reserve",
-        metavar="SIZE",
-        help="memory that other processes use on each simulated GPU (default: 0)",
-    )
+    add_taken_memory(add, "simulated GPU")
     add(
         "--strict",
         action="store_true",

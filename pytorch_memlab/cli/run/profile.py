@@ -1,4 +1,4 @@
-"""What ``run`` profiles, and what it shows of that."""
+"""The profile of a program that ``run`` runs, and its report."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
 
 
 class HasSections(Protocol):
-    """What has more to say of a run than the tables."""
+    """A part of the report beside the tables."""
 
     def sections(self) -> tuple[Section, ...]:
-        """What it says, when the run ends."""
+        """The sections, when the run ends."""
 
 
 @contextmanager
@@ -121,19 +121,11 @@ class Profile:
                 self._profiler.add_function(target)
 
     def history(self) -> AllocationHistory:
-        """Every allocation on simulated GPUs.
-
-        Raises:
-            HistoryError: nothing was recorded.
-        """
+        """Every allocation on simulated GPUs."""
         return self._profiler.history()
 
     def start(self, process: ExitStack) -> None:
-        """Notice whether the program shows tables of its own, and find functions in its modules.
-
-        Args:
-            process: gives back, when it closes, what this replaces.
-        """
+        """Notice whether the program shows tables of its own, and find functions in its modules."""
         for owner, name in (
             (LineProfiler, "print_stats"),
             (RecordsDisplay, "__repr__"),
@@ -175,21 +167,12 @@ class Profile:
         global_line_profiler.disable()
 
     def note_failure(self, error: BaseException) -> None:
-        """Mark the lines at which an error says that a GPU ran out of memory.
-
-        Args:
-            error: that the program did not handle.
-        """
+        """Mark the lines at which an error says that a GPU ran out of memory."""
         self._profiler.note_failure(error)
         global_line_profiler.note_failure(error)
 
     def finish(self, write: Callable[[Profile], None], is_asked_for: bool) -> None:
-        """End measuring, and show the tables; not in a process that the program forked.
-
-        Args:
-            write: shows the results.
-            is_asked_for: show tables also where the program itself has shown its own.
-        """
+        """End measuring, and show the tables; not in a process that the program forked."""
         self._profiler.disable()
         self._peaks.end()
         program_did = self._program_showed_tables and not self._are_named and not self._decorated
@@ -246,7 +229,7 @@ class Profile:
         return found if self._saves_history else replace(found, history=None)
 
     def for_page(self) -> tuple[RecordedProfile, Report]:
-        """What a page draws: all that was recorded, and the tables asked for."""
+        """All that was recorded, and the tables asked for."""
         return self._recorded(), self._tables(self._shown_columns)
 
     def _recorded(self) -> RecordedProfile:
@@ -303,13 +286,7 @@ class Profile:
 def _recorded(
     profiler: LineProfiler, shown: Sequence[object], otherwise: tuple[int, ...] | None
 ) -> RecordedProfile:
-    """What a profiler recorded, with the functions that tables show.
-
-    Args:
-        profiler: which.
-        shown: the functions.
-        otherwise: their indexes where there are none.
-    """
+    """The recordings of a profiler; tables show some functions, or those of indexes without any."""
     recorded = profiler.recorded()
     indexes = profiler.indexes_of(shown) if shown else otherwise
     return replace(recorded, shown=indexes)

@@ -1,4 +1,4 @@
-"""How far a simulated run is, for those who look on in a terminal.
+"""The progress of a simulated run, in a terminal.
 
 The program may print itself, so each message is a line of its own, and they become rarer.
 """
@@ -27,7 +27,7 @@ def progress_shown(
     steps_done: Callable[[], int],
     seconds: Sequence[float] = (10.0, 20.0, 30.0, 60.0),
 ) -> Iterator[None]:
-    """Say now and then how far a simulated program is, if standard error is a terminal.
+    """Show from time to time the progress of a simulated program, if standard error is a terminal.
 
     Args:
         machine: that the program runs on; None for real GPUs, of which nothing is said.
@@ -60,12 +60,7 @@ def progress_shown(
 
 
 def progress_line(elapsed: float, steps: int, peak: int) -> str:
-    """How far a program is.
-
-    Args:
-        elapsed: seconds.
-        steps: optimizer steps that have ended.
-        peak: bytes in use at most so far.
+    """The progress of a program: seconds, optimizer steps, and bytes in use at most so far.
 
     >>> progress_line(83.2, 1, 3 * 2**30)
     'running for 0:01:23, 1 optimizer step, peak so far 3.00 GiB'

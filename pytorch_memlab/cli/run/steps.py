@@ -17,11 +17,9 @@ class StepsDone(SystemExit):
 
 
 class Steps:
-    """Which optimizer steps are profiled. A step ends when ``optimizer.step()`` ends.
+    """The optimizer steps that are profiled. A step ends when ``optimizer.step()`` ends.
 
-    Args:
-        warmup: steps that are not measured, at the beginning; None for none.
-        steps: steps that are measured before the program ends, None for all.
+    None stands for no warm-up, and for all steps.
     """
 
     def __init__(self, warmup: int | None, steps: int | None) -> None:
@@ -37,11 +35,9 @@ class Steps:
 
     @contextmanager
     def counted(self, begin: Callable[[], object], end: Callable[[], object]) -> Iterator[None]:
-        """Count steps, and say it where the program ends before the last one.
+        """Count steps, and say so if the program ends before the last one.
 
-        Args:
-            begin: called when measuring begins: at once, or after the warm-up.
-            end: called after the last step.
+        ``begin`` is called at once or after the warm-up, ``end`` after the last step.
         """
         from torch.optim.optimizer import register_optimizer_step_post_hook
 

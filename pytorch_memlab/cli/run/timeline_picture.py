@@ -23,20 +23,12 @@ _ENDINGS = (".svg", ".png")
 
 
 def is_picture(path: str) -> bool:
-    """Whether a file's name asks for a picture."""
+    """True for a name that ends in ``.svg`` or ``.png``."""
     return path.lower().endswith(_ENDINGS)
 
 
 class TimelinePicture:
-    """The file that gets the timeline of a run, checked before there is one.
-
-    Args:
-        path: as the user gave it. Each process that ``torchrun`` started writes a file of its own.
-        command: the program and its arguments, which stand above the picture.
-
-    Raises:
-        UsageError: no file can be written there, or matplotlib is missing.
-    """
+    """The file that gets the timeline of a run, checked before there is one."""
 
     def __init__(self, path: str, command: str) -> None:
         from pytorch_memlab.render import timeline_picture
@@ -54,12 +46,7 @@ class TimelinePicture:
         self._process = os.getpid()
 
     def finish(self, profile: Profile, whole_run: WholeRunHistory) -> None:
-        """Draw and write it; not in a process that the program forked.
-
-        Args:
-            profile: of the run, whose history of simulated GPUs has categories.
-            whole_run: what PyTorch recorded of a real GPU.
-        """
+        """Draw and write it; not in a process that the program forked."""
         if os.getpid() != self._process:
             return
         import torch

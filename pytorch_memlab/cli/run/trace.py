@@ -17,21 +17,12 @@ _PROTOCOL = 4
 
 
 def is_trace(path: str) -> bool:
-    """Whether a file's name asks for the memory history."""
+    """True for a name that ends in ``.pickle`` or ``.pkl``."""
     return path.lower().endswith(_ENDINGS)
 
 
 class TraceFile:
-    """The file that gets the memory history of a run, checked before there is one.
-
-    Args:
-        path: as the user gave it. Each process that ``torchrun`` started writes a file of its own.
-        history: of the run, begun by others.
-        force: overwrite an older one.
-
-    Raises:
-        UsageError: no file can be written there, or there is an older one.
-    """
+    """The file that gets the memory history of a run, checked before there is one."""
 
     def __init__(self, path: str, history: WholeRunHistory, *, force: bool) -> None:
         self._file = CheckedFile(path_of_rank(path), keeps_older=not force)

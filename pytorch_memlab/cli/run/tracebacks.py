@@ -1,4 +1,4 @@
-"""Tracebacks of a program that was run, without the frames of who ran it."""
+"""Tracebacks of a program that was run, without the frames of this package."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CALLING_FILES = (
     "<frozen importlib._bootstrap>",
     "<frozen importlib._bootstrap_external>",
 )
-"""Where torch calls the modes of a simulation, and they call it; and who asks for a module."""
+"""Files on the way between torch and the modes of a simulation, and those that import modules."""
 _OWN_FOLDER = os.path.join(os.path.dirname(str(pytorch_memlab.__file__)), "")
 
 
@@ -36,13 +36,10 @@ class ExceptHook(Protocol):
 
 @contextmanager
 def without_own_frames(process: ExitStack) -> Iterator[None]:
-    """Let an exception out as it is, and have it shown without frames of this package.
+    """Let an exception out as it is; until ``process`` closes it is shown without our frames.
 
     The interpreter shows it with ``sys.excepthook``, which may be the program's own by then, and
     ends the process as it would without us.
-
-    Args:
-        process: keeps the changed ``sys.excepthook`` until it closes.
     """
     try:
         yield
