@@ -1,4 +1,4 @@
-"""Which names a cell assigns, read off its source: what a comparison of values cannot tell."""
+"""The names that a cell assigns, from its source: an assignment of the same value counts."""
 
 from __future__ import annotations
 
@@ -24,11 +24,7 @@ _OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 def body_of(source: str) -> str:
     r"""A cell's Python, without a cell magic around it, and without %time and %mlrun before it.
 
-    Args:
-        source: as the user typed it.
-
-    Returns:
-        its lines are counted from the body's first, as IPython counts them when it runs.
+    Its lines are counted from the body's first, as IPython counts them when it runs.
 
     >>> body_of("%%time\n%%capture out\nx = 1\n%mlrun -f g y = f(g)")
     'x = 1\ny = f(g)'
@@ -51,14 +47,7 @@ def assigned_names(source: str, after_line: int = 0) -> set[str]:
 
     Assignments of all kinds count, ``for``, ``with``, ``except``, ``import``, ``def``, ``class``,
     ``match`` and ``:=`` included, also with the value that the name had; what functions change
-    does not.
-
-    Args:
-        source: Python, IPython's own syntax already transformed.
-        after_line: only names assigned on later lines count.
-
-    Returns:
-        the names; none for what is no Python.
+    does not. Only names assigned after a line are given; none for what is no Python.
 
     >>> sorted(assigned_names("x = y = 1\nfor i in range(3): a[i] = 2\ndef f():\n z = 1"))
     ['f', 'i', 'x', 'y']
@@ -78,7 +67,7 @@ def assigned_names(source: str, after_line: int = 0) -> set[str]:
 
 
 def _walrus_names(node: ast.AST) -> Iterator[str]:
-    """What ``:=`` assigns outside functions: of a comprehension's, symbol tables do not tell."""
+    """Names that ``:=`` assigns outside functions; symbol tables lack those of comprehensions."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.NamedExpr):
             yield child.target.id

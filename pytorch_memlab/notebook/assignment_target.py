@@ -20,13 +20,7 @@ _ON_THE_WAY = frozenset(
 
 
 def assignment_target(frame: FrameType) -> str | None:
-    """The first name that a frame will assign the result of its current call to.
-
-    Args:
-        frame: that is in a call.
-
-    Returns:
-        the name, also that of ``with call() as name``; None if there is none.
+    """The first name that a frame will assign the result of its current call to, also by ``with``.
 
     >>> import sys
     >>> def call():

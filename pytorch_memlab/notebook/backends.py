@@ -1,4 +1,4 @@
-"""Whose memory an experiment follows: one class per backend.
+"""The memory that an experiment follows: one class per backend.
 
 To add one, write a class with these methods and put it into ``BACKENDS``.
 """
@@ -22,27 +22,16 @@ from ..gpu_mem import preload_pytorch
 
 @dataclass(frozen=True, slots=True)
 class GPUState:
-    """One GPU.
-
-    Args:
-        index: of the GPU.
-        allocated: bytes that the program has allocated.
-        free: bytes of the card that nobody has.
-        total: bytes of the card.
-    """
+    """The memory of one GPU, in bytes."""
 
     index: int
-    allocated: int
-    free: int
+    allocated: int  # by the program
+    free: int  # of the whole card, all processes included
     total: int
 
 
 class Backend(Protocol):
-    """What an experiment needs of a framework.
-
-    Args:
-        name: what people choose it by.
-    """
+    """A framework whose memory an experiment follows."""
 
     name: str
 
@@ -50,7 +39,7 @@ class Backend(Protocol):
         """Load what the first use would load, so that no experiment has to pay for it."""
 
     def empty_cache(self) -> None:
-        """Give memory back that the framework keeps for later."""
+        """Free the memory that the framework caches."""
 
     def current(self) -> int | None:
         """Index of the GPU that is in use now, None if the backend has none."""
@@ -85,11 +74,7 @@ class PytorchBackend:
     name = "pytorch"
 
     def load(self) -> None:
-        """Make the CUDA context.
-
-        Raises:
-            UsageError: there is no CUDA device.
-        """
+        """Make the CUDA context."""
         if not count_gpus():
             raise UsageError(
                 "backend 'pytorch' needs a CUDA GPU and there is none here: use "
@@ -119,11 +104,7 @@ BACKENDS: dict[str, type[Backend]] = {
 
 
 def find_backend(name: str) -> Backend:
-    """A backend by its name.
-
-    Raises:
-        UsageError: there is no such backend; the message lists those that there are.
-    """
+    """The backend of a name. Raises ``UsageError`` if there is none."""
     if name not in BACKENDS:
         raise UsageError(f"no backend {quoted(name)}: there is {', '.join(sorted(BACKENDS))}")
     return BACKENDS[name]()

@@ -16,19 +16,12 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, eq=False)
 class Cell:
-    """A cell that runs, or has run.
+    """A cell that runs, or has run."""
 
-    Args:
-        number: of IPython's prompt; that of the cell around it for ``%%capture`` and its like.
-        source: as the user typed it; empty if the cell ran already when listening began.
-        is_whole: True if the hub saw it begin.
-        ended: seconds of ``time.perf_counter`` at its end, before any listener was told.
-    """
-
-    number: int
-    source: str
-    is_whole: bool
-    ended: float = 0.0
+    number: int  # of IPython's prompt; that of the cell around it for %%capture and its like
+    source: str  # as the user typed it; empty if the cell ran already when listening began
+    is_whole: bool  # the hub saw it begin
+    ended: float = 0.0  # seconds of time.perf_counter, before any listener was told
 
 
 class CellListener(Protocol):

@@ -83,13 +83,7 @@ def mem_watcher_line(reading: CellReading) -> str:
 
 
 def memory_usage_line(reading: CellReading, since_last: int, load: CpuLoad) -> str:
-    """The report of ``%imu_start``.
-
-    Args:
-        reading: of the cell.
-        since_last: bytes of resident memory more than at the last report.
-        load: of the processors.
-    """
+    """The report of ``%imu_start``, with the bytes more than at its last line."""
     host = reading.host
     return (
         f"In [{reading.number}] used {_one_decimal(since_last)} MiB RAM "

@@ -1,4 +1,4 @@
-"""``exp.cl``: what each cell of an experiment took."""
+"""``exp.cl``: a report on each cell of an experiment."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CellLoggerTime(NamedTuple):
 
 
 class CellLoggerData(NamedTuple):
-    """What a cell took.
+    """The memory and the time of a cell.
 
     Args:
         cpu: resident memory of the process.
@@ -51,14 +51,7 @@ class CellLoggerData(NamedTuple):
 
 
 class CellLogger:
-    """Prints after every cell what it took, for as long as its experiment lasts.
-
-    Args:
-        follows_gpu: whether the current GPU is reported beside the process.
-        compact: whether a report has one line.
-        gc_collect: whether garbage is collected before memory is read.
-        seed: of all random numbers before every cell; 0 to leave them alone.
-    """
+    """Prints a report after every cell, for as long as its experiment lasts."""
 
     def __init__(self, *, follows_gpu: bool, compact: bool, gc_collect: bool, seed: int) -> None:
         self._follows_gpu = follows_gpu
@@ -76,16 +69,12 @@ class CellLogger:
         self._measurement.start()
 
     def stop(self, *, report: bool = True) -> None:
-        """Report no more; again has no effect.
-
-        Args:
-            report: reports on the running cell as far as it is.
-        """
+        """Report no more, after the running cell as far as it is; again has no effect."""
         self._measurement.stop(report=report)
 
     @property
     def data(self) -> CellLoggerData:
-        """What the last cell took, in bytes and seconds; zeros before a cell has ended."""
+        """The last cell, in bytes and seconds; zeros before one has ended."""
         last = self._measurement.last
         gpu = _memory(last.gpu) if self._follows_gpu else CellLoggerMemory(0, 0, 0)
         return CellLoggerData(_memory(last.host), gpu, CellLoggerTime(last.seconds))

@@ -30,21 +30,13 @@ class Companion(CellListener, Protocol):
 
 @dataclass(slots=True)
 class _OpenCell:
-    """Windows over a cell that runs.
-
-    Args:
-        cell: that runs.
-        host: over the host's memory.
-        gpu: over the current GPU's, None without one.
-        index: of that GPU.
-        began: seconds, when measuring was ready.
-    """
+    """Windows over a cell that runs."""
 
     cell: Cell
     host: HostScope
-    gpu: PeakScope | None
-    index: int | None
-    began: float
+    gpu: PeakScope | None  # of the GPU that was current
+    index: int | None  # of that GPU
+    began: float  # seconds, when measuring was ready
 
 
 class CellMeasurement:
@@ -85,11 +77,7 @@ class CellMeasurement:
         return self._events is not None
 
     def start(self) -> None:
-        """Measure from now on, the running cell included; again has no effect.
-
-        Raises:
-            UsageError: this is not IPython.
-        """
+        """Measure from now on, the running cell included; again has no effect."""
         if self._events is None:
             events = cell_events(current_shell())
             _stop_kind(self._kind, events.listeners)
@@ -99,11 +87,7 @@ class CellMeasurement:
                 events.add(listener)
 
     def stop(self, *, report: bool = False) -> None:
-        """Measure no more; again has no effect.
-
-        Args:
-            report: reports on the running cell as it is now.
-        """
+        """Measure no more, and report on the running cell as it is now if asked to."""
         if self._events is None:
             return
         for listener in (self, *self._companions):

@@ -7,17 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Memory of one kind over a cell, in bytes.
+    """Memory of one kind over a cell, in bytes."""
 
-    Args:
-        consumed: used when the cell ended less what was used when it began.
-        peak: the highest that was used during the cell, less what was used when it began.
-        used: in use when the cell ended; of a GPU that of the whole card, all processes included.
-    """
-
-    consumed: int
-    peak: int
-    used: int
+    consumed: int  # used when the cell ended less what was used when it began
+    peak: int  # the highest that was used less what was used when it began
+    used: int  # when the cell ended; of a GPU that of the whole card, all processes included
 
     @property
     def above_end(self) -> int:
@@ -32,19 +26,12 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class CellReading:
-    """The memory and the time of a cell.
+    """The memory and the time of a cell."""
 
-    Args:
-        number: of the cell, as IPython's prompt has it.
-        seconds: that it ran, without what measuring took.
-        host: resident memory of the process.
-        gpu: allocated memory of the current GPU; zeros without a GPU.
-    """
-
-    number: int
-    seconds: float
-    host: Usage
-    gpu: Usage
+    number: int  # of IPython's prompt
+    seconds: float  # without those of measuring
+    host: Usage  # resident memory of the process
+    gpu: Usage  # allocated memory of the current GPU; zeros without one
 
 
 NOTHING = Usage(0, 0, 0)

@@ -1,4 +1,4 @@
-"""How busy the processors were over a stretch of code."""
+"""The load of the processors over a stretch of code."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ from typing import Any, NamedTuple
 SAMPLING_SECONDS = 0.1
 
 _SHORTEST = 0.05
-"""Seconds of which a load can be told: the kernel counts in steps of 10 ms."""
+"""Seconds over which a load can be measured: the kernel counts in steps of 10 ms."""
 
 
 class CpuLoad(NamedTuple):
-    """Load in percent; 0 of less than 50 ms, of which the kernel's counters say nothing.
+    """Load in percent; 0 of less than 50 ms, for which the kernel's counters are too coarse."""
 
-    Args:
-        mean: of all processors over the whole time.
-        highest: of the busiest processor over the busiest sample.
-    """
-
-    mean: float
-    highest: float
+    mean: float  # of all processors over the whole time
+    highest: float  # of the busiest processor over the busiest sample
 
 
 class CpuLoadMeter:
@@ -34,7 +29,7 @@ class CpuLoadMeter:
         self._thread.start()
 
     def stop(self) -> CpuLoad:
-        """End, and tell the load since the beginning."""
+        """End; the load since the beginning."""
         self._stop.set()
         self._thread.join()
         loads = _loads(self._first, self._look())

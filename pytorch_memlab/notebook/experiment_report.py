@@ -1,4 +1,4 @@
-"""What an experiment prints: plain data in, text out."""
+"""The texts of an experiment: plain data in, text out."""
 
 from __future__ import annotations
 
@@ -13,67 +13,46 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class MemoryState:
-    """Memory at a moment, in bytes.
+    """Memory at a moment, in bytes."""
 
-    Args:
-        free: that the system could give.
-        resident: of this process.
-        gpus: every GPU.
-    """
-
-    free: int
-    resident: int
+    free: int  # that the system could give
+    resident: int  # of this process
     gpus: tuple[GPUState, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A finished experiment.
-
-    Args:
-        deleted: names of variables.
-        kept: names of variables that would have been deleted.
-        not_found: names to keep that no variable has.
-        rebound: names that existed before, and that cells assigned.
-        rebound_are: what became of those: kept, deleted or restored.
-        collected: objects in reference cycles that were collected at the end.
-        uncollectable: objects that could not be.
-        start: memory when it began.
-        end: memory before variables were deleted.
-        after: memory after all.
-        seconds: that it took.
-        host_has_gpus: whether simulated GPUs keep their tensors in the memory of the process.
-    """
+    """A finished experiment."""
 
     deleted: list[str]
-    kept: list[str]
-    not_found: list[str]
-    rebound: list[str]
-    rebound_are: str
-    collected: int
+    kept: list[str]  # variables that would have been deleted
+    not_found: list[str]  # names to keep that no variable has
+    reassigned: list[str]  # variables from before, that cells assigned
+    reassigned_are: str  # kept, deleted or restored
+    collected: int  # objects in reference cycles, at the end
     uncollectable: int
     start: MemoryState
-    end: MemoryState
+    end: MemoryState  # before variables were deleted
     after: MemoryState
     seconds: float
-    host_has_gpus: bool
+    host_has_gpus: bool  # simulated GPUs keep their tensors in the memory of the process
 
     def consumed(self) -> dict[str, int]:
-        """Bytes by what they are of: ``Gen``, and each GPU's label."""
+        """Bytes of ``Gen`` and of each GPU."""
         return differences(self.start, self.end)
 
     def reclaimed(self) -> dict[str, int]:
-        """Bytes that deleting gave back, by what they are of."""
+        """Bytes that deleting freed, of ``Gen`` and of each GPU."""
         return differences(self.after, self.end)
 
 
 def gpu_label(index: int, count: int) -> str:
-    """What a GPU is called: its number counts only where there are several."""
+    """The name of a GPU: with its number only where there are several."""
     return "GPU" if count == 1 else f"GPU {index}"
 
 
 def differences(before: MemoryState, after: MemoryState) -> dict[str, int]:
-    """How much more is used after than before, in bytes, by what it is of."""
+    """Bytes that are used more after than before: ``Gen``, and each GPU's label."""
     known = {gpu.index: gpu.allocated for gpu in before.gpus}
     return {
         "Gen": after.resident - before.resident,
@@ -114,13 +93,13 @@ def state_text(state: MemoryState) -> str:
 
 
 def start_text(backend: str, state: MemoryState) -> str:
-    """What is printed when an experiment begins."""
+    """The text when an experiment begins."""
     sections = [f"*** Loading backend: {backend}", "*** Starting experiment...", state_text(state)]
     return "\n\n".join(sections)
 
 
 def finish_text(outcome: Outcome) -> str:
-    """What is printed when an experiment has finished."""
+    """The text when an experiment has finished."""
     sections = [
         "\n*** Finishing experiment...",
         _names("*** Deleting the following local variables:", outcome.deleted),
@@ -128,8 +107,8 @@ def finish_text(outcome: Outcome) -> str:
     sections += _optional_names("*** Keeping the following local variables:", outcome.kept)
     sections += _optional_names("*** No such variables, which were to be kept:", outcome.not_found)
     sections += _optional_names(
-        f"*** Variables from before that cells assigned, now {outcome.rebound_are}:",
-        outcome.rebound,
+        f"*** Variables from before that cells assigned, now {outcome.reassigned_are}:",
+        outcome.reassigned,
     )
     if outcome.collected:
         sections.append(
@@ -174,7 +153,7 @@ def _optional_names(heading: str, names: list[str]) -> list[str]:
 
 
 def _share(reclaimed: int, consumed: int) -> str:
-    """Of nothing there is no share."""
+    """The share that was reclaimed; empty if nothing was consumed."""
     return f" ({100 * reclaimed / consumed:.2f}%)" if consumed > 0 else ""
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _POLICIES = ("keep", "delete", "restore")
 
 Stats = dict[str, int]
-"""Bytes by what they are of: ``gen_ram``, ``gpu_ram`` of the current GPU, and with several GPUs
+"""Bytes: ``gen_ram``, ``gpu_ram`` of the current GPU, and with several GPUs
 ``gpu_ram_0`` and so on."""
 
 
@@ -59,20 +59,20 @@ class IPyExperiments:
     """An experiment: variables that cells define from now on are deleted when it finishes.
 
     It finishes with ``finish()``, at the end of a ``with`` block, when its variable is deleted or
-    assigned anew, and when an experiment is begun under the same name. Then memory is reclaimed:
-    garbage is collected, the traceback of a cell that failed and results in ``Out`` are let go,
+    assigned again, and when an experiment is begun under the same name. Then memory is reclaimed:
+    garbage is collected, the traceback of a cell that failed and results in ``Out`` are released,
     the GPU's cache is emptied; and a report is printed.
 
     Args:
         backend: ``pytorch``, or ``cpu`` for the process alone.
-        rebound: what becomes of variables that existed before, and that a cell assigned since
-            (found from the cells' own source): ``keep`` them with their new values, ``delete``
+        rebound: policy for variables that existed before and that a cell reassigned (found from
+            the source of the cells): ``keep`` them with their new values, ``delete``
             them, or ``restore`` the values that they had. They are reported in any case.
-        exp_enable: whether this is an experiment; if not, it logs cells and deletes nothing.
-        cl_enable: whether ``cl`` reports on every cell from now on; None if it is all that was
-            asked for: without an experiment, or with a seed.
-        cl_compact: whether such a report has one line.
-        cl_gc_collect: whether garbage is collected before a cell's memory is read.
+        exp_enable: makes it an experiment; otherwise it logs cells and deletes nothing.
+        cl_enable: lets ``cl`` report on every cell from now on; by default only if nothing else
+            was asked for: without an experiment, or with a seed.
+        cl_compact: makes such a report one line.
+        cl_gc_collect: collects garbage before the memory of a cell is read.
         cl_set_seed: of all random numbers before every cell while ``cl`` reports; 0 for none.
 
     Raises:
@@ -118,7 +118,7 @@ class IPyExperiments:
         self.backend.load()
 
     def get_stats(self) -> tuple[Stats, Stats, Stats]:
-        """What it has consumed and reclaimed so far, and what is available.
+        """The memory that it has consumed and reclaimed so far, and that is available.
 
         Returns:
             three dicts of bytes. Consumed of a GPU are allocated bytes, available the free bytes
@@ -169,7 +169,7 @@ class IPyExperiments:
         )
 
     def __repr__(self) -> str:
-        """Its backend, whether it runs, and what it reclaimed."""
+        """Its backend, its state, and the memory that it reclaimed."""
         running = self._running
         if running is None:
             state = "a log of cells"
@@ -190,7 +190,7 @@ class IPyExperiments:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it; an exception goes on, without the variables that its frames held."""
+        """End it; an exception goes on, without the variables of its frames."""
         _end(self.cl, self._running, error)
 
     def __del__(self) -> None:
@@ -227,7 +227,7 @@ class IPyExperiments:
 
 
 class ExperimentOptions(TypedDict, total=False):
-    """What every experiment can be given by keyword."""
+    """The keywords of every experiment."""
 
     rebound: str
     exp_enable: bool

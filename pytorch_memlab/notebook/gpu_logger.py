@@ -1,4 +1,4 @@
-"""``IPyGPULogger``: after every cell, how much memory it took and for how long it ran."""
+"""``IPyGPULogger``: after every cell, its memory and its time."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TimeData(NamedTuple):
 
 
 class Data(NamedTuple):
-    """What the last cell took: MB of general memory (the process') and of the GPU, and seconds."""
+    """The last cell: MB of general memory, which is the process', and of the GPU; seconds."""
 
     gen_mem_used_delta: int
     gen_mem_peaked: int
@@ -69,19 +69,19 @@ class Data(NamedTuple):
 
 
 class IPyGPULogger:
-    """Prints after every cell what it took; no thread watches, and nothing is added to its time.
+    """Prints after every cell its memory and its time; no thread runs, and no time is added.
 
     ``Consumed`` is what a cell took and kept, ``Peaked`` what it needed on top of that for a while,
     ``Used Total`` what is in use now. Of the process (``Gen``) all three are resident memory. Of
     the current GPU ``Consumed`` and ``Peaked`` are bytes that the program allocated, ``Used Total``
-    is memory of the whole card, whoever took it. Peaks of the GPU are the allocator's own, those
-    of the process the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20 bytes.
-    ``Gen`` contains the tensors of simulated GPUs: they are in the memory of the process.
+    is memory of the whole card, all processes included. Peaks of the GPU are the allocator's own,
+    those of the process the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20
+    bytes. ``Gen`` contains the tensors of simulated GPUs: they are in the memory of the process.
 
     Args:
-        compact: whether a report has one line.
-        gc_collect: whether garbage is collected before memory is read, so that reference cycles
-            do not count; off to see them. A cell without a statement is not kept waiting for it.
+        compact: makes a report one line.
+        gc_collect: collects garbage before memory is read, so that reference cycles do not
+            count; False shows them. A cell without a statement is not kept waiting for it.
 
     Raises:
         UsageError: one is neither True nor False.
@@ -120,17 +120,17 @@ class IPyGPULogger:
 
     @property
     def reading(self) -> CellReading:
-        """What the last cell took, in bytes."""
+        """The last cell, in bytes and seconds."""
         return self._measurement.last
 
     @property
     def data(self) -> Data:
-        """What the last cell took, in MB; zeros before a cell has ended."""
+        """The last cell, in MB and seconds; zeros before one has ended."""
         last = self._measurement.last
         return Data(*kept_megabytes(last.host), *kept_megabytes(last.gpu), last.seconds)
 
     def __repr__(self) -> str:
-        """How it was made, whether it reports, and what the last cell took."""
+        """Its options, its state, and the last cell."""
         made = f"compact={self.compact}, gc_collect={self.gc_collect}"
         state = "on" if self._measurement.is_on else "off"
         return f"<{type(self).__name__}({made}): {state}{last_cell(self._measurement.last)}>"

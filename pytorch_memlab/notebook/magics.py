@@ -161,7 +161,7 @@ def _words_before_comment(line: str) -> list[str]:
 
 
 def _help_text() -> str:
-    """What IPython has made of the options, without the mark of a literal block."""
+    """The help that IPython has made of the options, without the mark of a literal block."""
     return inspect.cleandoc(MemlabMagics.mlrun.__doc__ or "").removeprefix("::").lstrip("\n")
 
 
@@ -198,7 +198,7 @@ def _show_after_failure(
     *,
     quiet: bool,
 ) -> None:
-    """What was measured until the code failed is shown all the same."""
+    """Show the measurements until the code failed."""
     measured = run.display(columns)
     if not measured.report.tables:
         return

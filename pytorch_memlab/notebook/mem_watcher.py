@@ -1,4 +1,4 @@
-"""``MemWatcher``: after every cell one line on the host's memory, with its numbers at hand."""
+"""``MemWatcher``: after every cell one line on the host's memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Measurements(NamedTuple):
-    """What the last cell took; memory in MiB.
+    """The memory of the last cell in MiB, and its time.
 
     Args:
         memory_delta: resident memory that the cell took and kept.
@@ -59,7 +59,7 @@ class MemWatcher:
         )
 
     def __repr__(self) -> str:
-        """Whether it reports, and the last cell."""
+        """Its state, and the last cell."""
         state = "on" if self._measurement.is_on else "off"
         return f"<{type(self).__name__}: {state}{last_cell(self._measurement.last)}>"
 

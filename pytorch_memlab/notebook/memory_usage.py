@@ -54,12 +54,8 @@ class _Processors:
 class MemoryUsageLogger:
     """Prints a line after every cell.
 
-    ``used`` is resident memory now less that at the last report; ``peaked`` what the peak of the
-    cell went above its end.
-
-    Args:
-        perf: event that ``perf stat`` counts during a cell, such as ``cache-misses``; nothing is
-            counted, nor said, where ``perf`` is not installed.
+    ``used`` is resident memory now less that at the last report; ``peaked`` is the peak of the cell
+    less its end. Events of ``perf stat`` are counted only where it is installed.
     """
 
     def __init__(self, perf: str | None = None) -> None:
@@ -75,11 +71,7 @@ class MemoryUsageLogger:
         self._resident: int | None = None
 
     def start(self) -> None:
-        """Report from now on, on the running cell too.
-
-        Raises:
-            UsageError: this is not IPython.
-        """
+        """Report from now on, on the running cell too."""
         self._measurement.start()
 
     def _print(self, reading: CellReading) -> None:

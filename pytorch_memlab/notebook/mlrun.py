@@ -46,12 +46,7 @@ _CELL = "<cell>"
 
 
 class CellSyntaxError(MemlabError):
-    """The source is no Python; ``__cause__`` is Python's own ``SyntaxError``.
-
-    Args:
-        shell: that shows it.
-        error: as Python found it.
-    """
+    """The source is no Python; ``__cause__`` is Python's own ``SyntaxError``."""
 
     def __init__(self, shell: InteractiveShell, error: SyntaxError) -> None:
         super().__init__(str(error))
@@ -59,7 +54,7 @@ class CellSyntaxError(MemlabError):
         self.__cause__ = error
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: the line and the place in it, as for a cell without a magic."""
+        """The line and the place in it, as IPython shows them for a cell without a magic."""
         printer: Any = self._shell.SyntaxTB
         lines: list[str] = printer.structured_traceback(SyntaxError, self.__cause__, [])
         return lines
@@ -80,15 +75,8 @@ def _compiled(source: str | ast.Module, name: str, cells: int) -> CodeType:
 class CellRun:
     """Runs source in a shell's namespace, and profiles functions while it runs.
 
-    Args:
-        shell: where it runs.
-        names: of the functions to profile: of the source itself, or of the namespace; none for
-            every function that the source defines, or its top level if it defines none.
-        target_gpu: the only device to measure, None for every one in use.
-        keeps_history: whether every allocation is kept, for a picture of the memory over time.
-
-    Raises:
-        UnknownDeviceError: there is no such device.
+    Without names these are all functions that the source defines, or its code outside functions if
+    it defines none.
     """
 
     def __init__(
@@ -108,11 +96,7 @@ class CellRun:
         self._exception = ""
 
     def run(self, source: str, local_ns: dict[str, Any] | None) -> None:
-        """Run it.
-
-        Args:
-            source: as the user typed it; IPython's own syntax is understood.
-            local_ns: names of the function that called the magic, None at the top level.
+        """Run source as the user typed it, with the names of the function that called the magic.
 
         Raises:
             UsageError: a function to profile was nowhere, and all of the source has run all the
@@ -162,19 +146,11 @@ class CellRun:
         )
 
     def tables(self, columns: tuple[str, ...]) -> Report:
-        """The tables of all functions.
-
-        Args:
-            columns: of the tables.
-        """
+        """The tables of all functions."""
         return self.profiler.records().display(None, columns).report
 
     def display(self, columns: tuple[str, ...]) -> RecordsDisplay:
-        """The tables, and whether the memory of each simulated GPU was enough.
-
-        Args:
-            columns: of the tables.
-        """
+        """The tables, and whether the memory of each simulated GPU was enough."""
         tables = self.tables(columns)
         found = verdicts(self.recorded()) if tables.tables else ()
         simulated = [one for one in found if one.measured.device.simulated]

@@ -13,15 +13,7 @@ if TYPE_CHECKING:
 
 
 class MlrunFile:
-    """A page, a profile or text, as the name asks; a cell that runs again overwrites it.
-
-    Args:
-        path: as the user gave it.
-        is_quiet: shows no link to a page below the cell.
-
-    Raises:
-        UsageError: no file can be written there.
-    """
+    """A page, a profile or text, as the name asks; a cell that runs again overwrites it."""
 
     def __init__(self, path: str, *, is_quiet: bool) -> None:
         self._path = path

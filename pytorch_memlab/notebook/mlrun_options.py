@@ -138,11 +138,7 @@ def words_of(options: str, expand: Callable[[str], str] = str) -> list[str]:
 
 
 def chosen_columns(options: Namespace) -> tuple[str, ...]:
-    """The columns that ``-c``, ``--columns`` and ``-D`` ask for.
-
-    Raises:
-        UsageError: there is no such column, or none is left.
-    """
+    """The columns that ``-c``, ``--columns`` and ``-D`` ask for."""
     given = options.columns + options.column
     asked = [name for names in given for name in re.split(r"\s*,\s*", names)]
     if options.no_default_columns and not asked:

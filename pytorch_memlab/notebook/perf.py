@@ -19,13 +19,7 @@ TRIAL_SECONDS: Final = 1.0
 
 
 def parse_sample(line: str) -> float | None:
-    """The count in a line of ``perf stat -I``.
-
-    Args:
-        line: seconds, count and event, as perf prints them.
-
-    Returns:
-        the count; None for a heading, or where perf could not count.
+    """The count in a line of ``perf stat -I``; None for a heading, or where perf could not count.
 
     >>> parse_sample("     0.100175134              6,273      cache-misses")
     6273.0
@@ -47,14 +41,7 @@ def parse_sample(line: str) -> float | None:
 
 
 def summary(event: str, samples: list[float]) -> str:
-    """What a cell's samples come to.
-
-    Args:
-        event: that was counted.
-        samples: counts, one for each 100 ms.
-
-    Returns:
-        one line.
+    """The sentence on the samples of a cell, one for each 100 ms.
 
     >>> summary("cache-misses", [1000.0, 500.0])
     'perf value for cache-misses averages to 7,500/second, raw samples: [1000.0, 500.0]'
@@ -68,11 +55,7 @@ def summary(event: str, samples: list[float]) -> str:
 
 
 class PerfStat:
-    """A ``perf stat`` of this process, from now on.
-
-    Args:
-        event: as ``perf list`` names it, such as ``cache-misses``.
-    """
+    """A ``perf stat`` of this process, from now on, of an event such as ``cache-misses``."""
 
     def __init__(self, event: str) -> None:
         self._event = event
@@ -86,11 +69,11 @@ class PerfStat:
 
     @staticmethod
     def is_installed() -> bool:
-        """Whether there is a ``perf`` to run."""
+        """True if ``perf`` is installed."""
         return shutil.which("perf") is not None
 
     def stop(self) -> str:
-        """End, and tell what was counted in one line; a short cell waits for a first sample."""
+        """End; the sentence on the counts. A short cell waits for a first sample."""
         if time.perf_counter() - self._began < INTERVAL_MS / 1000:
             print(f"PAUSING to get perf sample for {PAUSE_SECONDS}s")
             time.sleep(PAUSE_SECONDS)

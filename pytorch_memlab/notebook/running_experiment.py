@@ -1,4 +1,4 @@
-"""An experiment that runs: what was there before it, and which names cells have assigned since."""
+"""An experiment that runs: the variables from before it, and the names assigned since."""
 
 from __future__ import annotations
 
@@ -27,11 +27,7 @@ if TYPE_CHECKING:
 
 
 def memory_now(backend: Backend) -> MemoryState:
-    """Memory of this process, of the system and of a backend's GPUs.
-
-    Args:
-        backend: whose GPUs are looked at.
-    """
+    """Memory of this process, of the system and of a backend's GPUs."""
     import psutil
 
     return MemoryState(
@@ -42,22 +38,19 @@ def memory_now(backend: Backend) -> MemoryState:
 
 
 class RunningExperiment:
-    """What an experiment knows of the shell; it holds none of the experiment's own objects.
+    """The experiment of a shell; it holds no reference to the user's ``IPyExperiments``.
 
-    Args:
-        shell: where it runs.
-        backend: whose memory it follows.
-        rebound: what becomes of variables from before that cells assign: ``keep``, ``delete`` or
-            ``restore``. To restore them, the values that they had are held until the end.
-        cell: frame of the running cell, whose later lines count; None if nothing of it counts.
+    Variables from before that cells reassign are kept, deleted or restored. To restore them, their
+    values are referenced until the end. Of the running cell only the lines after ``cell.f_lineno``
+    count; nothing of it if ``cell`` is None.
     """
 
     def __init__(
-        self, shell: InteractiveShell, backend: Backend, rebound: str, cell: FrameType | None
+        self, shell: InteractiveShell, backend: Backend, policy: str, cell: FrameType | None
     ) -> None:
         self._shell = shell
         self._backend = backend
-        self._rebound_policy = rebound
+        self._policy = policy
         self._events = cell_events(shell)
         self._keep: dict[str, None] = {}
         self._failed = False
@@ -66,7 +59,7 @@ class RunningExperiment:
         self._on_lost: Callable[[], Any] = lambda: None
         self.outcome: Outcome | None = None
         self._before = variable_names(shell)
-        self._values = {name: shell.user_ns[name] for name in self._before if rebound == "restore"}
+        self._values = {name: shell.user_ns[name] for name in self._before if policy == "restore"}
         self._assigned: set[str] = set()
         self._first_cell = last_cell_number(shell)
         memory_now(backend)  # the first time it imports psutil, which leaves garbage behind
@@ -81,11 +74,9 @@ class RunningExperiment:
         print(start_text(backend.name, self.start))
 
     def follow(self, handle: Any, on_lost: Callable[[], Any]) -> None:
-        """Finish when no variable holds the experiment any more.
+        """Finish when no variable refers to the experiment any more.
 
-        Args:
-            handle: the experiment; only a weak reference is kept.
-            on_lost: called at the end of the cell that let go of it, if it still runs.
+        ``on_lost`` is called at the end of the cell that released it, if it still runs.
         """
         self._handle = weakref.ref(handle)
         self._on_lost = on_lost
@@ -97,11 +88,7 @@ class RunningExperiment:
     def finish(self, error: BaseException | None = None) -> Outcome:
         """Delete its variables, reclaim memory, and report; a second time only the result.
 
-        Args:
-            error: that ends it; the variables that its frames hold are let go.
-
-        Returns:
-            what it came to.
+        The variables in the frames of the error that ends it are released.
         """
         if self.outcome is None:
             self._events.remove(self)
@@ -110,7 +97,7 @@ class RunningExperiment:
         return self.outcome
 
     def abandon(self) -> None:
-        """Hear of no more cells, and let go of what was held, without a report."""
+        """Follow no more cells, and release the values from before, without a report."""
         self._events.remove(self)
         self._values.clear()
 
@@ -119,7 +106,7 @@ class RunningExperiment:
         self._assigned |= self._assigned_in(cell.source)
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
-        """Note a failure, and whether a variable still holds the experiment."""
+        """Note a failure, and whether a variable still refers to the experiment."""
         if result.error_in_exec is not None:
             self._failed = True
         handle = None if self._handle is None else self._handle()
@@ -138,11 +125,11 @@ class RunningExperiment:
         kept = [name for name in new if name in self._keep]
         deleted = [name for name in new if name not in self._keep]
         assigned = self._assigned & self._before & names - set(self._keep)
-        rebound = sorted(name for name in assigned if not self._is_experiment(name))
+        reassigned = sorted(name for name in assigned if not self._is_experiment(name))
         if self._failed or _is_failing():
             forget_last_error(self._shell)
         delete_variables(self._shell, deleted)
-        rebound_are = self._settle(rebound)
+        reassigned_are = self._apply_policy(reassigned)
         forget_outputs_since(self._shell, self._first_cell)
         garbage = len(gc.garbage)
         collected = gc.collect()
@@ -151,8 +138,8 @@ class RunningExperiment:
             deleted=deleted,
             kept=kept,
             not_found=sorted(set(self._keep) - names),
-            rebound=rebound,
-            rebound_are=rebound_are,
+            reassigned=reassigned,
+            reassigned_are=reassigned_are,
             collected=collected,
             uncollectable=len(gc.garbage) - garbage,
             start=self.start,
@@ -162,15 +149,15 @@ class RunningExperiment:
             host_has_gpus=_host_has_gpus(),
         )
 
-    def _settle(self, rebound: list[str]) -> str:
-        """Do with variables from before what the user wished."""
+    def _apply_policy(self, reassigned: list[str]) -> str:
+        """Keep, delete or restore variables from before; the word for what was done."""
         values, self._values = self._values, {}
-        if self._rebound_policy == "delete":
-            delete_variables(self._shell, rebound)
+        if self._policy == "delete":
+            delete_variables(self._shell, reassigned)
             return "deleted"
-        if self._rebound_policy == "restore":
-            delete_variables(self._shell, rebound)
-            self._shell.user_ns.update({name: values[name] for name in rebound})
+        if self._policy == "restore":
+            delete_variables(self._shell, reassigned)
+            self._shell.user_ns.update({name: values[name] for name in reassigned})
             return "restored"
         return "kept"
 
@@ -191,5 +178,5 @@ def _host_has_gpus() -> bool:
 
 
 def _is_failing() -> bool:
-    """Whether an exception is being handled right now."""
+    """True while an exception is being handled."""
     return sys.exc_info()[1] is not None

@@ -21,12 +21,6 @@ class CellSeeder:
 
     While it runs, cuDNN takes deterministic algorithms alone, and does not try out which is
     fastest; afterwards it is as it was.
-
-    Args:
-        seed: of all of them; 0 to seed nothing.
-
-    Raises:
-        UsageError: NumPy takes no such seed.
     """
 
     def __init__(self, seed: int) -> None:

@@ -15,11 +15,7 @@ if TYPE_CHECKING:
 
 
 def current_shell() -> InteractiveShell:
-    """The IPython shell that runs this code.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """The IPython shell that runs this code. Raises ``UsageError`` outside IPython."""
     # IPython is in sys.modules wherever one of its shells is; importing it takes half a second.
     module = sys.modules.get("IPython")
     shell = None if module is None else module.get_ipython()

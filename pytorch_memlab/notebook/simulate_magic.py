@@ -1,4 +1,4 @@
-"""What ``%simulate`` does: a simulation that lasts over cells."""
+"""``%simulate``: a simulation that lasts over cells."""
 
 from __future__ import annotations
 
@@ -15,14 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Running:
-    """The simulation that is on.
-
-    Args:
-        simulation: to end it.
-        machine: its GPUs.
-        settings: what was asked for: two that are equal give equal machines.
-        text: what the user was told of it.
-    """
+    """The simulation that is on. Equal settings give equal machines."""
 
     simulation: simulate
     machine: Machine
@@ -30,7 +23,7 @@ class _Running:
     text: str
 
     def is_on(self) -> bool:
-        """Whether nobody else has ended it."""
+        """True unless other code has ended it."""
         return id(self.simulation) in active.simulations
 
 
@@ -39,19 +32,9 @@ _running: list[_Running] = []
 
 
 def simulate_by_words(words: list[str]) -> str:
-    """What ``%simulate`` does.
+    """Carry out the words after ``%simulate``: a GPU and its number, ``off``, or none to ask.
 
     The same GPU again keeps the simulation that is on, with its tensors.
-
-    Args:
-        words: the GPU and how many of it, or ``off``; none to ask what is on.
-
-    Returns:
-        what to tell the user.
-
-    Raises:
-        UsageError: the words mean nothing.
-        UnknownGPUError: there is no such GPU.
     """
     match words:
         case []:

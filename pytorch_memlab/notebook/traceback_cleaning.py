@@ -1,4 +1,4 @@
-"""IPython keeps the traceback of a failed cell, and with it every local variable: let them go."""
+"""IPython keeps the traceback of a failed cell, and with it all local variables: release them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEVICE_ASSERT = "device-side assert triggered"
 
 
 def is_in_ipython() -> bool:
-    """Whether this code runs in an IPython shell: a terminal's, a notebook's or an embedded one."""
+    """True in an IPython shell: of a terminal, of a notebook, or an embedded one."""
     module = sys.modules.get("IPython")
     return module is not None and module.get_ipython() is not None
 
@@ -36,9 +36,6 @@ def clear_frames(error: BaseException) -> None:
 
     Tracebacks of causes, contexts and of the exceptions of a group are cleared as well. Frames
     that still run keep their variables. The traceback itself can be printed afterwards.
-
-    Args:
-        error: whose tracebacks to clear.
     """
     for one in _chain(error):
         if one.__traceback__ is not None:
@@ -58,16 +55,16 @@ def get_ref_free_exc_info() -> tuple[
 
 
 class gpu_mem_restore_ctx(AbstractContextManager[None]):  # noqa: N801 - the name that people know
-    """Let go of the local variables that any exception of the block holds, in IPython.
+    """Release the local variables in the traceback of any exception of the block, in IPython.
 
-    The very same exception goes on; elsewhere than in IPython nothing is changed.
+    The very same exception goes on; outside IPython nothing is changed.
     """
 
     def __enter__(self) -> None:
         """Nothing is done before an exception."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Let go of what an exception holds."""
+        """Clear the traceback of an exception."""
         _restore(error, lambda one: True)
 
 
@@ -81,7 +78,7 @@ def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
         func: to decorate; a coroutine or a generator function too.
 
     Returns:
-        a function that does the same; elsewhere than in IPython nothing is changed.
+        a function that does the same; outside IPython nothing is changed.
 
     Raises:
         UsageError: it is no function.
@@ -93,7 +90,7 @@ ipython_tb_clear_frames_ctx = gpu_mem_restore_ctx
 
 
 def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
-    """Let go of the local variables that any exception of a function holds, in IPython.
+    """Release the local variables in the traceback of any exception of a function, in IPython.
 
     Args:
         func: to decorate; a coroutine or a generator function too.
@@ -108,15 +105,9 @@ def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
 
 
 def forget_last_error(shell: InteractiveShell) -> bool:
-    """Let go of the traceback of the last cell that failed; ``%debug`` and ``%tb`` find nothing.
+    """Release the traceback of the last failed cell; ``%debug`` and ``%tb`` find nothing.
 
-    Python, IPython's traceback printer and its last result each hold it.
-
-    Args:
-        shell: whose cell failed.
-
-    Returns:
-        whether there was one.
+    Python, IPython's traceback printer and its last result refer to it. True if there was one.
     """
     found = getattr(sys, "last_value", None) is not None
     # Without these, and not with None in them, %debug says that there is nothing to debug.
@@ -143,14 +134,14 @@ def _restoring(is_to_be_cleared: Callable[[BaseException], bool]) -> Iterator[No
 def _restore(
     error: BaseException | None, is_to_be_cleared: Callable[[BaseException], bool]
 ) -> None:
-    # GeneratorExit is the ordinary end of a generator that nobody reads on.
+    # GeneratorExit is the ordinary end of a generator that is read no further.
     if error is None or isinstance(error, GeneratorExit):
         return
     if is_in_ipython() and is_to_be_cleared(error):
-        _let_go(error)
+        _clear(error)
 
 
-def _let_go(error: BaseException) -> None:
+def _clear(error: BaseException) -> None:
     if _DEVICE_ASSERT in str(error):
         warnings.warn(
             "a device-side assert leaves the GPU unusable: restart the kernel, and set "

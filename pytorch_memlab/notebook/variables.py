@@ -1,4 +1,4 @@
-"""The user's variables in a shell: which there are, and how to let go of some for good."""
+"""The variables of the user in a shell: their names, and their deletion for good."""
 
 from __future__ import annotations
 
@@ -15,11 +15,7 @@ _MISSING: Any = object()
 
 
 def variable_names(shell: InteractiveShell) -> set[str]:
-    """Names that the user has defined: none of IPython's own, none that begin with ``_``.
-
-    Args:
-        shell: an IPython shell.
-    """
+    """Names that the user has defined: none of IPython's own, none that begin with ``_``."""
     hidden = shell.user_ns_hidden
     return {
         name
@@ -29,35 +25,26 @@ def variable_names(shell: InteractiveShell) -> set[str]:
 
 
 def delete_variables(shell: InteractiveShell, names: Iterable[str]) -> None:
-    """Delete variables, and what ``Out`` and ``_`` hold of the same objects.
+    """Delete variables, and the same objects in ``Out`` and ``_``.
 
-    An object that another variable holds stays in both. Scripts that ``%run`` ran lose variables
-    of these names too: IPython keeps each script's namespace.
-
-    Args:
-        shell: an IPython shell.
-        names: of variables; those that do not exist are no error.
+    An object that another variable refers to stays in both. Scripts that ``%run`` ran lose
+    variables of these names too: IPython keeps the namespace of each script.
     """
-    gone = {}
+    deleted = {}
     for name in names:
         if name in shell.user_ns:
             value = shell.user_ns.pop(name)
-            gone[id(value)] = value
+            deleted[id(value)] = value
             for script in shell._main_mod_cache.values():
                 script.__dict__.pop(name, None)
-    held = {
-        id(value) for name, value in shell.user_ns.items() if not _CACHED_OUTPUT.fullmatch(name)
-    }
-    _forget_outputs(shell, lambda number, value: id(value) in gone and id(value) not in held)
+    for name, value in shell.user_ns.items():
+        if not _CACHED_OUTPUT.fullmatch(name):
+            deleted.pop(id(value), None)
+    _forget_outputs(shell, lambda number, value: id(value) in deleted)
 
 
 def forget_outputs_since(shell: InteractiveShell, number: int) -> None:
-    """Forget results of cells that ``Out`` and ``_`` hold.
-
-    Args:
-        shell: an IPython shell.
-        number: of the first cell whose result is forgotten.
-    """
+    """Forget results in ``Out`` and ``_`` of the cells from a number on."""
     _forget_outputs(shell, lambda found, value: found >= number)
 
 
