@@ -1,7 +1,8 @@
-"""``gpu_mem_get`` and friends: how much memory whole GPUs have, use and have free, in MB.
+"""``gpu_mem_get`` and its siblings: the memory of whole GPUs, in MB.
 
-MB are 2**20 bytes here, rounded down. Used and free are those of the whole card, whoever took
-the memory; allocated bytes of this process are ``GPUMemTrace``'s and ``PeakScope``'s matter.
+MB are 2**20 bytes here, rounded down. Used and free are those of the whole card, all
+processes included; for allocated bytes of this process see ``GPUMemTrace`` and
+``PeakScope``.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ def gpu_mem_get_used_fast(gpu_handle: Any) -> int:
     """Used MB of a GPU, asked of NVML with a handle that the caller has already.
 
     Args:
-        gpu_handle: what ``pynvml.nvmlDeviceGetHandleByIndex`` returned; an index of a CUDA device
-            or None ask the driver as ``gpu_mem_get`` does.
+        gpu_handle: result of ``pynvml.nvmlDeviceGetHandleByIndex``; for an index of a CUDA device
+            or None the driver is asked, as ``gpu_mem_get`` does.
 
     Returns:
         used MB.
@@ -158,7 +159,7 @@ def gpu_mem_allocate_mbs(n: float, fatal: bool = False) -> torch.Tensor | None:
 
     Args:
         n: MB.
-        fatal: whether running out of memory is raised.
+        fatal: raises the error if the memory does not suffice.
 
     Returns:
         a tensor of that size, None if it did not fit.

@@ -14,10 +14,6 @@ __all__ = ["load_ipython_extension", "unload_ipython_extension"]
 
 
 def load_ipython_extension(shell: InteractiveShell) -> None:
-    """What ``%load_ext pytorch_memlab.imu`` does.
-
-    Args:
-        shell: the IPython shell.
-    """
+    """Load the magics for ``%load_ext pytorch_memlab.imu``."""
     _load(shell)
     print("Enabling IPython Memory Usage, use %imu_start to begin, %imu_stop to end")

@@ -1,4 +1,4 @@
-"""``GPUMemTrace``: how much GPU memory a stretch of code used, and how far it peaked above."""
+"""``GPUMemTrace``: the GPU memory that code used, and its peak above that."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class GPUMemTrace:
     once. Without a GPU all numbers are 0.
 
     Args:
-        silent: whether ``report`` prints nothing.
-        ctx: what every report is of.
-        on_exit_report: whether leaving a ``with`` block reports.
+        silent: makes ``report`` print nothing.
+        ctx: label of every report.
+        on_exit_report: reports at the end of a ``with`` block.
 
     Raises:
         UsageError: ``silent`` is a text, which ``ctx`` takes.
@@ -84,7 +84,7 @@ class GPUMemTrace:
             self._data = (0, 0)
 
     def data_set(self) -> None:
-        """Take the numbers over from the running scope."""
+        """Copy the numbers from the running scope."""
         if self._is_running and self._scope is not None:
             self._data = (b2mb(self._scope.used_delta), b2mb(self._scope.peaked_delta))
 
@@ -102,7 +102,7 @@ class GPUMemTrace:
         """Print reports no more, or again.
 
         Args:
-            silent: whether to print nothing.
+            silent: True to print nothing.
         """
         self._silent = silent
 
@@ -110,7 +110,7 @@ class GPUMemTrace:
         """Print both numbers.
 
         Args:
-            note: what they are of.
+            note: label of the numbers.
             subctx: the same, as newer programs call it.
         """
         if not self._silent:
@@ -120,7 +120,7 @@ class GPUMemTrace:
         """Print both numbers, then start again.
 
         Args:
-            note: what they are of.
+            note: label of the numbers.
             subctx: the same, as newer programs call it.
         """
         self.report(note, subctx)
@@ -135,7 +135,7 @@ class GPUMemTrace:
         self.stop()
 
     def peak_monitor_func(self) -> None:
-        """Look at the peak once."""
+        """Read the peak once."""
         self.data_set()
 
     def __enter__(self) -> Self:
@@ -168,7 +168,7 @@ def gpu_mem_trace(func: Callable[P, T]) -> Callable[P, T]:
     """Report on every call of a function, by its name.
 
     Args:
-        func: to trace; of a coroutine or a generator, what it takes until it has ended counts.
+        func: to trace; a coroutine or a generator is traced until it has ended.
 
     Returns:
         a function that does the same, and reports when it ends, however it ends.

@@ -1,4 +1,4 @@
-"""Lending the GPU: everything into host memory, and back."""
+"""Lending the GPU: all tensors into host memory, and back."""
 
 from __future__ import annotations
 

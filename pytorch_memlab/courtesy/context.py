@@ -1,4 +1,4 @@
-"""CUDA's context of this process: giving it back to the GPU, and taking it again."""
+"""The CUDA context of this process: releasing it and creating it again."""
 
 from __future__ import annotations
 
@@ -18,26 +18,22 @@ _LOST = "CUDA is lost in this process, but all tensors are safe in host memory: 
 
 
 class Context(Protocol):
-    """What holds memory on the GPUs besides PyTorch's allocator."""
+    """The memory of this process on the GPUs outside PyTorch's allocator."""
 
     def suspend(self) -> None:
-        """Give the memory back. Raises ContextReleaseError if that fails."""
+        """Release the memory. Raises ContextReleaseError if that fails."""
 
     def resume(self) -> None:
-        """Take the memory again. Raises ContextReleaseError if that fails."""
+        """Allocate the memory again. Raises ContextReleaseError if that fails."""
 
     def is_usable(self) -> bool:
-        """Whether CUDA can be called."""
+        """True if CUDA can be called."""
 
 
 def find_context() -> Context | None:
-    """The context of this process, real or simulated.
+    """The context of this process, real or simulated; None if CUDA was not used yet.
 
-    Returns:
-        None if CUDA was not used yet: then there is none.
-
-    Raises:
-        ContextReleaseError: it cannot be given back here.
+    Raises ``ContextReleaseError`` if it cannot be released here.
     """
     machine = simulated_machine()
     if machine is not None:
@@ -52,9 +48,6 @@ class CheckpointedContext:
 
     The driver copies what is still on the GPUs, closes them, and lets every call of CUDA wait
     until the process is resumed. Addresses on the GPU are kept.
-
-    Args:
-        driver: who checkpoints this process.
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -81,14 +74,14 @@ class CheckpointedContext:
             ) from error
 
     def is_usable(self) -> bool:
-        """Whether the driver lets CUDA be called."""
+        """True if the driver lets CUDA be called."""
         try:
             return self._driver.state() == RUNNING
         except ContextReleaseError:
             return False
 
     def _after_failure(self) -> str:
-        """What became of the process, after it was unlocked where that is possible."""
+        """The state of the process, after it was unlocked where that is possible."""
         try:
             if self._driver.state() == LOCKED:
                 self._driver.act("unlock")
@@ -98,11 +91,7 @@ class CheckpointedContext:
 
 
 class SimulatedContext:
-    """The contexts of simulated GPUs: what ``simulate(context=...)`` takes of each.
-
-    Args:
-        machine: whose GPUs.
-    """
+    """The contexts of simulated GPUs, of the size of ``simulate(context=...)``."""
 
     def __init__(self, machine: Machine) -> None:
         self._drivers = [gpu.driver for gpu in machine.known_gpus]

@@ -12,17 +12,14 @@ if TYPE_CHECKING:
     from .progress import Progress
 
 CHUNK = 64 * 2**20
-"""Bytes after which an interrupt is heard: some milliseconds of copying."""
+"""Bytes after which an interrupt takes effect: some milliseconds of copying."""
 
 
 class Copies:
-    """Bytes on their way, in the default streams: a chunk while the one before it is waited for.
-
-    Args:
-        progress: is told of all bytes that have arrived.
+    """Copies in the default streams: one chunk is copied while the one before it is waited for.
 
     ``done`` are the bytes that have arrived, of those that were given to ``copy`` in order. Leaving
-    the context waits for all copies, so that nobody else gets memory that one still writes to.
+    the context waits for all copies, so that no memory is used again that one still writes to.
     """
 
     def __init__(self, progress: Progress) -> None:
@@ -43,16 +40,7 @@ class Copies:
     def copy(
         self, source: torch.UntypedStorage, target: torch.UntypedStorage, gpu: torch.device
     ) -> int:
-        """Copy a storage's bytes.
-
-        Args:
-            source: on a GPU or in host memory.
-            target: in the other one; at least as large.
-            gpu: the one of both.
-
-        Returns:
-            what ``done`` will be when they have arrived.
-        """
+        """Copy a storage to or from a GPU; returns the value of ``done`` when it has arrived."""
         whole, into = _bytes_of(source), _bytes_of(target)
         stream = torch.cuda.stream(torch.cuda.default_stream(gpu))
         size = source.nbytes()

@@ -14,7 +14,7 @@ from .._common.uninterrupted import uninterrupted
 from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage
-from .lending import give_cache_back, lend, refuse_traced_code, warn_of_what_stays
+from .lending import empty_all_caches, lend, refuse_traced_code, warn_of_what_stays
 from .restoring import bring_back, bring_elsewhere
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Courtesy:
         self._context: Context | None = None
 
     def __repr__(self) -> str:
-        """Whether something is lent, and how much."""
+        """The memory that is lent."""
         if not self.lends:
             return "<Courtesy: nothing is lent>"
         nbytes = sum(moved.host.nbytes() for moved in self._moved)
@@ -59,20 +59,20 @@ class Courtesy:
 
     @property
     def lends(self) -> bool:
-        """Whether something is lent, so that ``restore`` may come."""
+        """True if memory is lent, so that ``restore`` may follow."""
         return self._lent or bool(self._moved)
 
     def yield_memory(
         self, device: int | str | torch.device | None = None, *, release_context: bool = False
     ) -> None:
-        """Move everything from the GPUs into host memory, and give the GPUs' memory back.
+        """Move everything from the GPUs into host memory, and release the memory of the GPUs.
 
         All or nothing: an interrupt or an error leaves everything on the GPUs. A second call moves
         what came to the GPUs since the first.
 
         Args:
             device: lend this GPU alone.
-            release_context: give back CUDA's context too, some hundred MiB, by letting the driver
+            release_context: release the CUDA context too, some hundred MiB, by letting the driver
                 checkpoint the process. Until ``restore`` every call of CUDA waits, in all threads.
 
         Raises:
@@ -94,7 +94,7 @@ class Courtesy:
         lend(self._moved, gpu)
         self._lent = True
         if torch.cuda.is_initialized():
-            give_cache_back()
+            empty_all_caches()
             warn_of_what_stays(gpu)
         if context is not None:
             self._release(context)

@@ -37,21 +37,17 @@ _TOOL = "cuda-checkpoint"
 
 
 class Driver(Protocol):
-    """Who checkpoints this process."""
+    """A way to the driver, which checkpoints this process."""
 
     def act(self, action: Action) -> None:
         """Take a step. Raises ContextReleaseError with the driver's words if it fails."""
 
     def state(self) -> str:
-        """What the process is: ``RUNNING``, ``LOCKED``, ``SUSPENDED`` or something worse."""
+        """The state of the process: ``RUNNING``, ``LOCKED``, ``SUSPENDED`` or something worse."""
 
 
 def find_driver() -> Driver:
-    """The first way to the driver that this machine has.
-
-    Raises:
-        ContextReleaseError: there is none; the message says what is missing.
-    """
+    """The first way to the driver here. Raises ``ContextReleaseError`` if there is none."""
     if sys.platform != "linux":
         raise _impossible("the driver can do so on Linux only")
     if torch.version.cuda is None:
@@ -75,11 +71,7 @@ def find_driver() -> Driver:
 
 
 class BoundDriver:
-    """The driver's own functions.
-
-    Args:
-        bindings: the module ``cuda.bindings.driver``.
-    """
+    """The functions of the driver, in ``cuda.bindings.driver``."""
 
     def __init__(self, bindings: Any) -> None:
         self._bindings = bindings
@@ -108,11 +100,7 @@ class BoundDriver:
 
 
 class ToolDriver:
-    """NVIDIA's command.
-
-    Args:
-        path: of ``cuda-checkpoint``.
-    """
+    """NVIDIA's command ``cuda-checkpoint``."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -123,7 +111,7 @@ class ToolDriver:
         self._run("--action", action, *limit)
 
     def state(self) -> str:
-        """What the command prints as the state of this process."""
+        """The state of this process, as the command prints it."""
         return self._run("--get-state").strip().lower()
 
     def _run(self, *arguments: str) -> str:

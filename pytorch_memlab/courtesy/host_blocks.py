@@ -1,4 +1,4 @@
-"""Pinned host memory in few blocks: where in them each storage's bytes go."""
+"""Pinned host memory in few blocks, and the place of each storage in them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,15 @@ ALIGNMENT = 512
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where storages go.
+    """The places of storages in blocks."""
 
-    Args:
-        blocks: bytes of each block, powers of two: PyTorch's allocator of pinned memory rounds up
-            to them (``CachingHostAllocator.h``).
-        places: for each storage the index of its block, and the byte at which it begins there.
-    """
-
-    blocks: list[int]
-    places: list[tuple[int, int]]
+    # PyTorch's allocator of pinned memory rounds up to powers of two (CachingHostAllocator.h).
+    blocks: list[int]  # bytes of each
+    places: list[tuple[int, int]]  # of each storage: index of its block, and byte in there
 
 
 def lay_out(sizes: Sequence[int]) -> Layout:
     """Pack storages into blocks, the large ones first.
-
-    Args:
-        sizes: bytes of each storage.
-
-    Returns:
-        where each of them goes.
 
     >>> lay_out([700, 2**20, 100])
     Layout(blocks=[1048576, 1024, 512], places=[(1, 0), (0, 0), (2, 0)])
@@ -66,16 +55,9 @@ def lay_out(sizes: Sequence[int]) -> Layout:
 
 
 def host_storages(sizes: Sequence[int]) -> list[torch.UntypedStorage]:
-    """New storages in pinned host memory; a block lives as long as any storage in it.
+    """New storages in pinned host memory, of sizes above 0. They cannot be resized.
 
-    Args:
-        sizes: bytes of each, more than 0.
-
-    Returns:
-        the storages. They cannot be resized.
-
-    Raises:
-        MemlabError: the host has too little memory.
+    A block lives as long as any storage in it. Raises ``MemlabError`` if there is no room.
     """
     layout = lay_out(sizes)
     _require(sum(layout.blocks), sum(sizes))
@@ -107,7 +89,7 @@ def _require(needed: int, lent: int) -> None:
 
 
 def _empty_host_cache() -> None:
-    """Give pinned memory that nothing uses back to the system, where torch can (from 2.5 on)."""
+    """Release the cached pinned memory, where torch can (from 2.5 on)."""
     empty = getattr(torch._C, "_host_emptyCache", None)
     if empty is not None and torch.cuda.is_initialized():
         empty()

@@ -1,4 +1,4 @@
-"""How much memory the host has left for this process, its container's limit included."""
+"""The memory that the host has left for this process, the limit of its container included."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _left_in_groups(membership: Path, root: Path) -> list[int]:
 
 
 def _left_upwards(root: Path, path: str, names: tuple[str, str, str]) -> list[int]:
-    """What the limit of a group, and of each one above it, leaves."""
+    """The bytes that the limits of a group, and of each one above it, leave."""
     group = root / path.strip("/")
     groups = [root]
     if group.is_dir():  # from inside a container its own group is the root, whatever it is called

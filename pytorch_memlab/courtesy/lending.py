@@ -51,18 +51,14 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
         _take_all_away(moved, memory, hosts)
 
 
-def give_cache_back() -> None:
-    """Give the GPUs what PyTorch keeps of their memory: cuBLAS' workspaces and free blocks."""
+def empty_all_caches() -> None:
+    """Release the memory that PyTorch caches: cuBLAS workspaces and free blocks."""
     drop_workspaces()
     torch.cuda.empty_cache()
 
 
 def warn_of_what_stays(device: torch.device | None) -> None:
-    """Say how much memory is still allocated.
-
-    Args:
-        device: on this GPU; None for all.
-    """
+    """Warn of memory that is still allocated, on one GPU or on all."""
     indices = range(torch.cuda.device_count()) if device is None else [device.index]
     for index in indices:
         stays = allocated_memory(index)
@@ -75,7 +71,7 @@ def warn_of_what_stays(device: torch.device | None) -> None:
 
 
 def _empty_again(moved: deque[MovedStorage]) -> None:
-    """Take memory away again that an interrupted restore gave, and did not fill."""
+    """Release memory that an interrupted restore allocated, and did not fill."""
     for each in moved:
         storage = each.emptied()
         if storage is not None and storage.nbytes():
@@ -83,11 +79,7 @@ def _empty_again(moved: deque[MovedStorage]) -> None:
 
 
 def refuse_traced_code() -> None:
-    """Tensors made here would be no plain ones of the host or a GPU.
-
-    Raises:
-        MemlabError: this is a function that ``torch.func`` transforms, or under ``FakeTensorMode``.
-    """
+    """Raise where new tensors would be no plain ones: in ``torch.func`` and ``FakeTensorMode``."""
     if torch._C._functorch.peek_interpreter_stack() is not None:
         where = "a function that torch.func transforms (grad, vmap, jvp)"
     elif torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None:

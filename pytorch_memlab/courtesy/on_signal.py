@@ -9,7 +9,7 @@ import warnings
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from .._common.kept_interrupt import KeptInterrupt
 from .._common.quoted import quoted
@@ -17,15 +17,30 @@ from ..errors import MemlabError, UsageError
 from .context import find_context
 
 if TYPE_CHECKING:
+    import torch
     from typing_extensions import Self
-
-    from .courtesy import Courtesy
 
 _log = logging.getLogger(__name__)
 
-_IS_OURS = "is_of_courtesy"
+_IS_OWN = "is_of_courtesy"
 _LOOKS_UP_EVERY = 0.1
 """Seconds."""
+
+
+class Lender(Protocol):
+    """Lends the memory of the GPUs, and restores it."""
+
+    @property
+    def lends(self) -> bool:
+        """True if memory is lent."""
+
+    def yield_memory(
+        self, device: int | str | torch.device | None = None, *, release_context: bool = False
+    ) -> None:
+        """Lend."""
+
+    def restore(self, device: int | str | torch.device | None = None) -> None:
+        """Restore."""
 
 
 class SignalledCourtesy:
@@ -44,7 +59,7 @@ class SignalledCourtesy:
     """
 
     def __init__(
-        self, courtesy: Courtesy, yields: int, restores: int, *, release_context: bool = False
+        self, courtesy: Lender, yields: int, restores: int, *, release_context: bool = False
     ) -> None:
         _check(yields, restores)
         if release_context:
@@ -68,7 +83,7 @@ class SignalledCourtesy:
         Any moment will do at which this thread is not inside ``backward``, no other thread uses
         the GPU, and no code holds bare addresses of tensors. Costs one comparison otherwise.
         """
-        # A second thread that comes by goes on: it finds the GPU lent, as any other would.
+        # A second thread goes on: it finds the GPU lent, as any other thread would.
         if self._wanted and self._waiting.acquire(blocking=False):
             try:
                 with KeptInterrupt() as interrupt:
@@ -101,7 +116,7 @@ class SignalledCourtesy:
             self._asked_back += not wanted
             self._changed.put(None)
 
-        setattr(handle, _IS_OURS, True)
+        setattr(handle, _IS_OWN, True)
         return handle
 
     def _lend_and_wait(self, interrupt: KeptInterrupt) -> None:
@@ -115,7 +130,7 @@ class SignalledCourtesy:
             self._wanted = False
             warnings.warn(f"the GPU was asked for, but is not lent: {error}", stacklevel=3)
             return
-        except BaseException:  # Ctrl-C: whoever catches it finds all as it was
+        except BaseException:  # Ctrl-C: the handler finds all as it was
             if self._courtesy.lends:
                 self._courtesy.restore()
             raise
@@ -123,7 +138,7 @@ class SignalledCourtesy:
         _log.info("the GPU is back")
 
     def _bring_back(self, interrupt: KeptInterrupt) -> None:
-        """Restore, as often as it is asked for until it succeeds."""
+        """Restore, at each signal again until it succeeds."""
         while True:
             asked = self._asked_back
             try:
@@ -139,7 +154,7 @@ class SignalledCourtesy:
     def _wait(self) -> None:
         """Until a signal arrives, or a moment has passed."""
         # A signal that the system delivers to another thread does not wake this one, whose turn
-        # it is to run Python's handler: so it has to look up now and then.
+        # it is to run Python's handler: so it looks up from time to time.
         with suppress(Empty):
             self._changed.get(timeout=_LOOKS_UP_EVERY)
 
@@ -150,7 +165,7 @@ def _check(yields: int, restores: int) -> None:
             raise UsageError(f"a signal is a number such as signal.SIGUSR1, not {quoted(number)}")
         if number not in signal.valid_signals() or number in _never_caught():
             raise UsageError(f"signal {int(number)} cannot be caught; SIGUSR1 and SIGUSR2 can")
-        if hasattr(signal.getsignal(number), _IS_OURS):
+        if hasattr(signal.getsignal(number), _IS_OWN):
             name = signal.Signals(number).name
             raise UsageError(f"Courtesy.on_signal() listens to {name} already: stop() that first")
     if yields == restores:

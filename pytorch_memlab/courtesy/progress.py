@@ -1,4 +1,4 @@
-"""How far a large copy is: a bar on a terminal or in a notebook, nothing anywhere else."""
+"""The progress of a large copy: a bar in a terminal or a notebook, otherwise nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGE = 2**30
 
 
 class Progress(Protocol):
-    """Who wants to know how far a copy is."""
+    """Shows the progress of a copy."""
 
     def arrived(self, nbytes: int) -> None:
         """``nbytes`` in all have arrived."""
@@ -29,16 +29,8 @@ class _Silent:
 
 @contextmanager
 def progress_bar(what: str, total: int) -> Iterator[Progress]:
-    """Show how far a copy is, if it is large and somebody looks on; it vanishes in the end.
-
-    Args:
-        what: a few words before the bar.
-        total: bytes.
-
-    Yields:
-        whom to tell.
-    """
-    if total < LARGE or not _is_watched(console := _console()):
+    """Show the progress of a large copy in a terminal or a notebook, until it has ended."""
+    if total < LARGE or not _shows_bars(console := _console()):
         yield _Silent()
         return
     from rich import progress
@@ -67,7 +59,7 @@ class _Bar:
         self._bar, self._task = bar, task
 
     def arrived(self, nbytes: int) -> None:
-        """Draw it anew."""
+        """Draw it again."""
         self._bar.update(self._task, completed=nbytes, refresh=True)
 
 
@@ -77,5 +69,5 @@ def _console() -> Console:
     return Console(stderr=True)
 
 
-def _is_watched(console: Console) -> bool:
+def _shows_bars(console: Console) -> bool:
     return console.is_terminal or console.is_jupyter

@@ -1,4 +1,4 @@
-"""Everything back into the GPUs' memory: where it came from, or elsewhere."""
+"""All tensors back to the GPUs that they came from, or to another device."""
 
 from __future__ import annotations
 
@@ -20,30 +20,18 @@ Views = dict[int, list[torch.Tensor]]
 
 @dataclass(frozen=True, slots=True)
 class _OnItsWay:
-    """A storage that is being copied to a GPU.
-
-    Args:
-        moved: its record.
-        storage: on the GPU; None if nothing needs it any more.
-        arrived_at: the bytes that will have arrived when all of it has.
-    """
+    """A storage that is being copied to a GPU."""
 
     moved: MovedStorage
-    storage: torch.UntypedStorage | None
-    arrived_at: int
+    storage: torch.UntypedStorage | None  # on the GPU; None if nothing refers to it any more
+    arrived_at: int  # bytes of all copies, when this one has arrived
 
 
 def bring_back(moved: deque[MovedStorage]) -> None:
     """Move storages from host memory to the GPUs that their records name.
 
-    A storage's record goes when its bytes have arrived and its tensors have followed. After an
-    interrupt the rest can be brought back by another call.
-
-    Args:
-        moved: the records; empty in the end.
-
-    Raises:
-        MemlabError: a GPU is full; the records of the rest are left.
+    The record of a storage is removed when its bytes have arrived and its tensors have followed.
+    After an interrupt, or a ``MemlabError`` on a full GPU, another call brings back the rest.
     """
     if not moved:
         return
@@ -73,15 +61,10 @@ def bring_back(moved: deque[MovedStorage]) -> None:
 
 
 def bring_elsewhere(moved: deque[MovedStorage], device: torch.device) -> None:
-    """Move storages from host memory to one device, whichever they came from.
+    """Move storages from host memory to one device; on the CPU they stay where they are.
 
-    Args:
-        moved: the records; empty in the end.
-        device: a GPU, or the CPU: then their tensors stay where they are, in host memory.
-
-    Raises:
-        MemlabError: a tensor cannot change its device, or the GPU is full; the records of the rest
-            are left.
+    Raises ``MemlabError`` if a tensor cannot change its device, or the GPU is full; the records of
+    the rest are left.
     """
     stuck = _stuck(moved)
     if stuck:
@@ -112,7 +95,7 @@ def _follow(moved: deque[MovedStorage], way: deque[_OnItsWay], arrived: int, vie
 
 
 def _stuck(moved: deque[MovedStorage]) -> int:
-    """How many of the tensors are bound to their device: not by tensors in host memory alone."""
+    """The number of tensors that cannot change their device: other objects refer to them too."""
     views = views_in_host_memory()
     lent = [tensor for each in moved for tensor in views.get(each.host._cdata, [])]
     in_graphs = sum(tensor.grad_fn is not None for tensor in lent)
@@ -122,10 +105,9 @@ def _stuck(moved: deque[MovedStorage]) -> int:
 
 
 def _others_follow(moved: deque[MovedStorage], lent: list[torch.Tensor]) -> None:
-    """Point at the host's memory what was bound to the GPU, and needs not be any longer.
+    """Point leaves of graphs that have died, and bases of lent views, at host memory.
 
-    These are the leaves of graphs that died meanwhile, and the bases of lent views, which only C++
-    holds.
+    They were bound to the GPU before; only C++ refers to the bases.
     """
     hosts = {storage._cdata: each.host for each in moved if (storage := each.emptied()) is not None}
     views = movable_views() if hosts else {}
