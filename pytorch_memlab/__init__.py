@@ -5,11 +5,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ._common.uncaught_errors import Report as _Report
-from ._common.uncaught_errors import uncaught as _uncaught
 from ._common.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from ._common.uncaught_errors import Report
     from .courtesy import Courtesy
     from .fitting.frame import fit
     from .gpu_mem import (
@@ -64,7 +63,7 @@ if TYPE_CHECKING:
         ipython_tb_clear_frames_ctx,
         is_in_ipython,
     )
-    from .reporter.explain_oom import explain_oom
+    from .out_of_memory import explain_oom
     from .scopes import (
         HostScope,
         PeakScope,
@@ -90,7 +89,7 @@ _HOMES = {
     "b2mb": "gpu_mem",
     "clear_global_line_profiler": "line_profiler.profile",
     "display": "line_profiler.profile",
-    "explain_oom": "reporter.explain_oom",
+    "explain_oom": "out_of_memory",
     "fit": "fitting.frame",
     "get_ref_free_exc_info": "notebook.traceback_cleaning",
     "gpu_mem_allocate_mbs": "gpu_mem",
@@ -173,13 +172,16 @@ def __getattr__(name: str) -> Any:
     from ._common.garbage_collection import no_garbage_collection
 
     with no_garbage_collection():
-        module = importlib.import_module(f".{home}", __name__)
-    value = globals()[name] = getattr(module, name)
+        value = getattr(importlib.import_module(f".{home}", __name__), name)
+    globals()[name] = value
     return value
 
 
-def _report_of(error: BaseException) -> _Report | None:
-    from .reporter.explain_oom import report_of
+# Lower packages reach higher ones by these three functions only.
+
+
+def _report_of(error: BaseException) -> Report | None:
+    from .out_of_memory import report_of
 
     return report_of(error)
 
@@ -190,9 +192,10 @@ def _cells_of(shell: Any) -> Any:
     return cell_events(shell)
 
 
-# Lower packages meet the errors: they reach the reports, and the cells, by these functions only.
-_uncaught.make_report = _report_of
-_uncaught.find_cells = _cells_of
+def _short_traceback(error: BaseException) -> list[str]:
+    from .notebook.usage_errors import rendered
+
+    return rendered(error)
 
 
 def load_ipython_extension(shell: Any) -> None:

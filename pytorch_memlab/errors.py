@@ -9,10 +9,10 @@ class UsageError(MemlabError, ValueError):
     """An argument that cannot be used; the message names what would have been right."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows in place of a traceback: the mistake, and the caller's lines."""
-        from .notebook.usage_errors import rendered
+        """The lines that IPython shows in place of a traceback."""
+        import pytorch_memlab
 
-        return rendered(self)
+        return pytorch_memlab._short_traceback(self)
 
 
 class NotAFunctionError(UsageError, TypeError):

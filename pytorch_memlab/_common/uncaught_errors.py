@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+import pytorch_memlab
+
 
 class Report:
     """The report of one error.
@@ -50,17 +52,7 @@ class Report:
 
 
 class _Uncaught:
-    """The hooks that see errors which nothing handled, while anything waits for one.
-
-    The package's ``__init__`` sets both functions: they belong to packages that import this one.
-
-    Attributes:
-        make_report: the report of an out-of-memory error, None if it has none.
-        find_cells: the events of the cells of an IPython shell.
-    """
-
-    make_report: Callable[[BaseException], Report | None]
-    find_cells: Callable[[Any], Any]
+    """The hooks that see errors which nothing handled, while anything waits for one."""
 
     def __init__(self) -> None:
         self._watching = 0
@@ -101,7 +93,7 @@ class _Uncaught:
             known = self._reports.get(id(origin))
             report = known[1] if known is not None and known[0]() is origin else None
             if report is None:
-                report = self.make_report(origin)
+                report = pytorch_memlab._report_of(origin)
                 if report is None:
                     return None
                 gone = partial(self._gone, id(origin))
@@ -148,7 +140,7 @@ class _Uncaught:
                 self._hooks.append((module, before, hook))
         shell = _shell()
         if shell is not None:
-            cells = self.find_cells(shell)
+            cells = pytorch_memlab._cells_of(shell)
             if self._cells is not cells:
                 self._stop_listening()
                 self._listener = _CellListener()

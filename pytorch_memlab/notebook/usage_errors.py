@@ -1,4 +1,4 @@
-"""The text that IPython shows of a mistaken argument: the message, and the lines that led to it."""
+"""Mistaken arguments in IPython: the message, and the lines that led to it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def rendered(error: BaseException) -> list[str]:
-    """The lines that IPython prints in place of a traceback; a cell of one line is not repeated."""
+    """The lines that IPython prints in place of a traceback.
+
+    Args:
+        error: whose message says it all; a cell of one line that made the mistake itself is not
+            repeated.
+    """
     message = f"{type(error).__name__}: {error}"
     places = [
         place

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +20,6 @@ from ..machine.stream_ids import handle_of
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
-    from ...history.live_block import LiveBlock
     from ..machine.machine import Machine
     from ..machine.simulated_gpu import SimulatedGPU
 
@@ -55,7 +54,7 @@ class _Entry(NamedTuple):
     stack: TakenStack | None
     forward: TakenStack | None
     metadata: str
-    block: LiveBlock | None = None
+    block: Hashable = None
 
 
 class _Metadata(threading.local):
@@ -254,21 +253,19 @@ class MemoryHistory:
         event = ("annotate", allocation.address, allocation.nbytes, 0, time.time_ns())
         self._recorders[gpu.index].entries.append(_Entry(*event, stack, None, text))
 
-    def block_at(self, gpu: SimulatedGPU, address: int) -> LiveBlock | None:
+    def block_at(self, gpu: SimulatedGPU, address: int) -> Hashable:
         """What a profiler that is on knows of the block at an address."""
         profiled = self._machine.recorder
         return None if profiled is None else profiled.block_at(gpu.index, address)
 
-    def _descriptions(self, recorder: _Recorder) -> dict[LiveBlock | None, dict[str, str]]:
+    def _descriptions(self, recorder: _Recorder) -> dict[Hashable, dict[str, str]]:
         """Module and category of blocks, which PyTorch's own snapshots lack."""
         profiled, device = self._machine.recorder, recorder.gpu.index
         if profiled is None or device not in profiled.source.live:
             return {}
         made = [entry.block for entry in recorder.entries if entry.block is not None]
         in_use = profiled.source.live[device].blocks.values()
-        known: dict[LiveBlock | None, dict[str, str]] = profiled.descriptions(
-            device, (*made, *in_use)
-        )
+        known: dict[Hashable, dict[str, str]] = profiled.descriptions(device, (*made, *in_use))
         return known
 
     def _snapshot(self, pool: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -344,7 +341,7 @@ class _Frames:
 
 
 def _as_dict(
-    entry: _Entry, frames: _Frames, known: dict[LiveBlock | None, dict[str, str]]
+    entry: _Entry, frames: _Frames, known: dict[Hashable, dict[str, str]]
 ) -> dict[str, Any]:
     first = "device_free" if entry.action == "oom" else "addr"
     described: dict[str, Any] = {

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from .._common.rendered import rendered
-from .._common.uncaught_errors import Report, uncaught
-from .._common.wrapping import decorated
+from ._common.uncaught_errors import Report, uncaught
+from ._common.wrapping import decorated
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -58,7 +57,7 @@ class Explained:
 
     def __enter__(self) -> Self:
         """Begin."""
-        from ..devices.failed_request import observe
+        from .devices.failed_request import observe
 
         observe()
         uncaught.watch()
@@ -81,7 +80,9 @@ class Explained:
         """The report as a notebook shows it; None, for the line alone, if there is none."""
         if self.report is None:
             return None
-        return rendered("oom:fragment", self.report)
+        from .render.oom import fragment
+
+        return fragment(self.report)
 
     def __call__(self, func: Function) -> Function:
         """Decorate a function."""
@@ -95,22 +96,23 @@ def report_of(error: BaseException) -> Report | None:
         error: an out-of-memory error.
     """
     try:
-        from ..devices.failed_request import failed_on_gpu
-        from .out_of_memory import found_out
+        from .devices.failed_request import failed_on_gpu
+        from .render.oom import text
+        from .reporter.out_of_memory import found_out
 
         simulated = _failed_on_simulated_gpu(error)
         failed = failed_on_gpu(error) if simulated is None else simulated.request
         if failed is None:
             return None
         facts = found_out(failed, error, simulated)
-        return Report(facts, rendered("oom:text", facts))
+        return Report(facts, text(facts))
     except Exception as problem:
         kind = type(problem).__name__
         return Report(None, f"pytorch_memlab: the out-of-memory report failed: {kind}\n")
 
 
 def _failed_on_simulated_gpu(error: BaseException) -> Any:
-    from ..devices import simulated_machine
+    from .devices import simulated_machine
 
     machine = simulated_machine()
     words = str(error)
