@@ -68,11 +68,6 @@ def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
     return None
 
 
-def as_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
-    """The ``composite`` of an op whose kernel for the CPU calls the ops that CUDA's does."""
-    return NotImplemented
-
-
 def _dispatch(
     on_cuda: Callable[..., Any], otherwise: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:

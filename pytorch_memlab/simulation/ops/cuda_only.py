@@ -12,8 +12,6 @@ from .attention import backward as attention_backward
 from .attention import forward as attention_forward
 from .attention import native as native_attention
 from .losses import ctc
-from .matmul import grouped as grouped_matrices
-from .matmul import mixed_dtypes as mixed_matrices
 from .pointwise import log_sigmoid
 from .rnn import fused_cells
 from .sorting import unique as uniques
@@ -75,27 +73,9 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::unique_consecutive": CudaOnly(uniques.consecutive),
     "aten::unique_dim": CudaOnly(uniques.rows),
     "aten::unique_dim_consecutive": CudaOnly(uniques.consecutive_rows),
-    "aten::mm.dtype": CudaOnly(mixed_matrices.mm),
-    "aten::bmm.dtype": CudaOnly(mixed_matrices.bmm),
-    "aten::addmm.dtype": CudaOnly(mixed_matrices.addmm, mixed_matrices.addmm_shape),
-    "aten::baddbmm.dtype": CudaOnly(mixed_matrices.baddbmm, mixed_matrices.baddbmm_shape),
-    **{
-        f"aten::{product.__name__}.dtype_out": CudaOnly(into_out, into_out)
-        for product in (
-            mixed_matrices.mm,
-            mixed_matrices.bmm,
-            mixed_matrices.addmm,
-            mixed_matrices.baddbmm,
-        )
-        for into_out in (mixed_matrices.into_out(product),)
-    },
-    "aten::_int_mm": CudaOnly(mixed_matrices.int_mm, mixed_matrices.int_mm),
     "aten::_ctc_loss_backward": CudaOnly(ctc.backward, ctc.backward_shape),
     "aten::_cudnn_ctc_loss": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
     "aten::_cudnn_ctc_loss.Tensor": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
-    "aten::_grouped_mm": CudaOnly(
-        grouped_matrices.multiply, meta=grouped_matrices.shape_of_product
-    ),
     **{
         f"aten::{name}": CudaOnly(getattr(torch.ops.aten, name).default, shape)
         for name, shape in missing_shapes.SHAPES.items()

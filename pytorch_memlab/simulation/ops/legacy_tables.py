@@ -9,7 +9,6 @@ import torch
 
 from ..dry_run.data_dependent_ops import COUNTS_ITSELF, INDEXING, RULES
 from ..dry_run.meta_corrections import CORRECTIONS
-from ..dry_run.sparse_ops import SPARSE_RULES
 from ..machine.data_dependent_reads import READS
 from . import output_order as result_order
 from .attention import memory as attention
@@ -17,7 +16,6 @@ from .attention import native as attention_native
 from .attention import native_memory as native_attention
 from .attention import scaled_dot_product
 from .copies import copies
-from .cuda_dispatch import as_on_cpu
 from .cuda_only import CUDA_ONLY
 from .data_dependence import MASKS, DataDependence
 from .distributed import fsdp_copies as sharding
@@ -27,10 +25,6 @@ from .indexing import embeddings, indexing
 from .indexing import nonzero as selection
 from .indexing import scatter_reduce as scatters
 from .losses import ctc, distances, losses, margin_losses
-from .matmul import bilinear, cublas, triangular
-from .matmul import grouped_memory as grouped_matrices
-from .matmul import mixed_dtypes_memory as mixed_matrices
-from .matmul import scaled as scaled_matrices
 from .memory_model import Entry, nothing
 from .nested import nested as jagged
 from .pointwise import foreach, quantization
@@ -38,13 +32,14 @@ from .pooling import affine_grids
 from .pooling import channels_last_pooling as pooling
 from .pooling import pooling_and_padding as spatial
 from .random import dropout, sampling
+from .registry import as_on_cpu
 from .rnn import cells as rnn_cells
 from .rnn import fused_cells_memory as fused_cells
 from .rnn import packed_sequences, rnn
 from .sorting import isin as membership
 from .sorting import sorting
 from .sorting import unique_memory as uniques
-from .sparse import conversions as sparse
+from .sparse.sparse_rules import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -55,34 +50,28 @@ if TYPE_CHECKING:
 ENTRIES: Final[Mapping[str, Entry]] = {
     **affine_grids.ENTRIES,
     **attention.ENTRIES,
-    **bilinear.ENTRIES,
     **copies.ENTRIES,
-    **cublas.ENTRIES,
     **distances.ENTRIES,
     **embeddings.ENTRIES,
     **foreach.ENTRIES,
     **fourier.ENTRIES,
     **fused_cells.ENTRIES,
-    **grouped_matrices.ENTRIES,
     **indexing.ENTRIES,
     **jagged.ENTRIES,
     **losses.ENTRIES,
     **margin_losses.ENTRIES,
     **membership.ENTRIES,
-    **mixed_matrices.ENTRIES,
     **native_attention.ENTRIES,
     **packed_sequences.ENTRIES,
     **pooling.ENTRIES,
     **quantization.ENTRIES,
     **result_order.ENTRIES,
     **sampling.ENTRIES,
-    **scaled_matrices.ENTRIES,
     **scatters.ENTRIES,
     **selection.ENTRIES,
     **sharding.ENTRIES,
     **sorting.ENTRIES,
     **spatial.ENTRIES,
-    **triangular.ENTRIES,
     **uniques.ENTRIES,
     **windows.ENTRIES,
 }
@@ -103,7 +92,6 @@ above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorc
 
 COMPOUND: Final[Mapping[str, Callable[..., Any] | None]] = {
     **attention_native.COMPOUND,
-    **sparse.COMPOUND,
 }
 """Ops with kernels of their own that call other ops, by their names; called below autograd.
 
@@ -190,9 +178,8 @@ def facts() -> dict[str, dict[str, Any]]:
     for name, correct in CORRECTIONS.items():
         for overload in _overloads(name):
             found[overload].update(corrects_meta=correct)
-    for name, rule in SPARSE_RULES.items():
-        for overload in _overloads(name):
-            found[overload].update(sparse=rule)
+    for overload in _overloads("aten::copy_"):
+        found[overload].update(sparse=written)
     return found
 
 

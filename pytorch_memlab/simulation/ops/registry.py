@@ -131,6 +131,11 @@ def op(
     return register
 
 
+def as_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
+    """The ``composite`` of an op whose kernel for the CPU calls the ops that CUDA's does."""
+    return NotImplemented
+
+
 @functools.cache
 def definitions() -> Mapping[str, OpDefinition]:
     """All registrations, by the op's name."""

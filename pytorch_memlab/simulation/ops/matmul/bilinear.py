@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
-from ..memory_model import Basis, Entry
 from ..reduction_workspace import stage_sum
+from ..registry import Provenance, op
 from .cublas import multiply_batches
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ...machine.simulated_gpu import Allocation
     from ..op_call import OpCall
 
 
-def multiply(call: OpCall) -> None:
-    """``_trilinear``: two products of each slice of its operands, of which the second is added."""
+@op("aten::_trilinear", provenance=Provenance.SOURCE, source="aten/src/ATen/native/Linear.cpp")
+def _trilinear(call: OpCall) -> None:
+    """Two products of each slice of the operands, of which the second is added."""
+    call.alloc_outputs()
     tensors, expanded, summed = call.args[:3], call.args[3:6], call.args[6]
     unrolled = call.argument(7, "unroll_dim", 1)
     if not all(tensor.numel() for tensor in tensors):
@@ -90,10 +92,3 @@ def _flatten(
     except RuntimeError:
         copies.append(call.alloc_temp(tensor.numel() * tensor.element_size()))
         return permuted.reshape(shape)
-
-
-_LINEAR: Final = "aten/src/ATen/native/Linear.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::_trilinear": Entry(multiply, _LINEAR, Basis.SOURCE),
-}

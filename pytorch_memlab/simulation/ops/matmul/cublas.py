@@ -6,17 +6,22 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_model import Basis, Entry
+from ..registry import Provenance, op
+from ..sparse.sparse_rules import product
 from . import cublaslt
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
 
-def batched(call: OpCall) -> None:
-    """``bmm`` and ``baddbmm``: copies of operands that are neither row- nor column-major."""
+SOURCE: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
+
+
+@op("aten::baddbmm", "aten::baddbmm_", provenance=Provenance.SOURCE, source=SOURCE)
+@op("aten::bmm", provenance=Provenance.RECORDING, source=SOURCE)
+def batched_memory(call: OpCall) -> None:
+    """Copies of operands that are neither row- nor column-major."""
+    call.alloc_outputs()
     first, second = factors(call)
     multiply_batches(call, first, second, call.result)
 
@@ -24,7 +29,7 @@ def batched(call: OpCall) -> None:
 def multiply_batches(
     call: OpCall, first: torch.Tensor, second: torch.Tensor, result: torch.Tensor
 ) -> None:
-    """Take what a product of batches of matrices takes after its result is made."""
+    """What a product of batches of matrices allocates after its output."""
     if result.numel() == 0 or first.shape[2] == 0:
         return
     rows, columns, inner = result.shape[1], result.shape[2], first.shape[2]
@@ -56,16 +61,22 @@ def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, 
     return matrix.is_contiguous() and 0 not in strides[1:]
 
 
-def matrices(call: OpCall) -> None:
-    """``mm``: copies of operands that are neither row- nor column-major."""
+@op("aten::addmm_", provenance=Provenance.SOURCE, source=SOURCE)
+@op("aten::mm", provenance=Provenance.SOURCE, source=SOURCE, sparse=product)
+def mm_memory(call: OpCall) -> None:
+    """Copies of operands that are neither row- nor column-major."""
+    call.alloc_outputs()
     first, _ = factors(call)
     if call.result.numel() and first.shape[1]:
         copy_unreadable(call)
         call.ensure_cublas_workspace()
 
 
-def matrices_and_bias(call: OpCall) -> None:
-    """``addmm``: as ``mm``, where cuBLASLt does not add the bias itself."""
+@op("aten::addmm", provenance=Provenance.SOURCE, source=SOURCE, sparse=product)
+@op("aten::_addmm_activation", provenance=Provenance.SOURCE, source=SOURCE)
+def addmm_memory(call: OpCall) -> None:
+    """As ``mm``, where cuBLASLt does not add the bias itself."""
+    call.alloc_outputs()
     first, _ = factors(call)
     if not call.result.numel() or not first.shape[1]:
         return
@@ -77,7 +88,7 @@ def matrices_and_bias(call: OpCall) -> None:
 
 
 def copy_unreadable(call: OpCall) -> None:
-    """Take copies of matrices that are neither row- nor column-major until the op ends."""
+    """Copies of matrices that are neither row- nor column-major."""
     first, second = factors(call)
     is_transposed = _is_row_major(call.result)
     for matrix in (second, first) if is_transposed else (first, second):
@@ -104,30 +115,16 @@ def _is_readable(matrix: torch.Tensor) -> bool:
     )
 
 
-def vectors(call: OpCall) -> None:
-    """``mv``, ``addmv``, ``dot`` and their like: the workspace only."""
+@op(
+    "aten::mv",
+    "aten::addmv",
+    "aten::addmv_",
+    "aten::dot",
+    "aten::vdot",
+    provenance=Provenance.SOURCE,
+    source=SOURCE,
+)
+def _vectors_memory(call: OpCall) -> None:
+    call.alloc_outputs()
     if call.args[-1].numel():
         call.ensure_cublas_workspace()
-
-
-_BLAS: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
-_bmm = Entry(batched, _BLAS, Basis.RECORDING)
-_baddbmm = Entry(batched, _BLAS, Basis.SOURCE)
-_mm = Entry(matrices, _BLAS, Basis.SOURCE)
-_addmm = Entry(matrices_and_bias, _BLAS, Basis.SOURCE)
-_mv = Entry(vectors, _BLAS, Basis.SOURCE)
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::bmm": _bmm,
-    "aten::baddbmm": _baddbmm,
-    "aten::baddbmm_": _baddbmm,
-    "aten::mm": _mm,
-    "aten::addmm": _addmm,
-    "aten::addmm_": _mm,
-    "aten::_addmm_activation": _addmm,
-    "aten::mv": _mv,
-    "aten::addmv": _mv,
-    "aten::addmv_": _mv,
-    "aten::dot": _mv,
-    "aten::vdot": _mv,
-}

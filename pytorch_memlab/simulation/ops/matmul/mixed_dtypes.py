@@ -1,4 +1,4 @@
-"""Products of matrices in another dtype than theirs, which CUDA alone has or restricts.
+"""Products of matrices in another dtype than theirs, which only CUDA has, or restricts.
 
 ``aten/src/ATen/native/cuda/Blas.cpp``: float32 products of half precision, and int32 of int8.
 """
@@ -10,26 +10,29 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION
+from ..registry import Provenance, op
+from . import cublaslt
+from .cublas import SOURCE, addmm_memory, batched_memory, copy_unreadable, mm_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ..op_call import OpCall
+
 _aten: Final = torch.ops.aten
 
 
-def mm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``mm.dtype`` computed on the host."""
+def _mm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     _check(first, dtype)
     return torch.mm(first.to(dtype), second.to(dtype))
 
 
-def bmm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """``bmm.dtype`` computed on the host."""
+def _bmm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     _check(first, dtype)
     return torch.bmm(first.to(dtype), second.to(dtype))
 
 
-def addmm(
+def _addmm(
     bias: torch.Tensor,
     first: torch.Tensor,
     second: torch.Tensor,
@@ -38,25 +41,23 @@ def addmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> torch.Tensor:
-    """``addmm.dtype`` computed on the host."""
     _check(first, dtype)
     wide = (one.to(dtype) for one in (bias, first, second))
     return torch.addmm(*wide, beta=beta, alpha=alpha)
 
 
-def addmm_shape(
+def _addmm_meta(
     _bias: torch.Tensor,
     first: torch.Tensor,
     second: torch.Tensor,
     dtype: torch.dtype,
     **_factors: float,
 ) -> torch.Tensor:
-    """Shape of what ``addmm`` returns: a tensor without contents."""
     result: torch.Tensor = _aten.mm.dtype(first, second, dtype)
     return result
 
 
-def baddbmm(
+def _baddbmm(
     bias: torch.Tensor,
     first: torch.Tensor,
     second: torch.Tensor,
@@ -65,7 +66,6 @@ def baddbmm(
     beta: float = 1,
     alpha: float = 1,
 ) -> torch.Tensor:
-    """``baddbmm.dtype`` computed on the host."""
     _check(first, dtype)
     wide = (one.to(dtype) for one in (bias, first, second))
     found = torch.baddbmm(*wide, beta=beta, alpha=alpha)
@@ -73,20 +73,20 @@ def baddbmm(
     return torch.empty_like(bias, dtype=dtype).copy_(found)
 
 
-def baddbmm_shape(
+def _baddbmm_meta(
     bias: torch.Tensor,
     first: torch.Tensor,
     second: torch.Tensor,
     dtype: torch.dtype,
     **_factors: float,
 ) -> torch.Tensor:
-    """Shape of what ``baddbmm`` returns: PyTorch's own meta kernel fails."""
+    """PyTorch's own meta kernel fails."""
     _check_bias(bias, _aten.bmm.dtype(first, second, dtype))
     return torch.empty_like(bias, dtype=dtype)
 
 
-def into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The variant with ``out=`` of one of these products, on the host or the meta device."""
+def _into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The overload with ``out=``, on the CPU or the meta device."""
 
     def write(*args: Any, out: torch.Tensor, **factors: float) -> torch.Tensor:
         dtype = args[-1]
@@ -98,8 +98,8 @@ def into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
     return write
 
 
-def int_mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
-    """``_int_mm``, on the host or the meta device, of the sizes that CUDA takes."""
+def _int_mm(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+    """Of the sizes that CUDA takes."""
     if first.dim() == second.dim() == 2:
         if first.shape[0] <= 16:
             raise RuntimeError(
@@ -123,3 +123,62 @@ def _check(matrix: torch.Tensor, dtype: torch.dtype) -> None:
 def _check_bias(bias: torch.Tensor, product: torch.Tensor) -> None:
     if bias.shape != product.shape:
         raise RuntimeError("self must have the same shape as the output")
+
+
+def _addmm_memory(call: OpCall) -> None:
+    """The output has the size of the bias first, and is resized to that of the product."""
+    bias: torch.Tensor = call.args[0]
+    result: torch.Tensor = call.result
+    if bias.shape != result.shape:
+        first = call.alloc_temp(bias.numel() * result.element_size())
+        call.alloc_outputs(result)
+        call.free_temp(first)
+    addmm_memory(call)
+
+
+def _baddbmm_memory(call: OpCall) -> None:
+    """The output is a converted copy of a copy of the bias."""
+    bias: torch.Tensor = call.args[0]
+    if bias.dtype != call.result.dtype:
+        copy = call.alloc_temp(bias.numel() * bias.element_size())
+        call.alloc_outputs(call.result)
+        call.free_temp(copy)
+    batched_memory(call)
+
+
+for _name, _product, _meta, _memory, _out_memory in (
+    ("mm", _mm, None, mm_memory, mm_memory),
+    ("bmm", _bmm, None, batched_memory, batched_memory),
+    ("addmm", _addmm, _addmm_meta, _addmm_memory, addmm_memory),
+    ("baddbmm", _baddbmm, _baddbmm_meta, _baddbmm_memory, batched_memory),
+):
+    op(
+        f"aten::{_name}.dtype",
+        provenance=Provenance.SOURCE,
+        source=SOURCE,
+        reference=_product,
+        meta=_meta,
+    )(_memory)
+    _write = _into_out(_product)
+    op(
+        f"aten::{_name}.dtype_out",
+        provenance=Provenance.SOURCE,
+        source=SOURCE,
+        reference=_write,
+        meta=_write,
+    )(_out_memory)
+
+
+@op(
+    "aten::_int_mm",
+    provenance=Provenance.SOURCE,
+    source=SOURCE,
+    reference=_int_mm,
+    meta=_int_mm,
+)
+def _int_mm_memory(call: OpCall) -> None:
+    """CuBLASLt is given no workspace, but its handle may come with that of cuBLAS."""
+    call.alloc_outputs()
+    copy_unreadable(call)
+    if cublaslt.RELEASE < cublaslt.BARE_HANDLE_SINCE:
+        call.ensure_cublas_workspace()

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_model import Basis, Entry
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
+_LINALG: Final = "aten/src/ATen/native/BatchLinearAlgebra.cpp"
+_SOLVE: Final = f"{_LINALG}, cuda/linalg/BatchLinearAlgebraLibBlas.cpp"
 _POINTER: Final = 8
 _INDEX: Final = 8
 
@@ -24,8 +24,10 @@ _LEAST_ALONE: Final = 64
 """Least rows of matrices that are solved one after another."""
 
 
-def solve(call: OpCall) -> None:
-    """``linalg_solve_triangular``: copies of a given result and of a matrix that lie otherwise."""
+@op("aten::linalg_solve_triangular", provenance=Provenance.SOURCE, source=_SOLVE)
+def _solve(call: OpCall) -> None:
+    """Copies of a given result and of a matrix that lie otherwise."""
+    call.alloc_outputs()
     matrix, right = call.args[:2]
     result: torch.Tensor = call.result
     batch = torch.broadcast_shapes(matrix.shape[:-2], right.shape[:-2])
@@ -34,26 +36,30 @@ def solve(call: OpCall) -> None:
     for tensor in (result, matrix.expand(*batch, *matrix.shape[-2:])):
         if not (tensor.is_contiguous() or tensor.mT.is_contiguous()):
             call.alloc_copy(tensor)
-    _take_pointers(call, prod(batch), matrix.shape[-1])
+    _alloc_pointers(call, prod(batch), matrix.shape[-1])
 
 
-def solve_copies(call: OpCall) -> None:
-    """``triangular_solve``, whose results are copies already."""
+@op("aten::triangular_solve", provenance=Provenance.SOURCE, source=_SOLVE)
+def _solve_copies(call: OpCall) -> None:
+    """The results are copies already."""
+    call.alloc_outputs()
     solution, matrix = call.result
     if solution.numel():
-        _take_pointers(call, prod(matrix.shape[:-2]), matrix.shape[-1])
+        _alloc_pointers(call, prod(matrix.shape[:-2]), matrix.shape[-1])
 
 
-def _take_pointers(call: OpCall, count: int, rows: int) -> None:
-    """Take what cuBLAS is told of many small systems: where each matrix and right side lies."""
+def _alloc_pointers(call: OpCall, count: int, rows: int) -> None:
+    """For many small systems cuBLAS takes where each matrix and right side lies."""
     if count > _MOST_ALONE or rows < _LEAST_ALONE:
         for _matrices_and_right_sides in range(2):
             call.alloc_temp(count * _POINTER)
     call.ensure_cublas_workspace()
 
 
-def unpack(call: OpCall) -> None:
-    """``lu_unpack``: each row's place, before they are made a matrix."""
+@op("aten::lu_unpack", provenance=Provenance.SOURCE, source=_LINALG)
+def _unpack(call: OpCall) -> None:
+    """Each row's place, before they are made a matrix."""
+    call.alloc_outputs()
     factors, pivots = call.args[:2]
     if not call.argument(3, "unpack_pivots", True):
         return
@@ -63,13 +69,3 @@ def unpack(call: OpCall) -> None:
         call.alloc_temp(count * rows * _INDEX)
         call.free_temp(places)
     call.alloc_contiguous(pivots)
-
-
-_LINALG: Final = "aten/src/ATen/native/BatchLinearAlgebra.cpp"
-_SOLVE: Final = f"{_LINALG}, cuda/linalg/BatchLinearAlgebraLibBlas.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::linalg_solve_triangular": Entry(solve, _SOLVE, Basis.SOURCE),
-    "aten::triangular_solve": Entry(solve_copies, _SOLVE, Basis.SOURCE),
-    "aten::lu_unpack": Entry(unpack, _LINALG, Basis.SOURCE),
-}

@@ -1,0 +1,87 @@
+"""Ops on sparse tensors without values: as many elements as their arguments have."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ...machine.unsupported import unsupported
+from ..registry import define
+
+if TYPE_CHECKING:
+    from ...machine.tensor_values import TensorValues
+
+
+def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return _like(tensors, args[0], is_coalesced=args[0].is_coalesced())
+
+
+def _all_distinct(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensors.reads.count("aten::_coalesce")
+    return _like(tensors, args[0], is_coalesced=True)
+
+
+def written(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an op that writes to its first argument returns."""
+    target = args[0]
+    if target.layout is torch.strided:
+        tensors.forget_values(target)
+    return target
+
+
+def _dense(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return tensors.make(tuple(args[0].shape), kwargs.get("dtype") or args[0].dtype)
+
+
+def _masked(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    values = args[1]._values()
+    return _assembled(
+        args[1],
+        args[1]._indices().clone(),
+        tensors.make(tuple(values.shape), args[0].dtype),
+        True,
+    )
+
+
+def product(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A dense product of a sparse and a dense matrix."""
+    first, second = args[-2:]
+    if torch.strided not in (first.layout, second.layout):
+        raise unsupported("a product of two sparse matrices without values")
+    return tensors.make((first.shape[0], second.shape[1]), first.dtype)
+
+
+def _like(tensors: TensorValues, tensor: torch.Tensor, is_coalesced: bool) -> torch.Tensor:
+    indices, values = tensor._indices(), tensor._values()
+    return _assembled(
+        tensor,
+        tensors.make(tuple(indices.shape), indices.dtype),
+        tensors.make(tuple(values.shape), values.dtype),
+        is_coalesced,
+    )
+
+
+def _assembled(
+    like: torch.Tensor, indices: torch.Tensor, values: torch.Tensor, is_coalesced: bool
+) -> torch.Tensor:
+    assembled: torch.Tensor = torch.ops.aten._sparse_coo_tensor_with_dims_and_tensors.default(
+        like.sparse_dim(),
+        like.dense_dim(),
+        list(like.shape),
+        indices,
+        values,
+        dtype=values.dtype,
+        layout=torch.sparse_coo,
+        device=torch.device("cpu"),
+        is_coalesced=is_coalesced,
+    )
+    return assembled
+
+
+define("aten::_coalesce", sparse=_all_distinct)
+define("aten::_sparse_addmm", sparse=product)
+define("aten::_to_dense", sparse=_dense)
+define("aten::clone", sparse=_same_elements)
+define("aten::sparse_mask", sparse=_masked)
+define("aten::add_.*", "aten::mul_.*", "aten::zero_", sparse=written)
