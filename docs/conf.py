@@ -11,8 +11,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import pytorch_memlab  # noqa: E402 - from this clone
-from pytorch_memlab.cli.command_line import command_parser  # noqa: E402
-from pytorch_memlab.cli.registry import COMMANDS  # noqa: E402
+from pytorch_memlab.cli.command_line import COMMANDS, command_parser  # noqa: E402
 from pytorch_memlab.simulation.hardware import presets  # noqa: E402
 
 if sys.version_info >= (3, 11):

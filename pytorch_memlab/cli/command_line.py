@@ -1,25 +1,90 @@
-"""The whole command line: all commands in one help, and the parser of each."""
+"""The whole command line: all commands in the groups of the help, and the parser of each."""
 
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import shlex
 import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Protocol
 
 from pytorch_memlab._common.quoted import shortened
 from pytorch_memlab._common.version import __version__
+from pytorch_memlab.cli.commands.completion import CompletionCommand
+from pytorch_memlab.cli.commands.diff import DiffCommand
+from pytorch_memlab.cli.commands.fit import FitCommand
+from pytorch_memlab.cli.commands.merge import MergeCommand
+from pytorch_memlab.cli.commands.peak import PeakCommand
+from pytorch_memlab.cli.commands.replay import ReplayCommand
+from pytorch_memlab.cli.commands.run import RunCommand
+from pytorch_memlab.cli.commands.show import ShowCommand
+from pytorch_memlab.cli.commands.timeline import TimelineCommand
+from pytorch_memlab.cli.commands.top import TopCommand
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from pytorch_memlab.cli.parser import CommandParser, did_you_mean
-from pytorch_memlab.cli.registry import COMMAND_GROUPS, COMMANDS, help_text
 
 _EXIT_CODES = f"""exit codes:
   0  done; run ends with the code of the program, 1 after an error
   1  a comparison found more growth than its --fail-over allows
   {USAGE_ERROR}  the command line cannot be carried out
   {DOES_NOT_FIT}  a program needs more memory than it may have"""
+
+
+class Command(Protocol):
+    """One command; its docstring is its help.
+
+    A module of a command imports neither torch nor pandas at its top: help and usage errors are
+    shown at once.
+    """
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Declare the options."""
+
+    def prepare(
+        self, options: argparse.Namespace, process: ExitStack, /
+    ) -> Callable[[], int | None]:
+        """Check everything that can be checked beforehand.
+
+        Args:
+            options: what was given.
+            process: holds what must stay in force until the process ends.
+
+        Returns:
+            a function that does the work, and returns the exit code or None for 0.
+
+        Raises:
+            MemlabError: the command cannot be carried out, and nothing of it was.
+        """
+
+
+COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
+    "profile a program": {"run": RunCommand(), "fit": FitCommand()},
+    "look at what was recorded": {
+        "show": ShowCommand(),
+        "top": TopCommand(),
+        "peak": PeakCommand(),
+        "timeline": TimelineCommand(),
+        "diff": DiffCommand(),
+        "merge": MergeCommand(),
+        "replay": ReplayCommand(),
+    },
+    "set up": {"completion": CompletionCommand(lambda: parsers())},
+}
+"""Commands by name, under the headings of the help."""
+
+COMMANDS: Mapping[str, Command] = {
+    name: command for group in COMMAND_GROUPS.values() for name, command in group.items()
+}
+
+
+def help_text(command: Command) -> str:
+    """The docstring of a command."""
+    return inspect.cleandoc(command.__doc__ or "")
 
 
 def command_parser(name: str) -> CommandParser:
@@ -57,6 +122,11 @@ def main_parser() -> CommandParser:
         "pytorch-memlab COMMAND --help shows the options of a command.\n\n" + _EXIT_CODES
     )
     return parser
+
+
+def parsers() -> dict[str, Callable[[], CommandParser]]:
+    """A function for the parser of each command; the empty name is that of no command."""
+    return {"": main_parser} | {name: partial(command_parser, name) for name in COMMANDS}
 
 
 def unknown_command(arguments: Sequence[str]) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import NoReturn
 
-from pytorch_memlab.cli.command_line import command_parser, main_parser, unknown_command
+from pytorch_memlab.cli.command_line import COMMANDS, command_parser, main_parser, unknown_command
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.cli.registry import COMMANDS
 from pytorch_memlab.errors import MemlabError
 
 

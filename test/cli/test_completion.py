@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytorch_memlab.cli.command_line import parsers
 from pytorch_memlab.cli.commands.completion import COLUMNS, candidates
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.line_profiler.columns import EXTRA_COLUMNS, SHORT_NAMES
@@ -39,7 +40,7 @@ ROOT = Path(__file__).parents[2]
     ],
 )
 def test_candidates(words, found):
-    assert candidates(words) == found
+    assert candidates(words, parsers()) == found
 
 
 def test_columns_with_short_names_are_all_completed():

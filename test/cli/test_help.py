@@ -6,8 +6,7 @@ import argparse
 
 import pytest
 
-from pytorch_memlab.cli.command_line import command_parser, main_parser
-from pytorch_memlab.cli.registry import COMMANDS
+from pytorch_memlab.cli.command_line import COMMANDS, command_parser, main_parser
 
 HEAD = """\
 usage: pytorch-memlab run [options] (SCRIPT | -m MODULE) [ARGS ...]

@@ -13,7 +13,7 @@ import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 
-from pytorch_memlab.cli.registry import COMMANDS
+from pytorch_memlab.cli.command_line import COMMANDS
 from pytorch_memlab.cli.main import main
 
 lines = [[], ["--help"], ["--version"], ["train.py"], ["run", "--no-such", "x"], ["run"]]

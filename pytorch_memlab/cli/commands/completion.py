@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
@@ -37,8 +37,11 @@ complete -c pytorch-memlab -a '(__pytorch_memlab)'
 _SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 _CANDIDATES = "candidates"
 
+Parsers = Mapping[str, Callable[[], CommandParser]]
+"""Functions for the parsers by the names of the commands; the empty name is that of none."""
+
 COLUMNS = ("peak", "reserved", "current", "kept", "temporary", "delta", "hits", "time")
-"""Columns with short names; the fields of the statistics are completed besides them."""
+"""Columns with short names; the fields of the statistics are completed too."""
 
 
 class CompletionCommand:
@@ -49,6 +52,9 @@ class CompletionCommand:
       eval "$(pytorch-memlab completion zsh)"       # in ~/.zshrc, after compinit
       pytorch-memlab completion fish | source       # in ~/.config/fish/config.fish
     """
+
+    def __init__(self, parsers: Callable[[], Parsers]) -> None:
+        self._parsers = parsers
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
@@ -66,20 +72,17 @@ class CompletionCommand:
         """Choose what to print."""
         if options.shell != _CANDIDATES:
             return partial(print, _SCRIPTS[options.shell], end="")
-        return lambda: print("\n".join(candidates(options.words or [""])))
+        return lambda: print("\n".join(candidates(options.words or [""], self._parsers())))
 
 
-def candidates(words: Sequence[str]) -> list[str]:
+def candidates(words: Sequence[str], parsers: Parsers) -> list[str]:
     """The completions of the last word; none where the shell completes names of files."""
-    from pytorch_memlab.cli.command_line import command_parser, main_parser
-    from pytorch_memlab.cli.registry import COMMANDS
-
     *before, current = [word for word in words if word != "="]  # bash splits --gpu=t4
     if not before:
-        return _starting(current, [*COMMANDS, *main_parser().shown_options()])
-    if before[0] not in COMMANDS:
+        return _starting(current, [*filter(None, parsers), *parsers[""]().shown_options()])
+    if before[0] not in parsers:
         return []
-    parser = command_parser(before[0])
+    parser = parsers[before[0]]()
     with_value = {
         name: action
         for action in parser.shown_actions()
