@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..ops.data_dependence import DISTINCT, MASKS, TRUE, ZERO
 from ..ops.sorting.unique import BOOLS
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[
 def _packed(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     sequences, lengths, batch_first = args
     if not values.is_known(lengths):
-        values.reads.count("aten::_pack_padded_sequence")
+        values.reads.count("aten::_pack_padded_sequence", *CALLED["aten::_pack_padded_sequence"])
         length = sequences.shape[1 if batch_first else 0]
         lengths = torch.full(lengths.shape, length)
     outline = torch.zeros(sequences.shape[:2])
@@ -125,6 +126,23 @@ def _options(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ..
     given = dict(zip(names, args[1:], strict=False)) | kwargs
     return [given.get(name) for name in names]
 
+
+CALLED = {
+    "aten::_local_scalar_dense": ("Tensor.item", ZERO),
+    "aten::equal": ("equal", "equal"),
+    "aten::allclose": ("allclose", "equal"),
+    "aten::nonzero": ("nonzero", TRUE),
+    "aten::masked_select": ("masked_select", TRUE),
+    "aten::_unique2": ("unique", DISTINCT),
+    "aten::unique_consecutive": ("unique_consecutive", DISTINCT),
+    "aten::unique_dim": ("unique", DISTINCT),
+    "aten::unique_dim_consecutive": ("unique_consecutive", DISTINCT),
+    "aten::repeat_interleave": ("repeat_interleave", "each element 1"),
+    "aten::bincount": ("bincount", ZERO),
+    "aten::_pack_padded_sequence": ("pack_padded_sequence", "every length the longest"),
+    "torchvision::nms": ("torchvision.ops.nms", "every box taken as kept"),
+}
+"""What a program calls each read, and what a dry run assumes the values to be."""
 
 RULES: dict[str, Rule] = {
     "aten::_local_scalar_dense": _scalar,
@@ -181,7 +199,7 @@ def with_indices(
         if values.is_known(index):
             count = int(torch.count_nonzero(index))
         else:
-            values.reads.count(name)
+            MASKS.count(values, name)
             count = index.numel()
         selected = torch.empty(count, dtype=torch.int64, device="meta")
         plain.extend([selected] * index.dim())

@@ -67,7 +67,7 @@ class DryRunExecutor:
             if state == _KNOWN:
                 return run(*args, **kwargs)
             if not depends.counts_itself:
-                self._values.reads.count(info.name)
+                depends.count(self._values, info.name)
             return depends.outputs(self._values, args, kwargs)
         if not info.returns_tensors and not info.written:
             return run(*args, **kwargs)

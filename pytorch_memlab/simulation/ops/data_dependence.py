@@ -8,48 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    import torch
+    from ..machine.tensor_values import TensorValues
 
 ZERO: Final = "0"
 TRUE: Final = "every element True"
 DISTINCT: Final = "all elements distinct"
 
 
-class DataDependentReadCounter(Protocol):
-    """Counts reads of values that a dry run does not have."""
-
-    def count(self, op: str) -> None:
-        """Count a read at the innermost line of the program."""
-
-
-class DryRun(Protocol):
-    """What the rule of an op may ask of a dry run."""
-
-    @property
-    def reads(self) -> DataDependentReadCounter:
-        """The reads so far."""
-
-    @property
-    def answers(self) -> list[bool]:
-        """The truth values to return next, the last one first; then all are false."""
-
-    def make(self, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """A contiguous tensor without values."""
-
-    def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has values."""
-
-    def is_readable(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor has values, or zeros in their place."""
-
-    def forget_values(self, tensor: torch.Tensor) -> None:
-        """The storage of a tensor has no values from now on."""
-
-
-Rule = Callable[[DryRun, tuple[Any, ...], dict[str, Any]], Any]
+Rule = Callable[["TensorValues", tuple[Any, ...], dict[str, Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +37,14 @@ class DataDependence:
     assumption: str
     outputs: Rule | None = None
     counts_itself: bool = False
+
+    def count(self, values: TensorValues, op: str) -> None:
+        """Count a read of values that a dry run does not have.
+
+        Raises:
+            AssumedValueError: the simulation is strict.
+        """
+        values.reads.count(op, self.called, self.assumption)
 
 
 MASKS: Final = DataDependence("mask as an index", TRUE)

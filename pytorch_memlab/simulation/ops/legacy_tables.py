@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import torch
 
-from ..dry_run.data_dependent_ops import COUNTS_ITSELF, INDEXING, RULES
+from ..dry_run.data_dependent_ops import CALLED, COUNTS_ITSELF, INDEXING, RULES
 from ..dry_run.meta_corrections import CORRECTIONS
-from ..machine.data_dependent_reads import READS
 from . import output_order as result_order
 from .attention import memory as attention
 from .attention import native as attention_native
@@ -165,7 +164,7 @@ def facts() -> dict[str, dict[str, Any]]:
         for overload in _overloads(name):
             found[overload].update(touches_no_element=True)
     for name, rule in RULES.items():
-        called, assumption = READS.get(name, ("", ""))
+        called, assumption = CALLED.get(name, ("", ""))
         for overload in _overloads(name):
             found[overload].update(
                 data_dependence=DataDependence(

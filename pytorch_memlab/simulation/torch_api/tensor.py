@@ -256,7 +256,7 @@ def _read(
         return read(tensor)
     if values.is_known(tensor):
         return read(tensor)
-    values.reads.count(f"Tensor.{name}")
+    values.reads.count(f"Tensor.{name}", f"Tensor.{name}", "0")
     # A mode would look the method up by its name, and come here again.
     with torch._C.DisableTorchFunction():
         if values.is_readable(tensor):

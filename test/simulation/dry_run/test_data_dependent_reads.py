@@ -8,8 +8,7 @@ from support.computed_or_dry import computed_or_dry
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.records import Approximation, ApproximationKind
-from pytorch_memlab.simulation.dry_run.data_dependent_ops import INDEXING, RULES
-from pytorch_memlab.simulation.machine.data_dependent_reads import READS, DataDependentRead
+from pytorch_memlab.simulation.ops.registry import definitions
 
 SCRIPT = """\
 import torch
@@ -195,7 +194,8 @@ def test_values_that_are_there_are_no_gap(compute):
 
 
 def test_every_rule_that_counts_has_its_words():
-    counting = set(RULES) - {"aten::_pack_padded_sequence_backward"} | INDEXING
-    counting.add("aten::_coalesce")
-    assert set(READS) == counting | {"Tensor.tolist", "Tensor.numpy"}
-    assert DataDependentRead("aten::nonzero", "f.py", 1, 1).assumption == "every element True"
+    for name, known in definitions().items():
+        rule = known.data_dependence
+        if rule is not None and not rule.counts_itself:
+            assert rule.called, name
+            assert rule.assumption, name

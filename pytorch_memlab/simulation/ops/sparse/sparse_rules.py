@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ...machine.unsupported import unsupported
+from ..data_dependence import DISTINCT
 from ..registry import define
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[st
 
 
 def _all_distinct(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensors.reads.count("aten::_coalesce")
+    tensors.reads.count("aten::_coalesce", "Tensor.coalesce", DISTINCT)
     return _like(tensors, args[0], is_coalesced=True)
 
 
