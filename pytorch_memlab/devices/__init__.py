@@ -8,6 +8,7 @@ import torch
 
 from .._common.made_once import made_once
 from .._common.quoted import quoted
+from .._common.weak_registry import WeakRegistry
 from ..errors import UnknownDeviceError
 from ..simulation.inspect import active
 from . import accelerator, cuda
@@ -25,6 +26,9 @@ __all__ = [
     "get_device",
     "simulated_machine",
 ]
+
+
+_simulated_devices: WeakRegistry[Device] = WeakRegistry()
 
 
 def find_devices() -> list[Device]:
@@ -105,13 +109,13 @@ def _simulated(machine: Machine, index: int) -> Device:
     from .simulated_approximations import SimulatedApproximations
 
     gpu = machine.known_gpus[index]
-    if gpu.reader is None:
+
+    def make() -> Device:
         reads = None if machine.values is None else machine.values.reads
         approximations = SimulatedApproximations(machine.approximations[index], reads)
-        made = SimulatedDevice(gpu, approximations, machine.kept_files)
-        vars(gpu).setdefault("reader", made)  # another thread may make one too: the first counts
-    reader: Device = gpu.reader
-    return reader
+        return SimulatedDevice(gpu, approximations, machine.kept_files)
+
+    return _simulated_devices.of(gpu, make)
 
 
 @made_once

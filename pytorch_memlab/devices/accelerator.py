@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..records import DeviceInfo
+from .device import MeasuringDevice
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from .device import Stats
 
 
@@ -23,16 +22,8 @@ def accelerator_type() -> str | None:
     return None if kind == "cuda" or not hasattr(accelerator, "memory_stats") else kind
 
 
-class AcceleratorDevice:
-    """One device of the accelerator.
-
-    Args:
-        kind: its type, such as ``xpu``.
-        index: as in ``xpu:index``.
-    """
-
-    approximations = None
-    peak_share = None
+class AcceleratorDevice(MeasuringDevice):
+    """One device of a type such as ``xpu``, by its index."""
 
     def __init__(self, kind: str, index: int) -> None:
         self._kind = kind
@@ -59,10 +50,6 @@ class AcceleratorDevice:
         """Set its peaks to the current values."""
         torch.accelerator.reset_peak_memory_stats(self._index)
 
-    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
-        """There is no way to raise a peak again."""
-        return False
-
     def capacity(self) -> int:
         """Bytes that it has."""
         return int(torch.accelerator.get_memory_info(self._index)[1])
@@ -72,16 +59,3 @@ class AcceleratorDevice:
         free, total = torch.accelerator.get_memory_info(self._index)
         reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
         return max(int(total) - int(free) - int(reserved), 0)
-
-    def context(self) -> None:
-        """The driver counts all processes together."""
-
-    def notes(self) -> tuple[str, ...]:
-        """Nothing is to be said."""
-        return ()
-
-    def attach(self) -> None:
-        """Counters are there anyway."""
-
-    def detach(self) -> None:
-        """Counters are there anyway."""

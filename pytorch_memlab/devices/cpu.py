@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .._common.storages import StorageTable, storages_of
 from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
+from .device import MeasuringDevice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +36,7 @@ class Followed(NamedTuple):
     nbytes: int
 
 
-class CpuDevice:
+class CpuDevice(MeasuringDevice):
     """The host: every storage that an op makes while somebody reads.
 
     The host has no pools and keeps nothing in reserve: reserved is what is allocated. Memory
@@ -43,8 +44,6 @@ class CpuDevice:
     """
 
     name = "cpu"
-    approximations = None
-    peak_share = None
 
     def __init__(self) -> None:
         self._stats: Stats = {
@@ -94,19 +93,15 @@ class CpuDevice:
         """There is none."""
         return 0
 
-    def notes(self) -> tuple[str, ...]:
-        """Nothing is to be said."""
-        return ()
-
-    def attach(self) -> None:
-        """Follow the storages that this thread makes, until as many ``detach`` as ``attach``."""
+    def start_tracking(self) -> None:
+        """Follow the storages that this thread makes, until as many stops as starts."""
         thread = self._thread
         if not thread.readers:
             thread.mode = _Births(self)
             thread.mode.__enter__()  # type: ignore[no-untyped-call]
         thread.readers += 1
 
-    def detach(self) -> None:
+    def stop_tracking(self) -> None:
         """One reader less in this thread."""
         thread = self._thread
         thread.readers = max(0, thread.readers - 1)

@@ -1,30 +1,26 @@
-"""A real CUDA device, through the public calls of ``torch.cuda``."""
+"""A real CUDA device, through torch's own counters."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..records import DeviceInfo
+from . import program_view
+from .device import MeasuringDevice
 from .driver_memory import driver_memory
+from .program_view import counter_functions
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .device import Stats
-
-_memory_stats = torch.cuda.memory_stats_as_nested_dict
-_reset_peaks = torch.cuda.reset_peak_memory_stats
+    from .device import ProgramView, Stats
+    from .program_view import CounterFunctions
 
 
 def is_used(index: int) -> bool:
-    """Whether this process uses a GPU: it does once it has made a context on it.
+    """Whether this process has made a context on a GPU; asking makes none.
 
-    Asking makes none. Where torch cannot tell, every GPU counts once CUDA is initialised.
-
-    Args:
-        index: as in ``cuda:index``.
+    Where torch cannot tell, every GPU counts once CUDA is initialised.
     """
     if not torch.cuda.is_initialized():
         return False
@@ -32,18 +28,12 @@ def is_used(index: int) -> bool:
     return has_context is None or bool(has_context(index))
 
 
-class CudaDevice:
-    """One GPU.
-
-    Args:
-        index: as in ``cuda:index``.
-    """
-
-    approximations = None
-    peak_share = None
+class CudaDevice(MeasuringDevice):
+    """One GPU, by its index."""
 
     def __init__(self, index: int) -> None:
         self._index = index
+        self._counters: CounterFunctions | None = None
         self.name = f"cuda:{index}"
 
     @property
@@ -54,19 +44,28 @@ class CudaDevice:
 
     def stats(self) -> Stats:
         """Counters of the caching allocator; empty before CUDA is initialised."""
-        stats: Stats = _memory_stats(self._index)
+        if not torch.cuda.is_initialized():
+            return {}
+        stats: Stats = (self._counters or counter_functions()).read(self._index)
         return stats
 
     def reset_peaks(self) -> None:
         """Set the allocator's peaks to the current values."""
-        _reset_peaks(self._index)
+        (self._counters or counter_functions()).reset_peaks(self._index)
 
-    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
-        """The allocator has no way to raise a peak again."""
-        return False
+    def install_view(self, view: ProgramView) -> None:
+        """Let a view answer the program. Until it ends, this reads torch's functions of now."""
+        # A simulation that begins later puts functions of its own in their place.
+        self._counters = self._counters or counter_functions()
+        program_view.install(self._index, view)
+
+    def remove_view(self, view: ProgramView) -> None:
+        """Let torch answer again."""
+        program_view.remove(self._index, view)
+        self._counters = None
 
     def capacity(self) -> int:
-        """Bytes on the card."""
+        """Bytes on the GPU."""
         return int(torch.cuda.get_device_properties(self._index).total_memory)
 
     def taken(self) -> int:
@@ -74,16 +73,3 @@ class CudaDevice:
         free, total = driver_memory(self._index)
         reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
         return max(total - free - int(reserved), 0)
-
-    def context(self) -> None:
-        """The driver counts all processes together."""
-
-    def notes(self) -> tuple[str, ...]:
-        """Nothing is to be said."""
-        return ()
-
-    def attach(self) -> None:
-        """Counters are there anyway."""
-
-    def detach(self) -> None:
-        """Counters are there anyway."""

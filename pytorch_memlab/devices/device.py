@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from ..records import Approximation
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from ..records import DeviceInfo, PeakShare
 
 Stats = dict[str, Any]
@@ -15,40 +17,49 @@ Stats = dict[str, Any]
 group -> pool -> metric -> bytes or count."""
 
 Approximations = Mapping[Hashable, Approximation]
-"""What a device did so far without knowing all of it; each entry only grows. Two devices that share
-an entry, as those of one machine do, have it under the same key."""
+"""What a simulated device approximated so far; each entry only grows. Two devices that share an
+entry, as those of one simulation do, have it under the same key."""
 
 NO_APPROXIMATIONS: Approximations = {}
 
 
-class Device(Protocol):
-    """Where numbers come from.
+class ProgramView(Protocol):
+    """Answers the program's own questions about a device whose peaks a tracker owns."""
 
-    Args:
-        name: as torch names it, such as ``cuda:0``.
-    """
+    @property
+    def lock(self) -> AbstractContextManager[object]:
+        """Held around each answer."""
+
+    def as_program_reads(self, stats: Stats) -> Stats:
+        """Counters just read, with the peaks that the program would see without the tracker."""
+
+    def program_resets(self) -> bool:
+        """The program resets its peaks; False if the device is to be reset as well."""
+
+
+class Device(Protocol):
+    """Where numbers come from; ``name`` is torch's, such as ``cuda:0``."""
 
     name: str
 
     @property
     def info(self) -> DeviceInfo:
-        """What reports call it."""
+        """The device as reports name it."""
 
     def stats(self) -> Stats:
-        """Its counters now; empty while nothing was ever allocated."""
+        """Its counters now, past any ``ProgramView``; empty while nothing was ever allocated."""
 
     def reset_peaks(self) -> None:
         """Set every peak to its current value."""
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
-        """Raise peaks to values that they had before a reset.
+        """Raise peaks, nested as ``stats``; False if this kind of device cannot do that."""
 
-        Args:
-            peaks: nested as ``stats``; only ``peak`` is looked at.
+    def install_view(self, view: ProgramView) -> None:
+        """Let a view answer the program's own reads and resets of peaks; again has no effect."""
 
-        Returns:
-            False if this kind of device cannot do that.
-        """
+    def remove_view(self, view: ProgramView) -> None:
+        """Let torch answer again."""
 
     def capacity(self) -> int:
         """Bytes that it has."""
@@ -61,20 +72,51 @@ class Device(Protocol):
 
     @property
     def approximations(self) -> Callable[[], Approximations] | None:
-        """Tells what it did so far without knowing all of it; None on hardware, which measures.
+        """Tells what it approximated so far; None on hardware, which measures.
 
         It gives the very same object until there is more to tell.
         """
-
-    def notes(self) -> tuple[str, ...]:
-        """What reports say below their tables of what happened there."""
 
     @property
     def peak_share(self) -> Callable[[], PeakShare] | None:
         """Tells how well its peak is known; None on hardware, which measures."""
 
-    def attach(self) -> None:
+    def kept_files(self) -> tuple[str, ...]:
+        """Paths of the files that a dry run did not write."""
+
+    def start_tracking(self) -> None:
         """A reader begins in this thread; what costs the program something starts here."""
 
-    def detach(self) -> None:
+    def stop_tracking(self) -> None:
         """A reader of this thread has gone."""
+
+
+class MeasuringDevice:
+    """Hardware: nothing is approximated, and the allocator counts whether anybody reads or not."""
+
+    approximations = None
+    peak_share = None
+
+    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
+        """No allocator has a way to raise a peak again."""
+        return False
+
+    def install_view(self, view: ProgramView) -> None:
+        """The program reads the peaks that are left."""
+
+    def remove_view(self, view: ProgramView) -> None:
+        """There is none."""
+
+    def context(self) -> int | None:
+        """The driver counts all processes together."""
+        return None
+
+    def kept_files(self) -> tuple[str, ...]:
+        """None: the program writes all files."""
+        return ()
+
+    def start_tracking(self) -> None:
+        """The allocator counts anyway."""
+
+    def stop_tracking(self) -> None:
+        """The allocator counts anyway."""

@@ -27,10 +27,10 @@ class HostProcess(Protocol):
     def reset_peak(self) -> None:
         """Set the peak to what is resident now."""
 
-    def attach(self) -> None:
+    def start_tracking(self) -> None:
         """A reader begins; what costs something starts here."""
 
-    def detach(self) -> None:
+    def stop_tracking(self) -> None:
         """The last reader has gone."""
 
 
@@ -61,10 +61,10 @@ class KernelCounters:
         """Set the peak to what is resident now."""
         _CLEAR_REFS.write_text(_RESET_PEAK)
 
-    def attach(self) -> None:
+    def start_tracking(self) -> None:
         """Counters are there anyway."""
 
-    def detach(self) -> None:
+    def stop_tracking(self) -> None:
         """Counters are there anyway."""
 
 
@@ -92,13 +92,13 @@ class Sampler:
         """Set the peak to what is resident now."""
         self._peak = self.resident()
 
-    def attach(self) -> None:
+    def start_tracking(self) -> None:
         """Begin to sample."""
         stop = self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, args=(stop,), daemon=True)
         self._thread.start()
 
-    def detach(self) -> None:
+    def stop_tracking(self) -> None:
         """Stop sampling, and wait until the thread has ended."""
         if self._stop is not None and self._thread is not None:
             self._stop.set()

@@ -24,13 +24,13 @@ class _Answer:
     Args:
         machine: the simulation that was on, None without one.
         devices: those in use.
-        newcomers: those among them that came into use after the first question about them.
+        newly_used: those among them that came into use after the first question about them.
         waiting: the others, each with what tells whether it is in use by now.
     """
 
     machine: object
     devices: tuple[Device, ...] = ()
-    newcomers: frozenset[Device] = frozenset()
+    newly_used: frozenset[Device] = frozenset()
     waiting: tuple[tuple[Callable[[], bool], Device], ...] = ()
 
 
@@ -50,9 +50,9 @@ class DevicesInUse:
         """All that were ever in use, in that order."""
 
     @property
-    def newcomers(self) -> frozenset[Device]:
+    def newly_used(self) -> frozenset[Device]:
         """Those that came into use after the first question about them."""
-        return self._answer.newcomers
+        return self._answer.newly_used
 
     @property
     def waiting(self) -> tuple[Device, ...]:
@@ -94,7 +94,7 @@ class DevicesInUse:
                 if not came:  # another thread was faster
                     return before
                 answer = _Answer(
-                    machine, (*before.devices, *came), before.newcomers.union(came), waiting
+                    machine, (*before.devices, *came), before.newly_used.union(came), waiting
                 )
             self.seen.update(dict.fromkeys(came))
             self._answer = answer

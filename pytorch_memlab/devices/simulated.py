@@ -1,27 +1,22 @@
-"""A simulated GPU, asked directly: its allocator is ours."""
+"""A simulated GPU, asked directly."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ..records import DeviceInfo, PeakShare, merge_approximations
+from . import program_view
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from ..simulation.inspect import KeptFiles, SimulatedGPU
-    from .device import Stats
+    from .device import ProgramView, Stats
     from .simulated_approximations import SimulatedApproximations
 
 
 class SimulatedDevice:
-    """One GPU of the simulation.
-
-    Args:
-        gpu: which.
-        approximations: what it did without knowing all of it.
-        kept_files: the files that the run did not write, None if it writes all.
-    """
+    """One GPU of the simulation."""
 
     def __init__(
         self,
@@ -54,8 +49,16 @@ class SimulatedDevice:
         self._gpu.locked(self._gpu.allocator.restore_peaks, peaks)
         return True
 
+    def install_view(self, view: ProgramView) -> None:
+        """Let a view answer the program."""
+        program_view.install(self._gpu.index, view)
+
+    def remove_view(self, view: ProgramView) -> None:
+        """Let the simulation answer again."""
+        program_view.remove(self._gpu.index, view)
+
     def capacity(self) -> int:
-        """Bytes on the card that it stands for."""
+        """Bytes on the GPU that it stands for."""
         return self._gpu.model.total_memory
 
     def taken(self) -> int:
@@ -66,20 +69,19 @@ class SimulatedDevice:
         """Bytes of the context."""
         return self._gpu.driver.context
 
-    def notes(self) -> tuple[str, ...]:
-        """Which files a dry run did not write."""
-        note = "" if self._kept_files is None else self._kept_files.note()
-        return (note,) if note else ()
+    def kept_files(self) -> tuple[str, ...]:
+        """Paths of the files that a dry run did not write."""
+        return () if self._kept_files is None else self._kept_files.paths()
 
     def peak_share(self) -> PeakShare:
-        """What it held at its peak, and how much of that no recording confirms."""
+        """Its peak, and how much of that no recording confirms."""
         active, estimated = self._gpu.peak_share()
         return PeakShare(
             self.name, active, estimated, merge_approximations(self.approximations().values())
         )
 
-    def attach(self) -> None:
-        """Counters are there anyway."""
+    def start_tracking(self) -> None:
+        """The allocator counts anyway."""
 
-    def detach(self) -> None:
-        """Counters are there anyway."""
+    def stop_tracking(self) -> None:
+        """The allocator counts anyway."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from ..devices import simulated_machine
 from ..errors import HistoryError
 from ..history.category import Category
-from ..memory_fields import FIELDS
-from ..scopes import ledger_of
+from ..scopes import peak_tracker
 
 if TYPE_CHECKING:
     from ..devices import Device
@@ -62,7 +61,7 @@ class StepMeasurement:
         if self._window is None:
             if self._recording is not None:
                 self._recording.begin()
-            self._window, _ = ledger_of(self._device).open()
+            self._window, _ = peak_tracker(self._device).open()
 
     def close(self) -> None:
         """Measure no more, until ``open``."""
@@ -72,7 +71,7 @@ class StepMeasurement:
             self._recording.end()
         if sample is not None:
             for name in PEAKS:
-                value = int(sample.values[FIELDS.index(name)])
+                value = sample.value(name)
                 self._peaks[name] = max(self._peaks[name], value)
 
     def result(self) -> StepMemory:

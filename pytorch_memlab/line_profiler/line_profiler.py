@@ -19,8 +19,9 @@ from ..errors import HistoryError, UsageError
 from ..records import FunctionInfo
 from ..render import approximations
 from .columns import DEFAULT_COLUMNS
+from .device_selection import DeviceSelection
 from .function_versions import FunctionVersions
-from .intervals import FunctionIntervals, Measured
+from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordsDisplay
 from .line_store import LineStore
 from .recorded import RunTime, recorded_profile, with_peaks
@@ -83,9 +84,9 @@ class LineProfiler:
         self._code_infos: dict[int, FunctionInfo] = {}
         self._codes: dict[int, CodeType] = {}
         self._versions = FunctionVersions()
-        self._measured = Measured(target_gpu)
+        self._selection = DeviceSelection(target_gpu)
         self._target_gpu = target_gpu
-        self._listener = FunctionIntervals(self._raw_line_records, self._measured)
+        self._listener = FunctionIntervals(self._raw_line_records, self._selection)
         self._keeps_history = history
         self._recordings: dict[int | None, Recording] = {}
         self._depth = 0
@@ -103,7 +104,7 @@ class LineProfiler:
 
     @target_gpu.setter
     def target_gpu(self, target: int | str | torch.device | None) -> None:
-        self._measured.aim(target)
+        self._selection.set_target(target)
         self._target_gpu = target
         if self.enabled:
             with uninterrupted():
@@ -150,7 +151,7 @@ class LineProfiler:
         """Begin to record; a second call has no effect, nor has any if ``PYTORCH_MEMLAB=0``."""
         if not self.enabled and not is_switched_off():
             with uninterrupted():
-                self._measured.begin()
+                self._selection.begin()
                 current_tracer().watch(self._listener, self._codes.values())
                 self._time.begin()
                 self.enabled = True
@@ -161,7 +162,7 @@ class LineProfiler:
         if self.enabled:
             with uninterrupted():
                 current_tracer().unwatch(self._listener)
-                self._measured.end()
+                self._selection.end()
                 self._time.end()
                 self._depth = 0
                 self.enabled = False
@@ -173,7 +174,7 @@ class LineProfiler:
         if was_on:
             current_tracer().unwatch(self._listener)
         self._raw_line_records.clear()
-        self._measured.forget()
+        self._selection.forget()
         self._listener.forget_ends()
         self._code_infos.clear()
         self._codes.clear()
@@ -182,7 +183,7 @@ class LineProfiler:
         self._recordings.clear()
         self._failures.clear()
         if was_on:
-            self._measured.begin()
+            self._selection.begin()
             current_tracer().watch(self._listener, ())
             self._recording().begin()
 
@@ -264,11 +265,11 @@ class LineProfiler:
         """Everything recorded so far and what is known of the run, as ``save`` writes it."""
         records = self.records()
         profile = recorded_profile(
-            self._time.run(is_dry_run=self._measured.is_dry_run),
+            self._time.run(is_dry_run=self._selection.is_dry_run),
             self._codes,
             self._code_infos,
             self._raw_line_records,
-            self._measured.devices(),
+            self._selection.devices(),
         )
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         peaks = self._recording().all_peak_holders()
@@ -468,12 +469,12 @@ class LineProfiler:
 
     def _notes(self) -> list[str]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        measured = self._measured
+        selection = self._selection
         return [
             *([SWITCHED_OFF] if is_switched_off() else []),
             *_device_notes(devices),
             *self._approximation_notes(),
-            *measured.notes(),
+            *map(_not_written, selection.kept_files()),
             *self._versions.notes(),
         ]
 
@@ -485,11 +486,16 @@ class LineProfiler:
         }
         notes = approximations.summary(
             approximation
-            for approximation in self._measured.approximations()
+            for approximation in self._selection.approximations()
             if approximation.key in in_lines
         )
-        shares = map(approximations.share, self._measured.peak_shares() if entries else ())
+        shares = map(approximations.share, self._selection.peak_shares() if entries else ())
         return [*notes, *filter(None, shares)]
+
+
+def _not_written(paths: tuple[str, ...]) -> str:
+    rest = f" and {len(paths) - 10} more" if len(paths) > 10 else ""
+    return f"not written, for tensors of a dry run have no values: {', '.join(paths[:10])}{rest}"
 
 
 def _index_of(target: int | str | torch.device | None) -> int | None:

@@ -19,33 +19,23 @@ if TYPE_CHECKING:
 
 
 class DeviceLine:
-    """One line on one device, over all its hits.
+    """One line on one device, over all its hits."""
 
-    Args:
-        device: where it is measured.
-    """
-
-    __slots__ = ("approximations", "delta", "device", "highest", "quiet")
+    __slots__ = ("approximations", "delta", "device", "highest", "unchanged")
 
     def __init__(self, device: Device) -> None:
         self.device = device.info
         self.highest = HighestInterval()
         self.delta = 0
         self.approximations = LineApproximations()
-        self.quiet: Sample | None = None
+        self.unchanged: Sample | None = None
 
     def add(self, start: Sample, end: Sample) -> None:
-        """Take an interval over.
-
-        An interval whose two readings are the same object that ``quiet`` is adds nothing new.
-
-        Args:
-            start: reading when it began.
-            end: reading when it ended, with the peaks in between.
-        """
+        """Add an interval by its two readings; the peaks of the second are those in between."""
         self.highest.add(start, end)
         self.delta += end.allocated - start.allocated
-        self.quiet = end
+        # The next interval in which nothing happens begins and ends with this: it adds nothing.
+        self.unchanged = end
         if end.approximations is not start.approximations:
             self.approximations.add(start.approximations, end.approximations)
 
@@ -82,7 +72,7 @@ class Line:
             one = self.devices.get(device.name)
             key = (code_id, number, device, self.hits, self.time)
             if one is not None:
-                stats = dict(zip(FIELDS, one.highest.row().tolist(), strict=True))
+                stats = dict(zip(FIELDS, one.highest.values().tolist(), strict=True))
                 stats["temporary"] = one.highest.temporary()
                 yield LineEntry(
                     *key,

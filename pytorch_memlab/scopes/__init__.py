@@ -2,9 +2,9 @@
 
 from ..memory_fields import FIELDS
 from .host_scope import HostScope
-from .ledger import Ledger, Window, ledger_of
 from .maximum import HighestInterval
 from .peak_scope import PeakScope
+from .peak_tracker import PeakTracker, Window, peak_tracker
 from .run_peaks import DevicePeaks, RunPeaks
 from .sample import ZERO, Sample
 
@@ -14,10 +14,10 @@ __all__ = [
     "DevicePeaks",
     "HighestInterval",
     "HostScope",
-    "Ledger",
     "PeakScope",
+    "PeakTracker",
     "RunPeaks",
     "Sample",
     "Window",
-    "ledger_of",
+    "peak_tracker",
 ]

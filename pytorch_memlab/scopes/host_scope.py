@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..devices.host_process import HostProcess
 
 
-class HostLedger:
+class HostPeakTracker:
     """The one owner of the resets of the host's peak: a reset is noted in every open scope first.
 
     Args:
@@ -38,8 +38,8 @@ class HostLedger:
         """
         with self._lock:
             if not self._open:
-                self._process.attach()
-            self._fold()
+                self._process.start_tracking()
+            self._merge_peaks()
             self._process.reset_peak()
             self._open.append(scope)
             return self._process.resident()
@@ -54,7 +54,7 @@ class HostLedger:
             resident bytes now, and the highest number of them since the scope began.
         """
         with self._lock:
-            self._fold()
+            self._merge_peaks()
             used = self._process.resident()
             scope.highest = max(scope.highest, used)
             return used, scope.highest
@@ -64,9 +64,9 @@ class HostLedger:
         with self._lock:
             self._open.remove(scope)
             if not self._open:
-                self._process.detach()
+                self._process.stop_tracking()
 
-    def _fold(self) -> None:
+    def _merge_peaks(self) -> None:
         if self._open:
             peak = self._process.peak()
             for scope in self._open:
@@ -74,9 +74,9 @@ class HostLedger:
 
 
 @made_once
-def host_ledger() -> HostLedger:
-    """The ledger of this process."""
-    return HostLedger(host_process())
+def host_peak_tracker() -> HostPeakTracker:
+    """The tracker of this process."""
+    return HostPeakTracker(host_process())
 
 
 class HostScope:
@@ -86,7 +86,7 @@ class HostScope:
     kernel's own, however short it was; elsewhere a thread takes samples every 5 ms.
 
     Args:
-        ledger: whose numbers it shows; this process' own if None.
+        tracker: whose numbers it shows; this process' own if None.
 
     >>> with HostScope() as scope:
     ...     _ = len(bytearray(64 * 2**20))
@@ -94,8 +94,8 @@ class HostScope:
     True
     """
 
-    def __init__(self, ledger: HostLedger | None = None) -> None:
-        self._ledger = host_ledger() if ledger is None else ledger
+    def __init__(self, tracker: HostPeakTracker | None = None) -> None:
+        self._tracker = host_peak_tracker() if tracker is None else tracker
         self._is_open = False
         self._start: int | None = None
         self._last = (0, 0)
@@ -110,14 +110,14 @@ class HostScope:
         if self._is_open:
             raise UsageError("this scope is open: use reset() to begin again")
         self.highest = 0
-        self._start = self._ledger.open(self)
+        self._start = self._tracker.open(self)
         self._is_open = True
 
     def stop(self) -> None:
         """Close the window; its values stay. A second stop has no effect."""
         if self._is_open:
-            self._last = self._ledger.read(self)
-            self._ledger.close(self)
+            self._last = self._tracker.read(self)
+            self._tracker.close(self)
             self._is_open = False
 
     def reset(self) -> None:
@@ -128,7 +128,7 @@ class HostScope:
         """
         if not self._is_open:
             raise UsageError("this scope is not open: start() it, or use it in a with statement")
-        self._ledger.close(self)
+        self._tracker.close(self)
         self._is_open = False
         self.start()
 
@@ -179,4 +179,4 @@ class HostScope:
 
     def _read(self) -> tuple[int, int]:
         self._began()
-        return self._ledger.read(self) if self._is_open else self._last
+        return self._tracker.read(self) if self._is_open else self._last

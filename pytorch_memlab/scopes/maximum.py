@@ -1,4 +1,4 @@
-"""Running maxima of rows, merged in batches because one numpy call costs as much as a sample."""
+"""Running maxima of intervals, merged in batches because one numpy call costs as much as a row."""
 
 from __future__ import annotations
 
@@ -7,53 +7,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..memory_fields import EVENTS, FIELDS
+from ..memory_fields import EVENTS
+from .row import FIELD_ORDER, ROW_FIELDS, values_of
 
 if TYPE_CHECKING:
-    from .sample import Row, Sample
+    from .row import Row
+    from .sample import Sample
 
 _BATCH = 16
 
 _ACCUMULATED = np.array(
-    [name.endswith((".allocated", ".freed")) or name in EVENTS for name in FIELDS], dtype=np.int64
+    [-(name.endswith((".allocated", ".freed")) or name in EVENTS) for name in ROW_FIELDS],
+    dtype=np.int64,
 )
-_LEAST = np.array([-(name == "max_split_size") for name in FIELDS], dtype=np.int64)
+"""All bits of the fields that count from the start of an interval, no bit of the others."""
+
+_LEAST = np.array([-(name == "max_split_size") for name in ROW_FIELDS], dtype=np.int64)
 """The least value of each field: -1 is no limit."""
 
-_ACTIVE = FIELDS.index("active_bytes.all.current")
-_ACTIVE_PEAK = FIELDS.index("active_bytes.all.peak")
-
-
-class HighestRow:
-    """The entrywise maximum of all rows added; it holds a few of them at the most.
-
-    Args:
-        row: the first one.
-    """
-
-    __slots__ = ("_rows",)
-
-    def __init__(self, row: Row) -> None:
-        self._rows = [row]
-
-    def add(self, row: Row) -> None:
-        """Take a row over."""
-        rows = self._rows
-        rows.append(row)
-        if len(rows) > _BATCH:
-            self._rows = [_highest(rows)]
-
-    def row(self) -> Row:
-        """The maximum so far."""
-        if len(self._rows) > 1:
-            self._rows = [_highest(self._rows)]
-        return self._rows[0]
+_ACTIVE = ROW_FIELDS.index("active_bytes.all.current")
+_ACTIVE_PEAK = ROW_FIELDS.index("active_bytes.all.peak")
 
 
 class HighestInterval:
     """The entrywise maximum of intervals; what was allocated and freed counts from their start.
-
-    The last entry is how far the active bytes went above the larger of their start and end.
 
     Any thread adds, and any thread reads, without waiting: the maximum is at every moment that of
     the merged row and of the intervals that are not merged yet. One thread at a time merges.
@@ -62,26 +39,23 @@ class HighestInterval:
     __slots__ = ("_is_merging", "_lock", "_pending", "_row")
 
     def __init__(self) -> None:
+        # The last entry is how far the active bytes went above the larger of start and end.
         self._row: Row = np.append(_LEAST, 0)
-        self._pending: list[tuple[Row, Row]] = []
+        self._pending: list[tuple[bytes, bytes]] = []
         self._lock = threading.RLock()
         self._is_merging = False
 
     def add(self, start: Sample, end: Sample) -> None:
-        """Take an interval over.
-
-        Args:
-            start: reading when it began.
-            end: reading when it ended, with the peaks in between.
-        """
+        """Add an interval by its two readings; the peaks of the second are those in between."""
         pending = self._pending
-        pending.append((start.values, end.values))
+        pending.append((start.row, end.row))
         if len(pending) >= _BATCH:
             self._merge()
 
-    def row(self) -> Row:
-        """The maximum of each field so far, 0 without any interval."""
-        return self._now()[:-1]
+    def values(self) -> Row:
+        """The maximum of each of ``FIELDS`` so far, 0 without any interval."""
+        values: Row = self._now()[FIELD_ORDER]
+        return values
 
     def temporary(self) -> int:
         """The most bytes that an interval had in use beyond those of its start and its end."""
@@ -105,21 +79,14 @@ class HighestInterval:
                 self._is_merging = False
 
 
-def _with_intervals(row: Row, intervals: list[tuple[Row, Row]]) -> Row:
+def _with_intervals(row: Row, intervals: list[tuple[bytes, bytes]]) -> Row:
     if not intervals:
         return row
-    starts = np.concatenate([start for start, _ in intervals]).reshape(len(intervals), -1)
-    ends = np.concatenate([end for _, end in intervals]).reshape(len(intervals), -1)
+    starts = values_of(*[start for start, _ in intervals]).reshape(len(intervals), -1)
+    ends = values_of(*[end for _, end in intervals]).reshape(len(intervals), -1)
     temporary = ends[:, _ACTIVE_PEAK] - np.maximum(starts[:, _ACTIVE], ends[:, _ACTIVE])
-    # In place and without the wrapper that ``max`` is: every profiled line pays for this.
-    starts *= _ACCUMULATED
-    ends -= starts
+    # Without the wrapper that ``max`` is: every profiled line pays for this.
     highest: Row = np.empty_like(row)
-    np.maximum.reduce(ends, axis=0, out=highest[:-1])
+    np.maximum.reduce(ends - (starts & _ACCUMULATED), axis=0, out=highest[:-1])
     highest[-1] = np.maximum.reduce(temporary)
     return np.maximum(row, highest, out=highest)
-
-
-def _highest(rows: list[Row]) -> Row:
-    highest: Row = np.concatenate(rows).reshape(len(rows), -1).max(axis=0)
-    return highest

@@ -6,18 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 from ..devices import Device, get_device
 from ..errors import UsageError
-from ..memory_fields import FIELDS
-from .ledger import ledger_of
+from .peak_tracker import peak_tracker
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
 
-    from .ledger import Window
+    from .peak_tracker import Window
     from .sample import Sample
 
-_CURRENT = FIELDS.index("allocated_bytes.all.current")
-_PEAK = FIELDS.index("allocated_bytes.all.peak")
+_PEAK = "allocated_bytes.all.peak"
 
 
 class PeakScope:
@@ -63,7 +61,7 @@ class PeakScope:
         """
         if self._window is not None:
             raise UsageError("this scope is open: use reset() to begin again")
-        self._window, begin = ledger_of(self.device).open()
+        self._window, begin = peak_tracker(self.device).open()
         self._start = begin.allocated
         self._last = None
 
@@ -79,7 +77,7 @@ class PeakScope:
         Raises:
             UsageError: it is not open.
         """
-        sample = None if self._window is None else self._window.ledger.lap(self._window)
+        sample = None if self._window is None else self._window.tracker.restart(self._window)
         if sample is None:
             raise UsageError("this scope is not open: start() it, or use it in a with statement")
         self._start = sample.allocated
@@ -87,12 +85,12 @@ class PeakScope:
     @property
     def peak(self) -> int:
         """Highest number of allocated bytes since it began."""
-        return int(self._read().values[_PEAK])
+        return self._read().value(_PEAK)
 
     @property
     def used(self) -> int:
         """Allocated bytes now, or when it was closed."""
-        return int(self._read().values[_CURRENT])
+        return self._read().allocated
 
     @property
     def used_delta(self) -> int:
@@ -106,9 +104,9 @@ class PeakScope:
         The peak less the start, less ``used_delta`` if that is positive: what was needed for a
         while and not kept.
         """
-        values = self._read().values
-        used_delta = int(values[_CURRENT]) - self._start
-        return max(0, int(values[_PEAK]) - self._start - max(0, used_delta))
+        sample = self._read()
+        used_delta = sample.allocated - self._start
+        return max(0, sample.value(_PEAK) - self._start - max(0, used_delta))
 
     def __enter__(self) -> Self:
         """Open the window."""

@@ -28,7 +28,7 @@ from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.storages import StorageTable
 from pytorch_memlab._common.uninterrupted import uninterrupted
 from pytorch_memlab.devices import get_device, simulated_machine
-from pytorch_memlab.scopes import ledger_of
+from pytorch_memlab.scopes import peak_tracker
 
 PACKAGE = str(Path(pytorch_memlab.__file__).parent)
 
@@ -119,7 +119,7 @@ def test_a_profiler_that_was_interrupted_at_its_beginning_is_off(number: int) ->
             assert profiler.enabled != was_there
             profiler.__exit__()
             assert sys.gettrace() is None
-            assert ledger_of(get_device(0)).epochs == []
+            assert peak_tracker(get_device(0)).segments == []
             if not was_there:
                 break
         assert place > 50
@@ -139,7 +139,7 @@ def test_a_profiler_that_was_interrupted_at_its_end_can_be_ended_again(number: i
             profiler.disable()
             assert not profiler.enabled
             assert sys.gettrace() is None
-            assert ledger_of(get_device(0)).epochs == []
+            assert peak_tracker(get_device(0)).segments == []
             if not was_there:
                 break
         assert place > 50
@@ -159,7 +159,7 @@ def test_a_line_that_was_interrupted_leaves_no_window(number: int) -> None:
             was_there = interrupt_at(place, number, work)
             profiler.disable()
             assert sys.gettrace() is None
-            assert ledger_of(get_device(0)).epochs == []
+            assert peak_tracker(get_device(0)).segments == []
             if not was_there:
                 break
         assert place > 100
@@ -310,7 +310,7 @@ def test_an_interrupt_where_a_window_or_an_event_dies_is_not_swallowed(
         block()
         held: list[Any] = []
         if what == "window":
-            held.append(ledger_of(get_device(0)).open()[0])
+            held.append(peak_tracker(get_device(0)).open()[0])
             held[0].close()
         else:
             held.append(torch.cuda.Event())
@@ -323,8 +323,8 @@ def test_an_interrupt_where_a_window_or_an_event_dies_is_not_swallowed(
 def test_a_window_that_is_dropped_ends(number: int) -> None:
     with simulate("24GiB"):
         block()
-        ledger = ledger_of(get_device(0))
-        window, _ = ledger.open()
-        assert ledger.epochs != []
+        tracker = peak_tracker(get_device(0))
+        window, _ = tracker.open()
+        assert tracker.segments != []
         del window
-        assert ledger.epochs == []
+        assert tracker.segments == []

@@ -15,7 +15,8 @@ import torch
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.devices import get_device
-from pytorch_memlab.scopes import FIELDS, HighestInterval, PeakScope, Sample, ledger_of
+from pytorch_memlab.scopes import FIELDS, HighestInterval, PeakScope, Sample, peak_tracker
+from pytorch_memlab.scopes.row import ROW_FIELDS
 from pytorch_memlab.simulation.machine import simulated_gpu
 
 PEAK = FIELDS.index("allocated_bytes.all.peak")
@@ -53,9 +54,9 @@ def at_once(*works: Callable[[], object]) -> list[BaseException]:
 
 
 def sample(peak: int) -> Sample:
-    values = np.zeros(len(FIELDS), dtype=np.int64)
-    values[PEAK] = peak
-    return Sample(values, 0)
+    values = np.zeros(len(ROW_FIELDS), dtype=np.int64)
+    values[ROW_FIELDS.index("allocated_bytes.all.peak")] = peak
+    return Sample(values.tobytes(), 0)
 
 
 def test_no_interval_is_lost_while_others_are_merged():
@@ -66,12 +67,12 @@ def test_no_interval_is_lost_while_others_are_merged():
         def add(first: int, highest: HighestInterval = highest, missed: list[int] = missed) -> None:
             for peak in range(first, first + 200 * THREADS, THREADS):
                 highest.add(sample(0), sample(peak))
-                if highest.row()[PEAK] < peak:
+                if highest.values()[PEAK] < peak:
                     missed.append(peak)
 
         assert at_once(*(lambda i=i: add(i) for i in range(turn, turn + THREADS))) == []
         assert missed == [], "a thread did not find what it had just added"
-        assert highest.row()[PEAK] == turn + 200 * THREADS - 1
+        assert highest.values()[PEAK] == turn + 200 * THREADS - 1
 
 
 def test_an_interval_added_in_the_middle_of_a_merge_by_the_same_thread_counts(monkeypatch):
@@ -91,7 +92,7 @@ def test_an_interval_added_in_the_middle_of_a_merge_by_the_same_thread_counts(mo
     monkeypatch.setattr(maximum, "_with_intervals", interrupted)
     for peak in range(16):
         highest.add(sample(0), sample(peak))
-    assert highest.row()[PEAK] == 1039
+    assert highest.values()[PEAK] == 1039
 
 
 def test_one_function_in_several_threads_has_all_hits_and_its_peak():
@@ -110,7 +111,7 @@ def test_one_function_in_several_threads_has_all_hits_and_its_peak():
         entries = {entry.line - first: entry for entry in profiler.records()._raw_line_records}
         assert [entries[line].hits for line in range(3)] == [THREADS * 40] * 3
         assert 8 * MIB <= entries[1].stats["allocated_bytes.all.peak"] <= 8 * MIB * THREADS
-        assert ledger_of(get_device(0)).epochs == []
+        assert peak_tracker(get_device(0)).segments == []
 
 
 def test_every_thread_finds_the_gpu_that_it_used_first():
@@ -154,21 +155,21 @@ def test_a_profiler_that_ends_while_threads_run_takes_all_its_windows_with_it():
 
     with simulate("24GiB"):
         torch.empty(1, device="cuda")
-        ledger = ledger_of(get_device(0))
+        tracker = peak_tracker(get_device(0))
         for _ in range(10):
             over = threading.Event()
             loops = [lambda over=over: loop(over)] * (THREADS - 1)
             assert at_once(lambda over=over: profile(over), *loops) == []
-            assert ledger.epochs == []
+            assert tracker.segments == []
 
 
 def test_a_window_that_nobody_holds_any_more_gives_the_peaks_back():
     with simulate("24GiB"):
         scope = PeakScope()
         scope.start()
-        assert ledger_of(scope.device).epochs
+        assert peak_tracker(scope.device).segments
         del scope
-        assert ledger_of(get_device(0)).epochs == []
+        assert peak_tracker(get_device(0)).segments == []
 
 
 def test_all_threads_get_the_object_that_was_made_first():
@@ -183,11 +184,11 @@ def test_all_threads_get_the_object_that_was_made_first():
     assert found[0] is found[1] is made()
 
 
-def test_a_device_has_one_reader_and_one_ledger():
+def test_a_device_has_one_reader_and_one_tracker():
     for _ in range(50):
         with simulate("24GiB"):
             found: list[object] = []
-            at_once(*[lambda found=found: found.append(ledger_of(get_device(0)))] * THREADS)
+            at_once(*[lambda found=found: found.append(peak_tracker(get_device(0)))] * THREADS)
             assert len({id(one) for one in found}) == 1
 
 

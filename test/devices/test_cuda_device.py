@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, PeakScope, simulate
-from pytorch_memlab.devices import find_devices, get_device
+from pytorch_memlab.devices import find_devices, get_device, program_view
 from pytorch_memlab.devices.cuda import CudaDevice
-from pytorch_memlab.scopes import user_view
 from pytorch_memlab.simulation.machine import active
 
 KIB = 1024
@@ -22,10 +21,10 @@ def taken_for_real(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     with simulate("24GiB", count=2) as machine, monkeypatch.context() as patch:
         patch.setattr(active, "machine", None)
         yield machine
-        # What a ledger still answers for ends with the program's own reset.
+        # What a tracker still answers for ends with the program's own reset.
         for index in range(2):
             torch.cuda.reset_peak_memory_stats(index)
-        assert user_view._ledgers == {}
+        assert program_view._views == {}
 
 
 def block(kib: int, device: str = "cuda") -> torch.Tensor:
@@ -95,6 +94,34 @@ def test_the_programs_peak_stays_true_after_the_last_window(taken_for_real: Any)
     del kept
 
 
+def test_what_another_tool_puts_over_the_counters_changes_no_measurement(
+    taken_for_real: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    block(64)
+    with PeakScope() as scope:
+        replaced, reset = torch._C._cuda_memoryStats, torch._C._cuda_resetPeakMemoryStats
+        seen = []
+
+        def watching(device: int) -> Any:
+            seen.append(replaced(device)["active_bytes"]["all"]["peak"])
+            return {}
+
+        with monkeypatch.context() as patch:
+            patch.setattr(torch._C, "_cuda_memoryStats", watching)
+            patch.setattr(torch._C, "_cuda_resetPeakMemoryStats", lambda device: None)
+            block(8)
+            assert scope.peak == 8 * KIB
+            block(16)
+            scope.reset()
+            block(4)
+            assert scope.peak == 4 * KIB
+        assert seen == []
+        # What the program reads is what it would read alone.
+        assert torch.cuda.max_memory_allocated() == 64 * KIB
+        assert torch._C._cuda_memoryStats is replaced
+        assert torch._C._cuda_resetPeakMemoryStats is reset
+
+
 def test_devices_count_from_their_first_use(taken_for_real: Any) -> None:
     def work() -> None:
         zero = block(1, "cuda:0")
@@ -121,8 +148,6 @@ def test_without_the_private_names_the_public_ones_answer(
         for module in (torch.cuda, torch.cuda.memory):
             patch.setattr(module, "memory_stats_as_nested_dict", lambda device=None: stats(0))
             patch.setattr(module, "reset_peak_memory_stats", lambda device=None: reset(0))
-        patch.setattr("pytorch_memlab.devices.cuda._memory_stats", stats)
-        patch.setattr("pytorch_memlab.devices.cuda._reset_peaks", reset)
         with PeakScope() as scope:
             block(8)
             assert torch.cuda.max_memory_allocated() == 64 * KIB

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 import torch
 
 from pytorch_memlab.devices import find_devices, simulated_machine
-from pytorch_memlab.scopes import ledger_of
+from pytorch_memlab.scopes import peak_tracker
 from pytorch_memlab.simulation.machine import active
 
 
@@ -16,7 +16,7 @@ def _state():
     return (
         list(active.observers),
         torch.nn.Module.__call__,
-        [len(ledger_of(device)._windows) for device in find_devices()],
+        [len(peak_tracker(device)._windows) for device in find_devices()],
         [len(gpu.allocator._told.observers) for gpu in machine.known_gpus],
         machine.op_observers,
         machine.data_observers,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytorch_memlab import LineProfiler, PeakScope, simulate
-from pytorch_memlab.scopes import user_view
+from pytorch_memlab.devices import program_view
 from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
@@ -33,7 +33,7 @@ def gpus(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield
         for index in range(3):
             torch.cuda.reset_peak_memory_stats(index)
-        assert user_view._ledgers == {}
+        assert program_view._views == {}
         assert [getattr(torch._C, name, None) for name in NAMES] == before
 
 
@@ -183,6 +183,6 @@ def test_torch_is_as_before_when_a_profiler_outlives_its_simulation() -> None:
             with simulate("24GiB", count=2):
                 main()
     assert [getattr(torch._C, name, None) for name in NAMES] == before
-    assert user_view._ledgers == {}
-    assert user_view._installed == []
+    assert program_view._views == {}
+    assert program_view._replaced == []
     assert peaks(profiler) == [100 * MIB, 50 * MIB]

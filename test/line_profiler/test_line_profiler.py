@@ -24,7 +24,7 @@ from pytorch_memlab.errors import (
     UsageError,
 )
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.scopes import ledger_of
+from pytorch_memlab.scopes import peak_tracker
 
 KIB = 1024
 PEAK = "active_bytes.all.peak"
@@ -411,7 +411,7 @@ def test_what_was_allocated_and_freed_counts_within_the_line() -> None:
         }
 
 
-def test_peaks_are_given_back_and_ledgers_forgotten() -> None:
+def test_peaks_are_given_back_and_trackers_forgotten() -> None:
     def work() -> None:
         block(2)
 
@@ -421,7 +421,9 @@ def test_peaks_are_given_back_and_ledgers_forgotten() -> None:
             work()
         raw = machine.gpus[0].allocator.memory_stats()
         assert raw["allocated_bytes"]["all"]["peak"] == 16 * KIB
-        assert ledger_of(__import__("pytorch_memlab.devices").devices.get_device(0)).epochs == []
+        assert (
+            peak_tracker(__import__("pytorch_memlab.devices").devices.get_device(0)).segments == []
+        )
 
 
 def test_without_a_gpu_cpu_tensors_are_measured_and_it_says_so() -> None:

@@ -10,7 +10,7 @@ from inner_runs import section
 
 from pytorch_memlab import simulate
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.scopes import user_view
+from pytorch_memlab.devices import program_view
 from pytorch_memlab.simulation.machine import active
 
 pytest_plugins = "pytester"
@@ -22,7 +22,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         patch.setattr(active, "machine", None)
         yield
         torch.cuda.reset_peak_memory_stats()
-        assert user_view._ledgers == {}
+        assert program_view._views == {}
 
 
 TESTS = """

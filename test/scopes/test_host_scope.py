@@ -10,7 +10,7 @@ import pytest
 from pytorch_memlab.devices.host_process import KernelCounters, Sampler, host_process
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.scopes import HostScope
-from pytorch_memlab.scopes.host_scope import HostLedger
+from pytorch_memlab.scopes.host_scope import HostPeakTracker
 
 MB = 2**20
 
@@ -36,10 +36,10 @@ class Script:
     def reset_peak(self) -> None:
         self.highest = self.now
 
-    def attach(self) -> None:
+    def start_tracking(self) -> None:
         self.readers += 1
 
-    def detach(self) -> None:
+    def stop_tracking(self) -> None:
         self.readers -= 1
 
 
@@ -53,8 +53,8 @@ def values(scope: HostScope) -> tuple[int, int, int, int]:
 
 
 def test_scopes_nest_and_overlap_without_disturbing_each_other(script):
-    ledger = HostLedger(script)
-    outer, inner, late = HostScope(ledger), HostScope(ledger), HostScope(ledger)
+    tracker = HostPeakTracker(script)
+    outer, inner, late = HostScope(tracker), HostScope(tracker), HostScope(tracker)
     script.grow(900, 100)
     outer.start()
     script.grow(400, 150)
@@ -78,7 +78,7 @@ def test_scopes_nest_and_overlap_without_disturbing_each_other(script):
 
 
 def test_a_scope_that_is_used_wrongly_says_how_to_use_it(script):
-    scope = HostScope(HostLedger(script))
+    scope = HostScope(HostPeakTracker(script))
     with pytest.raises(UsageError, match="has not begun: start"):
         _ = scope.peak
     with pytest.raises(UsageError, match="not open: start"):
@@ -111,7 +111,7 @@ def test_elsewhere_a_thread_takes_samples_while_a_scope_is_open():
         return plain()
 
     sampler.resident = resident
-    with HostScope(HostLedger(sampler)) as scope:
+    with HostScope(HostPeakTracker(sampler)) as scope:
         assert threading.active_count() == before + 1
         assert seen.wait(10)
         while scope.peak < scope.used + 400 * MB:
@@ -121,7 +121,7 @@ def test_elsewhere_a_thread_takes_samples_while_a_scope_is_open():
 
 
 def test_it_shows_its_numbers(script):
-    scope = HostScope(HostLedger(script))
+    scope = HostScope(HostPeakTracker(script))
     assert repr(scope) == "HostScope(not begun)"
     with scope:
         script.grow(400, 150)

@@ -163,14 +163,14 @@ def test_the_hidden_names_work_too(gpu):
 
 def test_a_trace_that_dies_leaves_no_window_open(gpu):
     from pytorch_memlab.devices import get_device
-    from pytorch_memlab.scopes import ledger_of
+    from pytorch_memlab.scopes import peak_tracker
 
     trace = GPUMemTrace()
-    ledger = ledger_of(get_device("cuda:0"))
-    assert len(ledger._windows) == 1
+    tracker = peak_tracker(get_device("cuda:0"))
+    assert len(tracker._windows) == 1
     del trace
     gc.collect()
-    assert not ledger._windows
+    assert not tracker._windows
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -21,7 +21,6 @@ from typing import Any
 MARK = b".pytorch_memlab_tensors_without_values"
 """Stands in the bytes of everything that was saved with tensors that have no values."""
 
-_NAMED = 10
 _ENDINGS = (".distcp", ".metadata", ".metadata.tmp")
 """Of the files that PyTorch writes for a distributed checkpoint."""
 _unlink = os.unlink
@@ -129,16 +128,9 @@ class KeptFiles:
                 )
             self._named[resolved(path)] = name
 
-    def note(self) -> str:
-        """What reports say of all of them; empty if there are none."""
-        names = list(self._named.copy().values())
-        if not names:
-            return ""
-        rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-        return (
-            f"not written, for tensors of a dry run have no values: {', '.join(names[:_NAMED])}"
-            f"{rest}"
-        )
+    def paths(self) -> tuple[str, ...]:
+        """The paths of all of them, as the program named them."""
+        return tuple(self._named.copy().values())
 
     def close(self) -> None:
         """Delete the copies."""

@@ -95,9 +95,6 @@ class SimulatedGPU:
         taken: what the allocator does not get.
     """
 
-    reader: Any = None
-    """The one object that reads its counters, once somebody has asked for it."""
-
     def __init__(self, index: int, model: GPU, taken: MemoryOverhead) -> None:
         self.index = index
         self.model = model

@@ -180,7 +180,7 @@ def test_a_file_that_is_there_stays_and_its_path_gives_what_it_would_hold(machin
     assert is_checkpoint(machine, load(path))
     assert io.FileIO(path).read() == OLD  # not through the ``open`` that the run has replaced
     assert os.listdir() == ["old"]
-    assert list(machine.kept_files.note().split(": ", 1)[1].split(", "))[-1] == str(path)
+    assert machine.kept_files.paths()[-1] == str(path)
 
 
 @WAYS
@@ -203,9 +203,7 @@ def test_the_first_file_is_named_on_standard_error_and_no_other(machine, capsys)
         "pytorch-memlab: dry run: old is not written, its tensors have no values; the same goes for"
         " all that follow (--allow-writes, or simulate(..., allow_writes=True), writes them)\n"
     )
-    assert machine.kept_files.note() == (
-        "not written, for tensors of a dry run have no values: old, new"
-    )
+    assert machine.kept_files.paths() == ("old", "new")
 
 
 def test_what_is_loaded_lies_where_it_is_mapped_to_and_counts_there(machine):
@@ -246,7 +244,7 @@ def test_a_copy_through_memory_works_as_ever(machine):
 
     assert is_checkpoint(machine, torch.load(buffer))
     assert len(buffer.getvalue()) < 10_000
-    assert machine.kept_files.note() == ""
+    assert machine.kept_files.paths() == ()
 
 
 @pytest.mark.parametrize("is_new", [True, False])
@@ -263,7 +261,7 @@ def test_data_with_values_is_written_as_it_is_without_a_dry_run(tmp_path, monkey
         assert Path("same").read_bytes() == expected
         with open("file", "wb") as file:
             file.write(OLD)
-        assert machine.kept_files.note() == ""
+        assert machine.kept_files.paths() == ()
 
     assert Path("file").read_bytes() == OLD
 
@@ -320,7 +318,7 @@ def test_a_file_opened_to_be_changed_or_added_to_stays(machine):
             torch.save(checkpoint(), file)
 
     assert io.FileIO("old").read() == OLD
-    assert machine.kept_files.note().endswith(": old")
+    assert machine.kept_files.paths() == ("old",)
 
 
 def test_a_missing_folder_is_an_error_as_ever(machine):
@@ -435,7 +433,7 @@ def test_arrays_of_tensors_without_values_are_not_written(machine, write):
     write("old", zeros_of(machine))
 
     assert io.FileIO("old").read() == OLD
-    assert machine.kept_files.note().endswith(": old")
+    assert machine.kept_files.paths() == ("old",)
 
 
 def test_arrays_can_be_read_back(machine):

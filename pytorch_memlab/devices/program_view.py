@@ -1,0 +1,121 @@
+"""Functions of torch that answer the program while a tracker owns the peaks of a GPU.
+
+``torch.cuda.max_memory_allocated``, ``memory_stats`` and ``reset_peak_memory_stats`` all come
+down to two functions of ``torch._C``, those of ``torch.accelerator`` to two others. They are
+replaced while any GPU has a view. A build of torch without CUDA lacks them: there the public ones
+of ``torch.cuda`` are replaced.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from .device import ProgramView
+
+_PRIVATE = (
+    "_cuda_memoryStats",
+    "_cuda_resetPeakMemoryStats",
+    "_accelerator_getDeviceStats",  # these two are not in every release
+    "_accelerator_resetPeakStats",
+)
+_PUBLIC = ("memory_stats_as_nested_dict", "reset_peak_memory_stats")
+
+
+class CounterFunctions(NamedTuple):
+    """The functions that read and reset the counters of a GPU, given its index."""
+
+    read: Callable[[int], Any]
+    reset_peaks: Callable[[int], Any]
+
+
+class _Replacement(NamedTuple):
+    """A function of torch, and the one in its place."""
+
+    owner: Any
+    name: str
+    original: Callable[[Any], Any]
+    ours: Callable[..., Any]
+
+
+_lock = threading.Lock()
+_views: dict[int, ProgramView] = {}
+_replaced: list[_Replacement] = []
+
+
+def counter_functions() -> CounterFunctions:
+    """Torch's own functions: what stands behind the replacements."""
+    private = hasattr(torch._C, _PRIVATE[0])
+    owner, names = (torch._C, _PRIVATE[:2]) if private else (torch.cuda, _PUBLIC)
+    originals = {id(one.ours): one.original for one in _replaced}
+    found = [getattr(owner, name) for name in names]
+    return CounterFunctions(*(originals.get(id(one), one) for one in found))
+
+
+def install(index: int, view: ProgramView) -> None:
+    """Let a view answer for a GPU from now on."""
+    with _lock:
+        _replace()
+        _views[index] = view
+
+
+def remove(index: int, view: ProgramView) -> None:
+    """Let torch answer for a GPU again, if this view answers for it."""
+    with _lock:
+        if _views.get(index) is view:
+            del _views[index]
+        if not _views:
+            while _replaced:
+                owner, name, original, ours = _replaced.pop()
+                if getattr(owner, name, None) is ours:
+                    setattr(owner, name, original)
+
+
+def _replace() -> None:
+    """Put the replacements in; a simulation that began or ended since took them off."""
+    for owner, name in _targets():
+        original = getattr(owner, name)
+        if any(original is one.ours for one in _replaced):
+            continue
+        ours = _reset(original) if "reset" in name else _read(original)
+        setattr(owner, name, ours)
+        _replaced.append(_Replacement(owner, name, original, ours))
+
+
+def _targets() -> list[tuple[Any, str]]:
+    if not hasattr(torch._C, _PRIVATE[0]):
+        return [(module, name) for module in (torch.cuda, torch.cuda.memory) for name in _PUBLIC]
+    return [(torch._C, name) for name in _PRIVATE if hasattr(torch._C, name)]
+
+
+def _view_of(device: Any) -> ProgramView | None:
+    if not isinstance(device, int):
+        device = torch.cuda._utils._get_device_index(device, optional=True)
+    return _views.get(device)
+
+
+def _read(original: Callable[[Any], Any]) -> Callable[..., Any]:
+    def memory_stats(device: Any = None) -> Any:
+        view = _view_of(device)
+        if view is None:
+            return original(device)
+        with view.lock:
+            return view.as_program_reads(original(device))
+
+    return memory_stats
+
+
+def _reset(original: Callable[[Any], Any]) -> Callable[..., Any]:
+    def reset_peak_memory_stats(device: Any = None) -> Any:
+        view = _view_of(device)
+        if view is None:
+            return original(device)
+        with view.lock:
+            return None if view.program_resets() else original(device)
+
+    return reset_peak_memory_stats

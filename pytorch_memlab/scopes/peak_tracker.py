@@ -1,0 +1,307 @@
+"""The one owner of a device's peak counters: any number of windows over them at once.
+
+Note [Peak windows over one counter]
+
+The allocator has one peak for the whole process, and a reset takes it from everybody else. So
+every reading adds the peak to the last *segment* before it resets the counter. A window begins a
+segment, and its peak is the highest of that segment and all later ones. When a window ends, its
+segment is merged into the one before, in which all remaining windows were open as well. So a
+reading costs the same however many windows are open, and one in which nothing happened costs
+neither a row nor a reset.
+
+The program itself has the outermost window: what it reads and resets with ``torch.cuda`` is
+answered from its own segments while a tracker owns the counter. Allocators of real GPUs cannot
+raise a peak again. If the last window ends while the program's peak is above the current memory,
+the tracker goes on answering until the program resets its peak.
+
+A line profiler has no window on a device that the program does not use yet. For the line of the
+first use, ``await_use`` keeps the peaks that the program resets before the profiler comes to read.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._common.weak_registry import WeakRegistry
+from ..devices import NO_APPROXIMATIONS
+from .peak_segment import PeakSegment
+from .row import PEAK, UNREAD, Fingerprint, RowMaker, after_reset, fingerprint, row_of, values_of
+from .sample import ZERO, Sample, nest_peaks, replace_peaks
+
+if TYPE_CHECKING:
+    from ..devices import Device, Stats
+    from .row import Row
+
+_trackers: WeakRegistry[PeakTracker] = WeakRegistry()
+
+
+def peak_tracker(device: Device) -> PeakTracker:
+    """The tracker of a device: one for all who need it at the same time."""
+    return _trackers.of(device, lambda: PeakTracker(device))
+
+
+class Window:
+    """A stretch of time over one device, with the peaks in it.
+
+    It ends with its object, if not before: an interrupt may come right when it begins.
+    """
+
+    __slots__ = ("is_open", "segment", "start", "tracker")
+
+    def __init__(self, tracker: PeakTracker, segment: PeakSegment, start: Sample) -> None:
+        self.tracker = tracker
+        self.segment = segment  # the one that begins with it
+        self.start = start
+        self.is_open = True
+        segment.windows.add(id(self))
+
+    def read(self) -> Sample:
+        """The counters now, with the peaks since the window began; it stays open."""
+        tracker = self.tracker
+        with tracker.lock:
+            return tracker.since(self.segment, tracker.sample())
+
+    def close(self) -> Sample | None:
+        """The counters now, with the peaks since the window began, which ends; None if it has."""
+        return self.tracker.close(self)
+
+
+class _OpenWindow(Window):
+    """A window until it ends.
+
+    Only then something has to be done when its object dies: nothing of a window that has ended runs
+    there, where Python would swallow an interrupt.
+    """
+
+    __slots__ = ()
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing() and self.segment in self.tracker.segments:
+            self.close()
+
+
+class PeakTracker:
+    """All windows over one device, and the peaks as the program itself would read them."""
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+        self.lock = threading.RLock()
+        self.segments: list[PeakSegment] = []
+        self._program: Window | None = None
+        self._windows: set[int] = set()
+        self._awaiting = 0
+        self._before_use: PeakSegment | None = None
+        self._approximations = device.approximations
+        self._rows = RowMaker()
+        self._forget_readings()
+
+    def _forget_readings(self) -> None:
+        self._fingerprint: Fingerprint = UNREAD
+        self._latest = ZERO
+        self._unchanged: Sample | None = None
+
+    def await_use(self) -> None:
+        """Lose no peak from now on, while no window is open either, until ``stop_awaiting``.
+
+        So ``open_from_first_use`` is right though the program resets the peaks before.
+        """
+        with self.lock:
+            self._awaiting += 1
+            if self._before_use is None:
+                self._before_use = PeakSegment(ZERO)
+                if self.segments:
+                    self.segments.insert(0, self._before_use)
+            self.device.install_view(self)
+
+    def stop_awaiting(self) -> None:
+        """One less awaits the first use of the device."""
+        with self.lock:
+            self._awaiting -= 1
+            if not self._awaiting:
+                self._before_use = None
+                if self._program is None:
+                    self.device.remove_view(self)
+
+    def open(self) -> tuple[Window, Sample]:
+        """Begin a window now, with the reading at its beginning."""
+        self.device.start_tracking()
+        with self.lock:
+            self._own_peaks()
+            sample = self.sample()
+            window = _OpenWindow(self, self._begin(sample), sample)
+            self._windows.add(id(window))
+            return window, sample
+
+    def open_from_first_use(self, start: Sample) -> Window:
+        """A window that began with this reading, before anything was allocated on the device.
+
+        Only right for a device that came into use after its reader began.
+        """
+        self.device.start_tracking()
+        with self.lock:
+            self._own_peaks()
+            window = _OpenWindow(self, self.segments[0], start)
+            self._windows.add(id(window))
+            return window
+
+    def sample(self) -> Sample:
+        """Read the device, with the peaks since the last reading, for all open windows.
+
+        Returns:
+            the very same object as the last time if nothing happened since.
+        """
+        stats = self.device.stats()
+        if not stats:
+            return self._latest
+        read = self._approximations
+        approximations = NO_APPROXIMATIONS if read is None else read()
+        found = fingerprint(stats, "all")
+        seen = self._fingerprint
+        if found == seen and approximations is self._latest.approximations:
+            if self._unchanged is None:
+                self._unchanged = self._latest.at_rest()
+            return self._unchanged
+        # Until the peaks are reset, an interrupt leaves nothing that counts as read.
+        self._fingerprint = UNREAD
+        if not seen:
+            self._rows.forget()
+        row = self._rows.row(stats)
+        sample = Sample(row, stats["allocated_bytes"]["all"]["current"], approximations)
+        self.segments[-1].merge_peaks(row)
+        self.device.reset_peaks()
+        self._fingerprint = after_reset(found)
+        self._latest = sample
+        self._unchanged = None
+        return sample
+
+    def restart(self, window: Window) -> Sample | None:
+        """As ``close``, but the window begins again; its ``start`` becomes what this returns.
+
+        Returns:
+            None where another thread has closed the window.
+        """
+        with self.lock:
+            if not window.is_open:
+                return None
+            result = sample = self.sample()
+            segment = window.segment
+            if segment is not self.segments[-1] or len(segment.windows) > 1:
+                result = self.since(segment, sample)
+                self._end(window)
+                window.segment = self._begin(sample)
+                window.segment.windows.add(id(window))
+            elif segment.rows:
+                (highest,) = segment.rows if len(segment.rows) == 1 else segment.merged()
+                if highest is not sample.row:
+                    result = sample.with_peak(values_of(highest)[PEAK])
+                # The windows further out keep the peaks of what has ended here.
+                self.segments[-2].merge_peaks(highest)
+                segment.begin(sample)
+            window.start = result
+            return result
+
+    def close(self, window: Window) -> Sample | None:
+        """See ``Window.close``. After an interrupt it can be called again."""
+        with self.lock:
+            if not window.is_open:
+                return None
+            result = self.since(window.segment, self.sample())
+            try:
+                self._count_out(window)
+            except BaseException:  # an interrupt left it half done
+                self._count_out(window)
+                raise
+        self.device.stop_tracking()
+        return result
+
+    def since(self, segment: PeakSegment, sample: Sample) -> Sample:
+        """A sample with the peaks since a segment began."""
+        return sample.with_peak(self._peak_since(segment))
+
+    def as_program_reads(self, stats: Stats) -> Stats:
+        """Counters just read, with the peaks that the program would see without the tracker."""
+        if self._program is None or not stats:
+            return stats
+        peak = self._peak_since(self._program.segment)
+        return replace_peaks(stats, np.maximum(peak, values_of(row_of(stats))[PEAK]))
+
+    def program_resets(self) -> bool:
+        """The program resets the peaks: its own window begins again, all others go on.
+
+        Returns:
+            False while the tracker does not own the peaks: the device is to be reset as well.
+        """
+        if self._program is None:
+            stats = self.device.stats()
+            if stats and self._before_use is not None:
+                self._before_use.merge_peaks(row_of(stats))
+            return False
+        sample = self.sample()
+        self._end(self._program)
+        self._program.segment = self._begin(sample)
+        self._program.segment.windows.add(id(self._program))
+        if not self._windows:
+            self.device.reset_peaks()
+            self._release()
+        return True
+
+    def _peak_since(self, segment: PeakSegment) -> Row:
+        segments = self.segments
+        position = len(segments) - 1
+        peak = segments[position].peak()
+        while segments[position] is not segment:
+            position -= 1
+            peak = np.maximum(peak, segments[position].peak())
+        return peak
+
+    def _begin(self, sample: Sample) -> PeakSegment:
+        segment = PeakSegment(sample)
+        self.segments.append(segment)
+        return segment
+
+    def _count_out(self, window: Window) -> None:
+        """A window is over. Each step may be done twice, as after an interrupt."""
+        self._windows.discard(id(window))
+        self._end(window)
+        if not self._windows:
+            self._release()
+        window.is_open = False
+        window.__class__ = Window
+
+    def _end(self, window: Window) -> None:
+        segment = window.segment
+        segment.windows.discard(id(window))
+        if segment.windows or segment not in self.segments[1:]:
+            return
+        position = self.segments.index(segment)
+        for row in segment.merged():
+            self.segments[position - 1].merge_peaks(row)
+        del self.segments[position]
+
+    def _own_peaks(self) -> None:
+        """Begin to own the peaks; the program's own peak so far is in its first segment."""
+        if self.segments:
+            return
+        first = PeakSegment(self._latest)
+        self._program = Window(self, first, self._latest)
+        self._program.is_open = False  # nobody closes it
+        self.segments += [first] if self._before_use is None else [self._before_use, first]
+        self.sample()
+        self.device.install_view(self)
+
+    def _release(self) -> None:
+        """Give the peaks back if the device allows it; else answer until that is needless."""
+        if self._program is None or not self.segments:
+            return
+        sample = self.sample()
+        peak = self._peak_since(self._program.segment)
+        if self.device.restore_peaks(nest_peaks(peak)) or bool((peak <= sample.current).all()):
+            if not self._awaiting:
+                self.device.remove_view(self)
+            self.segments.clear()
+            self._program = None
+            self._forget_readings()
