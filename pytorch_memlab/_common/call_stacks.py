@@ -27,6 +27,9 @@ SKIPPED: Final = (
 _MOST_UNREAD: Final = 4096
 """Stacks that wait to be read."""
 
+_FEW_ALIKE: Final = 16
+"""Stacks of one length and one frame in the middle that are compared one by one."""
+
 _profiler: Any = torch._C._profiler
 _gather: Callable[..., Any] | None = getattr(_profiler, "gather_traceback", None)
 _symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = getattr(
@@ -115,14 +118,23 @@ class CallStacks:
             raws = list(captured)
             found = _read_walked(raws) if _symbolize is None else _symbolized(raws)
             known: dict[int, int] = {}
-            numbers: dict[tuple[int, ...], int] = {}
+            few: dict[tuple[int, int], list[tuple[list[dict[str, Any]], int]]] = {}
+            others: dict[tuple[int, ...], int] = {}
             wanted = []
             for frames in found:
-                key = tuple(map(id, frames))
-                number = numbers.get(key)
+                # Lists with the same objects are equal at once; a key of them all costs more.
+                size = len(frames)
+                alike = few.setdefault((size, id(frames[size // 2]) if size else 0), [])
+                number = next((each for other, each in alike if other == frames), None)
                 if number is None:
-                    number = self._number(tuple(self._numbers(frames, known)))
-                    numbers[key] = number
+                    key = tuple(map(id, frames)) if len(alike) == _FEW_ALIKE else ()
+                    number = others.get(key)
+                    if number is None:
+                        number = self._number(tuple(self._numbers(frames, known)))
+                        if key:
+                            others[key] = number
+                        else:
+                            alike.append((frames, number))
                 wanted.append(number)
             return wanted
 

@@ -12,6 +12,8 @@ from .model import Event
 _CATEGORIES: Final = tuple(Category)
 _CATEGORY_NUMBERS: Final = {category: number for number, category in enumerate(_CATEGORIES)}
 _MOST_ACTIONS: Final = 255
+_NUMBERS: Final = 6
+"""Numbers of each event that ``EventLog.extend`` takes."""
 
 
 class EventLog(Sequence[Event]):
@@ -71,25 +73,28 @@ class EventLog(Sequence[Event]):
         self.stacks.append(stack)
         self.forwards.append(forward)
         self._categories.append(_CATEGORY_NUMBERS[category])
-        self._modules.append(self._module_number(module))
+        self._modules.append(self.module_number(module))
 
-    def extend(self, events: Sequence[tuple[str, int, int, int, int, str]]) -> None:
-        """Add events whose stacks and categories are not known yet."""
-        if not events:
-            return
-        actions, addresses, sizes, streams, times, modules = zip(*events, strict=True)
-        count = len(events)
-        self.actions.extend(map(self.number_of, actions))
-        self.addresses.extend(addresses)
-        self.sizes.extend(sizes)
-        self.streams.extend(streams)
-        self.times.extend(times)
+    def extend(self, numbers: array[int]) -> None:
+        """Add events whose stacks and categories are not known yet.
+
+        Args:
+            numbers: six for each event, as ``array("q")`` has them: of its action, address, size,
+                stream, time, and of its module.
+        """
+        count = len(numbers) // _NUMBERS
+        self.actions.extend(array("B", numbers[::_NUMBERS]))
+        for position, column in enumerate(
+            (self.addresses, self.sizes, self.streams, self.times), start=1
+        ):
+            column.frombytes(numbers[position::_NUMBERS].tobytes())
         self.stacks.extend(array("i", [0]) * count)
         self.forwards.extend(array("i", [0]) * count)
         self._categories.extend(array("B", [_CATEGORY_NUMBERS[Category.UNKNOWN]]) * count)
-        self._modules.extend(map(self._module_number, modules))
+        self._modules.extend(array("i", numbers[5::_NUMBERS]))
 
-    def _module_number(self, module: str) -> int:
+    def module_number(self, module: str) -> int:
+        """The number that stands for the path of a module."""
         number = self._module_numbers.get(module)
         if number is None:
             number = self._module_numbers[module] = len(self._module_names)

@@ -23,22 +23,35 @@ _MAKE_THEIR_OWN: Final = tuple(
 """Folders whose functions make parameters, buffers and state when no module is called."""
 
 
-def category_of_freed(block: LiveBlock, stacks: CallStacks) -> Category:
-    """The category of a block that was freed. See Note [Categories of freed blocks]."""
-    if block.category is not Category.UNKNOWN:
-        return block.category
-    if block.data is None:
-        return Category.WORKSPACES if block.made_in != NOT_SEEN else Category.UNKNOWN
-    if block.stack is None or block.end is None:
-        return Category.UNKNOWN
-    if block.call:
-        return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
-    made, ended = stacks.places(block.stack), stacks.places(block.end)
-    if _ended_in_its_line(_of_program(made), _of_program(ended)):
-        return Category.TEMPORARIES
-    if block.made_in == BACKWARD or _is_made_by_torch(made):
-        return Category.UNKNOWN
-    return Category.OTHERS
+class FreedCategories:
+    """The categories of blocks that were freed. See Note [Categories of freed blocks]."""
+
+    def __init__(self, stacks: CallStacks) -> None:
+        self._stacks = stacks
+        self._of_stacks: dict[tuple[int, int, bool], Category] = {}
+
+    def of(self, block: LiveBlock) -> Category:
+        """The category of a block."""
+        if block.category is not Category.UNKNOWN:
+            return block.category
+        if block.data is None:
+            return Category.WORKSPACES if block.made_in != NOT_SEEN else Category.UNKNOWN
+        if block.stack is None or block.end is None:
+            return Category.UNKNOWN
+        if block.call:
+            return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
+        number_of = self._stacks.number_of
+        key = number_of(block.stack), number_of(block.end), block.made_in == BACKWARD
+        known = self._of_stacks.get(key)
+        if known is None:
+            known = self._of_stacks[key] = self._of_made_and_ended(*key)
+        return known
+
+    def _of_made_and_ended(self, made: int, ended: int, is_backward: bool) -> Category:
+        places = self._stacks.places_of(made)
+        if _ended_in_its_line(_of_program(places), _of_program(self._stacks.places_of(ended))):
+            return Category.TEMPORARIES
+        return Category.UNKNOWN if is_backward or _is_made_by_torch(places) else Category.OTHERS
 
 
 def _ended_in_its_line(made: list[Place], ended: list[Place]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from time import time_ns
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MOST_OPEN: Final = 4096
-"""Events that wait to be written, with the stacks and categories of their blocks."""
+_MOST_OPEN: Final = 6 * 4096
+"""Numbers of events that wait to be written, with the stacks and categories of their blocks."""
 
 
 class LiveLog:
@@ -40,22 +41,28 @@ class LiveLog:
         self._forwards = forwards
         self._category_of = category_of
         self._count = 0
-        self._open: list[tuple[str, int, int, int, int, str]] = []
+        self._open = array("q")
         self._unread: list[LiveBlock] = []
         self._ended: list[LiveBlock] = []
+        numbers = self.events.number_of
+        self._alloc, self._free_completed = numbers("alloc"), numbers("free_completed")
+
+    # Open events are plain numbers: as objects they would leave the processor's cache until they
+    # are written, which costs a program more than all that this does.
 
     def allocated(self, block: LiveBlock, stream: int) -> None:
         """A block was allocated."""
+        module = self.events.module_number(block.module) if block.module else 0
         now = time_ns() // 1000
-        self._open.append(("alloc", block.address, block.requested, stream, now, block.module))
-        self._unread.append(block)
+        self._open.extend((self._alloc, block.address, block.requested, stream, now, module))
         block.number = self._count
         self._count += 1
+        self._unread.append(block)
 
     def freed(self, block: LiveBlock, stream: int) -> None:
         """A block is free again."""
         now = time_ns() // 1000
-        self._open.append(("free_completed", block.address, block.requested, stream, now, ""))
+        self._open.extend((self._free_completed, block.address, block.requested, stream, now, 0))
         self._count += 1
         if block.number >= 0:
             self._ended.append(block)
@@ -64,7 +71,8 @@ class LiveLog:
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         """Another event: of a segment, or out of memory."""
-        self._open.append((action, address, size, stream, time_ns() // 1000, ""))
+        number = self.events.number_of(action)
+        self._open.extend((number, address, size, stream, time_ns() // 1000, 0))
         self._count += 1
 
     def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
@@ -78,7 +86,9 @@ class LiveLog:
     def _read(self) -> None:
         # Another thread may add events now: their blocks are read next time.
         ended, unread = _taken(self._ended), _taken(self._unread)
-        self.events.extend(_taken(self._open))
+        open_ = self._open[:]
+        del self._open[: len(open_)]
+        self.events.extend(open_)
         for block in unread:
             self.events.stacks[block.number] = self._number_of(block)
             if block.forward is not None:

@@ -12,7 +12,7 @@ from ..devices import get_device
 from ..simulation.inspect import active, settings_string
 from .block_categories import live_categories
 from .category import Category
-from .freed_blocks import category_of_freed
+from .freed_blocks import FreedCategories
 from .live_block import LiveBlock
 from .live_blocks import LiveBlocks
 from .live_log import LiveLog
@@ -258,13 +258,13 @@ class FollowedSource:
         live: dict[LiveBlock, Category] | None = None
         block_of = self.source.block_of
         found = {}
-        stacks = self.source.live[device].stacks
+        freed = FreedCategories(self.source.live[device].stacks)
         for block in blocks:
             category = block.category
             if category is Category.UNKNOWN:
                 if live is None:
                     live = live_categories(lambda piece: block_of(piece.number))
-                category = live.get(block) or category_of_freed(block, stacks)
+                category = live.get(block) or freed.of(block)
             found[block] = category
         return found
 
@@ -295,7 +295,7 @@ class FollowedSource:
                 stacks,
                 program.state.stacks,
                 self.source.segments(device),
-                lambda block: category_of_freed(block, stacks),
+                FreedCategories(stacks).of,
                 live.events,
             )
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 
-from pytorch_memlab._common.call_stacks import CallStacks
+from pytorch_memlab._common.call_stacks import CallStacks, TakenStack
 
 READS_A_STACK = """
 import sys
@@ -43,6 +44,27 @@ def test_equal_stacks_have_one_number_and_others_another() -> None:
     stacks.read()
     assert len({one.number for one in taken}) == 1
     assert other.number not in (0, taken[0].number)
+
+
+def test_stacks_that_differ_in_one_line_have_numbers_of_their_own() -> None:
+    stacks = CallStacks()
+    lines = 40
+    source = "def work(take):\n" + "    take()\n" * lines
+    names: dict[str, Any] = {}
+    exec(compile(source, "alike.py", "exec"), names)
+    taken: list[TakenStack] = []
+
+    def take() -> None:
+        taken.append(stacks.take())
+
+    for _ in range(2):
+        names["work"](take)
+    stacks.read()
+    numbers = [one.number for one in taken]
+    assert numbers[:lines] == numbers[lines:]
+    assert len(set(numbers)) == lines
+    found = [stacks.places_of(number)[1] for number in numbers[:lines]]
+    assert found == [("alike.py", 2 + line, "work") for line in range(lines)]
 
 
 def test_a_stack_that_is_dropped_at_once_waits_for_nobody() -> None:
