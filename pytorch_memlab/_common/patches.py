@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 _ABSENT = object()
@@ -24,6 +26,7 @@ class Patches:
 
     def __init__(self) -> None:
         self._undo: list[tuple[Any, str, Any]] = []
+        self._before = ExitStack()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace one attribute.
@@ -53,11 +56,18 @@ class Patches:
         """Names of an owner that are replaced now."""
         return frozenset(name for other, name, _ in self._undo if other is owner)
 
+    def before_undo(self, callback: Callable[[], object]) -> None:
+        """Call a function before ``undo`` puts anything back, the last added first."""
+        self._before.callback(callback)
+
     def undo(self) -> None:
         """Put every attribute back, the last replaced first."""
-        while self._undo:
-            owner, name, before = self._undo.pop()
-            if before is _ABSENT:
-                delattr(owner, name)
-            else:
-                setattr(owner, name, before)
+        try:
+            self._before.close()
+        finally:
+            while self._undo:
+                owner, name, before = self._undo.pop()
+                if before is _ABSENT:
+                    delattr(owner, name)
+                else:
+                    setattr(owner, name, before)

@@ -1,4 +1,8 @@
-"""``simulate``: run CUDA code on this machine as if it had GPUs."""
+"""``simulate``: run CUDA code on this machine as if it had GPUs.
+
+The module is not called ``simulate``: as a submodule it would hide the class of that name, which
+``pytorch_memlab.simulation`` exports.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +25,11 @@ from ..errors import UsageError
 from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
-from .dispatch.device_mode import SimulatedDeviceMode, compute
-from .dispatch.function_mode import SimulatedFunctionMode
 from .dry_run.executor import DryRunExecutor
 from .hardware.gpu import GPU
 from .hardware.presets import find_gpu
 from .machine import active, visible_devices
+from .machine.kept_files import KeptFiles
 from .machine.machine import Machine, Strictness
 from .machine.memory_overhead import MemoryOverhead
 from .machine.tensor_values import TensorValues
@@ -36,6 +39,7 @@ from .torch_api import (
     backends_cuda,
     backends_cudnn,
     constructors,
+    cuda,
     cuda_nccl,
     cuda_sparse,
     encoder_fast_path,
@@ -54,13 +58,12 @@ from .torch_api import (
     profiler,
     rpc,
     storage,
+    tensor,
     threading,
     wrapper_tensors,
 )
 from .torch_api import compile as compiling
-from .torch_api.cuda import CudaCalls
 from .torch_api.distributed import process_groups
-from .torch_api.tensor import TensorMethods
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -208,8 +211,10 @@ class simulate:  # noqa: N801 - reads as the verb that it is
             exits.callback(uncaught.unwatch)
             exits.callback(raise_kept)
             exits.callback(setattr, active, "machine", active.machine)
+            if machine.is_dry_run and not self._options["allow_writes"]:
+                machine.kept_files = KeptFiles()
             active.machine = machine
-            exits.enter_context(_installed(machine, self._options["allow_writes"]))
+            exits.enter_context(_installed(machine))
             exits.callback(active.tell, machine, False)
             active.tell(machine, True)
             exits.enter_context(child_processes.simulated(self._model, self._options))
@@ -229,6 +234,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         machine.strict = self._options["strict"]
         if values is not None:
             values.reads.strict = bool(self._options["strict"])
+            machine.execute = DryRunExecutor(values).execute
         return machine
 
     def __exit__(self, *exc: Any) -> None:
@@ -255,58 +261,49 @@ def simulation_of(settings: Mapping[str, Any]) -> simulate:
     return simulate(GPU(**settings["gpu"]), **settings["options"])
 
 
+_INSTALLED_IN_ORDER = (
+    fake_tensors,
+    jit,  # the compiler's table of functions, before any of them is replaced
+    constructors,
+    generator,
+    backends_cudnn,
+    legacy_types,
+    compiling,
+    process_groups,
+    wrapper_tensors,
+    nn,
+    foreach,
+    flex_attention,
+    multiprocessing,
+    nn_parallel,
+    cuda_nccl,
+    cuda_sparse,
+    backends_cuda,
+    rpc,
+    autocast,
+    tensor,
+    storage,
+    nn_init,
+    files,
+    autograd,
+    encoder_fast_path,
+    threading,
+    memory_history,
+    profiler,
+    cuda,  # refuses every call of CUDA that none before has replaced
+    third_party,  # holds functions of torch.cuda
+)
+
+
 @contextmanager
-def _installed(machine: Machine, allow_writes: bool) -> Iterator[None]:
+def _installed(machine: Machine) -> Iterator[None]:
     patches = Patches()
-    replacements = constructors.make_replacements(machine)
-    values = machine.values
-    execute = compute if values is None else DryRunExecutor(values).execute
-
-    @contextmanager
-    def modes() -> Iterator[None]:
-        with (
-            autocast.autocast_key_included(),
-            SimulatedDeviceMode(machine, execute),
-            SimulatedFunctionMode(machine, replacements),
-        ):
-            yield
-
     with ExitStack() as exits:
         exits.callback(patches.undo)
-        fake_tensors.install(patches)
-        jit.install(machine, replacements, patches)
-        constructors.install(machine, replacements, patches)
-        generator.install(machine, patches)
-        backends_cudnn.install(patches)
-        legacy_types.install(machine, patches)
-        compiling.install(patches)
-        process_groups.install(machine, patches, exits)
-        wrapper_tensors.install(machine, patches)
-        nn.install(machine, patches)
-        foreach.install(machine, patches)
-        flex_attention.install(patches)
-        multiprocessing.install(machine, patches)
-        nn_parallel.install(machine, patches)
-        cuda_nccl.install(machine, patches)
-        cuda_sparse.install(machine, patches)
-        backends_cuda.install(machine, patches)
-        rpc.install(patches)
-        autocast.install(patches, exits)
+        for module in _INSTALLED_IN_ORDER:
+            module.install(machine, patches)
         exits.enter_context(cuda_dispatch.installed())
-        TensorMethods(machine).install(patches)
-        storage.install(machine, patches)
-        if values is not None:
-            nn_init.install(values, patches)
-            if not allow_writes:
-                exits.callback(files.install(machine, patches))
-        autograd.install(machine, patches)
-        encoder_fast_path.install(machine, patches)
-        threading.install(modes, patches)
-        memory_history.install(machine, patches)
-        profiler.install(machine, patches)
-        CudaCalls(machine).install(patches)
-        third_party.install(machine, patches, exits)
-        exits.enter_context(modes())
+        exits.enter_context(threading.modes(machine))
         exits.enter_context(_default_device_kept())
         yield
 

@@ -32,9 +32,9 @@ from .lists import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import ExitStack
 
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _KEY: Final = torch._C.DispatchKey.AutocastCUDA
 _THIS: Final = torch._C.DispatchKeySet(_KEY)
@@ -46,14 +46,13 @@ _get_dtype = torch.get_autocast_dtype
 _installed: list[torch.library.Library] = []
 
 
-def install(patches: Patches, exits: ExitStack) -> None:
+def install(_machine: Machine, patches: Patches) -> None:
     """Put CUDA's lists in force in simulated threads.
 
     A simulation inside another finds them in force, and leaves them so.
 
     Args:
-        patches: who puts ``torch.clear_autocast_cache`` back.
-        exits: takes the lists out of force.
+        patches: takes the lists out of force.
     """
     if _installed:
         return
@@ -65,7 +64,7 @@ def install(patches: Patches, exits: ExitStack) -> None:
         cache.clear()
 
     patches.set(torch, "clear_autocast_cache", clear_both)
-    exits.callback(_uninstall)
+    patches.before_undo(_uninstall)
     library = torch.library.Library("aten", "IMPL", "AutocastCUDA")
     _installed.append(library)
     with warnings.catch_warnings():

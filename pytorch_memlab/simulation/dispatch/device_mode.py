@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,13 +40,6 @@ _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
 _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
-Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
-
-
-def compute(op: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an op for what it computes."""
-    return run(*args, **kwargs)
-
 
 class SimulatedDeviceMode(TorchDispatchMode):
     """Labels what ops make, and accounts for it on the simulated GPUs.
@@ -56,16 +48,14 @@ class SimulatedDeviceMode(TorchDispatchMode):
 
     Args:
         machine: whose labels these are.
-        execute: runs an op on the host's tensors, given what computes it, its arguments and
-            keyword arguments.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, machine: Machine, execute: Execute = compute) -> None:
+    def __init__(self, machine: Machine) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._machine = machine
-        self._execute = execute
+        self._execute = machine.execute
         self._output_devices = OutputDevices(machine)
         self._gradients = InPlaceGradientAccumulation()
 

@@ -12,8 +12,6 @@ from . import fake_tensors, higher_order
 from .traceback_frames import clear_internal_frames
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ..machine.machine import Machine
 
 
@@ -22,17 +20,13 @@ class SimulatedFunctionMode(TorchFunctionMode):
 
     Args:
         machine: whose threads these are.
-        replacements: functions that need another implementation, for programs that hold the
-            original under a name of their own.
     """
 
-    def __init__(
-        self, machine: Machine, replacements: Mapping[Callable[..., Any], Callable[..., Any]]
-    ) -> None:
+    def __init__(self, machine: Machine) -> None:
         super().__init__()
         self._machine = machine
         self._thread = machine.thread
-        self._replacements: dict[Any, Any] = {**replacements, torch.device: _make_device}
+        self._replacements: dict[Any, Any] = {**machine.replacements, torch.device: _make_device}
 
     def __torch_function__(
         self,

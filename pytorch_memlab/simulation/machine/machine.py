@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -26,7 +27,7 @@ from .visible_devices import NAME as VISIBLE_DEVICES
 from .visible_devices import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ..hardware.gpu import GPU
     from .data_dependent_reads import DataDependentRead
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
 
 Strictness = bool | Literal["estimates"]
 """What is an error: nothing, memory of unknown size and assumed values, or estimates too."""
+
+
+Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
+"""Runs an op: takes the op, the function that computes it, arguments and keyword arguments."""
+
+
+def compute(op: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an op with arithmetic: an ``Execute``."""
+    return run(*args, **kwargs)
 
 
 class ThreadState(threading.local):
@@ -114,6 +124,10 @@ class Machine:
         self.recorder: Any = None
         """The one object that follows its blocks, once somebody has asked for it."""
         self._stream_ids = [StreamIds() for _ in self._all_gpus]
+        self.replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
+        """Functions of torch and what stands for each, for programs that hold the original."""
+        self.execute: Execute = compute
+        """How ops run on tensors of the CPU."""
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
 

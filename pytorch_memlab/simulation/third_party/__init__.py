@@ -13,7 +13,6 @@ from . import bitsandbytes, triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
-    from contextlib import ExitStack
     from types import ModuleType
 
     from ..._common.patches import Patches
@@ -29,13 +28,12 @@ _LOADING_KERNELS = ("bitsandbytes.cextension",)
 """Modules that load a library of CUDA kernels where they find a GPU, and one of the CPU's else."""
 
 
-def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
+def install(machine: Machine, patches: Patches) -> None:
     """Replace names of libraries that are imported now or later, until the patches are undone.
 
     Args:
         machine: the simulated machine.
         patches: who puts the originals back.
-        exits: when they close, imports are no longer watched.
     """
     imports = AfterImport()
     for name in _LOADING_KERNELS:
@@ -43,7 +41,7 @@ def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
     for name, replace in _LIBRARIES.items():
         imports.call(name, partial(replace, machine, patches))
     imports.start()
-    exits.callback(imports.stop)
+    patches.before_undo(imports.stop)
 
 
 @contextmanager

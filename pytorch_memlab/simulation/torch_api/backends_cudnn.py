@@ -12,12 +12,13 @@ from ..ops.rnn.layout import MODES, flatten
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _BENCHMARK_LIMIT = 10
 """Plans that cuDNN tries by default when it benchmarks (``aten/src/ATen/Context.h``)."""
 
 
-def install(patches: Patches) -> None:
+def install(_machine: Machine, patches: Patches) -> None:
     """Have cuDNN until the patches are undone.
 
     ``enabled``, ``benchmark``, ``deterministic`` and ``allow_tf32`` of ``torch.backends.cudnn``

@@ -13,9 +13,10 @@ from ..dispatch import fused_flex_attention
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 
-def install(patches: Patches) -> None:
+def install(_machine: Machine, patches: Patches) -> None:
     """Let what is compiled run eagerly, until undone; the first compilation warns of that.
 
     ``torch.compile`` and ``Module.compile`` give back what they get, but for ``flex_attention``

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..dispatch.transfers import move
+from .jit import make_known
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,39 +28,14 @@ _SPARSE = (
 )
 
 
-def make_replacements(machine: Machine) -> dict[Callable[..., Any], Callable[..., Any]]:
-    """Functions that C++ would send to CUDA, and what stands for each.
-
-    Args:
-        machine: the simulated machine.
-
-    Returns:
-        original -> replacement.
-    """
-    replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
-    for name in _FROM_DATA:
-        original = getattr(torch, name)
-        replacements[original] = _from_data(machine, original)
-    for name in _SPARSE:
-        original = getattr(torch, name)
-        replacements[original] = _sparse(machine, original)
-    return replacements
-
-
-def install(
-    machine: Machine,
-    replacements: dict[Callable[..., Any], Callable[..., Any]],
-    patches: Patches,
-) -> None:
-    """Put the replacements into ``torch``.
-
-    Args:
-        machine: the simulated machine.
-        replacements: from ``make_replacements``.
-        patches: who puts the originals back.
-    """
-    for original, replacement in replacements.items():
-        patches.set(torch, original.__name__, replacement)
+def install(machine: Machine, patches: Patches) -> None:
+    """Replace the functions of ``torch`` that C++ would send to CUDA, until undone."""
+    for names, replacing in ((_FROM_DATA, _from_data), (_SPARSE, _sparse)):
+        for name in names:
+            original = getattr(torch, name)
+            replacement = machine.replacements[original] = replacing(machine, original)
+            make_known(original, replacement)
+            patches.set(torch, name, replacement)
     patches.set(torch, "from_dlpack", _from_dlpack(machine, vars(torch)["from_dlpack"]))
 
 

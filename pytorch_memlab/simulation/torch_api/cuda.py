@@ -35,26 +35,24 @@ _CYCLES_PER_SECOND = 1e9
 """Of a GPU's clock, for ``torch.cuda._sleep``: a round number, GPUs run at 1 to 2.6 GHz."""
 
 
-class CudaCalls:
-    """The calls, bound to one machine.
+def install(machine: Machine, patches: Patches) -> None:
+    """Answer for CUDA, and refuse every other call of it, until the patches are undone."""
+    calls = _CudaCalls(machine)
+    for name, call in calls.of_c().items():
+        patches.set(torch._C, name, call)
+    calls.install_module(patches)
+    _install_names(patches, machine)
+    unsupported_calls.install(machine, patches)
 
-    Args:
-        machine: the simulated machine.
-    """
+
+class _CudaCalls:
+    """The calls, bound to one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._was_initialized = False
 
-    def install(self, patches: Patches) -> None:
-        """Answer for CUDA until the patches are undone."""
-        for name, call in self._calls().items():
-            patches.set(torch._C, name, call)
-        self._install_module(patches)
-        _install_names(patches, self._machine)
-        unsupported_calls.install(patches)
-
-    def _calls(self) -> dict[str, Callable[..., Any]]:
+    def of_c(self) -> dict[str, Callable[..., Any]]:
         return {
             **self._device_calls(),
             **self._stream_calls(),
@@ -243,9 +241,9 @@ class CudaCalls:
         self._machine.thread.device = stream.device_index
         self._machine.use_stream(stream.device_index, stream.stream_id)
 
-    def _install_module(self, patches: Patches) -> None:
+    def install_module(self, patches: Patches) -> None:
         machine = self._machine
-        calls = self._calls()
+        calls = self.of_c()
         runtime = Runtime(machine)
         names: dict[str, Any] = {
             "_initialized": True,

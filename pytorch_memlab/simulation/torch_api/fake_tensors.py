@@ -11,9 +11,10 @@ from ..dispatch.fake_tensors import BUILD_HAS_CUDA
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 
-def install(patches: Patches) -> None:
+def install(_machine: Machine, patches: Patches) -> None:
     """Let PyTorch make fake tensors of a GPU on a machine without one, until undone.
 
     Where ``torch.cuda.is_available()`` says yes, it makes a tensor on the GPU first, and leaves

@@ -10,9 +10,10 @@ from ..dispatch.flex_attention import trace
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 
-def install(patches: Patches) -> None:
+def install(_machine: Machine, patches: Patches) -> None:
     """Trace score functions on the CPU, until undone.
 
     Args:

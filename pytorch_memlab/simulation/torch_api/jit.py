@@ -8,17 +8,13 @@ import torch
 import torch.jit._builtins
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ..._common.patches import Patches
     from ..machine.machine import Machine
 
 
-def install(
-    machine: Machine,
-    replacements: Mapping[Callable[..., Any], Callable[..., Any]],
-    patches: Patches,
-) -> None:
+def install(machine: Machine, patches: Patches) -> None:
     """Let scripted functions run as on the GPU, until undone.
 
     The compiler knows PyTorch's functions by their identity, from a table that it fills once, so
@@ -27,12 +23,9 @@ def install(
 
     Args:
         machine: the simulated machine.
-        replacements: functions of ``torch``, and what stands for each.
         patches: who puts the originals back.
     """
     patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
-    for old, new in replacements.items():
-        make_known(old, new)
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
         patches.set(kind, "__call__", _called(machine, kind.__call__))
 

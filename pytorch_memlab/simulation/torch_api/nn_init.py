@@ -15,7 +15,7 @@ import torch
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
-    from ..machine.tensor_values import TensorValues
+    from ..machine.machine import Machine
 
 _NAME: Final = "_no_grad_trunc_normal_"
 _MOST_ROUNDS: Final = 100
@@ -24,15 +24,16 @@ _DRAWN_FROM_NORMAL: Final = 0.3
 Below, numbers are drawn evenly, and kept or not."""
 
 
-def install(values: TensorValues, patches: Patches) -> None:
+def install(machine: Machine, patches: Patches) -> None:
     """Answer what the function reads, until undone.
 
     Args:
-        values: what is known of tensors.
+        machine: the simulated machine.
         patches: who puts the original back.
     """
+    values = machine.values
     original = getattr(torch.nn.init, _NAME, None)
-    if original is None:
+    if original is None or values is None:
         return
 
     @functools.wraps(original)

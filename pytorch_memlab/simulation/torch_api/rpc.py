@@ -10,9 +10,10 @@ from ..machine.unsupported import refusal
 
 if TYPE_CHECKING:
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 
-def install(patches: Patches) -> None:
+def install(_machine: Machine, patches: Patches) -> None:
     """Refuse to wait for other workers, until undone.
 
     Args:

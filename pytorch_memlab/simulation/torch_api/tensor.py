@@ -25,28 +25,26 @@ _CPU = torch.device("cpu")
 _Uninitialized: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 
 
-class TensorMethods:
-    """The replaced methods of ``torch.Tensor``.
+def install(machine: Machine, patches: Patches) -> None:
+    """Replace methods and attributes of ``torch.Tensor`` until the patches are undone."""
+    methods = _TensorMethods(machine)
+    for name, getter in methods.attributes().items():
+        patches.set(torch.Tensor, name, property(getter))
+    patches.set(torch.Tensor, "grad", methods.grad())
+    replaced = methods.methods()
+    for name, method in replaced.items():
+        patches.set(torch.Tensor, name, method)
+    allowed = [*_Uninitialized._allowed_methods, *replaced.values()]
+    patches.set(_Uninitialized, "_allowed_methods", allowed)
 
-    Args:
-        machine: the simulated machine.
-    """
+
+class _TensorMethods:
+    """The replaced methods of ``torch.Tensor``, bound to one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
 
-    def install(self, patches: Patches) -> None:
-        """Replace them on ``torch.Tensor`` until the patches are undone."""
-        for name, getter in self._attributes().items():
-            patches.set(torch.Tensor, name, property(getter))
-        patches.set(torch.Tensor, "grad", self._grad())
-        methods = self._methods()
-        for name, method in methods.items():
-            patches.set(torch.Tensor, name, method)
-        allowed = [*_Uninitialized._allowed_methods, *methods.values()]
-        patches.set(_Uninitialized, "_allowed_methods", allowed)
-
-    def _attributes(self) -> dict[str, Callable[[torch.Tensor], Any]]:
+    def attributes(self) -> dict[str, Callable[[torch.Tensor], Any]]:
         machine = self._machine
         gpu_of = machine.gpu_of
         cpu_device = _getter("device")
@@ -62,7 +60,7 @@ class TensorMethods:
             "is_cpu": lambda tensor: gpu_of(tensor) is None and is_cpu(tensor),
         }
 
-    def _grad(self) -> Any:
+    def grad(self) -> Any:
         machine = self._machine
         slot = vars(_Base)["grad"]
         get, put = slot.__get__, slot.__set__
@@ -91,7 +89,7 @@ class TensorMethods:
 
         return Gradient()
 
-    def _methods(self) -> dict[str, Callable[..., Any]]:
+    def methods(self) -> dict[str, Callable[..., Any]]:
         return {
             "to": self._to(),
             "cuda": self._cuda(),

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from ..autocast.autocast import autocast_key_included
+from ..dispatch.device_mode import SimulatedDeviceMode
+from ..dispatch.function_mode import SimulatedFunctionMode
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterator
 
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 
-def install(inside: Callable[[], AbstractContextManager[Any]], patches: Patches) -> None:
-    """Run every thread that is started from now on inside a context, until the patches are undone.
+@contextmanager
+def modes(machine: Machine) -> Iterator[None]:
+    """What makes one thread simulate: CUDA's autocast, and the two modes."""
+    with autocast_key_included(), SimulatedDeviceMode(machine), SimulatedFunctionMode(machine):
+        yield
 
-    Args:
-        inside: makes the context of one thread.
-        patches: who puts ``threading.Thread.start`` back.
-    """
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Let every thread that is started from now on simulate, until undone."""
     start = threading.Thread.start
 
     def start_inside(self: threading.Thread) -> None:
@@ -26,7 +33,7 @@ def install(inside: Callable[[], AbstractContextManager[Any]], patches: Patches)
 
         def run_inside() -> None:
             del self.run
-            with inside():
+            with modes(machine):
                 run()
 
         self.run = run_inside  # type: ignore[method-assign]

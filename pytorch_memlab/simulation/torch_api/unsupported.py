@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..._common.patches import Patches
+    from ..machine.machine import Machine
 
 _PREFIXES = ("_cuda_", "_nccl_", "_cudart", "_gds_", "_accelerator_")
 
@@ -54,7 +55,7 @@ _FUNCTIONS = {
 }
 
 
-def install(patches: Patches) -> None:
+def install(_machine: Machine, patches: Patches) -> None:
     """Make every CUDA call that is still the real one refuse, until the patches are undone.
 
     Args:

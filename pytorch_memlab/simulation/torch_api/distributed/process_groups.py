@@ -17,7 +17,6 @@ from ....errors import UnsupportedCUDACallError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from contextlib import ExitStack
 
     from ...._common.patches import Patches
     from ...machine.machine import Machine
@@ -29,7 +28,7 @@ _NCCL_VERSION = 2 << 32 | 29 << 16 | 7
 """2.29.7, which torch 2.13.0+cu130 is installed with."""
 
 
-def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
+def install(machine: Machine, patches: Patches) -> None:
     """Let process groups be made without NCCL and without other processes, until undone.
 
     Rank and number of ranks are those that the program gives, or ``RANK`` and ``WORLD_SIZE`` of
@@ -39,7 +38,6 @@ def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
     Args:
         machine: the simulated machine.
         patches: who puts the originals back.
-        exits: destroys, when it closes, the groups that were made.
     """
     if not dist.is_available():
         return
@@ -65,7 +63,7 @@ def install(machine: Machine, patches: Patches, exits: ExitStack) -> None:
     patches.set(torch._C, "_nccl_version", lambda: _NCCL_VERSION)
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
     if not dist.is_initialized():
-        exits.callback(_destroy_simulated_groups)
+        patches.before_undo(_destroy_simulated_groups)
 
 
 def _rendezvous(

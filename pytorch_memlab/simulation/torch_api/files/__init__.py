@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ...machine.kept_files import KeptFiles
 from ..after_import import AfterImport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ...._common.patches import Patches
     from ...machine.machine import Machine
 
 
-def install(machine: Machine, patches: Patches) -> Callable[[], None]:
-    """Keep tensors without values out of files, until the patches are undone.
-
-    Returns:
-        What forgets the files that were not written.
-    """
+def install(machine: Machine, patches: Patches) -> None:
+    """Keep tensors without values out of files, where the simulation keeps them."""
+    values, kept = machine.values, machine.kept_files
+    if values is None or kept is None:
+        return
     from . import (
         distributed_checkpoints,
         jit_serialization,
@@ -29,9 +25,6 @@ def install(machine: Machine, patches: Patches) -> Callable[[], None]:
         serialization,
     )
 
-    values = machine.values
-    assert values is not None
-    kept = machine.kept_files = KeptFiles()
     imports = AfterImport()
     opened_files.install(kept, imports, patches)
     numpy_arrays.install(values, kept, patches)
@@ -40,9 +33,5 @@ def install(machine: Machine, patches: Patches) -> Callable[[], None]:
     safetensors_files.install(values, kept, imports, patches)
     distributed_checkpoints.install(values, kept, imports, patches)
     imports.start()
-
-    def end() -> None:
-        imports.stop()
-        kept.close()
-
-    return end
+    patches.before_undo(kept.close)
+    patches.before_undo(imports.stop)
