@@ -46,7 +46,7 @@ def test_files_of_tensors(machine):
         assert machine.values.lacks_values(loaded["weight"])
         assert loaded["ids"].tolist() == [0, 1, 2]
     assert_untouched()
-    assert machine.kept_files.note().endswith(": old, new")
+    assert machine.kept_files.paths() == ("old", "new")
 
 
 def test_a_file_is_opened_as_the_library_opens_it(machine):
@@ -86,7 +86,7 @@ def test_tensors_with_values_are_written(machine):
 
     assert safetensors_torch.load(io.FileIO("old").read())["ids"].tolist() == [0, 1, 2]
     assert safetensors_torch.load_file("old")["ids"].tolist() == [0, 1, 2]
-    assert machine.kept_files.note() == ""
+    assert machine.kept_files.paths() == ()
 
 
 def test_the_mistakes_of_the_library_are_told(machine):
