@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from . import missing_meta as missing_shapes
-from .attention import backward as attention_backward
-from .attention import forward as attention_forward
-from .attention import native as native_attention
 from .losses import ctc
 from .pointwise import log_sigmoid
 from .rnn import fused_cells
@@ -43,28 +40,6 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::_thnn_fused_gru_cell": CudaOnly(fused_cells.gru, fused_cells.gru_shapes),
     "aten::_thnn_fused_gru_cell_backward": CudaOnly(
         fused_cells.gru_backward, fused_cells.gru_backward_shapes
-    ),
-    "aten::_scaled_dot_product_flash_attention": CudaOnly(
-        attention_forward.flash, attention_forward.flash_shapes, attention_forward.FLASH_ON_HOST
-    ),
-    "aten::_scaled_dot_product_flash_attention_backward": CudaOnly(attention_backward.flash),
-    "aten::_scaled_dot_product_efficient_attention": CudaOnly(
-        attention_forward.efficient,
-        attention_forward.efficient_shapes,
-        attention_forward.EFFICIENT_ON_HOST,
-    ),
-    "aten::_scaled_dot_product_efficient_attention_backward": CudaOnly(
-        attention_backward.efficient, attention_backward.efficient_shapes
-    ),
-    "aten::_scaled_dot_product_cudnn_attention": CudaOnly(
-        attention_forward.cudnn, attention_forward.cudnn_shapes
-    ),
-    "aten::_scaled_dot_product_cudnn_attention_backward": CudaOnly(attention_backward.cudnn),
-    "aten::_masked_softmax": CudaOnly(
-        torch.ops.aten._masked_softmax.default, native_attention.masked_softmax_shape
-    ),
-    "aten::_transform_bias_rescale_qkv": CudaOnly(
-        torch.ops.aten._transform_bias_rescale_qkv.default, native_attention.heads_shapes
     ),
     "aten::log_sigmoid_forward": CudaOnly(log_sigmoid.forward, log_sigmoid.forward),
     "aten::log_sigmoid_backward": CudaOnly(log_sigmoid.backward),

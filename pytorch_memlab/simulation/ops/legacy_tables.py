@@ -10,10 +10,6 @@ import torch
 from ..dry_run.data_dependent_ops import CALLED, COUNTS_ITSELF, INDEXING, RULES
 from ..dry_run.meta_corrections import CORRECTIONS
 from . import output_order as result_order
-from .attention import memory as attention
-from .attention import native as attention_native
-from .attention import native_memory as native_attention
-from .attention import scaled_dot_product
 from .copies import copies
 from .cuda_only import CUDA_ONLY
 from .data_dependence import MASKS, DataDependence
@@ -31,7 +27,6 @@ from .pooling import affine_grids
 from .pooling import channels_last_pooling as pooling
 from .pooling import pooling_and_padding as spatial
 from .random import dropout, sampling
-from .registry import as_on_cpu
 from .rnn import cells as rnn_cells
 from .rnn import fused_cells_memory as fused_cells
 from .rnn import packed_sequences, rnn
@@ -48,7 +43,6 @@ if TYPE_CHECKING:
 
 ENTRIES: Final[Mapping[str, Entry]] = {
     **affine_grids.ENTRIES,
-    **attention.ENTRIES,
     **copies.ENTRIES,
     **distances.ENTRIES,
     **embeddings.ENTRIES,
@@ -60,7 +54,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
     **losses.ENTRIES,
     **margin_losses.ENTRIES,
     **membership.ENTRIES,
-    **native_attention.ENTRIES,
     **packed_sequences.ENTRIES,
     **pooling.ENTRIES,
     **quantization.ENTRIES,
@@ -77,7 +70,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
 """Entry of each op, by its name, with the overload's behind a dot where it has one."""
 
 CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    **scaled_dot_product.CHOICES,
     **ctc.CHOICES,
     **dropout.CHOICES,
     **rnn.CHOICES,
@@ -87,15 +79,6 @@ CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
 
 Each is called as the op is, with the simulated GPU of its first tensor before the op's arguments,
 above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorch.
-"""
-
-COMPOUND: Final[Mapping[str, Callable[..., Any] | None]] = {
-    **attention_native.COMPOUND,
-}
-"""Ops with kernels of their own that call other ops, by their names; called below autograd.
-
-Each is called as those of ``CHOICES`` are. Where it is None or returns ``NotImplemented``, the
-host's kernel calls the ops that CUDA's does.
 """
 
 
@@ -150,8 +133,6 @@ def facts() -> dict[str, dict[str, Any]]:
         found[name].update(reference=only.compute, meta=only.meta, cpu_outputs=only.on_host)
     for name, choice in CHOICES.items():
         found[name].update(cuda_dispatch=choice)
-    for name, composite in COMPOUND.items():
-        found[name].update(composite=composite or as_on_cpu)
     for name in _HOST_ARGUMENTS_ALLOWED:
         for overload in _overloads(f"aten::{name}"):
             found[overload].update(takes_cpu_tensors=True)

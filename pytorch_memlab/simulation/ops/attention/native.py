@@ -2,7 +2,7 @@
 
 ``aten/src/ATen/native/transformers/cuda/attention.cu``: where a fused attention can run, it stands
 between two projections. Else matrices are multiplied around a softmax, in the storage of the
-query: the same calls that the host's kernel makes (``attention.cpp`` beside it), so that one runs.
+query: the same calls that the CPU's kernel makes (``attention.cpp`` beside it), so that one runs.
 An encoder layer (``transformer.cpp``) has one function for every device.
 """
 
@@ -12,15 +12,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..registry import Provenance, as_on_cpu, define, op
 from .backends import Backend, is_any_enabled, select
 from .rules import Call
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ...machine.simulated_gpu import SimulatedGPU
+    from ..op_call import OpCall
 
 _HEAD_ALIGNMENT: Final = 8
+
+_MOST_ELEMENTS: Final = 1024
+_MOST_BYTES: Final = 4096
+"""Of a row of scores that the threads of a warp keep in their registers."""
+
+_OF_SEQUENCE, _SCORES = 0, 4
+"""A mask's type for ``(length, length)``, and the dimensions of the scores it is expanded to."""
+
 _aten: Final = torch.ops.aten
 
 
@@ -81,24 +89,62 @@ def _fused(
     return result
 
 
-def heads_shapes(
+define("aten::_native_multi_head_attention", composite=_attention)
+define(
+    "aten::_transformer_encoder_layer_fwd",
+    "aten::_nested_tensor_from_mask_left_aligned",
+    composite=as_on_cpu,
+)
+
+
+def _heads_meta(
     projected: torch.Tensor, bias: torch.Tensor, num_heads: int
 ) -> tuple[torch.Tensor, ...]:
-    """Shapes of what ``_transform_bias_rescale_qkv`` returns."""
     batch, length = projected.shape[:2]
     size = bias.shape[0] // 3 // num_heads
     whole = projected.new_empty(3 * batch, num_heads, length, size)
     return tuple(whole[start : start + batch] for start in (0, batch, 2 * batch))
 
 
-def masked_softmax_shape(scores: torch.Tensor, *_arguments: Any) -> torch.Tensor:
-    """Shape of what ``_masked_softmax`` returns."""
-    return torch.empty_like(scores)
+define(
+    "aten::_transform_bias_rescale_qkv",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/transformers/cuda/attention.cu",
+    meta=_heads_meta,
+)
 
 
-COMPOUND: Final[Mapping[str, Callable[..., Any] | None]] = {
-    "aten::_native_multi_head_attention": _attention,
-    "aten::_transformer_encoder_layer_fwd": None,
-    "aten::_nested_tensor_from_mask_left_aligned": None,
-}
-"""What ``choices.py`` has of this family; each has a kernel on the host and on CUDA."""
+@op(
+    "aten::_masked_softmax",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/cuda/SoftMax.cu",
+    meta=lambda scores, *_others: torch.empty_like(scores),
+)
+def _masked_softmax_memory(call: OpCall) -> None:
+    """Beyond registers, a softmax of scores filled with minus infinity.
+
+    Its output takes the place of the one that was made first.
+    """
+    scores: torch.Tensor = call.args[0]
+    if _fits_registers(call, scores):
+        return
+    first = call.alloc_temp(scores.numel() * scores.element_size())
+    call.alloc_copy(scores)
+    call.alloc_outputs(call.result)
+    call.free_temp(first)
+
+
+def _fits_registers(call: OpCall, scores: torch.Tensor) -> bool:
+    mask: torch.Tensor = call.args[1]
+    dim = call.argument(2, "dim")
+    if dim is not None and dim < scores.dim() - 1:
+        return False
+    is_square = call.argument(3, "mask_type") == _OF_SEQUENCE and mask.dim() != scores.dim()
+    if is_square and scores.dim() == _SCORES:
+        mask = mask.expand(scores.shape)
+    size = scores.shape[-1] if scores.dim() else 1
+    return (
+        size <= _MOST_ELEMENTS
+        and size * scores.element_size() <= _MOST_BYTES
+        and mask.is_contiguous()
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..registry import define
 from .backends import Backend, select
 from .rules import RELEASE, Call
 
@@ -66,7 +67,7 @@ def _flash(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
         False,
         scale=size**-0.5 if scale is None else scale,
     )
-    _let_go(others)
+    _drop(others)
     return result if result.shape[-1] == size else result[..., :size]
 
 
@@ -90,7 +91,7 @@ def _cudnn(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
         False,
         scale=scale,
     )
-    _let_go(others)
+    _drop(others)
     return result
 
 
@@ -107,7 +108,7 @@ def _math(gpu: SimulatedGPU, call: Call, scale: float | None) -> Any:
     )[0]
 
 
-def _let_go(results: list[Any]) -> None:
+def _drop(results: list[Any]) -> None:
     """Drop results as C++ drops those of a tuple: the first goes first."""
     while results:
         del results[0]
@@ -147,7 +148,4 @@ _RUN: Final[Mapping[Backend, Callable[..., Any]]] = {
     Backend.MATH: _math,
 }
 
-CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    "aten::scaled_dot_product_attention": _attention
-}
-"""What ``choices.py`` has of this family."""
+define("aten::scaled_dot_product_attention", cuda_dispatch=_attention)

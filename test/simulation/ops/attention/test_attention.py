@@ -26,7 +26,7 @@ from pytorch_memlab.simulation.hardware.gpu import GPU
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.attention.backends import against_cudnn, cudnn_version
 from pytorch_memlab.simulation.ops.attention.backward_tiles import tile_of, workspace
-from pytorch_memlab.simulation.ops.attention.memory import splits_of
+from pytorch_memlab.simulation.ops.attention.flash import splits_of
 from pytorch_memlab.simulation.ops.attention.rules import (
     RELEASE,
     Call,

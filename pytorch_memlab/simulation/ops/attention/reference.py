@@ -1,17 +1,19 @@
-"""Attention on the host: results and gradients of CUDA's fused kernels.
+"""Attention on the CPU: results and gradients of CUDA's fused kernels.
 
-Without dropout the host's own flash kernel computes them in blocks. Dropout, and the gradient of
+Without dropout the CPU's own flash kernel computes them in blocks. Dropout, and the gradient of
 a mask, take the scores of all queries and keys together.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ..op_call import OpCall
 
 _aten: Final = torch.ops.aten
 
@@ -52,9 +54,9 @@ def new_seed(dropout: float) -> int:
 
 def forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute an attention."""
-    if _suits_host(attention):
+    if _suits_cpu_kernel(attention):
         key, value = _all_heads(attention)
-        result, sums = _aten._scaled_dot_product_flash_attention_for_cpu.default(
+        result, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu.default(
             attention.query,
             key,
             value,
@@ -63,50 +65,50 @@ def forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
             attn_mask=attention.bias,
             scale=attention.scale,
         )
-        return result, sums
-    weights, sums = _weights(attention)
-    kept = _kept(attention, weights)
+        return result, logsumexp
+    weights, logsumexp = _weights(attention)
+    dropout_mask = _dropout_mask(attention, weights)
     _, value = _all_heads(attention)
-    result = (weights if kept is None else weights * kept) @ value.to(weights.dtype)
-    return result.to(attention.query.dtype), sums
+    result = (weights if dropout_mask is None else weights * dropout_mask) @ value.to(weights.dtype)
+    return result.to(attention.query.dtype), logsumexp
 
 
 def backward(
     attention: Attention,
-    gradient: torch.Tensor,
+    grad_output: torch.Tensor,
     result: torch.Tensor,
-    sums: torch.Tensor | None,
+    logsumexp: torch.Tensor | None,
     wants_bias: bool,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Compute an attention's gradients."""
-    if sums is not None and not wants_bias and _suits_host(attention):
+    if logsumexp is not None and not wants_bias and _suits_cpu_kernel(attention):
         key, value = _all_heads(attention)
-        of_query, of_key, of_value = (
+        grad_query, grad_key, grad_value = (
             _aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
-                gradient,
+                grad_output,
                 attention.query,
                 key,
                 value,
                 result,
-                sums.transpose(1, 2).contiguous().transpose(1, 2),
+                logsumexp.transpose(1, 2).contiguous().transpose(1, 2),
                 0.0,
                 attention.causal,
                 attn_mask=attention.bias,
                 scale=attention.scale,
             )
         )
-        of_bias = None
+        grad_bias = None
     else:
-        of_query, of_key, of_value, of_bias = _gradients(attention, gradient)
+        grad_query, grad_key, grad_value, grad_bias = _gradients(attention, grad_output)
     own = attention.key.shape[1], attention.value.shape[1]
-    of_key, of_value = (
-        _summed(tensor, heads) for tensor, heads in zip((of_key, of_value), own, strict=True)
+    grad_key, grad_value = (
+        _sum_heads(tensor, heads) for tensor, heads in zip((grad_key, grad_value), own, strict=True)
     )
-    return of_query, of_key, of_value, of_bias if wants_bias else None
+    return grad_query, grad_key, grad_value, grad_bias if wants_bias else None
 
 
-def _suits_host(attention: Attention) -> bool:
-    """Whether the host's flash kernel computes just this, in every release."""
+def _suits_cpu_kernel(attention: Attention) -> bool:
+    """Whether the CPU's flash kernel computes just this, in every release."""
     bias = attention.bias
     return (
         not attention.dropout
@@ -129,7 +131,7 @@ def _all_heads(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _weights(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight of each key for each query, in float32 or wider, and the sums' logarithms."""
+    """Weight of each key for each query, in float32 or wider, and their logsumexp."""
     query, key = attention.query, _all_heads(attention)[0]
     dtype = torch.promote_types(query.dtype, torch.float32)
     scores = (query.to(dtype) @ key.to(dtype).transpose(-2, -1)).mul_(attention.factor)
@@ -138,11 +140,11 @@ def _weights(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
     if attention.causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril_()
         scores.masked_fill_(~seen, float("-inf"))
-    sums = scores.logsumexp(-1)
-    return (scores - sums.unsqueeze(-1)).exp_().nan_to_num_(0.0), sums
+    logsumexp = scores.logsumexp(-1)
+    return (scores - logsumexp.unsqueeze(-1)).exp_().nan_to_num_(0.0), logsumexp
 
 
-def _kept(attention: Attention, weights: torch.Tensor) -> torch.Tensor | None:
+def _dropout_mask(attention: Attention, weights: torch.Tensor) -> torch.Tensor | None:
     """What dropout multiplies the weights with, the same for the same seed."""
     if not attention.dropout:
         return None
@@ -152,25 +154,46 @@ def _kept(attention: Attention, weights: torch.Tensor) -> torch.Tensor | None:
     return (drawn >= attention.dropout).to(weights.dtype).div_(1 - attention.dropout)
 
 
-def _gradients(attention: Attention, gradient: torch.Tensor) -> Sequence[torch.Tensor]:
+def _gradients(attention: Attention, grad_output: torch.Tensor) -> Sequence[torch.Tensor]:
     weights, _ = _weights(attention)
-    kept = _kept(attention, weights)
+    dropout_mask = _dropout_mask(attention, weights)
     dtype = weights.dtype
     key, value = (tensor.to(dtype) for tensor in _all_heads(attention))
-    gradient = gradient.to(dtype)
-    of_value = (weights if kept is None else weights * kept).transpose(-2, -1) @ gradient
-    of_weights = gradient @ value.transpose(-2, -1)
-    if kept is not None:
-        of_weights.mul_(kept)
-    of_scores = weights * (of_weights - (of_weights * weights).sum(-1, keepdim=True))
-    of_query = (of_scores @ key).mul_(attention.factor)
-    of_key = (of_scores.transpose(-2, -1) @ attention.query.to(dtype)).mul_(attention.factor)
-    return of_query, of_key, of_value, of_scores
+    grad_output = grad_output.to(dtype)
+    grad_value = (weights if dropout_mask is None else weights * dropout_mask).transpose(
+        -2, -1
+    ) @ grad_output
+    grad_weights = grad_output @ value.transpose(-2, -1)
+    if dropout_mask is not None:
+        grad_weights.mul_(dropout_mask)
+    grad_scores = weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
+    grad_query = (grad_scores @ key).mul_(attention.factor)
+    grad_key = (grad_scores.transpose(-2, -1) @ attention.query.to(dtype)).mul_(attention.factor)
+    return grad_query, grad_key, grad_value, grad_scores
 
 
-def _summed(gradient: torch.Tensor, heads: int) -> torch.Tensor:
+def _sum_heads(gradient: torch.Tensor, heads: int) -> torch.Tensor:
     """The gradient of a head is the sum of those of its copies."""
     if gradient.shape[1] == heads:
         return gradient
     batch, copies, *rest = gradient.shape
     return gradient.reshape(batch, heads, copies // heads, *rest).sum(2)
+
+
+def copy_into(results: tuple[Any, ...], values: tuple[torch.Tensor, torch.Tensor]) -> None:
+    """Copy values into those results that exist."""
+    for result, value in zip(results, values, strict=False):
+        if result is not None:
+            result.copy_(value)
+
+
+def alloc_heads_behind_sequence(call: OpCall, *positions: int) -> None:
+    """Allocate copies of arguments that do not have their heads behind their sequence in memory."""
+    call.alloc_contiguous(*(call.args[position].transpose(1, 2) for position in positions))
+
+
+def is_deterministic() -> bool:
+    """Whether the program refuses algorithms that are not deterministic."""
+    return torch.are_deterministic_algorithms_enabled() and (
+        not torch.is_deterministic_algorithms_warn_only_enabled()
+    )
