@@ -16,25 +16,19 @@ from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
-from pytorch_memlab.cli.output import is_page, is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.report_options import report_choice
 from pytorch_memlab.cli.run.categories import CategoryReport
+from pytorch_memlab.cli.run.files import RunFiles
 from pytorch_memlab.cli.run.leaks import StepLeaks
 from pytorch_memlab.cli.run.max_peak import MaxPeak
 from pytorch_memlab.cli.run.options import DEFAULT_GPU, add_run_options
 from pytorch_memlab.cli.run.steps import Steps, StepsDone
-from pytorch_memlab.cli.run.timeline_picture import TimelinePicture, is_picture
-from pytorch_memlab.cli.run.trace import TraceFile, is_trace
 from pytorch_memlab.cli.run.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.history.whole_run import WholeRunHistory
-from pytorch_memlab.simulation.inspect import active
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.run.profile import Profile
-
-_ENDINGS = (".txt", ".html", ".json", ".pickle", ".pkl", ".svg", ".png")
 
 
 class Recording(Protocol):
@@ -79,8 +73,6 @@ class RunCommand:
         self, options: argparse.Namespace, process: ExitStack, /
     ) -> Callable[[], int | None]:
         """Find the script and its functions, and simulate a GPU if that is asked for or needed."""
-        from pytorch_memlab._common.atomic_write import check_writable
-        from pytorch_memlab._common.ranks import path_of_rank
         from pytorch_memlab.cli.run.oom_report import OutOfMemoryReport
         from pytorch_memlab.cli.run.profile import Profile, profile_in_builtins
         from pytorch_memlab.line_profiler.columns import checked_columns
@@ -98,25 +90,12 @@ class RunCommand:
         limit = MaxPeak(options.max_peak)
         columns = options.columns and checked_columns(options.columns)
         choice = report_choice(options)
-        outputs = options.outputs or ()
-        _check_endings(outputs)
-        if options.history and not any(map(is_profile, outputs)):
-            raise UsageError("--history is for the profile: give -o FILE.json too")
-        files = [path for path in outputs if not is_trace(path) and not is_picture(path)]
-        write = writer_to(files, force=options.force)
-        history = WholeRunHistory(keeps_events=len(files) < len(outputs))
-        traces = [
-            TraceFile(path, history, force=options.force) for path in outputs if is_trace(path)
-        ]
-        pictures = [
-            TimelinePicture(path, _command(options)) for path in outputs if is_picture(path)
-        ]
-        others = [
+        files = RunFiles(options)
+        sections = [
             *([CategoryReport()] if options.report else ()),
             *([StepLeaks()] if options.leaks else ()),
         ]
-        if options.oom_report is not None:
-            check_writable(path_of_rank(options.oom_report))
+        explanation = OutOfMemoryReport(options.oom_report)
         _simulate(options, process)
         with without_own_frames(process):
             found = _find(options, process)
@@ -127,51 +106,30 @@ class RunCommand:
                 columns,
                 options.device,
                 steps,
-                others,
-                keeps_history=bool(pictures) or options.history or _draws_simulation(outputs),
+                sections,
+                keeps_history=files.need_allocations,
                 choice=choice,
                 saves_history=options.history,
             )
         process.enter_context(profile_in_builtins())
-        tables = ExitStack()
-        tables.callback(limit.tell)
-        tables.callback(notices.tell_next_steps, outputs)
-        tables.callback(profile.finish, write, is_asked_for=bool(columns or files or others))
-        for picture in reversed(pictures):  # the stack ends with the first one
-            tables.callback(picture.finish, profile, history)
-        for trace in traces:
-            tables.callback(trace.finish)
-        explanation = OutOfMemoryReport(profile, options.oom_report)
-        tables.callback(explanation.finish)
+        ending = ExitStack()  # the last of these callbacks comes first
+        ending.callback(limit.tell)
+        ending.callback(notices.tell_next_steps, files.names)
+        asks_for_report = bool(columns or files.has_report or sections)
+        ending.callback(profile.finish, files.write, is_asked_for=asks_for_report)
+        files.finish_with(ending, profile)
+        ending.callback(explanation.finish, profile)
         tell = partial(notices.tell_simulated_gpu, options)
-        needs_torch = traces or options.leaks or (pictures and active.machine is None)
-        histories = [history] if needs_torch else []
-        started: tuple[Recording, ...] = (explanation, *histories, *others, profile)
-        return partial(_run, found.code, vars(main), started, tables, process, tell, profile, limit)
-
-
-def _check_endings(paths: Sequence[str]) -> None:
-    for path in paths:
-        if not path.lower().endswith(_ENDINGS):
-            endings = ", ".join(_ENDINGS)
-            raise UsageError(f"cannot tell the format of {path}: end it in {endings}")
-
-
-def _command(options: argparse.Namespace) -> str:
-    """The program, without its folder, and its arguments."""
-    return " ".join([os.path.basename(options.script), *options.arguments])
-
-
-def _draws_simulation(outputs: Sequence[str]) -> bool:
-    """True if a page shows the memory of simulated GPUs over time."""
-    return active.machine is not None and any(map(is_page, outputs))
+        histories = [files.history] if files.need_history_of_torch or options.leaks else []
+        started: tuple[Recording, ...] = (explanation, *histories, *sections, profile)
+        return partial(_run, found.code, vars(main), started, ending, process, tell, profile, limit)
 
 
 def _run(
     code: CodeType,
     namespace: dict[str, Any],
     started: Sequence[Recording],
-    tables: ExitStack,
+    ending: ExitStack,
     process: ExitStack,
     tell: Callable[[], None],
     profile: Profile,
@@ -181,7 +139,7 @@ def _run(
     tell()
     for recording in started:
         recording.start(process)
-    process.push(tables)
+    process.push(ending)
     with without_own_frames(process):
         try:
             with profile.measuring():
@@ -190,7 +148,7 @@ def _run(
             pass  # the rest is as if the program had come to its end
         except BaseException as error:
             is_passed = _ended_well(error) and limit.is_passed(profile.peaks)
-            tables.close()
+            ending.close()
             if is_passed:
                 return DOES_NOT_FIT
             raise

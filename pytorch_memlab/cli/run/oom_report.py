@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 class OutOfMemoryReport:
     """Explains an out-of-memory error that the program does not handle."""
 
-    def __init__(self, profile: Profile, path: str | None) -> None:
-        self._profile = profile
+    def __init__(self, path: str | None) -> None:
         self._file = None if path is None else CheckedFile(path_of_rank(path))
 
     def start(self, process: ExitStack) -> None:
@@ -30,17 +29,17 @@ class OutOfMemoryReport:
         uncaught.told.append(self._write)
         process.callback(uncaught.told.remove, self._write)
 
-    def finish(self) -> None:
+    def finish(self, profile: Profile) -> None:
         """Make the report of the error that ended the program, if it ran out of memory."""
         error = sys.exc_info()[1]
         if error is None or isinstance(error, SystemExit):
             return
         report = uncaught.add(error)
-        self._profile.note_failure(error)
+        profile.note_failure(error)
         if report is not None:
             self._write(error, report)
 
-    def _write(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - who is told gets it
+    def _write(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - every function in told gets it
         if self._file is None or report.is_written:
             return
         report.is_written = True
