@@ -1,0 +1,48 @@
+"""The page on the architecture: it draws the layers of `make lint`, and names every package."""
+
+from __future__ import annotations
+
+import re
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+LINTER = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+LAYERS = {one["id"]: one["layers"] for one in LINTER["contracts"] if one["type"] == "layers"}
+
+
+def picture(first):
+    """The lines of a picture that begins with a name, each as a set of names."""
+    (found,) = re.findall(rf"^```\n(\s*{first}\b.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return [{name.removesuffix(".py") for name in line.split()} for line in found.splitlines()]
+
+
+@pytest.mark.parametrize(("contract", "first"), [("packages", "cli"), ("simulation", "simulator")])
+def test_the_picture_has_the_layers_of_the_contract(contract, first):
+    layers = [set(re.split(r" [|:] ", layer)) for layer in LAYERS[contract]]
+    drawn = picture(first)
+    flat = [name for layer in layers for name in sorted(layer) if name != "__main__"]
+    assert sorted(name for line in drawn for name in line) == sorted(flat)
+    place = {name: number for number, line in enumerate(drawn) for name in line}
+    for upper, lower in pairwise(layers):
+        for one in upper - {"__main__"}:
+            assert all(place[one] <= place[other] for other in lower), (one, lower)
+
+
+@pytest.mark.parametrize("folder", ["", "simulation"])
+def test_every_package_has_a_row(folder):
+    rows = "".join(re.findall(r"^\| (`.*?) \|", PAGE, re.MULTILINE))
+    for path in (ROOT / "pytorch_memlab" / folder).iterdir():
+        if (path / "__init__.py").exists():
+            assert f"`{path.name}/`" in rows
+        elif path.suffix == ".py" and not path.stem.startswith("__"):
+            assert f"`{path.name}`" in rows or path.stem in ("records", "memory_fields")

@@ -1,0 +1,167 @@
+"""The examples of CONTRIBUTING.md are the code of the package, or they run."""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import csv
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import torch
+from support.op_memory import events, randn
+
+from pytorch_memlab import LineProfiler, simulate
+from pytorch_memlab.cli import command_line, main, registry
+from pytorch_memlab.cli.parser import CommandParser
+from pytorch_memlab.records import Report
+from pytorch_memlab.render import text
+from pytorch_memlab.simulation.hardware.presets import PRESETS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "pytorch_memlab"
+
+
+def section(title):
+    return re.search(rf"^## {title}\n(.*?)(?=^## |\Z)", TEXT, re.DOTALL | re.MULTILINE)[1]
+
+
+def blocks(title, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", section(title), re.DOTALL | re.MULTILINE)
+
+
+def statements(source):
+    """The statements of a module as text, without comments and docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.Module) and ast.get_docstring(
+            node
+        ):
+            del node.body[0]
+    return [ast.unparse(node) for node in tree.body]
+
+
+def executed(source, **names):
+    exec(compile(source, "CONTRIBUTING.md", "exec"), names)
+    return names
+
+
+@pytest.fixture
+def step():
+    """A function of which the first line keeps 4 MiB."""
+
+    def step():
+        kept = torch.empty(2**20, device="cuda")
+        return kept.sum()
+
+    return step
+
+
+def test_the_targets_of_make_are_those_of_the_table():
+    makefile = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z][\w-]*):(?!=)", makefile, re.MULTILINE)) - {"help"}
+    rows = re.findall(r"^\| (`make .*?) \|", TEXT, re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`make ([\w-]+)`", row)} == targets
+    shown = set(re.findall(r'^\t@echo "make ([\w-]+) ', makefile, re.MULTILINE))
+    assert shown == targets
+
+
+def test_the_command_that_runs_one_test_finds_tests():
+    (command,) = re.findall(r"^\$ \.venv/bin/python (.*)$", section("Run one test"), re.MULTILINE)
+    done = subprocess.run(
+        [sys.executable, *shlex.split(command), "--collect-only", "-q", "-p", "no:cacheprovider"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    assert "softmax" in done.stdout
+
+
+def test_the_folders_that_the_text_names_exist():
+    names = re.findall(r"`((?:pytorch_memlab|test|docs|examples)/[\w./]*)`", TEXT)
+    assert len(names) > 10
+    for name in names:
+        assert (ROOT / name).exists(), name
+
+
+def test_the_op_is_registered_as_shown():
+    shown, _ = blocks("Add an op", "python")
+    (definition,) = statements(shown)
+    families = (PACKAGE / "simulation" / "ops").rglob("*.py")
+    assert any(definition in statements(path.read_text()) for path in families)
+
+
+def test_the_test_of_the_op_passes():
+    _, shown = blocks("Add an op", "python")
+    names = executed(shown, torch=torch, events=events, randn=randn)
+    (test,) = (one for name, one in names.items() if name.startswith("test_"))
+    test()
+
+
+def test_the_gpu_is_a_preset_and_its_keys_describe_one(tmp_path):
+    (shown,) = blocks("Add a GPU", "toml")
+    assert shown in (PACKAGE / "simulation" / "hardware" / "presets.toml").read_text()
+    lines = [line for line in shown.splitlines() if not re.match(r"\[|source|aliases", line)]
+    file = tmp_path / "my_gpu.toml"
+    file.write_text("\n".join(lines))
+    with simulate(str(file)):
+        assert torch.cuda.get_device_properties(0).total_memory == (
+            PRESETS["rtx2080ti"].total_memory
+        )
+
+
+def test_the_lines_of_a_column_stand_where_the_table_says():
+    rows = re.findall(r"^\| `([\w/.]+)` \| `(.*)` \|$", section("Add a column"), re.MULTILINE)
+    assert len(rows) == 4
+    for path, line in rows:
+        assert line.replace(r"\|", "|") in (ROOT / path).read_text(), path
+
+
+def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, capsys):
+    (shown,) = blocks("Add a command", "python")
+    names = executed(
+        shown,
+        argparse=argparse,
+        Callable=Callable,
+        CommandParser=CommandParser,
+        ExitStack=ExitStack,
+    )
+    commands = {"lines": names["LinesCommand"]()}
+    for module in (registry, command_line, main):
+        monkeypatch.setattr(module, "COMMANDS", commands)
+    with simulate("1GiB"), LineProfiler(step) as prof:
+        step()
+    prof.save(tmp_path / "profile.json")
+
+    assert main.main(["lines", str(tmp_path / "profile.json")]) == 0
+    assert capsys.readouterr().out == "3\n"
+    assert main.main(["lines", str(tmp_path / "missing.json")]) == 2
+    assert (
+        "Count the lines of a saved profile." in command_line.command_parser("lines").format_help()
+    )
+
+
+def test_the_renderer_writes_the_lines_of_a_report(step):
+    (shown,) = blocks("Add a renderer", "python")
+    render = executed(shown, csv=csv, io=io, Report=Report)["render"]
+    with simulate("1GiB"), LineProfiler(step) as prof:
+        step()
+    report = prof.display(columns=("kept", "hits")).report
+    first = step.__code__.co_firstlineno
+    assert render(report) == (
+        "function,line,kept,hits\n"
+        f"{step.__qualname__},{first},0,1\n"
+        f"{step.__qualname__},{first + 1},{2**22},1\n"
+        f"{step.__qualname__},{first + 2},512,1\n"
+    )
+    assert "4.00M" in text.render(report)
