@@ -20,7 +20,7 @@ from pytorch_memlab.line_profiler.columns import (
     checked_columns,
 )
 from pytorch_memlab.records import LineEntry
-from pytorch_memlab.render import html, json, text
+from pytorch_memlab.render import html, saved_format_1, text
 
 
 def test_default_columns_are_the_two_peaks() -> None:
@@ -155,7 +155,7 @@ def test_short_names_are_the_heads_of_their_columns() -> None:
     assert second.split()[:4] == ["60.00M"] * 4
     for name in short.columns:
         assert f">{name}</th>" in html.render(short)
-    assert json.load(format_1.render(short)) == short
+    assert saved_format_1.load(format_1.render(short)) == short
 
 
 def test_temporary_is_the_most_that_a_hit_had_beyond_its_start_and_its_end() -> None:

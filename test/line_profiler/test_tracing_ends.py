@@ -20,7 +20,7 @@ from support.traced_programs import RecordedFrame, Recorder
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.line_profiler import line_profiler as line_profiler_module
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-from pytorch_memlab.render import html, json, terminal, text
+from pytorch_memlab.render import html, saved_format_1, terminal, text
 
 KIB = 1024
 FILE = "test_tracing_ends.py"
@@ -133,7 +133,7 @@ def test_every_renderer_says_it() -> None:
     assert f"\n{sentence}\n" in text.render(report)
     assert sentence in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).split())
     assert f">{sentence}</p>" in html.fragment(report)
-    assert json.load(format_1.render(report)).notes[0] == sentence
+    assert saved_format_1.load(format_1.render(report)).notes[0] == sentence
 
 
 def test_a_trace_function_at_the_limit_ends_its_intervals_there() -> None:
