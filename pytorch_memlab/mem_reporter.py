@@ -23,7 +23,7 @@ from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames
 from .reporter.output import check_file, printed_to
-from .reporter.reconciliation import description_of, reconciled, with_birth_lines
+from .reporter.reconciliation import description_of, reconciled, with_allocation_lines
 from .reporter.records import Reconciliation
 from .reporter.rows import Rows, rows_of
 from .reporter.snapshot import (
@@ -104,7 +104,7 @@ class MemReporter:
         self._graphs = rows.graphs
         self._reconciliations = {each.device: each for each in reconciled(rows)}
         self.device_tensor_stat.clear()
-        for row in with_birth_lines(rows):
+        for row in with_allocation_lines(rows):
             self.device_tensor_stat.setdefault(row.device, []).append(stat_of(row))
 
     def print_stats(
@@ -266,7 +266,7 @@ class MemReporter:
         rows = self._rows(lambda wanted: names_of_variables(frame, wanted))
         records = tuple(reconciled(rows))
         descriptions = tuple((str(each.device), description_of(each.device)) for each in records)
-        return MemorySnapshot(with_birth_lines(rows), records, descriptions)
+        return MemorySnapshot(with_allocation_lines(rows), records, descriptions)
 
     def _rows(self, variables: Callable[[set[int]], dict[int, str]]) -> Rows:
         """The rows of what was collected, which is forgotten then."""

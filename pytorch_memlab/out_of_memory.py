@@ -98,13 +98,13 @@ def report_of(error: BaseException) -> Report | None:
     try:
         from .devices.failed_request import failed_on_gpu
         from .render.oom import text
-        from .reporter.out_of_memory import found_out
+        from .reporter.oom_facts import facts_of
 
         simulated = _failed_on_simulated_gpu(error)
         failed = failed_on_gpu(error) if simulated is None else simulated.request
         if failed is None:
             return None
-        facts = found_out(failed, error, simulated)
+        facts = facts_of(failed, error, simulated)
         return Report(facts, text(facts))
     except Exception as problem:
         kind = type(problem).__name__

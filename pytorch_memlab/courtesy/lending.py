@@ -13,7 +13,7 @@ from .._common.uninterrupted import uninterrupted
 from ..devices.driver_memory import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.live_objects import instances_of
-from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, take_away
+from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, move_to_host
 from .copies import Copies
 from .host_blocks import host_storages
 from .progress import progress_bar
@@ -48,7 +48,7 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
             copies.copy(storage, host, storage.device)
         copies.wait()
     with uninterrupted():
-        _take_all_away(moved, memory, hosts)
+        _move_all_to_host(moved, memory, hosts)
 
 
 def empty_all_caches() -> None:
@@ -99,7 +99,7 @@ def _refuse_captured_graphs() -> None:
         )
 
 
-def _take_all_away(
+def _move_all_to_host(
     moved: deque[MovedStorage], memory: GPUMemory, hosts: list[torch.UntypedStorage]
 ) -> None:
     taken: deque[MovedStorage] = deque()
@@ -107,7 +107,7 @@ def _take_all_away(
         for storage, host in zip(memory.storages, hosts, strict=True):
             each = MovedStorage(storage.device, host, weakref.ref(storage))
             taken.append(each)
-            take_away(storage, host, memory.views.get(storage._cdata, []))
+            move_to_host(storage, host, memory.views.get(storage._cdata, []))
     except BaseException:
         try:
             bring_back(taken)

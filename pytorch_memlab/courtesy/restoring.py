@@ -11,7 +11,14 @@ import torch
 from .._common.prose_size import prose_size
 from .._common.uninterrupted import uninterrupted
 from ..errors import MemlabError
-from ..tensors.moves import MovedStorage, bases_of, movable_views, point, room, views_in_host_memory
+from ..tensors.moves import (
+    MovedStorage,
+    movable_views,
+    point,
+    room,
+    view_bases,
+    views_in_host_memory,
+)
 from .copies import Copies
 from .progress import progress_bar
 
@@ -112,7 +119,7 @@ def _others_follow(moved: deque[MovedStorage], lent: list[torch.Tensor]) -> None
     hosts = {storage._cdata: each.host for each in moved if (storage := each.emptied()) is not None}
     views = movable_views() if hosts else {}
     leaves = [tensor for key in hosts for tensor in views.get(key, [])]
-    for tensor in (*leaves, *bases_of(lent)):
+    for tensor in (*leaves, *view_bases(lent)):
         host = hosts.get(tensor.untyped_storage()._cdata)
         if host is not None:
             point(tensor, host)

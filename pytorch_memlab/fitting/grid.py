@@ -19,7 +19,7 @@ from ..errors import UsageError
 from .config_value import Value
 from .curve import Line, Point, interpolated, upper_line
 from .gpu_classes import runs_alike
-from .search import Largest, Search, Tried
+from .search import Largest, Search, TriedValue
 from .settings import Settings
 from .trial import UNLIMITED, Trial, TrialRequest, run, run_all
 from .variable import Variable
@@ -318,7 +318,7 @@ class _GPUSearch:
                 return tuple(
                     value for value in wanted if runs.find(self.gpu, self.with_value(value)) is None
                 )
-            search.tell(self._tried(wanted[0], found, runs, settings))
+            search.add(self._tried(wanted[0], found, runs, settings))
         self.is_done = True
         return ()
 
@@ -335,13 +335,13 @@ class _GPUSearch:
             is_proven=self.is_done,
         )
 
-    def _tried(self, value: int, found: _Run, runs: _Runs, settings: Settings) -> Tried:
+    def _tried(self, value: int, found: _Run, runs: _Runs, settings: Settings) -> TriedValue:
         problem = found.problem
         if problem is not None:
-            return Tried(value=value, fits=False, problem=problem, is_final=found.is_final)
+            return TriedValue(value=value, fits=False, problem=problem, is_final=found.is_final)
         one = settings.verdict(found.trial, self.gpu, self._name)
         self._verdicts[value] = one
-        return Tried(
+        return TriedValue(
             value=value,
             fits=bool(one.fits),
             active=one.active_peak,

@@ -35,7 +35,7 @@ _FIRST_ACCEPTED: Final = (8, 12, 60, 64, 480)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tried:
+class TriedValue:
     """The result of a trial with one value on one GPU."""
 
     value: int
@@ -52,16 +52,16 @@ class Largest:
     """The largest value with which a program fits on a GPU."""
 
     value: int | None  # the largest that fits; None if none does
-    tried: tuple[Tried, ...]
+    tried: tuple[TriedValue, ...]
     step: int  # the program takes only multiples of it; 1 if it takes every value
 
     @property
-    def best(self) -> Tried | None:
+    def best(self) -> TriedValue | None:
         """The trial with the largest value that fits."""
         return next((one for one in self.tried if one.value == self.value), None)
 
     @property
-    def above(self) -> Tried | None:
+    def above(self) -> TriedValue | None:
         """The trial with the next value, which does not fit or does not run."""
         return next(
             (one for one in self.tried if self.value is None or one.value > self.value), None
@@ -89,7 +89,7 @@ class Search:
         self._available = available
         self._hints = sorted(hints)
         self._slack = slack
-        self._tried: dict[int, Tried] = {}
+        self._tried: dict[int, TriedValue] = {}
         self._step = 1
         self._from_end: int | None = None
         self._times_from_end = 0
@@ -107,7 +107,7 @@ class Search:
             return (value, *candidates[following : following + 1])
         return self._beyond()
 
-    def tell(self, found: Tried) -> None:
+    def add(self, found: TriedValue) -> None:
         """Take the result of a trial."""
         self._tried[found.value] = found
         self._step = self._multiples() or self._step
@@ -125,7 +125,7 @@ class Search:
 
     # State
 
-    def _ran(self) -> list[Tried]:
+    def _ran(self) -> list[TriedValue]:
         return sorted(
             (one for one in self._tried.values() if one.problem is None), key=lambda one: one.value
         )
@@ -234,7 +234,7 @@ class Search:
             points = self._moved_hints(points[0])
         return self._guessed(points, candidates)
 
-    def _needed(self, one: Tried) -> int:
+    def _needed(self, one: TriedValue) -> int:
         """Bytes with which the program fits, no more than there are if it does fit."""
         needed = one.needed or one.reserved
         return min(needed, self._available) if one.fits else max(needed, self._available + 1)

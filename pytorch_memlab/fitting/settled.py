@@ -51,7 +51,7 @@ class StepPeaks:
     def __init__(self, machine: Machine) -> None:
         self._gpus = [_GPUPeak() for _ in machine.gpus]
         for gpu, peak in zip(machine.gpus, self._gpus, strict=True):
-            gpu.locked(gpu.allocator.observe, peak.happened)
+            gpu.locked(gpu.allocator.observe, peak.on_event)
         self.all: list[StepPeak] = []
         """Of each step that has ended."""
 
@@ -70,7 +70,7 @@ class _GPUPeak:
         self._requested = self._highest_requested = 0
         self._reserved = self._highest_reserved = 0
 
-    def happened(self, action: str, _address: int, size: int, _stream: int) -> None:
+    def on_event(self, action: str, _address: int, size: int, _stream: int) -> None:
         """Follow one event of the allocator."""
         if action == "alloc":
             self._requested += size

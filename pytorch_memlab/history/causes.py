@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Final
 
 from .category import Category
-from .out_of_memory import HeldBlock, OutOfMemory, SettingsCheck, TensorGroup
+from .out_of_memory import BlockInUse, OutOfMemory, SettingsCheck, TensorGroup
 
 _MOST: Final = 3
 """Number of remedies that a report names."""
@@ -420,20 +420,20 @@ def _makes_state(oom: OutOfMemory) -> bool:
     return any(name == "_init_group" for name, _ in oom.functions)
 
 
-def _is_score_matrix(block: HeldBlock) -> bool:
+def _is_score_matrix(block: BlockInUse) -> bool:
     shape = block.shape
     return len(shape) >= 3 and min(shape[-2:]) >= _LONG_SEQUENCE
 
 
-def _on_lines(oom: OutOfMemory, lines: set[tuple[str, int]]) -> Iterable[HeldBlock]:
+def _on_lines(oom: OutOfMemory, lines: set[tuple[str, int]]) -> Iterable[BlockInUse]:
     for block in oom.blocks:
         if block.place is not None and (block.place.file, block.place.line) in lines:
             yield block
 
 
-def _containers(oom: OutOfMemory) -> dict[str, list[HeldBlock]]:
+def _containers(oom: OutOfMemory) -> dict[str, list[BlockInUse]]:
     """Tensors that are no parameters, by the container that leads to them."""
-    found: dict[str, list[HeldBlock]] = {}
+    found: dict[str, list[BlockInUse]] = {}
     for block in oom.blocks:
         name, bracket, _ = block.name.partition("[")
         if bracket and block.category in (Category.OTHERS, Category.SAVED):
@@ -441,7 +441,7 @@ def _containers(oom: OutOfMemory) -> dict[str, list[HeldBlock]]:
     return found
 
 
-def _is_nameless_tensor(block: HeldBlock) -> bool:
+def _is_nameless_tensor(block: BlockInUse) -> bool:
     return block.category is Category.OTHERS and bool(block.shape) and not block.name
 
 

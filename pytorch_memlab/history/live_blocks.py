@@ -56,7 +56,7 @@ class PeakBlocks:
         self.reserved = 0
         self.event = -1
 
-    def rose(self, active: int, reserved: int, event: int) -> None:
+    def set_peak(self, active: int, reserved: int, event: int) -> None:
         """There are more active bytes than before."""
         self.highest, self.reserved, self.event = active, reserved, event
         if self.born:
@@ -98,7 +98,7 @@ class LiveBlocks:
             self.peaks = (*self.peaks, peak)
         peak.is_on = True
         if self.active > peak.highest:
-            peak.rose(self.active, self.reserved(), self.events - 1)
+            peak.set_peak(self.active, self.reserved(), self.events - 1)
 
     def drop_peak(self, peak: PeakBlocks) -> None:
         """Stop to follow a peak."""
@@ -129,7 +129,7 @@ class LiveBlocks:
         self.blocks[address] = block
         for peak in self.peaks:
             if active > peak.highest and peak.is_on:
-                peak.rose(active, self.reserved(), self.events - 1)
+                peak.set_peak(active, self.reserved(), self.events - 1)
             else:
                 peak.born.add(block)
         return block

@@ -32,7 +32,7 @@ class ProgramFrame:
     source: dict[int, str]  # the lines of the whole function, by number
 
 
-class HeldBlock(NamedTuple):
+class BlockInUse(NamedTuple):
     """A block in use."""
 
     size: int
@@ -112,7 +112,7 @@ class OutOfMemory:
     frames: tuple[ProgramFrame, ...] = ()
     functions: tuple[tuple[str, str], ...] = ()
     node: str = ""  # of autograd that was running; empty outside of a backward pass
-    blocks: tuple[HeldBlock, ...] = ()  # in use; their sizes add up to what is in use
+    blocks: tuple[BlockInUse, ...] = ()  # in use; their sizes add up to what is in use
     groups: tuple[TensorGroup, ...] = ()
     optimizers: tuple[OptimizerFacts, ...] = ()
     model: ModelFacts = ModelFacts()
@@ -163,7 +163,7 @@ class OutOfMemory:
 
     def by_line(self) -> list[LineHolder]:
         """The blocks in use by the line that allocated them, the largest first."""
-        lines: dict[tuple[str, int], list[HeldBlock]] = {}
+        lines: dict[tuple[str, int], list[BlockInUse]] = {}
         for block in self.blocks:
             place = block.place
             key = ("", 0) if place is None else (place.file, place.line)
@@ -183,7 +183,7 @@ class LineHolder:
     categories: tuple[Category, ...]
 
     @classmethod
-    def of(cls, blocks: Iterable[HeldBlock]) -> LineHolder:
+    def of(cls, blocks: Iterable[BlockInUse]) -> LineHolder:
         """The blocks of one line."""
         found = sorted(blocks, key=lambda block: -block.size)
         names = dict.fromkeys(block.name for block in found if block.name)

@@ -191,7 +191,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
         if live is None:
             return None
         now = PeakBlocks(live.blocks)
-        now.rose(live.active, live.reserved(), live.events - 1)
+        now.set_peak(live.active, live.reserved(), live.events - 1)
         return _holders(followed, device, now)
     finally:
         followed.leave()

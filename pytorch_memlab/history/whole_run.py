@@ -54,14 +54,14 @@ _NAMES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Wish:
+class _ProgramOptions:
     """The snapshots that the program itself takes."""
 
     entries: int
     skipped: frozenset[str] = frozenset()
     has_stacks: bool = True
 
-    def seen_in(self, trace: Trace) -> Trace:
+    def visible_part(self, trace: Trace) -> Trace:
         """The events that the program sees."""
         if not self.entries:
             return []
@@ -70,7 +70,7 @@ class _Wish:
         return seen if self.has_stacks else [_without_stack(event) for event in seen]
 
 
-_NOTHING: Final = _Wish(0)
+_NOTHING: Final = _ProgramOptions(0)
 
 
 class WholeRunHistory:
@@ -80,7 +80,7 @@ class WholeRunHistory:
         self._keeps_events = keeps_events
         self._caller = threading.local()
         self._kept: list[Trace] = []
-        self._wish = _NOTHING
+        self._wanted = _NOTHING
         self._process = os.getpid()
 
     def start(self, process: ExitStack) -> None:
@@ -104,7 +104,7 @@ class WholeRunHistory:
         """All events so far, and the segments as they are now, as ``_snapshot`` gives them."""
         import torch
 
-        with self._as_ours():
+        with self._own_call():
             found: dict[str, Any] = torch.cuda.memory._snapshot()
         found["device_traces"] = _joined(self._kept, found["device_traces"])
         return found
@@ -113,54 +113,61 @@ class WholeRunHistory:
         if os.getpid() != self._process:
             return
         if self._calls.is_enabled():
-            self._wish = _Wish(sys.maxsize)  # who called us records, and may go on
+            self._wanted = _ProgramOptions(sys.maxsize)  # who called us records, and may go on
         else:
-            self._record_ours()
+            self._record_own()
 
     def _stop(self) -> None:
         import torch
 
-        if self._wish is _NOTHING and os.getpid() == self._process and torch.cuda.is_initialized():
-            self._end_ours()
+        if (
+            self._wanted is _NOTHING
+            and os.getpid() == self._process
+            and torch.cuda.is_initialized()
+        ):
+            self._end_own()
 
-    def _record_ours(self) -> None:
+    def _record_own(self) -> None:
         import torch
 
         wanted: Literal["all", "state"] = "all" if self._keeps_events else "state"
-        with self._as_ours():
+        with self._own_call():
             torch.cuda.memory._record_memory_history(
                 wanted, context=wanted, stacks="python", max_entries=sys.maxsize
             )
 
-    def _end_ours(self) -> None:
+    def _end_own(self) -> None:
         import torch
 
-        with self._as_ours():
+        with self._own_call():
             torch.cuda.memory._record_memory_history(enabled=None)
 
     @contextmanager
-    def _as_ours(self) -> Iterator[None]:
+    def _own_call(self) -> Iterator[None]:
         """Calls of this thread are not the program's."""
-        self._caller.is_us = True
+        self._caller.is_own = True
         try:
             yield
         finally:
-            self._caller.is_us = False
+            self._caller.is_own = False
 
-    def _is_us(self) -> bool:
-        return getattr(self._caller, "is_us", False)
+    def _is_own_call(self) -> bool:
+        return getattr(self._caller, "is_own", False)
 
     # What the program calls
 
     def _record(self, *given: Any) -> None:
-        if self._is_us():
+        if self._is_own_call():
             self._calls.record(*given)
             return
-        wish, arguments = _wish_of(given)
+        wanted, arguments = _options_of(given)
         if not self._keeps_events:
-            wish, arguments = _Wish(sys.maxsize) if given[_ENABLED] else _NOTHING, list(given)
+            wanted, arguments = (
+                _ProgramOptions(sys.maxsize) if given[_ENABLED] else _NOTHING,
+                list(given),
+            )
         clears = _flag(given, _CLEARS, default=False)
-        self._change(wish, clears, lambda: self._calls.record(*arguments))
+        self._change(wanted, clears, lambda: self._calls.record(*arguments))
 
     def _record_legacy(
         self,
@@ -170,16 +177,18 @@ class WholeRunHistory:
         record_stacks: bool = False,
         *options: Any,
     ) -> None:
-        wish = _Wish(max(1, max_entries), has_stacks=record_stacks) if enabled else _NOTHING
+        wanted = (
+            _ProgramOptions(max(1, max_entries), has_stacks=record_stacks) if enabled else _NOTHING
+        )
         clears = _flag(options, 1, default=False)
         arguments = (enabled, record_context, sys.maxsize, True, *options)
         if not self._keeps_events:
             arguments = (enabled, record_context, max_entries, record_stacks, *options)
-        self._change(wish, clears, lambda: self._calls.record_legacy(*arguments))
+        self._change(wanted, clears, lambda: self._calls.record_legacy(*arguments))
 
-    def _change(self, wish: _Wish, clears: bool, call: Callable[[], None]) -> None:
+    def _change(self, wanted: _ProgramOptions, clears: bool, call: Callable[[], None]) -> None:
         """Carry out a call of the program that begins, changes, clears or ends its history."""
-        was_recording, is_recording = (each is not _NOTHING for each in (self._wish, wish))
+        was_recording, is_recording = (each is not _NOTHING for each in (self._wanted, wanted))
         if not was_recording and not is_recording:
             return
         events: list[Trace] = []
@@ -187,29 +196,31 @@ class WholeRunHistory:
             events = self._calls.snapshot(None)["device_traces"]
         if not was_recording:
             self._kept, events = _joined(self._kept, events), []
-            self._end_ours()
+            self._end_own()
         try:
             call()
         except BaseException:
             if not was_recording:
-                self._record_ours()
+                self._record_own()
             raise
         self._kept = _joined(self._kept, events)
-        self._wish = wish
+        self._wanted = wanted
         if not is_recording:
-            self._record_ours()
+            self._record_own()
 
     def _snapshot(self, *given: Any) -> dict[str, Any]:
         found = self._calls.snapshot(*given)
-        if not self._is_us():
-            found["device_traces"] = [self._wish.seen_in(each) for each in found["device_traces"]]
+        if not self._is_own_call():
+            found["device_traces"] = [
+                self._wanted.visible_part(each) for each in found["device_traces"]
+            ]
         return found
 
     def _is_enabled(self) -> bool:
-        return self._wish is not _NOTHING
+        return self._wanted is not _NOTHING
 
 
-def _wish_of(given: Sequence[Any]) -> tuple[_Wish, list[Any]]:
+def _options_of(given: Sequence[Any]) -> tuple[_ProgramOptions, list[Any]]:
     """The arguments that the program gives, and those that record every event."""
     arguments = list(given)
     enabled, context = given[_ENABLED], given[_CONTEXT]
@@ -217,7 +228,7 @@ def _wish_of(given: Sequence[Any]) -> tuple[_Wish, list[Any]]:
     if enabled is None:
         return _NOTHING, arguments
     if enabled not in _STATES or context not in _CONTEXTS or not skipped <= _ACTIONS:
-        return _Wish(0), arguments  # PyTorch refuses it
+        return _ProgramOptions(0), arguments  # PyTorch refuses it
     entries = max(1, given[_ENTRIES]) if enabled == "all" else 1
     arguments[_ENABLED], arguments[_ENTRIES] = "all", sys.maxsize
     if context in _NO_STACKS:
@@ -226,7 +237,7 @@ def _wish_of(given: Sequence[Any]) -> tuple[_Wish, list[Any]]:
         arguments[_SKIPPED] = []
     if not _flag(given, _CUDA, default=True):
         entries, arguments[_CUDA] = 0, True
-    return _Wish(entries, skipped, context not in _NO_STACKS), arguments
+    return _ProgramOptions(entries, skipped, context not in _NO_STACKS), arguments
 
 
 def _flag(arguments: Sequence[Any], place: int, default: bool) -> bool:

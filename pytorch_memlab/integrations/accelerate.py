@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from accelerate import Accelerator
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from .measured_steps import MeasuredSteps
-
-if TYPE_CHECKING:
-    from .step_memory import StepMemory
+from .measured_steps import MeasuredSteps, StepCallback
 
 
-class GPUMemoryMonitor:
+class GPUMemoryMonitor(StepCallback):
     """Logs the memory of training steps to the Accelerator's trackers.
 
     A step is what ends with an optimizer step, with all batches whose gradients it accumulates.
@@ -38,11 +34,6 @@ class GPUMemoryMonitor:
         self._accelerator = accelerator
         self._steps = MeasuredSteps(warmup, active)
         self._steps.restart(accelerator.device)
-
-    @property
-    def highest(self) -> StepMemory | None:
-        """The measured step with the highest peak of allocated bytes; None before the first one."""
-        return self._steps.highest
 
     @contextmanager
     def batch(self, step: int | None = None) -> Iterator[None]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .measured_steps import MeasuredSteps
-
-if TYPE_CHECKING:
-    from .step_memory import StepMemory
+from .measured_steps import MeasuredSteps, StepCallback
 
 
-class LightningHooks:
+class LightningHooks(StepCallback):
     """Logs the memory of training steps to Lightning's loggers, explains out-of-memory errors.
 
     A step is what ends with an optimizer step, with all batches whose gradients it accumulates.
@@ -31,11 +28,6 @@ class LightningHooks:
         super().__init__()
         self._steps = MeasuredSteps(warmup, active)
         self._global_step = 0
-
-    @property
-    def highest(self) -> StepMemory | None:
-        """The measured step with the highest peak of allocated bytes; None before the first one."""
-        return self._steps.highest
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Count the steps from here on."""

@@ -103,5 +103,16 @@ class MeasuredSteps:
             self.abandon()
 
 
+class StepCallback:
+    """A callback that measures steps."""
+
+    _steps: MeasuredSteps
+
+    @property
+    def highest(self) -> StepMemory | None:
+        """The measured step with the highest peak of allocated bytes; None before the first one."""
+        return self._steps.highest
+
+
 def _allocated(memory: StepMemory) -> int:
     return memory.peaks["allocated_bytes.all.peak"]

@@ -9,15 +9,13 @@ from transformers import Trainer, TrainerCallback
 
 from .._common.quoted import quoted
 from ..errors import UsageError
-from .measured_steps import MeasuredSteps
+from .measured_steps import MeasuredSteps, StepCallback
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
 
-    from .step_memory import StepMemory
 
-
-class GPUMemoryCallback(TrainerCallback):
+class GPUMemoryCallback(StepCallback, TrainerCallback):
     """Logs the memory of training steps with ``Trainer.log``, and explains out-of-memory errors.
 
     A step is an optimizer step, with all batches whose gradients it accumulates. Evaluation between
@@ -44,11 +42,6 @@ class GPUMemoryCallback(TrainerCallback):
         self._trainer = weakref.ref(trainer)
         self._patched = vars(trainer).get("train")
         trainer.train = self._train
-
-    @property
-    def highest(self) -> StepMemory | None:
-        """The measured step with the highest peak of allocated bytes; None before the first one."""
-        return self._steps.highest
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

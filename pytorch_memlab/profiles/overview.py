@@ -197,7 +197,7 @@ class _Function:
         self.sizes = {line: sizes.of(table, line) for line in table.rows}
         places = {line: (Place(table.function, line), table.device.name) for line in table.rows}
         self.peak_line = next((line for line, place in places.items() if place in peaks), None)
-        self.lines = [line for line in table.rows if self._tells(line)]
+        self.lines = [line for line in table.rows if self._is_listed(line)]
         found = list(self.sizes.values())
         self.peak = max((one.peak for one in found), default=0)
         self.kept = sum(one.own_kept for one in found)
@@ -214,7 +214,7 @@ class _Function:
         chosen = sorted(self.lines, key=lambda line: self._rank(line, sort))[:most]
         return ShownFunction(self.table, tuple(sorted(chosen)), self.peak_line)
 
-    def _tells(self, line: int) -> bool:
+    def _is_listed(self, line: int) -> bool:
         """True if a line added or freed memory, or has a note that its numbers may be too low."""
         sizes = self.sizes[line]
         approximations = self.table.approximations.get(line, ())

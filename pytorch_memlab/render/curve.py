@@ -15,7 +15,7 @@ from .rows import WIDTH, cut, padded, paragraph
 if TYPE_CHECKING:
     from ..fitting.curve import Line
     from ..fitting.grid import Answer, GridReport
-    from ..fitting.search import Tried
+    from ..fitting.search import TriedValue
     from ..records import Approximation
 
 _NAME: Final = 16
@@ -196,7 +196,7 @@ def _about_steps(report: GridReport) -> Iterator[str]:
 
 def _about_refused(report: GridReport, name: str) -> Iterator[str]:
     """One value with which the program fails, for each kind of error."""
-    seen: dict[str, Tried] = {}
+    seen: dict[str, TriedValue] = {}
     for answer in report.answers:
         for one in answer.largest.tried:
             if one.problem is not None:

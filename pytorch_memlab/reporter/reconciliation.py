@@ -54,7 +54,7 @@ def _counters(device: torch.device) -> tuple[int, int] | None:
     return int(allocated), int(reserved)
 
 
-def with_birth_lines(rows: Rows) -> tuple[TensorRow, ...]:
+def with_allocation_lines(rows: Rows) -> tuple[TensorRow, ...]:
     """The rows, with the lines that allocated them as PyTorch's own memory history knows them."""
     blocks: dict[torch.device, dict[int, Allocation]] = {}
     find = address_finder()
@@ -84,13 +84,13 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
             return None  # this process does not use it
         return _without_blocks(device, rows, allocated, reserved)
     blocks.sort(key=lambda block: block.address)
-    claims = _Claims(blocks)
+    ownership = _BlockOwnership(blocks)
     for row, address in _storages(device, rows):
-        claims.add(row, address)
-    workspaces, notes = _workspace_bytes(claims.unclaimed(), workspaces_of(device))
+        ownership.add(row, address)
+    workspaces, notes = _workspace_bytes(ownership.unclaimed(), workspaces_of(device))
     requested = sum(block.requested for block in blocks)
     allocated = sum(block.size for block in blocks)
-    tensors, saved = sum(claims.tensors.values()), sum(claims.saved.values())
+    tensors, saved = sum(ownership.tensors.values()), sum(ownership.saved.values())
     unknown = requested - tensors - saved - workspaces
     view = driver_view(device)
     used, process = (None, None) if view is None else (view.used, view.process)
@@ -107,12 +107,12 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         None if process is None else process - reserved,
         None if used is None or process is None else used - process,
         used,
-        claims.foreign,
+        ownership.foreign,
         (*notes, *_frozen_notes(unknown)),
     )
 
 
-class _Claims:
+class _BlockOwnership:
     """The bytes of each block that tensors look at: a block counts once."""
 
     def __init__(self, blocks: list[Allocation]) -> None:

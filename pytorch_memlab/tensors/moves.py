@@ -50,7 +50,7 @@ def find_gpu_memory(device: torch.device | None = None) -> GPUMemory:
     return GPUMemory(sorted(own, key=lambda storage: storage.device.index), views)
 
 
-def take_away(
+def move_to_host(
     storage: torch.UntypedStorage, host: torch.UntypedStorage, views: Iterable[torch.Tensor]
 ) -> None:
     """Point tensors at the copy in host memory, and give the storage's memory back.
@@ -96,7 +96,7 @@ def movable_views() -> dict[int, list[torch.Tensor]]:
     return views
 
 
-def bases_of(views: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+def view_bases(views: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     """The tensors that some views are views of, as autograd knows it."""
     bases = {id(base): base for view in views if (base := view._base) is not None}
     return [base for base in bases.values() if can_point_elsewhere(base)]

@@ -334,11 +334,11 @@ def test_without_pinned_memory_it_lends_all_the_same(monkeypatch):
     assert torch.equal(tensor.cpu(), torch.arange(256.0))
 
 
-@pytest.mark.parametrize("part", ["take_away", "point"])
+@pytest.mark.parametrize("part", ["move_to_host", "point"])
 def test_an_error_half_way_moves_everything_back(monkeypatch, part):
     tensors = [on_gpu(256), on_gpu(300)]
     view = tensors[1][5:]
-    owner = {"take_away": lending, "point": moves}[part]
+    owner = {"move_to_host": lending, "point": moves}[part]
     original = getattr(owner, part)
     calls = []
 

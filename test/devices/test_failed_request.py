@@ -83,7 +83,7 @@ def test_an_error_of_the_program_is_none_of_a_gpu():
 
 def test_tensors_are_named_where_no_line_is_known(gpu, monkeypatch):
     monkeypatch.setattr(
-        "pytorch_memlab.reporter.out_of_memory.address_finder",
+        "pytorch_memlab.reporter.oom_facts.address_finder",
         lambda: lambda _address, number: gpu_addresses[number],
     )
     kept = take(40)

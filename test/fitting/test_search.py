@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytorch_memlab.fitting.curve import Point, fitted_line
-from pytorch_memlab.fitting.search import Largest, Search, Tried
+from pytorch_memlab.fitting.search import Largest, Search, TriedValue
 
 
 def largest(values, attempt, available, hints=(), slack=0) -> Largest:
     """The largest value that fits, by one trial after another."""
     search = Search(values, available, hints, slack)
     while wanted := search.wanted():
-        search.tell(attempt(wanted[0]))
+        search.add(attempt(wanted[0]))
     return search.found()
 
 
@@ -39,13 +39,13 @@ class Program:
     def fits(self, value: int) -> bool:
         return self.peak(value) <= self.capacity if self._fits is None else self._fits(value)
 
-    def attempt(self, value: int) -> Tried:
+    def attempt(self, value: int) -> TriedValue:
         assert value not in self.tried, "no value is tried twice"
         self.tried.append(value)
         if self.refuses(value):
-            return Tried(value=value, fits=False, problem=f"ValueError: not {value}")
+            return TriedValue(value=value, fits=False, problem=f"ValueError: not {value}")
         peak = int(self.peak(value))
-        return Tried(value=value, fits=self.fits(value), active=peak, reserved=peak)
+        return TriedValue(value=value, fits=self.fits(value), active=peak, reserved=peak)
 
     def search(self, values: Sequence[int], hints: Iterable[Point] = ()) -> Largest:
         return largest(values, self.attempt, self.capacity, hints)
@@ -65,7 +65,7 @@ def test_a_line_takes_four_trials() -> None:
 
     assert found.value == 30
     assert program.tried == [1, 22, 30, 31]  # two for a line, its answer, and the proof
-    assert found.above == Tried(value=31, fits=False, active=81, reserved=81)
+    assert found.above == TriedValue(value=31, fits=False, active=81, reserved=81)
 
 
 def test_hints_of_another_gpu_leave_the_guess_and_its_proof() -> None:
@@ -85,7 +85,8 @@ def test_one_trial_shows_that_nothing_fits() -> None:
 
     found = program.search(UP_TO_512)
 
-    assert (found.value, found.above) == (None, Tried(value=1, fits=False, active=91, reserved=91))
+    refused = TriedValue(value=1, fits=False, active=91, reserved=91)
+    assert (found.value, found.above) == (None, refused)
     assert program.tried == [1]
 
 
@@ -143,11 +144,11 @@ def test_a_value_fits_although_it_would_reserve_too_much_without_a_limit(
     """The allocator gives cached memory back before it fails."""
     tried: list[int] = []
 
-    def attempt(value: int) -> Tried:
+    def attempt(value: int) -> TriedValue:
         tried.append(value)
         active = (50 + value) * 1000
         needed = active * 51 // 50
-        return Tried(
+        return TriedValue(
             value=value,
             fits=needed <= 80_000,
             active=active,
@@ -163,10 +164,10 @@ def test_peaks_that_are_not_monotonic() -> None:
     """Segments of the allocator make 26 and 27 fail although 28 fits."""
     tried: list[int] = []
 
-    def attempt(value: int) -> Tried:
+    def attempt(value: int) -> TriedValue:
         tried.append(value)
         reserved = {26: 527, 27: 528, 28: 525}.get(value, 500 + value)
-        return Tried(value=value, fits=reserved <= 525, active=495 + value, reserved=reserved)
+        return TriedValue(value=value, fits=reserved <= 525, active=495 + value, reserved=reserved)
 
     assert largest(UP_TO_512, attempt, 525, slack=10).value == 28
     assert tried == [1, 22, 25, 26, 30, 29, 28]  # 31 would have 526 in use
@@ -215,9 +216,9 @@ def test_a_program_that_refuses_every_value() -> None:
 def test_a_problem_of_all_values_ends_the_search_at_once() -> None:
     tried: list[int] = []
 
-    def attempt(value: int) -> Tried:
+    def attempt(value: int) -> TriedValue:
         tried.append(value)
-        return Tried(value=value, fits=False, problem="unknown option", is_final=True)
+        return TriedValue(value=value, fits=False, problem="unknown option", is_final=True)
 
     assert largest(UP_TO_512, attempt, 100).problem == "unknown option"
     assert tried == [1]
@@ -236,7 +237,7 @@ def test_values_of_a_list() -> None:
     found = program.search((8, 16, 64, 96, 128, 256))
 
     assert found.value == 96
-    assert found.above == Tried(value=128, fits=False, active=128, reserved=128)
+    assert found.above == TriedValue(value=128, fits=False, active=128, reserved=128)
 
 
 def test_the_line_is_off_by_what_the_farthest_point_is() -> None:

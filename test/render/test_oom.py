@@ -11,7 +11,7 @@ from support.oom_programs import program
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.category import Category
-from pytorch_memlab.history.out_of_memory import HeldBlock, OutOfMemory, Place, ProgramFrame
+from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
 from pytorch_memlab.render.oom import data, text
 from pytorch_memlab.simulation.allocator.failed_request import FailedRequest, FreeBlock
 
@@ -96,7 +96,7 @@ def facts(**changes: object) -> OutOfMemory:
     )
     place = Place("/home/me/train.py", 7, "train", "x = f(y)")
     frame = ProgramFrame(place, frozenset(), frozenset(), {7: place.source})
-    block = HeldBlock(20 * GIB, Category.PARAMETERS, place, name="model.weight", shape=(5, 5))
+    block = BlockInUse(20 * GIB, Category.PARAMETERS, place, name="model.weight", shape=(5, 5))
     return replace(OutOfMemory(request, "GPU", False, (frame,), blocks=(block,)), **changes)
 
 
@@ -135,7 +135,7 @@ no single cause stands out
 def test_twenty_lines_of_eighty_columns_whatever_the_names():
     places = [Place(f"/{'x' * 90}{n}.py", 10**6 + n, "f" * 200, "y" * 300) for n in range(50)]
     blocks = [
-        HeldBlock(MIB * n, category, places[n], name="z" * 200)
+        BlockInUse(MIB * n, category, places[n], name="z" * 200)
         for n in range(50)
         for category in Category
     ]

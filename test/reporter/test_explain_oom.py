@@ -17,7 +17,7 @@ import pytest
 import torch
 from support.python_process import run_python
 
-import pytorch_memlab.reporter.out_of_memory as search
+import pytorch_memlab.reporter.oom_facts as search
 from pytorch_memlab import LineProfiler, explain_oom, simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.errors import UsageError
@@ -250,7 +250,7 @@ def test_a_report_that_fails_altogether_says_so_and_the_error_goes_on(monkeypatc
     def fail(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(search, "found_out", fail)
+    monkeypatch.setattr(search, "facts_of", fail)
     words = "Tried to allocate"
     with (
         simulate("64MiB"),

@@ -28,7 +28,7 @@ from ..devices.allocations import address_finder, allocations_of
 from ..history.category import Category
 from ..history.out_of_memory import (
     AttentionCall,
-    HeldBlock,
+    BlockInUse,
     ModelFacts,
     OptimizerFacts,
     OutOfMemory,
@@ -64,7 +64,7 @@ _ADDITIONS = frozenset({"AddBackward0", "AddBackward1"})
 _ATTENTION: Final = "scaled_dot_product_attention"
 
 
-def found_out(
+def facts_of(
     failed: FailedRequest, error: BaseException, simulated: SimulatedFailure | None
 ) -> OutOfMemory:
     """Everything about a request that failed."""
@@ -85,7 +85,7 @@ class _Search:
     def run(self) -> OutOfMemory:
         frames: tuple[ProgramFrame, ...] = ()
         functions: tuple[tuple[str, str], ...] = ()
-        found = _Found()
+        found = _TensorFacts()
         attention: tuple[AttentionCall, ...] = ()
         checks: tuple[SettingsCheck, ...] = ()
         unchecked = gpu = ""
@@ -157,7 +157,7 @@ class _Search:
 
     # Tensors
 
-    def _tensors(self, found: _Found) -> None:
+    def _tensors(self, found: _TensorFacts) -> None:
         # Unpacked, so that nothing else references the tensors: their references are counted.
         tensors, modules, optimizers, nodes = live_objects()
         find = address_finder()
@@ -186,7 +186,7 @@ class _Search:
         rows = rows_of(
             LiveObjects(tensors, modules, optimizers, nodes), names.now(variables), categories
         )
-        known: dict[int, HeldBlock] = {}
+        known: dict[int, BlockInUse] = {}
         numbers = {id(tensor): tensor for tensor in tensors}
         for row, piece in zip(rows.tensors, rows.storages, strict=True):
             if piece is None or row.device != self._device or not piece.number:
@@ -194,7 +194,7 @@ class _Search:
             address = find(piece.storage[1], piece.number)
             shape = tuple(length for length in row.size if isinstance(length, int))
             is_named = not row.name.startswith("saved by ") and not _is_numbered(row.name)
-            known[address] = HeldBlock(
+            known[address] = BlockInUse(
                 row.nbytes,
                 Category(row.category),
                 self._lines.place(((*row.line, ""),)) if row.line else None,
@@ -206,7 +206,7 @@ class _Search:
         for tensor in small:
             address = addresses[id(tensor)]
             if address not in known:
-                known[address] = HeldBlock(0, categories.of(tensor), None)
+                known[address] = BlockInUse(0, categories.of(tensor), None)
         del small
         found.model, repeated = self._model(modules, variables)
         found.blocks = self._blocks(known, repeated)
@@ -222,14 +222,14 @@ class _Search:
         return self._failed.blocks.get(address, 0) if address >= 0 else sys.maxsize
 
     def _blocks(
-        self, known: Mapping[int, HeldBlock], repeated: Sequence[CodeType]
-    ) -> tuple[HeldBlock, ...]:
+        self, known: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
+    ) -> tuple[BlockInUse, ...]:
         """Every block in use, with what is known of it."""
         simulated = self._simulated
         if simulated is None:
             return self._real_blocks(known)
-        temporary = HeldBlock(0, Category.TEMPORARIES, None)
-        workspace = HeldBlock(0, Category.WORKSPACES, None)
+        temporary = BlockInUse(0, Category.TEMPORARIES, None)
+        workspace = BlockInUse(0, Category.WORKSPACES, None)
         workspaces = self._workspaces()
         origins: dict[int, tuple[Place | None, bool]] = {}
         blocks = []
@@ -253,9 +253,9 @@ class _Search:
             )
         return tuple(blocks)
 
-    def _real_blocks(self, known: Mapping[int, HeldBlock]) -> tuple[HeldBlock, ...]:
+    def _real_blocks(self, known: Mapping[int, BlockInUse]) -> tuple[BlockInUse, ...]:
         """Every block in use of a real GPU, with the lines that its memory history knows."""
-        unknown = HeldBlock(0, Category.UNKNOWN, None)
+        unknown = BlockInUse(0, Category.UNKNOWN, None)
         frames = {one.address: one.frames for one in allocations_of(self._device) or ()}
         blocks = []
         for address, size in self._failed.blocks.items():
@@ -387,7 +387,7 @@ class _Search:
     # Attention
 
     def _attention(
-        self, frames: Iterable[ProgramFrame], blocks: Iterable[HeldBlock]
+        self, frames: Iterable[ProgramFrame], blocks: Iterable[BlockInUse]
     ) -> tuple[AttentionCall, ...]:
         calls: dict[tuple[str, int], AttentionCall] = {}
         for frame in frames:
@@ -437,11 +437,11 @@ class _Search:
         return tuple(checks), ""
 
 
-class _Found:
+class _TensorFacts:
     """Categories of tensors."""
 
     def __init__(self) -> None:
-        self.blocks: tuple[HeldBlock, ...] = ()
+        self.blocks: tuple[BlockInUse, ...] = ()
         self.groups: tuple[TensorGroup, ...] = ()
         self.optimizers: tuple[OptimizerFacts, ...] = ()
         self.model = ModelFacts()
