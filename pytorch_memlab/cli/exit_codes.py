@@ -1,4 +1,4 @@
-"""Exit codes that a command gives beside those of the program that it runs."""
+"""Exit codes of commands, in addition to those of the program that they run."""
 
 FAILED = 1
 """The program failed."""

@@ -1,4 +1,4 @@
-"""The messages of ``run`` on standard error, beside the report."""
+"""The messages of ``run`` on standard error."""
 
 from __future__ import annotations
 

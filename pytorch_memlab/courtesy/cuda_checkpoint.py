@@ -133,7 +133,7 @@ def _driver_version() -> int:
 
 
 def _bindings() -> Any:
-    """``cuda.bindings.driver`` if it is there and knows these functions, else None."""
+    """``cuda.bindings.driver`` if it is there and has these functions, otherwise None."""
     try:
         bindings = importlib.import_module("cuda.bindings.driver")
     except ImportError:

@@ -42,7 +42,7 @@ def progress_bar(what: str, total: int) -> Iterator[Progress]:
         progress.TransferSpeedColumn(),
         progress.TimeRemainingColumn(),
     )
-    # No thread of its own, and the program's output is left alone.
+    # No other thread, and no redirection of what the program prints.
     with progress.Progress(
         *columns,
         console=console,

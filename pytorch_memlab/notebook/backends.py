@@ -36,7 +36,7 @@ class Backend(Protocol):
     name: str
 
     def load(self) -> None:
-        """Load what the first use would load, so that no experiment has to pay for it."""
+        """Load what the first use would load, so that it counts in no experiment."""
 
     def empty_cache(self) -> None:
         """Free the memory that the framework caches."""

@@ -1,4 +1,4 @@
-"""The one hub for IPython's events: the open cells, and who listens to their ends."""
+"""The one hub for the events of IPython: the open cells and their listeners."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Cell:
     number: int  # of IPython's prompt; that of the cell around it for %%capture and its like
     source: str  # as the user typed it; empty if the cell ran already when listening began
     is_whole: bool  # the hub saw it begin
-    ended: float = 0.0  # seconds of time.perf_counter, before any listener was told
+    ended: float = 0.0  # seconds of time.perf_counter, before any listener ran
 
 
 class CellListener(Protocol):
-    """Listens to cells. A failure of a listener is told in one line, and ends no cell."""
+    """Listens to cells. A listener that fails costs one line on standard error, and no cell."""
 
     def cell_began(self, cell: Cell, /) -> None:
         """A cell begins, or listening begins in the middle of it."""
@@ -52,9 +52,9 @@ class CellEvents:
         return tuple(self._listeners)
 
     def add(self, listener: CellListener) -> None:
-        """Begin to tell a listener; again has no effect.
+        """Add a listener; again has no effect.
 
-        If a cell is running, the listener is told at once that it began, and later that it ended.
+        If a cell is running, the listener gets its beginning at once, and later its end.
         """
         if listener in self._listeners:
             return
@@ -65,10 +65,10 @@ class CellEvents:
             self._shell.events.register("post_run_cell", self._ended)
         self._listeners.append(listener)
         for cell in self._open:
-            _tell(listener, "cell_began", cell)
+            _call(listener, "cell_began", cell)
 
     def remove(self, listener: CellListener) -> None:
-        """Tell a listener nothing more; again has no effect."""
+        """Remove a listener; again has no effect."""
         if listener in self._listeners:
             self._listeners.remove(listener)
             if not self._listeners:
@@ -82,14 +82,14 @@ class CellEvents:
         cell = Cell(number, info.raw_cell or "", is_whole=True)
         self._open.append(cell)
         for listener in self.listeners:
-            _tell(listener, "cell_began", cell)
+            _call(listener, "cell_began", cell)
 
     def _ended(self, result: Any) -> None:
         if self._open:
             cell = self._open.pop()
             cell.ended = perf_counter()
             for listener in reversed(self.listeners):
-                _tell(listener, "cell_ended", cell, result)
+                _call(listener, "cell_ended", cell, result)
 
 
 _hubs: weakref.WeakKeyDictionary[InteractiveShell, CellEvents] = weakref.WeakKeyDictionary()
@@ -108,7 +108,7 @@ def all_listeners() -> list[CellListener]:
     return [listener for hub in list(_hubs.values()) for listener in hub.listeners]
 
 
-def _tell(listener: CellListener, event: str, *args: Any) -> None:
+def _call(listener: CellListener, event: str, *args: Any) -> None:
     try:
         getattr(listener, event)(*args)
     except Exception as error:  # whatever fails in a report, the user's cell goes on

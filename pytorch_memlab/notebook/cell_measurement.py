@@ -49,8 +49,8 @@ class CellMeasurement:
         gc_collect: collects garbage before memory is read. A cell that holds no statement makes
             none, and is not kept waiting for it.
         empty_cache: empties the CUDA allocator's cache before memory is read.
-        companions: listen for as long as this runs. Listeners are told of an end in the reverse
-            order: companions before this.
+        companions: listen for as long as this runs. At the end of a cell they come before this:
+            listeners are called in the reverse order.
     """
 
     def __init__(

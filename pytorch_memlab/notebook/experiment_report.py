@@ -53,14 +53,15 @@ def gpu_label(index: int, count: int) -> str:
 
 def differences(before: MemoryState, after: MemoryState) -> dict[str, int]:
     """Bytes that are used more after than before: ``Gen``, and each GPU's label."""
+    general, gpus = growth(before, after)
+    return {"Gen": general} | {gpu_label(index, len(gpus)): size for index, size in gpus.items()}
+
+
+def growth(before: MemoryState, after: MemoryState) -> tuple[int, dict[int, int]]:
+    """Bytes that are used more after than before: by the process, and by the index of a GPU."""
     known = {gpu.index: gpu.allocated for gpu in before.gpus}
-    return {
-        "Gen": after.resident - before.resident,
-        **{
-            gpu_label(gpu.index, len(after.gpus)): gpu.allocated - known.get(gpu.index, 0)
-            for gpu in after.gpus
-        },
-    }
+    gpus = {gpu.index: gpu.allocated - known.get(gpu.index, 0) for gpu in after.gpus}
+    return after.resident - before.resident, gpus
 
 
 def human_size(nbytes: float) -> str:

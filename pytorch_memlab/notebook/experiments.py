@@ -11,6 +11,7 @@ from ..errors import UsageError
 from .assignment_target import assignment_target
 from .backends import find_backend
 from .cell_logger import CellLogger
+from .experiment_report import growth
 from .running_experiment import RunningExperiment, memory_now
 from .shell import current_shell, is_resetting
 
@@ -25,8 +26,7 @@ if TYPE_CHECKING:
 _POLICIES = ("keep", "delete", "restore")
 
 Stats = dict[str, int]
-"""Bytes: ``gen_ram``, ``gpu_ram`` of the current GPU, and with several GPUs
-``gpu_ram_0`` and so on."""
+"""Bytes: ``gen_ram``, ``gpu_ram`` of the current GPU, with several GPUs ``gpu_ram_0`` and so on."""
 
 
 class IPyExperimentMemory(NamedTuple):
@@ -114,7 +114,7 @@ class IPyExperiments:
             cl.start()
 
     def backend_load(self) -> None:
-        """Load what the backend's first use would load. ``backends.py`` says how to add one."""
+        """Load what the first use of the backend would load; ``backends.py`` has all backends."""
         self.backend.load()
 
     def get_stats(self) -> tuple[Stats, Stats, Stats]:
@@ -207,14 +207,10 @@ class IPyExperiments:
     def _stats(
         self, start: MemoryState, end: MemoryState, after: MemoryState
     ) -> tuple[Stats, Stats, Stats]:
-        began = {gpu.index: gpu.allocated for gpu in start.gpus}
-        ended = {gpu.index: gpu.allocated for gpu in end.gpus}
-        consumed = {index: nbytes - began.get(index, 0) for index, nbytes in ended.items()}
-        reclaimed = {gpu.index: ended.get(gpu.index, 0) - gpu.allocated for gpu in after.gpus}
         available = {gpu.index: gpu.free for gpu in after.gpus}
         return (
-            self._by_name(end.resident - start.resident, consumed),
-            self._by_name(end.resident - after.resident, reclaimed),
+            self._by_name(*growth(start, end)),
+            self._by_name(*growth(after, end)),
             self._by_name(after.free, available),
         )
 

@@ -43,7 +43,7 @@ OPTIONS: Final = (
         metavar="NAME,...",
         action="append",
         default=[],
-        help="Show this column beside the default ones, as in version 0.3: peak, reserved, current,"
+        help="Show this column with the default ones, as in version 0.3: peak, reserved, current,"
         " delta, hits, time, or any field of torch.cuda.memory_stats(); repeatable.",
     ),
     _option(

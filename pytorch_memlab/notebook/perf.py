@@ -1,4 +1,4 @@
-"""Linux ``perf stat`` beside a cell: how often an event of the processor happened per second.
+"""Linux ``perf stat`` during a cell: the number of events of the processor per second.
 
 ``python -m pytorch_memlab.notebook.perf [EVENT]`` tries whether it counts on this machine.
 """

@@ -68,7 +68,7 @@ class RunningExperiment:
         self._began = time.perf_counter()
         self.start = memory_now(backend)
         self._events.add(self)
-        # What add has told of the running cell counts all of it, with what stands before this line.
+        # cell_began counted the whole running cell, also the lines before this one.
         source = "" if cell is None else running_source(shell, cell)
         self._assigned = self._assigned_in(source, 0 if cell is None else cell.f_lineno)
         print(start_text(backend.name, self.start))

@@ -150,7 +150,7 @@ def _add_simulation(add: Add) -> None:
         help="simulate, and fail at the first line that would be marked ?: memory is not counted,"
         " or a dry run assumes a value",
     )
-    # A value of its own would be taken for the script.
+    # A separate value would be taken for the script.
     add(
         "--strict=estimates",
         dest="strict",

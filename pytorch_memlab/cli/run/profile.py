@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class HasSections(Protocol):
-    """A part of the report beside the tables."""
+    """A part of the report after the tables."""
 
     def sections(self) -> tuple[Section, ...]:
         """The sections, when the run ends."""
@@ -125,7 +125,7 @@ class Profile:
         return self._profiler.history()
 
     def start(self, process: ExitStack) -> None:
-        """Notice whether the program shows tables of its own, and find functions in its modules."""
+        """Notice if the program itself shows tables, and find functions in its modules."""
         for owner, name in (
             (LineProfiler, "print_stats"),
             (RecordsDisplay, "__repr__"),

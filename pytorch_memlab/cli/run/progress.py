@@ -1,6 +1,6 @@
 """The progress of a simulated run, in a terminal.
 
-The program may print itself, so each message is a line of its own, and they become rarer.
+The program may print too, so each message is a separate line, and they become rarer.
 """
 
 from __future__ import annotations

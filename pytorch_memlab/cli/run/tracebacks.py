@@ -31,7 +31,7 @@ class ExceptHook(Protocol):
     def __call__(
         self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
     ) -> object:
-        """Show an exception that nobody caught."""
+        """Show an uncaught exception."""
 
 
 @contextmanager
