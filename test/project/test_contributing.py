@@ -19,7 +19,7 @@ import torch
 from support.op_memory import events, randn
 
 from pytorch_memlab import LineProfiler, simulate
-from pytorch_memlab.cli import command_line, main, registry
+from pytorch_memlab.cli import command_line, main
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.records import Report
 from pytorch_memlab.render import text
@@ -137,7 +137,7 @@ def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, 
         ExitStack=ExitStack,
     )
     commands = {"lines": names["LinesCommand"]()}
-    for module in (registry, command_line, main):
+    for module in (command_line, main):
         monkeypatch.setattr(module, "COMMANDS", commands)
     with simulate("1GiB"), LineProfiler(step) as prof:
         step()
