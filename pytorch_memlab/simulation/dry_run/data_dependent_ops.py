@@ -21,19 +21,6 @@ if TYPE_CHECKING:
     Rule = Callable[[TensorValues, tuple[Any, ...], dict[str, Any]], Any]
 
 
-def _scalar(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    tensor = args[0]
-    if tensor.dtype is torch.bool and values.answers:
-        return values.answers.pop()
-    if values.is_readable(tensor):
-        return torch.ops.aten._local_scalar_dense.default(tensor)
-    return torch.zeros((), dtype=tensor.dtype).item()
-
-
-def _equal(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return args[0].shape == args[1].shape
-
-
 def _all_nonzero(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     tensor = args[0]
     # Both devices write a row of indices for each dimension, and return them transposed.
@@ -128,9 +115,6 @@ def _options(args: tuple[Any, ...], kwargs: dict[str, Any], names: tuple[str, ..
 
 
 CALLED = {
-    "aten::_local_scalar_dense": ("Tensor.item", ZERO),
-    "aten::equal": ("equal", "equal"),
-    "aten::allclose": ("allclose", "equal"),
     "aten::nonzero": ("nonzero", TRUE),
     "aten::masked_select": ("masked_select", TRUE),
     "aten::_unique2": ("unique", DISTINCT),
@@ -145,9 +129,6 @@ CALLED = {
 """What a program calls each read, and what a dry run assumes the values to be."""
 
 RULES: dict[str, Rule] = {
-    "aten::_local_scalar_dense": _scalar,
-    "aten::equal": _equal,
-    "aten::allclose": _equal,
     "aten::nonzero": _all_nonzero,
     "aten::masked_select": _all_selected,
     "aten::_unique2": _all_distinct,

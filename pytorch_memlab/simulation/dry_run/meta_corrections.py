@@ -30,18 +30,11 @@ def _reduced_loss(args: tuple[Any, ...], result: Any) -> Any:
     return result.new_empty(shape.numel() or 1).as_strided((), ())
 
 
-def _kaiser_window(args: tuple[Any, ...], result: Any) -> Any:
-    """A periodic window is one of a number more, without its last."""
-    length, periodic = (*args, True)[:2]
-    return result.new_empty(length + 1)[:-1] if periodic and length > 1 else result
-
-
 CORRECTIONS: dict[str, Correction] = {
     "aten::_embedding_bag": _embedding_bag,
     "aten::mse_loss": _reduced_loss,
     "aten::smooth_l1_loss": _reduced_loss,
     "aten::soft_margin_loss": _reduced_loss,
     "aten::binary_cross_entropy": _reduced_loss,
-    "aten::kaiser_window": _kaiser_window,
 }
 """By the op's name: from the call's meta tensors and its result, the result that is right."""

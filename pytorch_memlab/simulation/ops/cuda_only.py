@@ -9,7 +9,6 @@ import torch
 
 from . import missing_meta as missing_shapes
 from .losses import ctc
-from .pointwise import log_sigmoid
 from .rnn import fused_cells
 from .sorting import unique as uniques
 
@@ -41,8 +40,6 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::_thnn_fused_gru_cell_backward": CudaOnly(
         fused_cells.gru_backward, fused_cells.gru_backward_shapes
     ),
-    "aten::log_sigmoid_forward": CudaOnly(log_sigmoid.forward, log_sigmoid.forward),
-    "aten::log_sigmoid_backward": CudaOnly(log_sigmoid.backward),
     "aten::_unique2": CudaOnly(uniques.distinct),
     "aten::_unique": CudaOnly(uniques.distinct_without_counts),
     "aten::unique_consecutive": CudaOnly(uniques.consecutive),

@@ -9,31 +9,19 @@ import torch
 
 from ..dry_run.data_dependent_ops import CALLED, COUNTS_ITSELF, INDEXING, RULES
 from ..dry_run.meta_corrections import CORRECTIONS
-from . import output_order as result_order
-from .copies import copies
 from .cuda_only import CUDA_ONLY
 from .data_dependence import MASKS, DataDependence
-from .distributed import fsdp_copies as sharding
-from .fft import fft as fourier
-from .fft import window_functions as windows
 from .indexing import embeddings, indexing
 from .indexing import nonzero as selection
 from .indexing import scatter_reduce as scatters
 from .losses import ctc, distances, losses, margin_losses
 from .memory_model import Entry, nothing
-from .nested import nested as jagged
-from .pointwise import foreach, quantization
-from .pooling import affine_grids
-from .pooling import channels_last_pooling as pooling
-from .pooling import pooling_and_padding as spatial
-from .random import dropout, sampling
 from .rnn import cells as rnn_cells
 from .rnn import fused_cells_memory as fused_cells
 from .rnn import packed_sequences, rnn
 from .sorting import isin as membership
 from .sorting import sorting
 from .sorting import unique_memory as uniques
-from .sparse.sparse_rules import written
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -42,36 +30,23 @@ if TYPE_CHECKING:
     from .registry import Memory
 
 ENTRIES: Final[Mapping[str, Entry]] = {
-    **affine_grids.ENTRIES,
-    **copies.ENTRIES,
     **distances.ENTRIES,
     **embeddings.ENTRIES,
-    **foreach.ENTRIES,
-    **fourier.ENTRIES,
     **fused_cells.ENTRIES,
     **indexing.ENTRIES,
-    **jagged.ENTRIES,
     **losses.ENTRIES,
     **margin_losses.ENTRIES,
     **membership.ENTRIES,
     **packed_sequences.ENTRIES,
-    **pooling.ENTRIES,
-    **quantization.ENTRIES,
-    **result_order.ENTRIES,
-    **sampling.ENTRIES,
     **scatters.ENTRIES,
     **selection.ENTRIES,
-    **sharding.ENTRIES,
     **sorting.ENTRIES,
-    **spatial.ENTRIES,
     **uniques.ENTRIES,
-    **windows.ENTRIES,
 }
 """Entry of each op, by its name, with the overload's behind a dot where it has one."""
 
 CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
     **ctc.CHOICES,
-    **dropout.CHOICES,
     **rnn.CHOICES,
     **rnn_cells.CHOICES,
 }
@@ -82,26 +57,7 @@ above autograd and within every mode; ``NotImplemented`` leaves the op to PyTorc
 """
 
 
-_RUN_AS_THEY_ARE = frozenset(
-    {
-        "aten::_unsafe_view",
-        "aten::lift",
-        "aten::lift_fresh",
-        "aten::_sparse_coo_tensor_with_dims_and_tensors",
-        "aten::_sparse_coo_tensor_unsafe",
-        "aten::_fused_sdp_choice",
-        "_c10d_functional::wait_tensor",
-    }
-)
-"""Ops that touch no element, though their schemas do not say so."""
-
-
 _HOST_ARGUMENTS_ALLOWED = (
-    "copy_",
-    "_copy_from",
-    "_copy_from_and_resize",
-    "_to_copy",
-    "to",
     "index",
     "_unsafe_index",
     "index_put",
@@ -113,14 +69,6 @@ _HOST_ARGUMENTS_ALLOWED = (
     "_ctc_loss",
     "_ctc_loss_backward",
     "_cudnn_ctc_loss",
-    "tensor_split",
-    "set_",
-    "is_same_size",
-    "is_set_to",
-    "_has_same_storage_numel",
-    "resize_as_",
-    "_fused_adam_",
-    "_fused_adamw_",
 )
 
 
@@ -137,13 +85,6 @@ def facts() -> dict[str, dict[str, Any]]:
         for overload in _overloads(f"aten::{name}"):
             found[overload].update(takes_cpu_tensors=True)
     found["aten::_pack_padded_sequence"].update(cpu_outputs=frozenset({1}))
-    found["aten::_to_copy"].update(may_leave_gpu=True)
-    for name in ("resize_", "resize_as_", "set_"):
-        for overload in _overloads(f"aten::{name}"):
-            found[overload].update(resizes=True)
-    for name in _RUN_AS_THEY_ARE:
-        for overload in _overloads(name):
-            found[overload].update(touches_no_element=True)
     for name, rule in RULES.items():
         called, assumption = CALLED.get(name, ("", ""))
         for overload in _overloads(name):
@@ -158,8 +99,6 @@ def facts() -> dict[str, dict[str, Any]]:
     for name, correct in CORRECTIONS.items():
         for overload in _overloads(name):
             found[overload].update(corrects_meta=correct)
-    for overload in _overloads("aten::copy_"):
-        found[overload].update(sparse=written)
     return found
 
 

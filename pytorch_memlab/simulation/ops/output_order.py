@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
-
-from .memory_model import Basis, Entry, nothing
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from .op_call import OpCall
 
@@ -26,10 +24,3 @@ def in_order(*positions: int) -> Callable[[OpCall], None]:
         call.alloc_outputs(*(call.result[position] for position in positions))
 
     return make
-
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::native_dropout": Entry(
-        nothing, "aten/src/ATen/native/cuda/Dropout.cu", Basis.SOURCE, make=in_order(1, 0)
-    ),
-}

@@ -149,3 +149,4 @@ _RUN: Final[Mapping[Backend, Callable[..., Any]]] = {
 }
 
 define("aten::scaled_dot_product_attention", cuda_dispatch=_attention)
+define("aten::_fused_sdp_choice", touches_no_element=True)

@@ -1,4 +1,4 @@
-"""Copies between host and GPU: what is staged on the GPU when the two are laid out differently."""
+"""Copies between CPU and GPU: what is staged on the GPU when the two are laid out differently."""
 
 from __future__ import annotations
 
@@ -7,33 +7,50 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..memory_formats import is_dense
-from ..memory_model import Basis, Entry
+from ..registry import Provenance, define, op
+from ..sparse.sparse_rules import written
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
 
-def make(call: OpCall) -> None:
-    """``_to_copy``: a copy into its result."""
+_SOURCE: Final = "aten/src/ATen/native/cuda/Copy.cu"
+
+
+@op(
+    "aten::_to_copy",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    takes_cpu_tensors=True,
+    may_leave_gpu=True,
+)
+def _to_copy(call: OpCall) -> None:
+    call.alloc_outputs()
     source: torch.Tensor = call.args[0]
-    _copy(call, call.result, source, call.kwargs.get("non_blocking", False))
+    _alloc_staging(call, call.result, source, call.kwargs.get("non_blocking", False))
 
 
-def overwrite(call: OpCall) -> None:
-    """``copy_``: a copy into its first argument."""
+@op(
+    "aten::copy_",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    takes_cpu_tensors=True,
+    sparse=written,
+)
+def _overwrite(call: OpCall) -> None:
     target, source = call.args[:2]
-    _copy(call, target, source, call.argument(2, "non_blocking", False))
+    _alloc_staging(call, target, source, call.argument(2, "non_blocking", False))
 
 
-def _copy(call: OpCall, target: torch.Tensor, source: torch.Tensor, non_blocking: bool) -> None:
-    """Take what ``copy_kernel_cuda`` of ``aten/src/ATen/native/cuda/Copy.cu`` stages on the GPU.
+def _alloc_staging(
+    call: OpCall, target: torch.Tensor, source: torch.Tensor, non_blocking: bool
+) -> None:
+    """What ``copy_kernel_cuda`` stages on the GPU; the CPU stages the rest.
 
-    The other side's share is made on the host. A copy converts on the GPU if it need not wait.
+    A copy converts on the GPU if it need not wait.
     """
     from_host = call.is_on_cpu(source)
-    if from_host == (call.is_on_cpu(target)):
+    if from_host == call.is_on_cpu(target):
         return
     same = source.dtype == target.dtype
     if not source.numel() or (same and _are_laid_out_alike(target, source)):
@@ -66,9 +83,4 @@ def _are_laid_out_alike(target: torch.Tensor, source: torch.Tensor) -> bool:
     return all(size == 1 or one == other for size, one, other in steps)
 
 
-_COPY: Final = "aten/src/ATen/native/cuda/Copy.cu"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::_to_copy": Entry(make, _COPY, Basis.SOURCE),
-    "aten::copy_": Entry(overwrite, _COPY, Basis.SOURCE),
-}
+define("aten::_copy_from", "aten::_copy_from_and_resize", "aten::to.*", takes_cpu_tensors=True)

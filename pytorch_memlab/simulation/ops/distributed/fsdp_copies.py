@@ -1,4 +1,4 @@
-"""Sharded models: the numbers that tell kernels where each of many tensors lies.
+"""Copies of FSDP: the packed numbers that tell a kernel where each of many tensors lies.
 
 The kernels copy many tensors at once. Addresses, sizes and blocks are packed into one tensor.
 """
@@ -11,20 +11,28 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..memory_formats import is_dense
-from ..memory_model import Basis, Entry, nothing
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ..op_call import OpCall
 
+_SOURCE: Final = "aten/src/ATen/native/cuda/TensorShape.cu"
 _INDEX: Final = 8
 _THREADS: Final = 128
 _BYTES_PER_BLOCK: Final = _THREADS * 16
 
 
-def split(call: OpCall) -> None:
-    """``split_with_sizes_copy`` into given tensors: where each split is, and its blocks."""
+@op(
+    "aten::split_with_sizes_copy.out",
+    "fsdp::split_with_sizes_copy",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+)
+def _split(call: OpCall) -> None:
+    """Where each split is, and its blocks."""
+    call.alloc_outputs()
     source, sizes = call.args[:2]
     dim = call.argument(2, "dim", 0) % source.dim()
     results = call.kwargs["out"]
@@ -48,24 +56,19 @@ def _blocks_of_splits(call: OpCall, splits: Sequence[int], chunks: int) -> int:
     return sum(-(-nbytes // (_BYTES_PER_BLOCK * rounds_of_chunk)) for nbytes in splits)
 
 
-def pad(call: OpCall) -> None:
-    """``_chunk_cat`` of what does not lie side by side, before its result: padded copies."""
-    tensors, dim, chunks = _joined(call)
-    if _is_packed(tensors, call.kwargs.get("out")):
-        return
-    for tensor in tensors:
-        leading, shape = prod(tensor.shape[:dim]), (*tensor.shape[:dim], chunks, -1)
-        if tensor.shape[dim] % chunks or not _is_viewable(tensor, shape):
-            padded = leading * _chunk(tensor, dim, chunks) * chunks
-            call.alloc_temp(padded * tensor.element_size())
-
-
-def join(call: OpCall) -> None:
-    """``_chunk_cat``: where each tensor's chunks are, and their blocks."""
+@op("aten::_chunk_cat", "fsdp::chunk_cat", provenance=Provenance.SOURCE, source=_SOURCE)
+def _chunk_cat(call: OpCall) -> None:
+    """Padded copies of what does not lie side by side; else where each chunk is, and its blocks."""
     tensors, dim, chunks = _joined(call)
     given = call.kwargs.get("out")
     if not _is_packed(tensors, given):
+        for tensor in tensors:
+            leading, shape = prod(tensor.shape[:dim]), (*tensor.shape[:dim], chunks, -1)
+            if tensor.shape[dim] % chunks or not _is_viewable(tensor, shape):
+                padded = leading * _chunk(tensor, dim, chunks) * chunks
+                call.alloc_temp(padded * tensor.element_size())
         return
+    call.alloc_outputs()
     width = tensors[0].element_size() if given is None else given.element_size()
     blocks = sum(-(-_chunk(one, dim, chunks) * width // _BYTES_PER_BLOCK) for one in tensors)
     call.alloc_temp((6 * len(tensors) + 2 + blocks) * _INDEX)
@@ -102,17 +105,14 @@ def _is_viewable(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
     return True
 
 
-_SHAPE: Final = "aten/src/ATen/native/cuda/TensorShape.cu"
-_COPIES: Final = "aten/src/ATen/native/TensorShape.cpp"
-_FOREACH: Final = "aten/src/ATen/native/cuda/ForeachBinaryOpList.cu"
-_split = Entry(split, _SHAPE, Basis.SOURCE)
-_join = Entry(join, _SHAPE, Basis.SOURCE, pad)
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::split_with_sizes_copy": Entry(nothing, _COPIES, Basis.SOURCE),
-    "aten::split_with_sizes_copy.out": _split,
-    "aten::_chunk_cat": _join,
-    "fsdp::split_with_sizes_copy": _split,
-    "fsdp::chunk_cat": _join,
-    "fsdp::all_gather_copy_in": Entry(nothing, _FOREACH, Basis.SOURCE),
-}
+define(
+    "aten::split_with_sizes_copy",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/TensorShape.cpp",
+)
+define(
+    "fsdp::all_gather_copy_in",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/cuda/ForeachBinaryOpList.cu",
+)
+define("_c10d_functional::wait_tensor", touches_no_element=True)

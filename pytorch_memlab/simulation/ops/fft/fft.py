@@ -1,4 +1,4 @@
-"""Fourier transforms: the copies that cuFFT needs, and its work area, which nobody knows.
+"""Fourier transforms: the copies that cuFFT needs, and its work area, which only cuFFT knows.
 
 cuFFT transforms up to three dimensions at once, of a batch that is one dimension. Its plan says
 how much memory it works in (``native/cuda/CuFFTPlanCache.h``): no bytes are counted for that, and
@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_model import Basis, Entry
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from ..op_call import OpCall
+
+_SOURCE: Final = "aten/src/ATen/native/cuda/SpectralOps.cpp, CuFFTPlanCache.h"
 
 _MOST_DIMS: Final = 3
 """Dimensions that one plan transforms at most."""
@@ -24,8 +26,10 @@ _MOST_DIMS: Final = 3
 _HALVES: Final = (torch.float16, torch.complex32)
 
 
-def of_reals(call: OpCall) -> None:
-    """``_fft_r2c``: a copy of what is not aligned as complex numbers are; stages if many."""
+@op("aten::_fft_r2c", provenance=Provenance.ESTIMATE, source=_SOURCE)
+def _fft_r2c(call: OpCall) -> None:
+    """A copy of what is not aligned as complex numbers are; stages if many."""
+    call.alloc_outputs()
     source, dims, _, onesided = call.args[:4]
     if not source.numel():
         return
@@ -40,19 +44,21 @@ def of_reals(call: OpCall) -> None:
     if source.storage_offset() * source.element_size() % complex_size:
         copy = call.alloc_temp(source.numel() * source.element_size())
         signal = signal.movedim(last, -1).contiguous().movedim(-1, last)
-    of_complex = source.dtype.to_complex()
+    complex_dtype = source.dtype.to_complex()
     if _is_one_plan(dims):
-        _transform(call, signal, sizes, dims, of_complex)
+        _transform(call, signal, sizes, dims, complex_dtype)
         return
-    signal = _transform(call, signal, half, dims[-1:], of_complex)
+    signal = _transform(call, signal, half, dims[-1:], complex_dtype)
     call.alloc_temp(_numel(sizes) * complex_size)
     if copy is not None:
         call.free_temp(copy)
     _transform_in_stages(call, signal, dims[:-1])
 
 
-def to_reals(call: OpCall) -> None:
-    """``_fft_c2r``: a copy of its input, which cuFFT may write over."""
+@op("aten::_fft_c2r", provenance=Provenance.ESTIMATE, source=_SOURCE)
+def _fft_c2r(call: OpCall) -> None:
+    """A copy of its input, which cuFFT may write over."""
+    call.alloc_outputs()
     source, dims, _, length = call.args[:4]
     if not source.numel():
         return
@@ -69,8 +75,10 @@ def to_reals(call: OpCall) -> None:
     _transform(call, signal, sizes, dims[-1:], of_real)
 
 
-def of_complex(call: OpCall) -> None:
-    """``_fft_c2c``: a second result where one plan does not transform all dimensions."""
+@op("aten::_fft_c2c", provenance=Provenance.ESTIMATE, source=_SOURCE)
+def _fft_c2c(call: OpCall) -> None:
+    """A second result where one plan does not transform all dimensions."""
+    call.alloc_outputs()
     source, dims = call.args[:2]
     if source.numel() and dims:
         _result_aside(call, list(source.shape), source.element_size())
@@ -167,12 +175,3 @@ def _numel(sizes: Sequence[int]) -> int:
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor on the meta device that lies in memory as one does."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-_SPECTRAL: Final = "aten/src/ATen/native/cuda/SpectralOps.cpp, CuFFTPlanCache.h"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::_fft_r2c": Entry(of_reals, _SPECTRAL, Basis.ESTIMATE),
-    "aten::_fft_c2r": Entry(to_reals, _SPECTRAL, Basis.ESTIMATE),
-    "aten::_fft_c2c": Entry(of_complex, _SPECTRAL, Basis.ESTIMATE),
-}

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..memory_model import Basis, Entry, nothing
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import torch
 
     from ..op_call import OpCall
 
+_SOURCE: Final = "aten/src/ATen/native/TensorFactories.cpp"
 
-def blackman(call: OpCall) -> None:
-    """``blackman_window``: its angles, two cosines and their difference."""
+
+@op(
+    "aten::blackman_window",
+    "aten::blackman_window.periodic",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+)
+def _blackman(call: OpCall) -> None:
+    """The angles, two cosines and their difference."""
     window: torch.Tensor = call.result
     if call.args[0] < 2:
         return
@@ -27,21 +33,21 @@ def blackman(call: OpCall) -> None:
         call.free_temp(allocation)
 
 
-def kaiser(call: OpCall) -> None:
-    """``kaiser_window``: the numbers of its elements."""
+def _kaiser_meta(args: tuple[Any, ...], result: Any) -> Any:
+    """A periodic window is one of a number more, without its last."""
+    length, periodic = (*args, True)[:2]
+    return result.new_empty(length + 1)[:-1] if periodic and length > 1 else result
+
+
+@op(
+    "aten::kaiser_window",
+    "aten::kaiser_window.periodic",
+    "aten::kaiser_window.beta",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    corrects_meta=_kaiser_meta,
+)
+def _kaiser(call: OpCall) -> None:
+    """The numbers of the elements."""
     if call.args[0] > 1:
         call.alloc_temp(call.result.untyped_storage().nbytes())
-
-
-_FACTORIES: Final = "aten/src/ATen/native/TensorFactories.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    **{
-        f"aten::blackman_window{overload}": Entry(nothing, _FACTORIES, Basis.SOURCE, make=blackman)
-        for overload in ("", ".periodic")
-    },
-    **{
-        f"aten::kaiser_window{overload}": Entry(nothing, _FACTORIES, Basis.SOURCE, make=kaiser)
-        for overload in ("", ".periodic", ".beta")
-    },
-}

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_model import Basis, Entry
 from ..reduction_workspace import stage_values
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
+
+_SOURCE: Final = "aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu"
 
 _PLACE: Final = 4
 """Bytes of an element's row, or of its column."""
@@ -23,25 +23,35 @@ _ALIGNED: Final = 8
 _JAGGED_AND_ROWS: Final = 3
 
 
-def pad(call: OpCall) -> None:
-    """``_jagged_to_padded_dense_forward``: contiguous offsets."""
+@op("aten::_jagged_to_padded_dense_forward", provenance=Provenance.SOURCE, source=_SOURCE)
+def _pad(call: OpCall) -> None:
+    """Contiguous offsets."""
+    call.alloc_outputs()
     call.alloc_contiguous(*call.args[1])
 
 
-def unpad_results(call: OpCall) -> None:
-    """``_padded_dense_to_jagged_forward``: how many rows there are, and as many unused ones."""
-    if call.argument(2, "total_L") is None:
-        with call.scope():
-            call.alloc_temp(call.args[1][-1].element_size())
-            stage_values(call, call.args[1][-1])
-    call.alloc_copy(call.result)
-    call.alloc_outputs(call.result)
+def _unpad_meta(dense: torch.Tensor, _offsets: object, count: int | None = None) -> torch.Tensor:
+    if count is None:
+        raise NotImplementedError  # offsets have no values
+    return dense.new_empty(count, dense.shape[-1])
 
 
-def unpad(call: OpCall) -> None:
-    """``_padded_dense_to_jagged_forward``: rows and columns in half precision, or offsets."""
+@op(
+    "aten::_padded_dense_to_jagged_forward",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    meta=_unpad_meta,
+)
+def _unpad(call: OpCall) -> None:
+    """The number of rows, as many unused rows, and what finds them."""
     dense, offsets = call.args[:2]
     result: torch.Tensor = call.result
+    if call.argument(2, "total_L") is None:
+        with call.scope():
+            call.alloc_temp(offsets[-1].element_size())
+            stage_values(call, offsets[-1])
+    call.alloc_copy(result)
+    call.alloc_outputs()
     if not dense.numel() or not result.numel():
         return
     if dense.dtype == torch.float16 and _is_searched(call, dense, offsets):
@@ -61,13 +71,3 @@ def _is_searched(call: OpCall, dense: torch.Tensor, offsets: list[torch.Tensor])
         and not any(stride % _ALIGNED for stride in strides)
         and (dense.shape[0] + 1) * offsets[0].element_size() < shared * 1024
     )
-
-
-_NESTED: Final = "aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::_jagged_to_padded_dense_forward": Entry(pad, _NESTED, Basis.SOURCE),
-    "aten::_padded_dense_to_jagged_forward": Entry(
-        unpad, _NESTED, Basis.SOURCE, make=unpad_results
-    ),
-}

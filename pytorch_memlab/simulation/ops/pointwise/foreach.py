@@ -7,41 +7,45 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION, is_dense
-from ..memory_model import Basis, Entry
 from ..reduction_workspace import stage_sum, stage_values
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
 _CHUNK: Final = 65536
 """Elements that one block of threads takes."""
 
 
-def norm_chunks(call: OpCall) -> None:
-    """``_foreach_norm`` and ``_foreach_powsum``, before their results: sums of chunks."""
-    if _norms_together(call):
+_NORMS: Final = ("aten::_foreach_norm.Scalar", "aten::_foreach_powsum.Scalar")
+_SOURCE: Final = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"
+
+
+@op(
+    *(_NORMS if hasattr(torch.ops.aten, "_foreach_powsum") else _NORMS[:1]),
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+)
+def _norms(call: OpCall) -> None:
+    """Sums of chunks; tensors that differ in kind come one after another."""
+    together = _norms_together(call)
+    if together:
         dtype = call.argument(2, "dtype") or call.args[0][0].dtype
         _collect(call, 4 if dtype in LOW_PRECISION else dtype.itemsize)
-
-
-def norms(call: OpCall) -> None:
-    """``_foreach_norm`` and ``_foreach_powsum``: one after another where they differ in kind."""
-    if not _norms_together(call):
+    call.alloc_outputs()
+    if not together:
         for tensor in call.args[0]:
             stage_sum(call, tensor)
 
 
-def largest_of_chunks(call: OpCall) -> None:
-    """``_foreach_max``, before its results: the largest of each chunk."""
-    if _are_alike(call.args[0]):
+@op("aten::_foreach_max", provenance=Provenance.SOURCE, source=_SOURCE)
+def _max(call: OpCall) -> None:
+    """The largest of each chunk; tensors that differ in kind come one after another."""
+    together = _are_alike(call.args[0])
+    if together:
         _collect(call, call.args[0][0].element_size())
-
-
-def largest(call: OpCall) -> None:
-    """``_foreach_max``: one after another where the tensors differ in kind."""
-    if not _are_alike(call.args[0]):
+    call.alloc_outputs()
+    if not together:
         for tensor in call.args[0]:
             stage_values(call, tensor)
 
@@ -67,14 +71,4 @@ def _are_alike(tensors: list[torch.Tensor]) -> bool:
     return all(tensor.dtype == first.dtype and is_dense(tensor) for tensor in tensors)
 
 
-_FOREACH: Final = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::_foreach_norm.Scalar": Entry(norms, _FOREACH, Basis.SOURCE, norm_chunks),
-    "aten::_foreach_max": Entry(largest, _FOREACH, Basis.SOURCE, largest_of_chunks),
-    **(
-        {"aten::_foreach_powsum.Scalar": Entry(norms, _FOREACH, Basis.SOURCE, norm_chunks)}
-        if hasattr(torch.ops.aten, "_foreach_powsum")
-        else {}
-    ),
-}
+define("aten::_fused_adam_.*", "aten::_fused_adamw_.*", takes_cpu_tensors=True)

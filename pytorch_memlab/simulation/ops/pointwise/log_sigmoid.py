@@ -5,17 +5,24 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
+from ..registry import define
 
-def forward(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """``log_sigmoid_forward`` as CUDA returns it, on the host or the meta device."""
+
+def _reference(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     result, _ = torch.ops.aten.log_sigmoid_forward.default(tensor)
     return result, tensor.new_empty(0)
 
 
-def backward(gradient: torch.Tensor, tensor: torch.Tensor, _buffer: torch.Tensor) -> torch.Tensor:
-    """``log_sigmoid_backward`` computed on the host, whose kernel reads the buffer."""
+def _backward_reference(
+    grad_output: torch.Tensor, tensor: torch.Tensor, _buffer: torch.Tensor
+) -> Any:
     _, buffer = torch.ops.aten.log_sigmoid_forward.default(tensor)
-    found: torch.Tensor = torch.ops.aten.log_sigmoid_backward.default(gradient, tensor, buffer)
-    return found
+    return torch.ops.aten.log_sigmoid_backward.default(grad_output, tensor, buffer)
+
+
+define("aten::log_sigmoid_forward", reference=_reference, meta=_reference)
+define("aten::log_sigmoid_backward", reference=_backward_reference)

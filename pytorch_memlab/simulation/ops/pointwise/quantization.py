@@ -2,25 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-from ..memory_model import Basis, Entry, nothing
-from ..pooling.pooling_and_padding import formatted
+import torch
+
+from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import stage_values
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import torch
-
     from ..op_call import OpCall
 
 
-def check_zero_points(call: OpCall) -> None:
-    """``fake_quantize_per_channel_affine_cachemask``, before its results: two extremes.
+def _meta(tensor: torch.Tensor, *_others: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch has no meta kernel: a rounded tensor, and a mask of what was not clamped."""
+    return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
 
-    The host reads them to check them.
-    """
+
+op(
+    "aten::quantize_per_tensor",
+    "aten::dequantize.self",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/quantized/Quantizer.cpp",
+)(formatted_inputs(0))
+
+define(
+    "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    meta=_meta,
+)
+
+
+@op(
+    "aten::fake_quantize_per_channel_affine_cachemask",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/quantized/FakeQuantPerChannelAffine.cpp",
+    meta=_meta,
+)
+def _check_zero_points(call: OpCall) -> None:
+    """The CPU reads the smallest and the largest zero point, to check them."""
     zero_point: torch.Tensor = call.args[2]
     if zero_point.is_floating_point():
         return
@@ -28,15 +48,3 @@ def check_zero_points(call: OpCall) -> None:
         for _smallest_and_largest in range(2):
             call.alloc_temp(zero_point.element_size())
             stage_values(call, zero_point)
-
-
-_QUANTIZER: Final = "aten/src/ATen/quantized/Quantizer.cpp"
-_CHANNELS: Final = "aten/src/ATen/native/quantized/FakeQuantPerChannelAffine.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::quantize_per_tensor": Entry(formatted(0), _QUANTIZER, Basis.SOURCE),
-    "aten::dequantize.self": Entry(formatted(0), _QUANTIZER, Basis.SOURCE),
-    "aten::fake_quantize_per_channel_affine_cachemask": Entry(
-        nothing, _CHANNELS, Basis.SOURCE, check_zero_points
-    ),
-}

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..matmul.cublas import multiply_batches
-from ..memory_model import Basis, Entry
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
 
-def base_grid(call: OpCall) -> None:
-    """``affine_grid_generator``, before its result: the base grid, side by side."""
+@op(
+    "aten::affine_grid_generator",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/AffineGridGenerator.cpp",
+)
+def _memory(call: OpCall) -> None:
+    """The base grid, and its product with each map."""
     theta, size, align_corners = call.args[:3]
     batch, _, *sides = size
     width = theta.element_size()
     call.alloc_temp(batch * prod(sides) * (len(sides) + 1) * width)
     for side in reversed(sides):
-        _steps(call, side, width, align_corners)
+        _alloc_steps(call, side, width, align_corners)
+    call.alloc_outputs()
+    grid = torch.empty((batch, prod(sides), len(sides) + 1), device="meta")
+    product = call.result.view(batch, -1, len(sides))
+    multiply_batches(call, grid, theta.transpose(1, 2), product)
 
 
-def _steps(call: OpCall, count: int, width: int, align_corners: bool) -> None:
-    """Take the steps along one side, and give them back."""
+def _alloc_steps(call: OpCall, count: int, width: int, align_corners: bool) -> None:
+    """The steps along one side."""
     with call.scope():
         steps = call.alloc_temp(max(1, count) * width)
         if count > 1 and not align_corners:
@@ -35,19 +42,3 @@ def _steps(call: OpCall, count: int, width: int, align_corners: bool) -> None:
             call.alloc_temp(count * width)
             call.free_temp(steps)
             call.free_temp(multiplied)
-
-
-def multiply(call: OpCall) -> None:
-    """``affine_grid_generator``: a product of matrices, the base grid with each map."""
-    theta, size = call.args[:2]
-    batch, _, *sides = size
-    grid = torch.empty((batch, prod(sides), len(sides) + 1), device="meta")
-    product = call.result.view(batch, -1, len(sides))
-    multiply_batches(call, grid, theta.transpose(1, 2), product)
-
-
-_GRID: Final = "aten/src/ATen/native/AffineGridGenerator.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::affine_grid_generator": Entry(multiply, _GRID, Basis.SOURCE, base_grid),
-}

@@ -6,14 +6,15 @@ on CUDA as on a CPU (``aten/src/ATen/native/Dropout.cpp``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from ..registry import Provenance, define, op
 
+if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
+    from ..op_call import OpCall
 
 
 def _dropout(gpu: SimulatedGPU, tensor: torch.Tensor, p: float, train: bool) -> Any:
@@ -22,5 +23,14 @@ def _dropout(gpu: SimulatedGPU, tensor: torch.Tensor, p: float, train: bool) -> 
     return torch.ops.aten.native_dropout.default(tensor, p, train)[0]
 
 
-CHOICES: Final[Mapping[str, Callable[..., Any]]] = {"aten::dropout": _dropout}
-"""What ``choices.py`` has of this family."""
+define("aten::dropout", cuda_dispatch=_dropout)
+
+
+@op(
+    "aten::native_dropout",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/cuda/Dropout.cu",
+)
+def _mask_first(call: OpCall) -> None:
+    output, mask = call.result
+    call.alloc_outputs(mask, output)

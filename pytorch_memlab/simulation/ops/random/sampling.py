@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 from math import ceil, log, log2
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from .. import cub
-from ..memory_model import Basis, Entry
 from ..reduction_workspace import stage_columns, stage_indices, stage_pairs, stage_sum
 from ..reductions.scans import scan_row
+from ..registry import Provenance, define, op
 from ..sorting.sorting import take_largest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
+_DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"
+_PERMUTATION: Final = "aten/src/ATen/native/cuda/Randperm.cu"
 _DUPLICATES: Final = 0.9
 """Least probability that ``randperm`` asks of its keys to be all distinct."""
 
 
-def multinomial(call: OpCall) -> None:
-    """``multinomial``: the largest of random quotients, or with replacement a search in sums.
+@op("aten::multinomial", provenance=Provenance.ESTIMATE, source=_DISTRIBUTIONS)
+def _multinomial(call: OpCall) -> None:
+    """The largest of random quotients, or with replacement a search in sums.
 
     The rules are those of ``aten/src/ATen/native/Distributions.cpp``.
     """
+    call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     samples: int = call.args[1]
     if not call.result.numel():
@@ -72,8 +74,15 @@ def _race(call: OpCall, source: torch.Tensor, samples: int) -> None:
     take_largest(call, source, source.dim() - 1, samples)
 
 
-def randperm(call: OpCall) -> None:
-    """``randperm``: numbers in order, and random keys that they are sorted by."""
+@op(
+    "aten::randperm",
+    "aten::randperm.generator",
+    provenance=Provenance.ESTIMATE,
+    source=_PERMUTATION,
+)
+def _randperm(call: OpCall) -> None:
+    """Numbers in order, and random keys that they are sorted by."""
+    call.alloc_outputs()
     count: int = call.args[0]
     width = call.result.element_size()
     if not count:
@@ -86,31 +95,36 @@ def randperm(call: OpCall) -> None:
     call.alloc_temp(cub.radix_sort(call.model, count, key, width, bits=bits))
 
 
-def dirichlet(call: OpCall) -> None:
-    """``_sample_dirichlet``: the sums that samples are divided by."""
+def _contiguous_meta(tensor: torch.Tensor, *_others: Any, **_options: Any) -> torch.Tensor:
+    """PyTorch has no meta kernel: as large as the first argument, contiguous."""
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+define("aten::_standard_gamma", "aten::_dirichlet_grad", meta=_contiguous_meta)
+
+
+@op(
+    "aten::_sample_dirichlet",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/cuda/Distributions.cpp",
+    meta=_contiguous_meta,
+)
+def _dirichlet(call: OpCall) -> None:
+    """The sums that samples are divided by."""
+    call.alloc_outputs()
     samples: torch.Tensor = call.result
     if samples.numel():
         call.alloc_temp(samples.numel() // samples.shape[-1] * samples.element_size())
         stage_sum(call, samples, -1)
 
 
-def leak(call: OpCall) -> None:
-    """``rrelu_with_noise`` of training: contiguous inputs."""
+@op(
+    "aten::rrelu_with_noise",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/cuda/RreluWithNoise.cu",
+)
+def _rrelu(call: OpCall) -> None:
+    """Contiguous inputs."""
+    call.alloc_outputs()
     if call.argument(4, "training", False):
         call.alloc_contiguous(*call.args[:2])
-
-
-_DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"
-_PERMUTATION: Final = "aten/src/ATen/native/cuda/Randperm.cu"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::multinomial": Entry(multinomial, _DISTRIBUTIONS, Basis.ESTIMATE),
-    "aten::rrelu_with_noise": Entry(
-        leak, "aten/src/ATen/native/cuda/RreluWithNoise.cu", Basis.SOURCE
-    ),
-    "aten::_sample_dirichlet": Entry(
-        dirichlet, "aten/src/ATen/native/cuda/Distributions.cpp", Basis.SOURCE
-    ),
-    "aten::randperm": Entry(randperm, _PERMUTATION, Basis.ESTIMATE),
-    "aten::randperm.generator": Entry(randperm, _PERMUTATION, Basis.ESTIMATE),
-}

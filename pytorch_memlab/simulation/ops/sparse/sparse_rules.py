@@ -86,3 +86,8 @@ define("aten::_to_dense", sparse=_dense)
 define("aten::clone", sparse=_same_elements)
 define("aten::sparse_mask", sparse=_masked)
 define("aten::add_.*", "aten::mul_.*", "aten::zero_", sparse=written)
+define(
+    "aten::_sparse_coo_tensor_with_dims_and_tensors",
+    "aten::_sparse_coo_tensor_unsafe",
+    touches_no_element=True,
+)

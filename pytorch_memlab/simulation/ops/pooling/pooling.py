@@ -1,0 +1,125 @@
+"""Pooling, padding, folding: contiguous copies of what does not lie as the kernels read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import torch
+
+from ..memory_formats import suggest_memory_format
+from ..registry import Memory, Provenance, op
+
+if TYPE_CHECKING:
+    from ..op_call import OpCall
+
+_CUDA: Final = "aten/src/ATen/native/cuda/"
+_BATCHED_VOLUMES: Final = 5
+_BATCHED_IMAGES: Final = 4
+
+
+def formatted_inputs(*positions: int) -> Memory:
+    """Inputs become contiguous in the memory format of the last one, channels last or first."""
+
+    def memory(call: OpCall) -> None:
+        call.alloc_outputs()
+        last: torch.Tensor = call.args[positions[-1]]
+        wanted = suggest_memory_format(last)
+        for position in positions:
+            tensor: torch.Tensor = call.args[position]
+            fits = tensor.dim() == last.dim()
+            if not tensor.is_contiguous(memory_format=wanted if fits else torch.contiguous_format):
+                call.alloc_copy(tensor)
+
+    return memory
+
+
+def _contiguous_input(call: OpCall) -> None:
+    call.alloc_outputs()
+    call.alloc_contiguous(call.args[0])
+
+
+def _register(file: str, memory: Memory, *names: str) -> None:
+    op(
+        *(f"aten::{name}" for name in names),
+        provenance=Provenance.SOURCE,
+        source=_CUDA + file,
+    )(memory)
+
+
+for _file, _name in (
+    ("DilatedMaxPool2d.cu", "max_pool2d_with_indices"),
+    ("DilatedMaxPool3d.cu", "max_pool3d_with_indices"),
+    ("AveragePool2d.cu", "avg_pool2d"),
+    ("AdaptiveAveragePooling.cu", "_adaptive_avg_pool2d"),
+):
+    _register(_file, formatted_inputs(0), _name)
+    _register(_file, formatted_inputs(0, 1), f"{_name}_backward")
+
+for _file, _kind in (("ReflectionPad.cu", "reflection"), ("ReplicationPadding.cu", "replication")):
+    for _dims in (1, 2, 3):
+        _name = f"{_kind}_pad{_dims}d"
+        _register(_file, _contiguous_input, _name, f"{_name}_backward")
+
+_register("Im2Col.cu", _contiguous_input, "im2col")
+_register("Col2Im.cu", _contiguous_input, "col2im")
+_register("AveragePool3d.cu", _contiguous_input, "avg_pool3d", "avg_pool3d_backward")
+_register("AdaptiveMaxPooling3d.cu", _contiguous_input, "adaptive_max_pool3d_backward")
+_register("AdaptiveAveragePooling3d.cu", _contiguous_input, "_adaptive_avg_pool3d_backward")
+
+
+@op(
+    "aten::max_unpool2d",
+    "aten::max_unpool3d",
+    provenance=Provenance.SOURCE,
+    source=_CUDA + "MaxUnpooling.cu",
+)
+def _max_unpool(call: OpCall) -> None:
+    call.alloc_contiguous(*call.args[:2])
+
+
+@op(
+    "aten::_adaptive_avg_pool3d",
+    provenance=Provenance.SOURCE,
+    source=_CUDA + "AdaptiveAveragePooling3d.cu",
+)
+def _adaptive_avg_pool3d(call: OpCall) -> None:
+    """A batch becomes contiguous, a single volume is read by its strides."""
+    if call.args[0].dim() == _BATCHED_VOLUMES:
+        call.alloc_contiguous(call.args[0])
+
+
+@op(
+    "aten::adaptive_max_pool3d",
+    provenance=Provenance.SOURCE,
+    source=_CUDA + "AdaptiveMaxPooling3d.cu",
+)
+def _adaptive_max_pool3d(call: OpCall) -> None:
+    call.alloc_outputs()
+    _adaptive_avg_pool3d(call)
+
+
+@op(
+    "aten::adaptive_max_pool2d",
+    provenance=Provenance.SOURCE,
+    source=_CUDA + "AdaptiveMaxPooling2d.cu",
+)
+def _adaptive_max_pool2d(call: OpCall) -> None:
+    """Rows of outputs that lie channels last, and a contiguous batch."""
+    tensor: torch.Tensor = call.args[0]
+    call.alloc_outputs()
+    if tensor.numel():
+        call.alloc_contiguous(*call.result)
+        if tensor.dim() == _BATCHED_IMAGES:
+            call.alloc_contiguous(tensor)
+
+
+@op(
+    "aten::adaptive_max_pool2d_backward",
+    provenance=Provenance.SOURCE,
+    source=_CUDA + "AdaptiveMaxPooling2d.cu",
+)
+def _adaptive_max_pool2d_backward(call: OpCall) -> None:
+    grad_output, _, indices = call.args[:3]
+    call.alloc_outputs()
+    if grad_output.numel():
+        call.alloc_contiguous(grad_output, indices, call.result)
