@@ -238,7 +238,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         return machine
 
     def __exit__(self, *exc: Any) -> None:
-        """Put everything back as it was; explain an out-of-memory error that nobody handled."""
+        """Put everything back as it was; explain an out-of-memory error that was not handled."""
         if self._exits is not None and len(exc) > 1 and exc[1] is not None:
             uncaught.add(exc[1])
         with uninterrupted():

@@ -36,14 +36,6 @@ def adopt_segments(
 
     The ranges of one stream and pool are taken for one expandable segment. A recording does not
     tell where its addresses begin: at the lowest that has memory before or during the recording.
-
-    Args:
-        allocator: a new one.
-        segments: by address.
-        mapped: pages that get memory during the recording.
-
-    Returns:
-        Where the expandable segments begin.
     """
     expandable: dict[tuple[int, bool], list[AdoptedSegment]] = {}
     for one in segments:

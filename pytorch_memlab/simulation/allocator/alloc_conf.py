@@ -18,15 +18,7 @@ ROUNDUP_INTERVALS = 16
 
 
 def read_alloc_conf(text: str, large_segment_size: int = LARGE_SEGMENT_SIZE) -> dict[str, Any]:
-    """Return the fields of ``AllocatorSettings`` that a string sets, sizes in bytes.
-
-    Args:
-        text: the string.
-        large_segment_size: as it is unless the string sets it, in bytes.
-
-    Raises:
-        AllocatorSettingsError: an unknown key or a value that PyTorch refuses.
-    """
+    """Return the fields of ``AllocatorSettings`` that a string sets, sizes in bytes."""
     pairs = list(_split(text))
     fields: dict[str, Any] = {}
     # PyTorch reads this key before all others: it is the least that two of them may be.

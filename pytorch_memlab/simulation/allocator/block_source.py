@@ -21,16 +21,7 @@ if TYPE_CHECKING:
 
 
 class BlockSource:
-    """Makes segments, within what the card and the memory fraction allow.
-
-    Args:
-        driver: gives and takes the memory.
-        stats: the device's counters.
-        settings: how segments are made.
-        device: index of the card, for messages.
-        events: where segments and failed requests are told.
-        order_by_address: whether all segments rank as equally old.
-    """
+    """Makes segments, within what the GPU and the memory fraction allow."""
 
     def __init__(
         self,
@@ -65,23 +56,9 @@ class BlockSource:
     ) -> Block:
         """Get a block that is in no pool.
 
-        First the card is asked. When it has too little left: after just enough oversize segments
+        First the GPU is asked. When it has too little left: after just enough oversize segments
         were given back, if there is a ``max_split_size``; at last after everything that is free
         was given back, which alone counts as a retry.
-
-        Args:
-            pool: that the block is for.
-            stream: that the block is for.
-            size: bytes of the block.
-            requested: bytes that the program asked for.
-            large_pool: where garbage is collected.
-            empty_cache: gives everything that is free back.
-
-        Returns:
-            a block of at least `size` bytes.
-
-        Raises:
-            OutOfMemory: all of that was not enough.
         """
         settings, stats = self.settings, self._stats
         if self.allowed is not None and settings.garbage_collection_threshold:
@@ -94,7 +71,7 @@ class BlockSource:
             if block is None:
                 empty_cache()
                 stats.num_alloc_retries += 1
-                # PyTorch asks the card alone, though a block that fits may be in the pool by now.
+                # PyTorch asks the GPU alone, though a block that fits may be in the pool by now.
                 block = self._make_segment(pool, stream, size)
         if block is None:
             if stats.num_oom_rejections != rejections:
@@ -105,7 +82,7 @@ class BlockSource:
         return block
 
     def release_all(self, pool: BlockPool) -> None:
-        """Give the free segments of a pool, and its free pages, back to the card."""
+        """Give the free segments of a pool, and its free pages, back to the GPU."""
         self._segments.release_all(pool, self.settings.max_split_size)
         self._expandable.release_pages(pool)
 
@@ -126,7 +103,7 @@ class BlockSource:
 
     @property
     def memory_fraction(self) -> float:
-        """Share of the card that may be used."""
+        """Share of the GPU that may be used."""
         return 1.0 if self.allowed is None else self.allowed / self._driver.total
 
     @memory_fraction.setter

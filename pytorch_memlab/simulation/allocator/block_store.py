@@ -15,13 +15,7 @@ if TYPE_CHECKING:
 
 
 class BlockStore:
-    """The blocks of one device.
-
-    Args:
-        stats: the device's counters.
-        settings: with the limits for splitting.
-        events: where each completed free is told.
-    """
+    """The blocks of one device."""
 
     def __init__(
         self, stats: DeviceStats, settings: AllocatorSettings, events: AllocatorEvents
@@ -38,14 +32,6 @@ class BlockStore:
 
         The allocation takes the low addresses. What is left becomes a free block if it has 512
         bytes or more; in the large pool, unless segments expand, if it has more than 1 MiB.
-
-        Args:
-            block: at least `size` bytes.
-            size: bytes to hand out.
-            requested: bytes that the program asked for.
-
-        Returns:
-            the address.
         """
         pool = block.pool
         settings = self.settings
@@ -82,7 +68,7 @@ class BlockStore:
             self._stats.oversize_allocations.decrease(1)
 
     def free_block(self, block: Block) -> None:
-        """Put a block that nobody uses any more into its pool, joined with free neighbours."""
+        """Put a block that is no longer used into its pool, joined with free neighbours."""
         pool = block.pool
         size = block.size
         for observer in self._events.observers:
@@ -112,21 +98,7 @@ class BlockStore:
         expandable_segment: ExpandableSegment | None = None,
         before: Block | None = None,
     ) -> Block | None:
-        """Take over the blocks of a segment that exists already, or of a range of its pages.
-
-        Args:
-            pool: that it belongs to.
-            address: where it begins.
-            stream: that it serves.
-            blocks: from the first to the last, the size of each and the size requested, both in
-                bytes, None for a free one.
-            registration: number of the segment in the order in which segments were made.
-            expandable_segment: that the blocks are parts of, None for memory from cudaMalloc.
-            before: the block that ends where they begin, if there is one.
-
-        Returns:
-            the last block.
-        """
+        """Take over the blocks of a segment that exists already, or of a range of its pages."""
         for size, requested in blocks:
             block = Block(address, size, stream, pool, registration, expandable_segment)
             block.link_between(before, None)
@@ -150,11 +122,7 @@ class BlockStore:
         expandable_segment: ExpandableSegment,
         before: Block | None,
     ) -> Block | None:
-        """Take over pages without memory; the arguments are those of ``adopt``.
-
-        Returns:
-            their block, `before` where there are none.
-        """
+        """Take over pages without memory; the arguments are those of ``adopt``."""
         if size <= 0:
             return before
         block = Block(address, size, stream, pool, registration, expandable_segment)

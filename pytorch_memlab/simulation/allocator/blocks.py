@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 class ExpandableSegment:
-    """A range of addresses of a stream, without memory at first.
-
-    Args:
-        address: the first one, in bytes.
-        page_size: bytes that get memory at a time.
-        pages: how many there are.
-    """
+    """A range of addresses of a stream, without memory at first."""
 
     __slots__ = ("address", "page_size", "size")
 
@@ -38,16 +32,7 @@ class ExpandableSegment:
 
 
 class Block:
-    """A part of a segment, or a whole one: allocated, free, or waiting to become free.
-
-    Args:
-        address: of its first byte.
-        size: in bytes.
-        stream: that it was allocated for; it serves no other.
-        pool: that it returns to.
-        registration: number of its segment in the order in which segments were made.
-        expandable_segment: that it is part of, None for memory from cudaMalloc.
-    """
+    """A part of a segment, or a whole one: allocated, free, or waiting to become free."""
 
     __slots__ = (
         "address",
@@ -119,10 +104,6 @@ class BlockPool:
     Free blocks are ordered by stream, size, then the order in which their segments were made, then
     address, so the first that is large enough is the best fit. Blocks of an expandable segment
     without memory behind them are kept apart, by address.
-
-    Args:
-        is_small: whether it holds blocks of up to 1 MiB.
-        stats: its counters.
     """
 
     def __init__(self, *, is_small: bool, stats: PoolStats) -> None:
@@ -138,14 +119,6 @@ class BlockPool:
         Of an expandable segment, the block counts as large as it can grow, and serves nothing while
         segments do not expand. No further block is
         tried where that one is oversize for the request, or too large to be left whole.
-
-        Args:
-            stream: that the block is for.
-            size: bytes needed.
-            settings: with the limits for oversize blocks.
-
-        Returns:
-            the block, None when there is none.
         """
         entries = self.free[stream]
         index = bisect_left(entries, (size,))
@@ -188,7 +161,7 @@ class BlockPool:
         del entries[bisect_left(entries, (block.address,))]
 
     def free_blocks(self) -> Iterator[Block]:
-        """Yield the free blocks in order; the pool may change meanwhile."""
+        """Yield the free blocks in order; the pool may change in between."""
         for stream in sorted(self.free):
             for entry in self.free[stream].copy():
                 yield entry[3]
@@ -198,11 +171,7 @@ class BlockPool:
         return self.search_count - block.gc_count_base
 
     def merge(self, block: Block, neighbour: Block | None) -> int:
-        """Let `block` take a free neighbour in.
-
-        Returns:
-            The bytes gained, 0 where there is no free neighbour of its kind.
-        """
+        """Let `block` take a free neighbour in."""
         if (
             neighbour is None
             or neighbour.allocated

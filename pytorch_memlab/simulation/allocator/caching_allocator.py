@@ -33,16 +33,7 @@ ONE_EXABYTE = 2**60
 
 
 class CachingAllocator:
-    """The allocator of one device.
-
-    Args:
-        driver: where memory comes from.
-        settings: as PYTORCH_CUDA_ALLOC_CONF gives them.
-        device: index of the card, for messages and snapshots.
-        order_by_address: which of several free blocks of one size is taken: False, as PyTorch 2.13
-            does, the one of the segment that was made first; True, as earlier versions did, the
-            one at the lowest address. Within a segment it is always the lowest address.
-    """
+    """The allocator of one device."""
 
     def __init__(
         self,
@@ -50,6 +41,8 @@ class CachingAllocator:
         settings: AllocatorSettings = AllocatorSettings(),  # noqa: B008 - it is frozen
         device: int = 0,
         *,
+        # Of free blocks of one size PyTorch 2.13 takes the one of the oldest segment, earlier
+        # releases the one at the lowest address.
         order_by_address: bool = False,
     ) -> None:
         self.device = device
@@ -66,29 +59,13 @@ class CachingAllocator:
         self.begin_with(settings)
 
     def begin_with(self, settings: AllocatorSettings) -> None:
-        """Take settings as PyTorch does when it makes the allocator, before the first allocation.
-
-        Args:
-            settings: as PYTORCH_CUDA_ALLOC_CONF gives them.
-        """
+        """Take the settings that PyTorch makes the allocator with."""
         self._stats.show_max_split_size(settings.max_split_size)
         self.change_settings(settings)
         self.set_memory_fraction(settings.per_process_memory_fraction)
 
     def malloc(self, size: int, stream: int = 0) -> int:
-        """Allocate device memory.
-
-        Args:
-            size: in bytes.
-            stream: that will use it; blocks never change streams.
-
-        Returns:
-            the address, 0 for no bytes.
-
-        Raises:
-            OutOfMemory: neither the cached blocks nor the card have enough.
-            UsageError: the size is negative.
-        """
+        """Allocate device memory."""
         if size <= 0:
             if size:
                 raise UsageError(f"size must be 0 or more bytes, not {size}")
@@ -126,14 +103,7 @@ class CachingAllocator:
         return address
 
     def free(self, address: int) -> None:
-        """Take memory back; it stays cached.
-
-        Args:
-            address: what `malloc` returned; 0 does nothing.
-
-        Raises:
-            UsageError: no live allocation begins there.
-        """
+        """Take memory back; it stays cached."""
         if not address:
             return
         block = self._store.allocated.pop(address, None)
@@ -148,15 +118,7 @@ class CachingAllocator:
             self._store.free_block(block)
 
     def record_stream(self, address: int, stream: int) -> None:
-        """Tell that `stream` uses an allocation too, so that a free waits for its work.
-
-        Args:
-            address: what `malloc` returned; 0 does nothing.
-            stream: the other stream; the allocation's own changes nothing.
-
-        Raises:
-            UsageError: no live allocation begins there.
-        """
+        """Tell that `stream` uses an allocation too, so that a free waits for its work."""
         if not address:
             return
         block = self._store.allocated.get(address)
@@ -172,11 +134,6 @@ class CachingAllocator:
 
         Without it simulated work is done at once: a block freed while other streams use it becomes
         free at the next allocation, as on a GPU whose streams are idle.
-
-        Args:
-            stream: that is busy from now on.
-            start: the time now, in seconds of ``time.perf_counter``.
-            seconds: how long the work takes by the clock, at which only queries look.
         """
         self._events.work.sleep(stream, start, seconds)
 
@@ -202,7 +159,7 @@ class CachingAllocator:
             self._store.free_block(block)
 
     def empty_cache(self) -> None:
-        """Wait for all streams and give every free segment and page back to the card."""
+        """Wait for all streams and give every free segment and page back to the GPU."""
         self._stats.num_sync_all_streams += 1
         self._events.wait_for_all()
         self.process_events()
@@ -225,11 +182,7 @@ class CachingAllocator:
         return self._store.allocated
 
     def block_size(self, address: int) -> int:
-        """Bytes of the block of a live allocation.
-
-        Args:
-            address: what `malloc` returned, not 0.
-        """
+        """Bytes of the block of a live allocation."""
         return self._store.allocated[address].size
 
     @property
@@ -258,9 +211,6 @@ class CachingAllocator:
         What is there stays as it is: the limit that the memory fraction set, expandable blocks
         (which serve no request while segments do not expand), and the ``max_split_size`` that the
         statistics show.
-
-        Args:
-            settings: how to work.
         """
         self._settings = settings
         self._store.settings = settings
@@ -269,35 +219,19 @@ class CachingAllocator:
 
     @property
     def memory_fraction(self) -> float:
-        """Share of the card that may be used."""
+        """Share of the GPU that may be used."""
         return self._source.memory_fraction
 
     def set_memory_fraction(self, fraction: float) -> None:
-        """Limit what may be used to a share of the card.
-
-        Args:
-            fraction: from 0 to 1; 1 sets no limit.
-
-        Raises:
-            UsageError: the fraction is not in that range.
-        """
+        """Limit what may be used to a share of the GPU."""
         self._source.memory_fraction = fraction
 
     def observe(self, observer: Observer) -> None:
-        """Call an observer with every event from now on, next to those that are called already.
-
-        Args:
-            observer: takes the action, the address, the size and the stream, as
-                ``AllocatorEvents`` says.
-        """
+        """Call an observer with every event from now on, next to those that are called already."""
         self._told.add(observer)
 
     def stop_observing(self, observer: Observer) -> None:
-        """Call an observer no more.
-
-        Args:
-            observer: what `observe` took; another does nothing.
-        """
+        """Call an observer no more."""
         self._told.remove(observer)
 
     def blocks_in_use(self) -> Iterator[tuple[int, int, int]]:
@@ -306,11 +240,7 @@ class CachingAllocator:
             yield block.address, block.size, block.requested_size
 
     def follow(self, make: Callable[[list[tuple[int, int, int]]], Observer]) -> None:
-        """Call an observer that begins with what is in use, before all others.
-
-        Args:
-            make: makes it of address, size and bytes requested of every active block.
-        """
+        """Call an observer that begins with what is in use, before all others."""
         self._told.add(make(list(self.blocks_in_use())), first=True)
 
     def memory_stats(self) -> dict[str, Any]:
@@ -336,7 +266,7 @@ class CachingAllocator:
         return self.segments()
 
     def segments(self) -> list[dict[str, Any]]:
-        """The same as `snapshot`, of which no observer is told."""
+        """As `snapshot`, without an event for the observers."""
         blocks = [
             *self._store.small.free_blocks(),
             *self._store.large.free_blocks(),
@@ -348,15 +278,7 @@ class CachingAllocator:
     def adopt_segment(
         self, address: int, stream: int, blocks: list[tuple[int, int | None]], *, is_small: bool
     ) -> None:
-        """Take over a segment that exists already, as a recording shows it.
-
-        Args:
-            address: where it begins.
-            stream: that it serves.
-            blocks: from the first to the last, the size of each and the size requested, both in
-                bytes, None for a free one.
-            is_small: whether it belongs to the small pool.
-        """
+        """Take over a segment that exists already, as a recording shows it."""
         pool = self._store.small if is_small else self._store.large
         registration = self._source.register(pool, sum(size for size, _ in blocks))
         self._store.adopt(pool, address, stream, blocks, registration)
@@ -370,15 +292,7 @@ class CachingAllocator:
         *,
         is_small: bool,
     ) -> None:
-        """Take over an expandable segment that exists already, as a recording shows it.
-
-        Args:
-            address: where it begins.
-            stream: that it serves.
-            ranges: of pages with memory, by address: where each begins, and its blocks as
-                `adopt_segment` takes them.
-            is_small: whether it belongs to the small pool.
-        """
+        """Take over an expandable segment that exists already, as a recording shows it."""
         pool = self._store.small if is_small else self._store.large
         segment, registration = self._source.adopt_expandable(pool, address)
         end, before = address, None

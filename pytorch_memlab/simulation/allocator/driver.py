@@ -17,7 +17,7 @@ class Driver(Protocol):
 
     @property
     def total(self) -> int:
-        """Bytes on the card."""
+        """Bytes on the GPU."""
 
     @property
     def process_memory(self) -> int | None:
@@ -34,7 +34,7 @@ class Driver(Protocol):
         """Give memory from `malloc` back, as cudaFree does."""
 
     def free_memory(self) -> int:
-        """Return the bytes free on the card, as cudaMemGetInfo does."""
+        """Return the bytes free on the GPU, as cudaMemGetInfo does."""
 
     def reserve(self, size: int) -> int:
         """Return a range of addresses without memory, as cuMemAddressReserve does."""
@@ -50,11 +50,7 @@ class Driver(Protocol):
 
 
 class AddressSpace:
-    """Ranges of addresses, the lowest that fits first.
-
-    Args:
-        base: the first address.
-    """
+    """Ranges of addresses, the lowest that fits first."""
 
     def __init__(self, base: int) -> None:
         self._end = base
@@ -88,18 +84,10 @@ class AddressSpace:
 
 
 class SimulatedDriver:
-    """A card without a card: counts what is taken and hands out the lowest free addresses.
+    """A GPU without a GPU: counts what is taken and hands out the lowest free addresses.
 
     Where a real driver puts a segment is its own affair; low to high is what a fresh process sees
     most often.
-
-    Args:
-        total: bytes on the card.
-        context: bytes that this process takes outside the allocator: CUDA's context, with the
-            kernels and the libraries' handles in it.
-        other_processes: bytes that other processes hold.
-        base: the first address handed out, a multiple of 2 MiB; cards of one process have each
-            their own under CUDA's unified addressing.
     """
 
     def __init__(
@@ -119,11 +107,11 @@ class SimulatedDriver:
 
     @property
     def process_memory(self) -> int | None:
-        """Bytes that this process has taken on the card."""
+        """Bytes that this process has taken on the GPU."""
         return self.context + self._used
 
     def malloc(self, size: int) -> int | None:
-        """Return an address of `size` bytes, whole pages, None when the card has too few left."""
+        """Return an address of `size` bytes, whole pages, None when the GPU has too few left."""
         taken = -(-size // PAGE) * PAGE
         if taken > self.free_memory():
             return None
@@ -139,7 +127,7 @@ class SimulatedDriver:
         self._space.give(address, size)
 
     def free_memory(self) -> int:
-        """Return the bytes left on the card, never less than none."""
+        """Return the bytes left on the GPU, never less than none."""
         return max(0, self.total - self.other_processes - self.context - self._used)
 
     def reserve(self, size: int) -> int:
@@ -147,7 +135,7 @@ class SimulatedDriver:
         return self._reserved.take(size)
 
     def map(self, address: int, size: int) -> bool:
-        """Take `size` bytes for the range at `address`; False when the card has too few left."""
+        """Take `size` bytes for the range at `address`; False when the GPU has too few left."""
         if size > self.free_memory():
             return False
         self._used += size
@@ -180,7 +168,7 @@ class DriverCalls:
 
 
 class RecordedDriver(SimulatedDriver):
-    """A card that hands out the memory of a recording, in order.
+    """A GPU that hands out the memory of a recording, in order.
 
     What the allocator asks otherwise than recorded is noted in `mismatches`, and it goes on with an
     address that no recording has.
@@ -190,7 +178,7 @@ class RecordedDriver(SimulatedDriver):
             size in bytes.
         later: the same, for requests that follow after a request failed and memory was freed.
         mapped: addresses of all pages that get memory in the recording.
-        available: bytes free on the card, which refuses what is not expected; None: no limit.
+        available: bytes free on the GPU, which refuses what is not expected; None: no limit.
         freed: addresses of the segments and pages given back.
         unmapped: bytes given back at the address of each range of pages.
         mismatches: what differs from the recording.
@@ -215,7 +203,7 @@ class RecordedDriver(SimulatedDriver):
         """Unknown: recordings do not have it."""
 
     def free_memory(self) -> int:
-        """Return the bytes free on the card."""
+        """Return the bytes free on the GPU."""
         return super().free_memory() if self.available is None else self.available
 
     def malloc(self, size: int) -> int | None:

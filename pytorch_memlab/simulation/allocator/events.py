@@ -1,4 +1,4 @@
-"""What an allocator does, told to observers event by event."""
+"""The events of an allocator, and who observes them."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ class AllocatorEvents:
         self.observers: tuple[Observer, ...] = ()
 
     def add(self, observer: Observer, *, first: bool = False) -> None:
-        """Call one more observer from now on; one that is called already is not called twice.
-
-        Args:
-            observer: the one.
-            first: call it before those that are called already.
-        """
+        """Call one more observer from now on; one that is called already is not called twice."""
         if observer not in self.observers:
             before, after = ((), self.observers) if first else (self.observers, ())
             self.observers = (*before, observer, *after)
@@ -41,13 +36,6 @@ class AllocatorEvents:
         self.observers = tuple(one for one in self.observers if one != observer)
 
     def tell(self, action: str, address: int, size: int, stream: int) -> None:
-        """Call the observers.
-
-        Args:
-            action: what was done.
-            address: of the block, the segment or the pages.
-            size: in bytes.
-            stream: that it belongs to.
-        """
+        """Call the observers."""
         for observer in self.observers:
             observer(action, address, size, stream)

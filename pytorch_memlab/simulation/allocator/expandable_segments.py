@@ -13,13 +13,7 @@ if TYPE_CHECKING:
 
 
 class ExpandableSegments:
-    """The expandable segments of one device.
-
-    Args:
-        driver: gives addresses and memory.
-        stats: the device's counters.
-        events: where pages that get or lose memory are told.
-    """
+    """The expandable segments of one device."""
 
     def __init__(self, driver: Driver, stats: DeviceStats, events: AllocatorEvents) -> None:
         self._driver = driver
@@ -29,19 +23,7 @@ class ExpandableSegments:
     def allocate(
         self, pool: BlockPool, stream: int, size: int, registration: int, page_size: int
     ) -> Block | None:
-        """Give the pages of the lowest suitable addresses memory.
-
-        Args:
-            pool: that the block is for.
-            stream: that the block is for.
-            size: bytes of the block.
-            registration: number for a segment, should a new one be needed.
-            page_size: bytes of a page of the pool.
-
-        Returns:
-            a free block of at least `size` bytes that is in no pool, or None when the card has too
-            little left; pages that got memory before that keep it.
-        """
+        """Give the pages of the lowest suitable addresses memory."""
         block = self._find(pool, stream, size)
         if block is None:
             block = self._reserve(pool, stream, page_size, registration)
@@ -57,12 +39,7 @@ class ExpandableSegments:
         return block
 
     def segment_at(self, address: int, page_size: int) -> ExpandableSegment:
-        """A segment that exists already.
-
-        Args:
-            address: where it begins.
-            page_size: bytes of a page of its pool.
-        """
+        """A segment that exists already."""
         return ExpandableSegment(address, page_size, self._pages(page_size))
 
     def release_pages(self, pool: BlockPool) -> None:
@@ -94,7 +71,7 @@ class ExpandableSegments:
         return block
 
     def _pages(self, page_size: int) -> int:
-        """An eighth more than the card has: pages in the middle may have to lie idle."""
+        """An eighth more than the GPU has: pages in the middle may have to lie idle."""
         total = self._driver.total
         return -(-(total + total // 8) // page_size)
 

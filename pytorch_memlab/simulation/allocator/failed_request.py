@@ -30,8 +30,8 @@ class FailedRequest:
         stream: of the request.
         capacity: of the GPU.
         free: what was free on the GPU.
-        context: what the CUDA context takes, None if nobody tells.
-        others: what other processes hold, None if nobody tells.
+        context: what the CUDA context takes, None if it is unknown.
+        others: what other processes hold, None if it is unknown.
         allowed: what the memory fraction allows, None without one.
         reserved: what the allocator holds.
         blocks: in use: address -> size.

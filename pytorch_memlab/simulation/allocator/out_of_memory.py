@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class OutOfMemory(Exception):  # noqa: N818 - torch's own is called OutOfMemoryError
-    """A request that the card cannot serve; the message is that of PyTorch 2.13."""
+    """A request that the GPU cannot serve; the message is that of PyTorch 2.13."""
 
 
 OTHER_PROCESS = 2**22
@@ -40,19 +40,7 @@ def out_of_memory_text(
     allocated: int,
     reserved: int,
 ) -> str:
-    """Return the text of torch.OutOfMemoryError.
-
-    Args:
-        segment_size: bytes that were asked of the card: a whole segment, not the tensor.
-        device: index of the card.
-        total: bytes on the card.
-        free: bytes free on it.
-        process_memory: bytes that NVML says this process holds, None without NVML.
-        other_processes: bytes that NVML says others hold.
-        allowed: bytes that the memory fraction allows, None without one.
-        allocated: bytes that the program holds.
-        reserved: bytes that the allocator holds.
-    """
+    """Return the text of torch.OutOfMemoryError."""
     processes = ""
     if process_memory is not None:
         if other_processes:

@@ -21,14 +21,7 @@ class PinnedMemory:
         self._stats = {name: Stat() for name in _STATS}
 
     def take(self, nbytes: int) -> int:
-        """Hand a block out.
-
-        Args:
-            nbytes: bytes requested.
-
-        Returns:
-            the size of the block in bytes, 0 for no bytes.
-        """
+        """Hand a block out."""
         if not nbytes:
             return 0
         size = 1 << (nbytes - 1).bit_length()
@@ -49,7 +42,7 @@ class PinnedMemory:
             self._stats["active_bytes"].decrease(size)
 
     def empty_cache(self) -> None:
-        """Give the blocks back that nobody uses."""
+        """Free the blocks that are not in use."""
         free, self._free = self._free, Counter()
         for size, count in free.items():
             self._stats["allocations"].decrease(count)

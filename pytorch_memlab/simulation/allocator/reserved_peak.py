@@ -8,9 +8,6 @@ from .caching_allocator import CachingAllocator
 class ReservedPeak:
     """The highest reserved bytes of an allocator, and how many of them were not in use then.
 
-    Args:
-        allocator: looked at now and whenever `note` is called.
-
     Attributes:
         unused: bytes reserved and not in use while the reserved bytes were highest; the least, if
             that was so at several moments.

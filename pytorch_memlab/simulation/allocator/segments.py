@@ -1,4 +1,4 @@
-"""Segments from cudaMalloc: how they are made, and how they go back to the card."""
+"""Segments from cudaMalloc: how they are made, and how they go back to the GPU."""
 
 from __future__ import annotations
 
@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 
 class Segments:
-    """The segments that one cudaMalloc each has made.
-
-    Args:
-        driver: gives and takes the memory.
-        stats: the device's counters.
-        events: where each segment made or freed is told.
-    """
+    """The segments that one cudaMalloc each has made."""
 
     def __init__(self, driver: Driver, stats: DeviceStats, events: AllocatorEvents) -> None:
         self._driver = driver
@@ -32,7 +26,7 @@ class Segments:
     def allocate(
         self, pool: BlockPool, stream: int, size: int, registration: int, max_split_size: int
     ) -> Block | None:
-        """Make a segment of `size` bytes; None when the card has too little left."""
+        """Make a segment of `size` bytes; None when the GPU has too little left."""
         address = self._driver.malloc(size)
         if address is None:
             return None
@@ -50,12 +44,8 @@ class Segments:
             self._stats.oversize_segments.increase(1)
 
     def release(self, block: Block, max_split_size: int) -> None:
-        """Give a whole free segment back to the card.
-
-        Raises:
-            RuntimeError: the block is a part of one: so PyTorch does it too, after
-                ``max_split_size_mb`` was lowered below what a block was split from.
-        """
+        """Give a whole free segment back to the GPU."""
+        # PyTorch fails too where max_split_size_mb was lowered below what a block was split from.
         if block.is_split:
             raise RuntimeError(
                 "CUDA error: invalid argument. max_split_size_mb was lowered after a larger block "
@@ -73,7 +63,7 @@ class Segments:
         self._events.tell("segment_free", block.address, block.size, block.stream)
 
     def release_all(self, pool: BlockPool, max_split_size: int) -> None:
-        """Give every segment of the pool that is free as a whole back to the card."""
+        """Give every segment of the pool that is free as a whole back to the GPU."""
         for block in pool.free_blocks():
             if block.expandable_segment is None and not block.is_split:
                 self.release(block, max_split_size)
@@ -84,15 +74,6 @@ class Segments:
         """Give just enough oversize segments back to make room for `size` bytes.
 
         One that is large enough by itself if there is one, else from the largest down.
-
-        Args:
-            pool: that the request is for.
-            stream: that the request is for.
-            size: of the request, rounded, in bytes.
-            max_split_size: in bytes; without a limit nothing is oversize.
-
-        Returns:
-            whether enough was given back.
         """
         if max_split_size == NO_LIMIT:
             return False
@@ -114,13 +95,8 @@ class Segments:
     def collect_garbage(self, pool: BlockPool, settings: AllocatorSettings, allowed: int) -> None:
         """Give segments back that were not reused for long, once the threshold is passed.
 
-        Those at least as old as the average go first, then the average is taken anew, until what
+        Those at least as old as the average go first, then the average is taken again, until what
         is above the threshold is reclaimed. An age is the number of searches of the pool.
-
-        Args:
-            pool: the large pool.
-            settings: with the threshold, a share of `allowed`.
-            allowed: bytes that the memory fraction allows.
         """
         threshold = int(settings.garbage_collection_threshold * allowed)
         excess = self._stats.total.reserved_bytes.current - threshold

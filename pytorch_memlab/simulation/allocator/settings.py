@@ -33,7 +33,7 @@ class AllocatorSettings:
         expandable_segments: whether segments grow.
         large_segment_size: bytes of a segment that serves requests from 1 to 10 MiB, and of a page
             of an expandable segment of the large pool.
-        per_process_memory_fraction: share of the card that may be used.
+        per_process_memory_fraction: share of the GPU that may be used.
         throw_on_cudamalloc_oom: whether a request above that share fails before it is tried.
     """
 
@@ -50,41 +50,24 @@ class AllocatorSettings:
     def parse(cls, text: str) -> AllocatorSettings:
         """Read a PYTORCH_CUDA_ALLOC_CONF string.
 
+        Keys without effect on a simulated GPU, such as the ``pinned_`` ones, are checked only.
+
         >>> AllocatorSettings.parse("max_split_size_mb:128").max_split_size
         134217728
-
-        Args:
-            text: such as ``"expandable_segments:True,garbage_collection_threshold:0.8"``. Keys that
-                do not bear on the simulated GPU, such as the ``pinned_`` ones, are checked and
-                then ignored.
-
-        Returns:
-            the settings; what the string does not name keeps its default.
-
-        Raises:
-            AllocatorSettingsError: an unknown key or a value that PyTorch refuses.
         """
         return cls().changed_by(text)
 
     def changed_by(self, text: str) -> AllocatorSettings:
         """Read a string that a program sets while it runs.
 
+        Three settings fall back to their defaults where the string does not name them:
+        ``max_split_size``, ``roundup_power2_divisions`` and ``garbage_collection_threshold``
+        (``AcceleratorAllocatorConfig::parseArgs``, c10/core/AllocatorConfig.cpp).
+
         >>> settings = AllocatorSettings.parse("max_split_size_mb:30,expandable_segments:True")
         >>> settings = settings.changed_by("garbage_collection_threshold:0.8")
         >>> settings.max_split_size == NO_LIMIT, settings.expandable_segments
         (True, True)
-
-        Args:
-            text: as ``parse`` takes it.
-
-        Returns:
-            the settings afterwards: ``max_split_size``, ``roundup_power2_divisions`` and
-            ``garbage_collection_threshold`` fall back to their defaults where the string does not
-            name them, all else stays (``AcceleratorAllocatorConfig::parseArgs``,
-            c10/core/AllocatorConfig.cpp).
-
-        Raises:
-            AllocatorSettingsError: an unknown key or a value that PyTorch refuses.
         """
         kept = replace(
             self,

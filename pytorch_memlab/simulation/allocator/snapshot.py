@@ -9,16 +9,7 @@ from .blocks import Block
 
 
 def segments_of(blocks: Iterable[Block], device: int) -> list[dict[str, Any]]:
-    """Return one dictionary for each segment, by address.
-
-    Args:
-        blocks: all that have memory behind them.
-        device: index of the card.
-
-    Returns:
-        what ``torch.cuda.memory_snapshot()`` of PyTorch 2.13 returns: an expandable segment counts
-        once for each range of pages with memory; frames are empty, as without a recorded history.
-    """
+    """Return one dictionary for each segment, by address."""
     heads = [block for block in blocks if block.prev is None or not block.prev.mapped]
     return [_segment(head, device) for head in sorted(heads, key=lambda head: head.address)]
 

@@ -135,11 +135,7 @@ class DeviceStats:
         self._stats = self._all_stats()
 
     def show_max_split_size(self, size: int) -> None:
-        """Show a setting as torch does, as a signed 64-bit number (-1: no limit).
-
-        Args:
-            size: blocks of this many bytes and more are not split.
-        """
+        """Show a setting as torch does, as a signed 64-bit number (-1: no limit)."""
         self.max_split_size = size - 2**64 if size >= 2**63 else size
 
     def as_nested_dict(self) -> dict[str, Any]:
@@ -197,11 +193,7 @@ class DeviceStats:
         self.num_oom_rejections = 0
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> None:
-        """Set every peak to the one in `peaks`, or to the current value where that is more.
-
-        Args:
-            peaks: nested as `as_nested_dict` returns it; what it lacks stays as it is.
-        """
+        """Set every peak to the one in `peaks`, or to the current value where that is more."""
         for path, stat in self._stats.items():
             saved: Any = peaks
             for key in path:

@@ -12,13 +12,7 @@ import math
 
 
 class Work:
-    """A piece of work on a stream; it is finished when the stream has come so far.
-
-    Args:
-        before: unfinished work that must be done first, of its own stream and of others.
-        end_time: when it ends if nobody synchronizes, in seconds of ``time.perf_counter``.
-        is_sleep: whether it takes time; what only waits is done as soon as all before it is.
-    """
+    """A piece of work on a stream; it is finished when the stream has come so far."""
 
     __slots__ = ("_after", "_before", "_is_sleep", "end_time", "is_finished")
 
@@ -66,13 +60,7 @@ class StreamWork:
         return work
 
     def sleep(self, stream: int, start: float = math.inf, seconds: float = 0.0) -> None:
-        """Let `stream` sleep after its other work.
-
-        Args:
-            stream: that sleeps.
-            start: the time now, in seconds of ``time.perf_counter``.
-            seconds: how long it sleeps if nobody synchronizes.
-        """
+        """Let `stream` sleep after its other work."""
         previous = self.last(stream)
         begin = start if previous is None else max(start, previous.end_time)
         before = [] if previous is None else [previous]

@@ -50,9 +50,6 @@ def install(_machine: Machine, patches: Patches) -> None:
     """Put CUDA's lists in force in simulated threads.
 
     A simulation inside another finds them in force, and leaves them so.
-
-    Args:
-        patches: takes the lists out of force.
     """
     if _installed:
         return

@@ -23,21 +23,13 @@ class WeightCache:
         self._outlived: list[torch.Tensor] = []
 
     def cast(self, tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """A weight's cast, the same one for every use.
-
-        Args:
-            tensor: the weight.
-            dtype: of the cast.
-
-        Returns:
-            the cast.
-        """
+        """A weight's cast, the same one for every use."""
         key: int = tensor._cdata
         entry = self._casts.get(key)
         if entry is not None:
             if entry[0]() is tensor:
                 return entry[1]
-            # CUDA keeps the cast of a weight that has died meanwhile, as all others.
+            # CUDA keeps the cast of a weight that was freed, like all others.
             self._outlived.append(entry[1])
         with torch.set_grad_enabled(torch.is_grad_enabled() or casts_serve_training()):
             cast: torch.Tensor = _cast_to(tensor, dtype)
@@ -60,7 +52,7 @@ def casts_serve_training() -> bool:
 
     Then a cast that is made under ``no_grad`` has a gradient all the same, and none is cached in
     inference mode. Earlier releases cache in every mode what the mode makes. PyTorch's own
-    autocast of the CPU tells which one this is: both devices share one cache.
+    autocast of the CPU shows which release this is: both devices share one cache.
     """
     with torch.inference_mode(False), torch.enable_grad():
         weight = torch.ones(1, 1, device="cpu", requires_grad=True)
@@ -78,15 +70,6 @@ def call_with_casts(
 
     Arguments are cast from the last to the first, a list's tensors from the first on, and all
     casts are freed from the first on: so the compiler arranges it that builds PyTorch.
-
-    Args:
-        op: a ``torch._ops.OpOverload``.
-        dtype: of the casts.
-        args: of the op.
-        kwargs: of the op.
-
-    Returns:
-        what the op returns.
     """
     values = [*args, *kwargs.values()]
     made: list[torch.Tensor] = []
@@ -105,18 +88,7 @@ def call_with_casts(
 
 
 def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
-    """The dtype in which CUDA's promote list runs an op.
-
-    Args:
-        args: of the op.
-        kwargs: of the op.
-
-    Returns:
-        float32 if a tensor is of that dtype, autocast's dtype if none is.
-
-    Raises:
-        RuntimeError: a tensor is of another lower precision, in PyTorch's words.
-    """
+    """The dtype in which CUDA's promote list runs an op."""
     lower = _lower_precision("cuda")
     found = lower
     for tensor in tensors_in(args, kwargs):

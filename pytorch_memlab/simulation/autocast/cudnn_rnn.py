@@ -21,14 +21,7 @@ _HALF = torch.float16
 
 
 def with_flat_casts(op: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """What runs ``_cudnn_rnn`` on casts of its arguments.
-
-    Args:
-        op: ``torch.ops.aten._cudnn_rnn.default``.
-
-    Returns:
-        a function of its arguments and keyword arguments, which there are none of.
-    """
+    """What runs ``_cudnn_rnn`` on casts of its arguments."""
 
     def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(*args)
@@ -50,7 +43,7 @@ def _flattened(call: Call) -> tuple[torch.Tensor, list[torch.Tensor]]:
     for view, weight in zip(
         (view for layer in views(flat, parts) for view in layer), call.weights, strict=True
     ):
-        # A tensor of its own that shares memory: autograd is to see no views of one base.
+        # A separate tensor that shares memory: autograd must see no views of one base.
         own = view if view.is_inference() else view.data
         cast.append(own.copy_(weight.view_as(own)))
     return flat, cast

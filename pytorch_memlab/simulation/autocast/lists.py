@@ -133,13 +133,13 @@ FP32_SET_OPT_DTYPE: Final = frozenset(
         "sum.dim_IntList",
     ]
 )
-"""Ops that are told to give float32, unless the program names a dtype."""
+"""Ops that return float32, unless the program names a dtype."""
 
 FP32_APPEND_DTYPE: Final[Mapping[str, str]] = {
     "norm.Scalar": "norm.ScalarOpt_dtype",
     "norm.ScalarOpt_dim": "norm.ScalarOpt_dim_dtype",
 }
-"""Ops in whose place their overload with a dtype gives float32."""
+"""Ops replaced by the overload that takes a dtype (float32)."""
 
 PROMOTE: Final = frozenset(
     [

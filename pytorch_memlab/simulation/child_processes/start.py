@@ -1,4 +1,4 @@
-"""Processes that a simulated program starts: each is simulated too, with GPUs of its own.
+"""Processes that a simulated program starts: each is simulated too, with its own GPUs.
 
 A forked process is a copy, and its simulation with it. A process that starts a new Python finds
 ``child_site`` on ``PYTHONPATH``, and in it a ``sitecustomize`` that reads the settings from an
@@ -33,12 +33,7 @@ _FORK_SERVER_CALLS = (
 
 @contextmanager
 def simulated(gpu: GPU, options: Mapping[str, Any]) -> Iterator[None]:
-    """Simulate what is started while this lasts.
-
-    Args:
-        gpu: that is simulated.
-        options: the other arguments of ``simulate``.
-    """
+    """Simulate what is started while this lasts."""
     settings = {"package": _PACKAGE, "gpu": _described(gpu), "options": dict(options)}
     before = os.environ.get(VARIABLE)
     is_first = _FOLDER not in os.environ.get(_PATH, "").split(os.pathsep)
@@ -83,7 +78,7 @@ def _leave_path() -> None:
 
 @contextmanager
 def _fork_server() -> Iterator[None]:
-    """A server of its own to fork processes from: one that runs already is not simulated."""
+    """A new fork server: one that runs already is not simulated."""
     server: Any = forkserver.ForkServer()
     patches = Patches()
     running: Any = vars(forkserver)["_forkserver"]

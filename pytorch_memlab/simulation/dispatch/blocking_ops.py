@@ -1,4 +1,4 @@
-"""Ops after which the host has waited for the GPU: they bring values or sizes to it."""
+"""Ops that make the CPU wait for the GPU: they copy values or sizes to it."""
 
 from __future__ import annotations
 
@@ -23,15 +23,7 @@ _BY_INDEX = frozenset(
 def wait(
     machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> None:
-    """Wait for the current stream of the GPU, if CUDA's op does.
-
-    Args:
-        machine: the simulated machine.
-        op: that ran.
-        args: its arguments.
-        kwargs: its keyword arguments.
-        result: what it returned.
-    """
+    """Wait for the current stream of the GPU, if CUDA's op does."""
     gpu = _gpu_waited_for(machine, op, args, kwargs, result)
     if gpu is not None:
         machine.synchronize_stream(gpu.index, machine.current_stream(gpu.index))

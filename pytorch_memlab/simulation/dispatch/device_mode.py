@@ -1,4 +1,22 @@
-"""Below autograd: every op runs on the host's tensors, and its results get their GPU's label."""
+"""Below autograd: every op runs on CPU tensors, and its outputs get the label of their GPU.
+
+Note [Labelled CPU tensors]
+A simulated CUDA tensor is a CPU tensor whose storage has an `Allocation`: the GPU, an address and a
+size (``machine.allocations``). ``tensor.device``, ``is_cuda`` and the rest of Python's interface
+look that label up. C++ sees a CPU tensor, and so do autograd, the dispatcher and every kernel.
+
+Tensors that really say ``cuda`` are no way: in a build without CUDA, autograd aborts the process
+when it looks for the device guard of a GPU. ``_ensureCUDADeviceGuardSet`` helps builds with CUDA
+only. FakeTensorMode has the guard's problem too, and it computes no values, which programs read:
+losses, masks, sampled tokens. The meta device has no values either.
+
+The label belongs to the storage, not to the tensor: views, ``detach`` and ``set_`` share it without
+an op that would have to pass it on, and it goes when the storage is freed.
+
+C++ passes ``device=cpu`` for tensors that only look like CPU tensors, so an op inside a composite
+op cannot say by itself where its outputs go: `OutputDevices` finds it from the call of the program,
+which `SimulatedFunctionMode` remembers.
+"""
 
 from __future__ import annotations
 
@@ -42,13 +60,7 @@ _has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
 
 
 class SimulatedDeviceMode(TorchDispatchMode):
-    """Labels what ops make, and accounts for it on the simulated GPUs.
-
-    C++ sees tensors of the host only. ``destinations.py`` says where an op's results live.
-
-    Args:
-        machine: whose labels these are.
-    """
+    """Labels the outputs of ops, and allocates their memory; Note [Labelled CPU tensors]."""
 
     supports_higher_order_operators = True
 
@@ -294,12 +306,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
                     self._machine.put(storage, gpu)
 
     def _check_host_memory(self, gpu: SimulatedGPU | None, error: RuntimeError) -> None:
-        """Name the memory that ran out where the CPU cannot hold a tensor of a simulated GPU.
-
-        Raises:
-            torch.OutOfMemoryError: the GPU has no room for it either, which is what counts.
-            HostMemoryError: only the host has none.
-        """
+        """Name the memory that ran out where the CPU cannot hold a tensor of a simulated GPU."""
         refused = _NO_HOST_MEMORY.search(str(error))
         if refused is None or gpu is None:
             return

@@ -23,15 +23,7 @@ def are_on() -> bool:
 
 
 def check(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuse what ends the process in a build without CUDA: gradients of a GPU's fake tensors.
-
-    Args:
-        args: of a call while fake tensors are on.
-        kwargs: its keyword arguments.
-
-    Raises:
-        UnsupportedCUDACallError: PyTorch's autograd would abort.
-    """
+    """Refuse what ends the process in a build without CUDA: gradients of a GPU's fake tensors."""
     if BUILD_HAS_CUDA or not torch.is_grad_enabled():
         return
     for leaf in tree_leaves((args, kwargs)):

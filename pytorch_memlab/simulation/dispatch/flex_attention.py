@@ -32,28 +32,14 @@ _CAPTURED = "score_mod_other_buffers"
 
 
 def has_gradients(op: Any) -> bool:
-    """Whether the installed release has the arguments that hold what a score function captures.
-
-    Args:
-        op: ``flex_attention`` as an op.
-    """
+    """Whether the installed release has the arguments that hold what a score function captures."""
     return _CAPTURED in inspect.signature(type(op).__call__).parameters
 
 
 def with_captured(
     machine: Machine, op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call, with those GPU tensors added that its score function captures.
-
-    Args:
-        machine: the simulated machine.
-        op: ``flex_attention`` as an op.
-        args: its arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        arguments and keyword arguments.
-    """
+    """The arguments of a call, with those GPU tensors added that its score function captures."""
     bound = inspect.signature(type(op).__call__).bind(op, *args, **kwargs)
     bound.apply_defaults()
     score_mod, given = bound.arguments["score_mod"], bound.arguments[_CAPTURED]
@@ -71,11 +57,7 @@ def computing_on_cpu() -> Iterator[None]:
 
 
 class _Replacing(TorchFunctionMode):
-    """Gives functions other tensors than those that the program names.
-
-    Args:
-        replace: what stands for a value.
-    """
+    """Gives functions other tensors than those that the program names."""
 
     def __init__(self, replace: Callable[[Any], Any]) -> None:
         super().__init__()

@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedFunctionMode(TorchFunctionMode):
-    """Remembers the arguments of the call that the program makes while it runs.
-
-    Args:
-        machine: whose threads these are.
-    """
+    """Remembers the arguments of the call that the program makes while it runs."""
 
     def __init__(self, machine: Machine) -> None:
         super().__init__()

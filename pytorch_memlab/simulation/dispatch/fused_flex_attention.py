@@ -2,7 +2,7 @@
 
 Note [Fused flex_attention]: Inductor gives its forward kernel an output in the order of the query's
 strides, the log-sum-exp and the largest score of each row (both float32), and its backward kernel
-the sum of ``out * grad_out`` of each row (float32) besides the gradients. The matrix of scores,
+the sum of ``out * grad_out`` of each row (float32) and the gradients. The matrix of scores,
 which the eager path keeps, lies in no memory of the GPU.
 """
 
@@ -34,14 +34,7 @@ _EAGER_WARNING = "flex_attention called without torch.compile"
 
 
 def compiled(function: Any) -> Callable[..., Any] | None:
-    """What stands for ``torch.compile(flex_attention)``.
-
-    Args:
-        function: what is compiled.
-
-    Returns:
-        a function like it, None for any other function.
-    """
+    """What stands for ``torch.compile(flex_attention)``."""
     name = (getattr(function, "__module__", None), getattr(function, "__name__", None))
     if name != ("torch.nn.attention.flex_attention", "flex_attention"):
         return None
@@ -62,26 +55,12 @@ def compiled(function: Any) -> Callable[..., Any] | None:
 
 
 def is_fused(args: tuple[Any, ...]) -> bool:
-    """Whether arguments of ``flex_attention`` as an op, or of its backward, come from there.
-
-    Args:
-        args: all of them, by their positions.
-    """
+    """Whether arguments of ``flex_attention`` as an op, or of its backward, come from there."""
     return any(isinstance(value, dict) and _FUSED in value for value in args)
 
 
 def run(machine: Machine, estimated: Estimated, op: Any, args: tuple[Any, ...]) -> Any:
-    """Run the forward or the backward kernel.
-
-    Args:
-        machine: the simulated machine.
-        estimated: notes that an op on a GPU took so many bytes, by an estimate.
-        op: ``flex_attention`` or ``flex_attention_backward`` as an op.
-        args: all arguments, by their positions.
-
-    Returns:
-        what the op returns.
-    """
+    """Run the forward or the backward kernel."""
     values = None
     if machine.values is None:
         with computing_on_cpu():

@@ -1,5 +1,6 @@
-"""Backward passes write in place where the simulation's presence makes PyTorch make copies.
+"""Backward passes write in place where a dispatch mode makes PyTorch make copies.
 
+Note [In-place gradient accumulation]
 PyTorch takes tensors under a dispatch mode for tensors of unknown classes: the engine then adds
 two gradients into a third (``torch/csrc/autograd/input_buffer.cpp``), and some formulas fill a copy
 of the zeros that they just made, or multiply into a new tensor (``isTensorSubclassLike`` in
@@ -7,6 +8,11 @@ of the zeros that they just made, or multiply into a new tensor (``isTensorSubcl
 place, and the results are the same; so these calls are turned back. Other formulas call the same
 ops and mean the copy, because they read the first operand again: those of ``index_reduce`` and
 ``scatter_reduce`` do. So the node decides.
+
+The engine adds in place only if it alone owns the first gradient, which C++ sees by reference
+counts. Under a mode the counts are higher by what the mode itself holds. How much that is depends
+on the releases of Python and PyTorch, so it is measured once per process: a sum of two gradients
+that nobody else holds is run under a mode like this one.
 """
 
 from __future__ import annotations
@@ -90,7 +96,7 @@ class _FirstSum(TorchDispatchMode):
 
 @functools.cache
 def _unshared_counts() -> tuple[int, int, int]:
-    """Reference counts of a gradient that nobody but the engine holds, as a mode sees it."""
+    """Calibrate: the reference counts of a gradient that the engine alone owns, seen by a mode."""
     mode = _FirstSum()
     with torch.inference_mode(False), torch.enable_grad():
         leaf = torch.ones(1, device="cpu", requires_grad=True)
@@ -117,35 +123,18 @@ class InPlaceGradientAccumulation(threading.local):
         self._made: set[int] = set()
 
     def enter(self, node: Any) -> None:
-        """An op of a node begins.
-
-        Args:
-            node: of the autograd graph.
-        """
+        """An op of a node begins."""
         key = (id(node), node._sequence_nr())
         if key != self._node:
             self._node = key
             self._made.clear()
 
     def made(self, storage: int) -> None:
-        """An op of the node made a storage.
-
-        Args:
-            storage: its ``_cdata``.
-        """
+        """An op of the node made a storage."""
         self._made.add(storage)
 
     def in_place_variant(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
-        """What a GPU runs in a backward pass instead of an op of ``IN_PLACE``.
-
-        Args:
-            node: that runs.
-            op: that is called.
-            args: of the call.
-
-        Returns:
-            the op that writes into the first argument if a GPU does, else the op itself.
-        """
+        """What a GPU runs in a backward pass instead of an op of ``IN_PLACE``."""
         if torch.is_grad_enabled() or not (op is _aten.add.Tensor or _writes(node, op)):
             return op
         if args[0].layout is not torch.strided:

@@ -31,18 +31,6 @@ def prepare(
 
     For gradients PyTorch traces the functions with fake tensors of the GPU, of which autograd in a
     build without CUDA knows nothing.
-
-    Args:
-        machine: the simulated machine.
-        op: a ``torch._ops.HigherOrderOperator``.
-        args: its arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        the arguments and keyword arguments that it runs with.
-
-    Raises:
-        UnsupportedCUDACallError: it cannot be simulated, or not with gradients.
     """
     name: str = op.name()
     if name in _NEVER:
@@ -65,19 +53,7 @@ def run(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
-    """Run one on the host, as outside of ``torch.compile``.
-
-    Args:
-        op: a ``torch._ops.HigherOrderOperator``.
-        mode: places what the ops inside make.
-        machine: the simulated machine.
-        estimated: notes that an op on a GPU took so many bytes, by an estimate.
-        args: its arguments.
-        kwargs: its keyword arguments.
-
-    Returns:
-        what it returns.
-    """
+    """Run one on the CPU, as outside of ``torch.compile``."""
     with mode:
         if fused_flex_attention.is_fused(args):
             return fused_flex_attention.run(machine, estimated, op, args)
@@ -92,9 +68,9 @@ def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
 
 
 def _drawn(_start: Any, _end: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Random numbers are the host's: they have no offset that moves by rank."""
+    """Random numbers come from the CPU: they have no offset that moves by rank."""
     return op(*args, **kwargs)
 
 
 _INSTEAD: dict[str, Callable[..., Any]] = {"cond": _branch, "run_dtensor_rng_op": _drawn}
-"""What stands for implementations that a host cannot run."""
+"""Replacements of implementations that a CPU cannot run."""

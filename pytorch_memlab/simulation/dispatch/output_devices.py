@@ -21,12 +21,9 @@ class OutputDevices:
     """Finds the device of an op's results.
 
     They live where the op's labelled arguments live, or where an explicit ``device`` says. C++
-    takes every tensor for one of the host: what a composite op makes inside with the options of
-    its input lives where the arguments of the program's own call live, and what it moved to
-    those options has stayed on the host and may be mixed.
-
-    Args:
-        machine: whose labels these are.
+    takes every tensor for a CPU tensor. So what a composite op makes with the options of its input
+    lives where the arguments of the call of the program live, and what it moved to those options
+    has stayed on the CPU and may be mixed.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -35,20 +32,7 @@ class OutputDevices:
     def of(
         self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[SimulatedGPU | None, dict[str, Any], bool]:
-        """Where an op's results live.
-
-        Args:
-            func: the op.
-            info: its record.
-            args: its arguments.
-            kwargs: its keyword arguments.
-
-        Returns:
-            the GPU, None for the CPU; keyword arguments for the CPU; whether to pin the result.
-
-        Raises:
-            RuntimeError: arguments of devices that CUDA does not mix, in its words.
-        """
+        """Where an op's results live."""
         thread = self._machine.thread
         device = kwargs.get("device")
         pin = bool(kwargs.get("pin_memory"))
@@ -63,7 +47,7 @@ class OutputDevices:
         gpu = self._common_gpu(func, info, args, kwargs)
         if device is not None and device.type == "cpu":
             takes_none = next(tensors_in(args, kwargs), None) is None
-            if pin and takes_none:  # a hook that saves on the host: nothing else can be pinned
+            if pin and takes_none:  # a hook that saves on the CPU: nothing else can be pinned
                 return None, kwargs, True
             gpu = self._gpu_meant_by_cpu(gpu, takes_none)
         return gpu, kwargs, pin and gpu is None

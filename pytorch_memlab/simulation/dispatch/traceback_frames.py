@@ -27,9 +27,6 @@ def clear_internal_frames(error: BaseException) -> None:
     keep what they hold, as on CUDA. The traceback does not name these frames either, nor what they
     called: what the user wants to see is the own line that failed. Only where the simulation itself
     may be wrong do they stay.
-
-    Args:
-        error: that is on its way; the frame that handles it must let go by itself.
     """
     places = list(_places(error))
     ours = [_is_ours(place) for place in places]

@@ -1,4 +1,4 @@
-"""Copies between the host and simulated GPUs, with gradients that travel back."""
+"""Copies between the CPU and simulated GPUs; gradients are copied back."""
 
 from __future__ import annotations
 
@@ -46,18 +46,7 @@ class _Transfer(torch.autograd.Function):
 def move(
     machine: Machine, tensor: torch.Tensor, target: SimulatedGPU | None, options: dict[str, Any]
 ) -> torch.Tensor:
-    """A tensor on a device.
-
-    Args:
-        machine: the simulated machine.
-        tensor: on the host or on a GPU.
-        target: the GPU, None for the CPU.
-        options: ``dtype``, ``copy``, ``non_blocking``, ``memory_format`` as those of
-            ``torch.Tensor.to``.
-
-    Returns:
-        the tensor itself if nothing needs to change and no copy is asked for, else a copy.
-    """
+    """A tensor on a device."""
     if machine.gpu_of(tensor) is target:
         return _to(tensor, **{"dtype": tensor.dtype, **options})
     options = {"dtype": tensor.dtype, **options, "copy": True}

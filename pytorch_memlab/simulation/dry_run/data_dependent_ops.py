@@ -156,22 +156,13 @@ INDEXING = frozenset(
         "aten::_unsafe_index_put",
     }
 )
-"""Ops that take masks beside indices, in their second argument."""
+"""Ops whose second argument may hold masks among the indices."""
 
 
 def with_indices(
     values: TensorValues, name: str, indices: list[torch.Tensor | None]
 ) -> list[torch.Tensor | None]:
-    """Masks of an indexing op replaced by indices without values, of as many as are selected.
-
-    Args:
-        values: what is known of tensors.
-        name: of the op.
-        indices: its second argument.
-
-    Returns:
-        the indices, None where the op has none.
-    """
+    """Masks of an indexing op replaced by indices without values, of as many as are selected."""
     plain: list[torch.Tensor | None] = []
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):

@@ -1,12 +1,18 @@
-"""Shapes without values: every op returns tensors of the right shapes, and computes nothing.
+"""A dry run: every op returns tensors of the right shapes, and computes nothing.
 
+Note [What a dry run assumes]
 A storage has values when a program's own data is in it, or the result of an op on small tensors
 that all had values: integers and bools of up to 65,536 elements, other numbers of up to 4,096,
-on the host and on simulated GPUs. So masks, lengths, positions, learning rates and step counters
+on the CPU and on simulated GPUs. So masks, lengths, positions, learning rates and step counters
 are what they are with arithmetic. All else has no values: large tensors own memory that is never
 touched, small ones hold zeros (or what they held before an op wrote to them). Ops on small
 tensors go on to compute with those zeros; where a value or a shape depends on them, the read is
 counted.
+
+The program may read a value that is not there. It then gets 0 (False), and the line is marked. An
+op whose output shape depends on values errs on the side of more memory: all elements of a mask are
+true, all elements are distinct, every length is the longest. Each op states its assumption where it
+is registered, and each read is kept with the line that made it (``machine/tensor_values.py``).
 """
 
 from __future__ import annotations
@@ -29,31 +35,14 @@ _untyped_storage = torch._C.TensorBase.untyped_storage
 
 
 class DryRunExecutor:
-    """Runs ops without arithmetic.
-
-    Args:
-        values: which tensors have values.
-    """
+    """Runs ops without arithmetic."""
 
     def __init__(self, values: TensorValues) -> None:
         self._values = values
         self._results = MetaResults()
 
     def execute(self, func: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one op.
-
-        Args:
-            func: the op.
-            run: computes it.
-            args: of the call.
-            kwargs: of the call.
-
-        Returns:
-            what it returns.
-
-        Raises:
-            UnsupportedCUDACallError: its result's shape cannot be told without values.
-        """
+        """Run one op."""
         info = op_info(func)
         device = kwargs.get("device")
         if info.touches_no_element or (device is not None and device.type == "meta"):

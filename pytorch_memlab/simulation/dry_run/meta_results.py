@@ -65,20 +65,7 @@ class MetaResults:
     def of(
         self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> OutputMeta:
-        """What a call returns.
-
-        Args:
-            info: of the op.
-            func: the op.
-            args: of the call; strided tensors only.
-            kwargs: of the call.
-
-        Returns:
-            the output.
-
-        Raises:
-            UnsupportedCUDACallError: the op has no meta kernel.
-        """
+        """What a call returns."""
         settings = (torch.get_default_dtype(), torch._C._get_cudnn_enabled())
         key = (func, settings, *map(_signature, args))
         if kwargs:

@@ -5,7 +5,7 @@ Most kernels ask little of a GPU: whether it is of Ampere or later, into how man
 reduction is split. GPUs that differ in a property, such as the number of multiprocessors, may give
 the same answers, and then the same happens on them. So a function whose result follows from a GPU
 and from plain arguments alone, not from settings or the environment, is marked by ``decision``.
-Whoever watches learns the function, the arguments and the result; asking the function again tells
+A watcher learns the function, the arguments and the result; asking the function again tells
 whether another GPU decides alike.
 """
 
@@ -28,11 +28,7 @@ watcher: Watcher | None = None
 
 
 def decision(function: Function) -> Function:
-    """Mark a function of a GPU and of hashable arguments. See Note [Decisions of a GPU].
-
-    Args:
-        function: of a module; its first argument is the GPU.
-    """
+    """Mark a function of a GPU and of hashable arguments. See Note [Decisions of a GPU]."""
 
     @wraps(function)
     def decide(gpu: GPU, *arguments: Any, **keywords: Any) -> Any:
@@ -45,23 +41,11 @@ def decision(function: Function) -> Function:
 
 @decision
 def has_major(gpu: GPU, least: int, most: int = 99) -> bool:
-    """Whether the major number of a GPU's compute capability is in a range.
-
-    Args:
-        gpu: the GPU.
-        least: the lowest.
-        most: the highest.
-    """
+    """Whether the major number of a GPU's compute capability is in a range."""
     return least <= gpu.major <= most
 
 
 @decision
 def has_capability(gpu: GPU, major: int, minor: int) -> bool:
-    """Whether a GPU has just this compute capability.
-
-    Args:
-        gpu: the GPU.
-        major: its major number.
-        minor: its minor number.
-    """
+    """Whether a GPU has just this compute capability."""
     return (gpu.major, gpu.minor) == (major, minor)

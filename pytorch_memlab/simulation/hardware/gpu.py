@@ -160,15 +160,7 @@ class GPU:
 
 
 def checked_memory(size: int, spec: object) -> int:
-    """A size in bytes that a GPU's memory can have.
-
-    Args:
-        size: in bytes.
-        spec: what the user wrote, for the message.
-
-    Raises:
-        UnknownGPUError: no GPU has so little, or so much.
-    """
+    """A size in bytes that a GPU's memory can have."""
     if not _SMALLEST <= size <= _LARGEST:
         lacks_unit = isinstance(spec, str) and spec.strip().isdecimal() and 0 < size < 10_000
         meant = f" (did you mean {size}GiB?)" if lacks_unit else ""

@@ -35,12 +35,6 @@ _TABLES: Final[Mapping[str, Mapping[str, Any]]] = tomllib.loads(_FILE.read_text(
 def context_of_messages(messages: Iterable[Sequence[float]]) -> int:
     """Bytes that a CUDA context takes, from out-of-memory messages.
 
-    Args:
-        messages: of each, GiB that the process holds, GiB allocated, MiB reserved on top.
-
-    Returns:
-        The median of what is left, rounded to the MiB.
-
     >>> context_of_messages([(14.52, 14.06, 330.42), (4.11, 3.72, 264.21)]) // 2**20
     138
     """
@@ -49,7 +43,7 @@ def context_of_messages(messages: Iterable[Sequence[float]]) -> int:
 
 
 def _contexts() -> dict[str, int]:
-    """Bytes of each preset's context: of its own messages, or of its nearest relatives'."""
+    """Bytes of the context of each preset: from messages of that GPU or of related ones."""
     known = {
         name: context_of_messages(table["context_messages"])
         for name, table in _TABLES.items()

@@ -39,13 +39,6 @@ def parse_size(text: str) -> int | None:
 def read_size(name: str, size: str | int) -> int:
     """The bytes of an argument that is a size, which may be 0.
 
-    Args:
-        name: of the argument, for the message.
-        size: bytes, or a text that ``parse_size`` takes.
-
-    Raises:
-        UsageError: it is no size, or a negative one.
-
     >>> read_size("context", "450MiB")
     471859200
     """

@@ -1,4 +1,4 @@
-"""The simulated machine that is on, for those who only want to know: no torch, nothing loaded."""
+"""The simulation that is on. This module loads no torch: most who ask find none."""
 
 from __future__ import annotations
 
@@ -19,16 +19,11 @@ simulations: dict[int, AbstractContextManager[Machine]] = {}
 
 
 observers: list[Callable[[Machine, bool], object]] = []
-"""Called with the machine of each simulation: True when it has begun, False when it has ended."""
+"""Called with the simulated GPUs and True when a simulation has begun, False when it has ended."""
 
 
 def tell(told: Machine, is_on: bool) -> None:
-    """Call the observers.
-
-    Args:
-        told: the machine of a simulation.
-        is_on: whether the simulation begins; else it has ended.
-    """
+    """Call the observers."""
     for observer in observers.copy():
         observer(told, is_on)
 

@@ -49,7 +49,7 @@ class AllocationLog:
         live: what is in use, by address, the oldest first.
         allocations: how many there were.
         is_whole: whether nothing is missing.
-        stacks: what tells the frames of a block's stack.
+        stacks: keeps the frames of the stacks.
     """
 
     def __init__(self) -> None:

@@ -40,7 +40,7 @@ class OpApproximations:
         uncounted: ops with an entry that took memory of unknown size all the same, each with
             what that memory is, such as ``cuDNN workspaces``.
         estimated: ops whose entry is an estimate and was used, with the bytes that they took
-            besides their results.
+            on top of their outputs.
         events: how often anything was counted.
     """
 
@@ -52,30 +52,15 @@ class OpApproximations:
         self._lock = threading.Lock()
 
     def count_unmodelled(self, op: Any, result: Any) -> None:
-        """Note a call of an op without an entry.
-
-        Args:
-            op: a ``torch._ops.OpOverload``.
-            result: what it returned.
-        """
+        """Note a call of an op without an entry."""
         self._count(self.unmodelled, _name_of(op), _nbytes(result))
 
     def count_uncounted(self, op: Any, unknown: str) -> None:
-        """Note that an op took memory of unknown size.
-
-        Args:
-            op: a ``torch._ops.OpOverload``.
-            unknown: what that memory is.
-        """
+        """Note that an op took memory of unknown size."""
         self._count(self.uncounted, (_name_of(op), unknown), 0)
 
     def count_estimated(self, op: Any, nbytes: int) -> None:
-        """Note that an estimate was used.
-
-        Args:
-            op: a ``torch._ops.OpOverload``.
-            nbytes: bytes that it took besides its results.
-        """
+        """Note that an estimate was used."""
         self._count(self.estimated, _name_of(op), nbytes)
 
     def _count(self, table: dict[_Key, OpCount], key: _Key, nbytes: int) -> None:

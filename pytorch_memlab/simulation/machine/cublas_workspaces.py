@@ -32,12 +32,6 @@ def workspace_size(major: int) -> int:
     The rule is that of ``aten/src/ATen/cuda/CublasHandlePool.cpp``: every ``:SIZE:COUNT`` of the
     variable adds COUNT chunks of SIZE KiB; without any, the GPU's generation decides.
 
-    Args:
-        major: the GPU's compute capability.
-
-    Returns:
-        the size in bytes.
-
     >>> workspace_size(8), workspace_size(9)
     (8519680, 33554432)
     """
@@ -109,18 +103,7 @@ class Workspaces:
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
 
     def need(self, gpu: SimulatedGPU, stream: int) -> int:
-        """Make the workspace of this thread and stream, if it does not exist yet.
-
-        Args:
-            gpu: that multiplies matrices.
-            stream: it does so on.
-
-        Returns:
-            bytes that were taken now and that no recording confirms.
-
-        Raises:
-            torch.OutOfMemoryError: the GPU is full.
-        """
+        """Make the workspace of this thread and stream, if it does not exist yet."""
         key = ("cuBLAS", stream)
         before = self._of_thread(gpu).get(key)
         if before is not None and self.chosen_size in (None, before.nbytes):
@@ -129,19 +112,7 @@ class Workspaces:
         return self._make(gpu, key, self.size(gpu), is_estimate=is_estimate)
 
     def need_cublaslt(self, gpu: SimulatedGPU, stream: int, size: int) -> int:
-        """Make cuBLASLt's own workspace of this thread and stream, if it does not exist yet.
-
-        Args:
-            gpu: that multiplies matrices.
-            stream: it does so on.
-            size: in bytes.
-
-        Returns:
-            bytes that were taken now, which no recording confirms.
-
-        Raises:
-            torch.OutOfMemoryError: the GPU is full.
-        """
+        """Make cuBLASLt's own workspace of this thread and stream, if it does not exist yet."""
         key = ("cuBLASLt", stream)
         return 0 if key in self._of_thread(gpu) else self._make(gpu, key, size, is_estimate=True)
 

@@ -30,11 +30,7 @@ class _State:
 
 
 class SimulatedGenerator(_Generator):
-    """A generator of a simulated GPU.
-
-    Args:
-        device_index: of the GPU.
-    """
+    """A generator of a simulated GPU."""
 
     def __new__(cls, device_index: int) -> Self:
         """Make one with the seed that generators have by default."""
@@ -53,11 +49,7 @@ class SimulatedGenerator(_Generator):
         return torch.device("cuda", self.device_index)
 
     def start_draw(self) -> torch.Generator:
-        """Move the offset past one op's draws.
-
-        Returns:
-            the generator of the CPU that the op draws from.
-        """
+        """Move the offset past one op's draws."""
         state = self._state
         seed = state.seed if state.offset == 0 else _mixed(state.seed, state.offset)
         state.offset += _STEP
@@ -83,11 +75,7 @@ class SimulatedGenerator(_Generator):
         return self._state.offset
 
     def set_offset(self, offset: int) -> Self:
-        """Go on as if it had drawn so far.
-
-        Raises:
-            RuntimeError: the offset is no multiple of four.
-        """
+        """Go on as if it had drawn so far."""
         if offset % _STEP:
             raise RuntimeError("offset must be a multiple of 4")
         self._state.offset = offset
@@ -99,12 +87,7 @@ class SimulatedGenerator(_Generator):
         return torch.frombuffer(packed, dtype=torch.uint8)
 
     def set_state(self, new_state: torch.Tensor) -> Self:
-        """Take over a state.
-
-        Raises:
-            TypeError: it is no tensor of bytes on the CPU.
-            RuntimeError: it is of another size than ``get_state`` returns.
-        """
+        """Take over a state."""
         if new_state.dtype != torch.uint8 or new_state.device.type != "cpu":
             raise TypeError("RNG state must be a torch.ByteTensor")
         if new_state.numel() != _STATE.size:
@@ -118,7 +101,7 @@ class SimulatedGenerator(_Generator):
         return torch.Generator, (self.device,), state
 
     def __setstate__(self, state: tuple[int, int | None, torch.Tensor]) -> None:
-        """Take over what ``__reduce__`` told."""
+        """Take over what ``__reduce__`` returned."""
         self.set_state(state[2])
 
     def clone_state(self) -> SimulatedGenerator:
@@ -134,11 +117,7 @@ class SimulatedGenerator(_Generator):
         return twin
 
     def graphsafe_set_state(self, state: torch.Generator) -> Self:
-        """Share the state of another generator.
-
-        Raises:
-            TypeError: the other is none of a GPU.
-        """
+        """Share the state of another generator."""
         if not isinstance(state, SimulatedGenerator):
             raise TypeError(f"a generator of a GPU is needed, not one of {state.device}")
         self._state = state._state
@@ -149,7 +128,7 @@ _simulated: weakref.WeakValueDictionary[int, SimulatedGenerator] = weakref.WeakV
 
 
 def simulated_generator(generator: torch.Generator) -> SimulatedGenerator | None:
-    """The simulated generator that C++ handed on as one of its own; None if it is the CPU's."""
+    """The simulated generator that C++ passed on as its base class; None if it is the CPU's."""
     return _simulated.get(generator._cdata)  # type: ignore[attr-defined]
 
 

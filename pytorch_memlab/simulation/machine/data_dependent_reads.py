@@ -51,16 +51,7 @@ class DataDependentReads:
         self._lock = threading.Lock()
 
     def count(self, op: str, name: str, assumption: str) -> None:
-        """Count one, at the innermost line of the program.
-
-        Args:
-            op: the op that it called, such as ``aten::nonzero``.
-            name: what the program calls it.
-            assumption: what a dry run assumes the values to be.
-
-        Raises:
-            AssumedValueError: ``strict`` is set.
-        """
+        """Count one, at the innermost line of the program."""
         place = current_line()
         if self.strict:
             filename, line = place

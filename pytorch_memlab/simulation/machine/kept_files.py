@@ -38,11 +38,7 @@ class KeptFiles:
         self._is_told = False
 
     def copy_of(self, path: Any) -> str | None:
-        """The file that holds what would be at a path.
-
-        Args:
-            path: as a program names it; anything else than a path is not kept.
-        """
+        """The file that holds what would be at a path."""
         if not isinstance(path, (str, bytes, os.PathLike)) or not self._copies:
             return None
         return self._copies.get(resolved(path))
@@ -54,12 +50,7 @@ class KeptFiles:
         return path
 
     def keep(self, path: Any, copy: str) -> None:
-        """Take the copy for the file.
-
-        Args:
-            path: as the program names it.
-            copy: from ``new_copy``; this owns it from now on.
-        """
+        """Take the copy for the file."""
         with self._lock:
             if self._is_closed:
                 _delete(copy)
@@ -92,24 +83,14 @@ class KeptFiles:
             _delete(copy)
 
     def move(self, source: Any, target: Any) -> None:
-        """Take a copy under another path.
-
-        Args:
-            source: whose copy is kept.
-            target: the new path.
-        """
+        """Take a copy under another path."""
         with self._lock:
             copy = self._copies.pop(resolved(source))
             self._named.pop(resolved(source), None)
             self.keep(target, copy)
 
     def move_folder(self, source: str, target: str) -> None:
-        """Follow a folder that was moved with the files that would be in it.
-
-        Args:
-            source: its resolved path before.
-            target: its resolved path now.
-        """
+        """Follow a folder that was moved with the files that would be in it."""
         with self._lock:
             for path in [path for path in self._copies if path.startswith(source + os.sep)]:
                 self._copies[target + path[len(source) :]] = self._copies.pop(path)

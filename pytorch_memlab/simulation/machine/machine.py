@@ -1,4 +1,4 @@
-"""The simulated machine: its GPUs, which storage lives on which, and what each thread chose."""
+"""The simulated GPUs, the storages that live on them, and what each thread chose."""
 
 from __future__ import annotations
 
@@ -78,14 +78,7 @@ class ThreadState(threading.local):
 
 
 class Machine:
-    """All simulated GPUs, and the label of each storage that lives on one.
-
-    Args:
-        model: which hardware each GPU stands for.
-        count: how many there are.
-        values: which tensors of a dry run have values; None: ops compute.
-        taken: what their allocators do not get.
-    """
+    """All simulated GPUs, and the label of each storage that lives on one."""
 
     def __init__(
         self,
@@ -122,7 +115,7 @@ class Machine:
         self.gradient_observers: tuple[Callable[[torch.Tensor], object], ...] = ()
         """Called with a gradient that the program replaces or drops by ``tensor.grad = ...``."""
         self.recorder: Any = None
-        """The one object that follows its blocks, once somebody has asked for it."""
+        """Follows the blocks of all GPUs, once it was asked for."""
         self._stream_ids = [StreamIds() for _ in self._all_gpus]
         self.replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Functions of torch and what stands for each, for programs that hold the original."""
@@ -162,11 +155,7 @@ class Machine:
         return () if self.values is None else self.values.reads.all()
 
     def gpu(self, index: int) -> SimulatedGPU:
-        """A GPU by its index.
-
-        Raises:
-            RuntimeError: there is no such GPU, in CUDA's words.
-        """
+        """A GPU by its index."""
         if not 0 <= index < len(self.gpus):
             if not self.gpus:
                 raise RuntimeError(f"No CUDA GPUs are available: {VISIBLE_DEVICES} hides them all")
@@ -190,11 +179,7 @@ class Machine:
         self.thread.streams.use(index, stream)
 
     def use_streams(self, streams: dict[int, int]) -> None:
-        """Let this thread use one stream of each GPU, which waits for the one used before.
-
-        Args:
-            streams: ids by the GPUs' indices; others use their default streams.
-        """
+        """Let this thread use one stream of each GPU, which waits for the one used before."""
         before = self.thread.streams.current
         for index in {*before, *streams}:
             old, new = before.get(index, 0), streams.get(index, 0)
@@ -216,11 +201,9 @@ class Machine:
         return ids.next(priority)
 
     def sleep(self, index: int, seconds: float) -> None:
-        """Let the current stream of a GPU be busy until somebody synchronizes with it.
+        """Let the current stream of a GPU be busy until the program synchronizes with it.
 
-        Args:
-            index: of the GPU.
-            seconds: how long that takes by the clock.
+        Only queries look at the clock.
         """
         self.waits_are_seen = True
         gpu = self.gpu(index)
@@ -247,12 +230,7 @@ class Machine:
         return self._trace is not None
 
     def traced(self, event: str, *args: int) -> None:
-        """Tell the callbacks of ``torch.cuda._gpu_trace``, if the program wants them.
-
-        Args:
-            event: as torch names their list, such as ``"EventWait"``.
-            args: handles or addresses.
-        """
+        """Tell the callbacks of ``torch.cuda._gpu_trace``, if the program wants them."""
         if self._trace is not None:
             self._trace.fire(event, *args)
 
@@ -261,14 +239,7 @@ class Machine:
         return self.gpu(self.thread.device)
 
     def find_gpu(self, device: Any) -> SimulatedGPU | None:
-        """The GPU that a device argument means; None for the CPU and all other devices.
-
-        Args:
-            device: index, string, ``torch.device``, or None for the current GPU.
-
-        Raises:
-            RuntimeError: there is no such GPU.
-        """
+        """The GPU that a device argument means (None: the current one); None for other devices."""
         if device is None:
             return self.current_gpu()
         if isinstance(device, int) and not isinstance(device, bool):
@@ -290,11 +261,7 @@ class Machine:
     def put(
         self, storage: torch.UntypedStorage, gpu: SimulatedGPU, *, is_estimate: bool = False
     ) -> None:
-        """Label a new storage as living on a GPU, and allocate its memory there.
-
-        Raises:
-            torch.OutOfMemoryError: the GPU is full.
-        """
+        """Label a new storage as living on a GPU, and allocate its memory there."""
         stream = self.current_stream(gpu.index)
         if self._trace is not None:
             self._trace.expect(storage)
@@ -314,7 +281,7 @@ class Machine:
         self.allocations.add(storage, Allocation(gpu, 0, nbytes))
 
     def pin(self, storage: torch.UntypedStorage) -> None:
-        """Count a storage of the host as pinned memory."""
+        """Count a CPU storage as pinned memory."""
         if storage._cdata not in self.pinned.known:
             self.pinned.add(storage, self.pinned_memory.take(storage.nbytes()))
 
@@ -329,11 +296,7 @@ class Machine:
             self.allocator_settings.see_environment()
 
     def resized(self, storage: torch.UntypedStorage) -> None:
-        """Follow a labelled storage whose size changed: CUDA takes new memory, then frees the old.
-
-        Args:
-            storage: with a label.
-        """
+        """Follow a storage that was resized: CUDA takes new memory, then frees the old."""
         key: int = storage._cdata
         before = self.allocations.known[key]
         if storage.nbytes() != before.nbytes:

@@ -32,11 +32,7 @@ class MemoryOverhead:
 
     @classmethod
     def of(cls, gpu: GPU, context: str | int | None, others: str | int) -> MemoryOverhead:
-        """Read the sizes that the user gave; None is the estimate for the hardware.
-
-        Raises:
-            UsageError: one is no size, or they leave no memory.
-        """
+        """Read the sizes that the user gave; None is the estimate for the hardware."""
         size = gpu.context if context is None else read_size("context", context)
         overhead = cls(size, read_size("others", others), context is None and size > 0)
         if overhead.context + overhead.other_processes >= gpu.total_memory:

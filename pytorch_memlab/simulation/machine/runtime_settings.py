@@ -16,9 +16,6 @@ if TYPE_CHECKING:
 def settings_string(environment: Mapping[str, str] = os.environ) -> str:
     """The settings that the environment has, as torch 2.13 reads them: the older name wins.
 
-    Args:
-        environment: of the process.
-
     >>> settings_string({"PYTORCH_CUDA_ALLOC_CONF": "", "PYTORCH_ALLOC_CONF": "backend:native"})
     ''
     """
@@ -33,9 +30,6 @@ class RuntimeSettings:
 
     They hold for all GPUs, as PyTorch has one such configuration for the process. It reads the
     environment when a program first uses CUDA (``instance`` in c10/core/AllocatorConfig.h).
-
-    Args:
-        gpus: those of the machine.
 
     Raises:
         AllocatorSettingsError: an unknown setting in the environment, or a value that PyTorch

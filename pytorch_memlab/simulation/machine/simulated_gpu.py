@@ -21,15 +21,11 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
-    from typing_extensions import ParamSpec
-
     from ..._common.call_stacks import CallStacks
     from ..hardware.gpu import GPU
     from .allocation_log import LiveBlock
     from .memory_overhead import MemoryOverhead
     from .trace_callbacks import TraceCallbacks
-
-    _P = ParamSpec("_P")
 
 _T = TypeVar("_T")
 
@@ -40,7 +36,7 @@ _ADDRESSES = 2**44
 _gc_is_on, _gc_off, _gc_on = gc.isenabled, gc.disable, gc.enable
 
 _busy = threading.Lock()
-"""Nobody else is at any allocator. Taken by ``with`` alone, in which no Ctrl-C can come between."""
+"""Lock over all simulated allocators; see Note [Delayed frees and signals in the allocator]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +63,7 @@ class SimulatedFailure:
         stack: that asked.
         node: of autograd that ran, such as ``MulBackward0``; empty outside of a backward pass.
         live: the blocks in use by address.
-        stacks: what tells the frames of their stacks.
+        stacks: keeps the frames of the stacks.
         requests: all requests before, as ``AllocationLog`` has them.
         length: how many numbers of ``requests`` came before this request.
         is_whole: whether no request is missing there.
@@ -84,16 +80,22 @@ class SimulatedFailure:
 
 
 class SimulatedGPU:
-    """A GPU with PyTorch's caching allocator on it.
+    """A GPU with PyTorch's caching allocator on it."""
 
-    Storages die whenever Python drops them, also in another thread while this very allocator is
-    at work. Such a free waits until the allocator is at rest.
-
-    Args:
-        index: as in ``cuda:index``.
-        model: which hardware it stands for.
-        taken: what the allocator does not get.
-    """
+    # Note [Delayed frees and signals in the allocator]
+    #
+    # A storage is freed wherever Python drops the last reference: in any thread, inside a garbage
+    # collection, between two instructions of a signal handler, and also while this thread is in the
+    # allocator. So `release` only appends the address to a queue. Whoever holds the lock next frees
+    # what is queued, before its own work, in the order in which the storages were freed.
+    #
+    # While the lock is held, the garbage collector is off and handlers of standard signals
+    # wait. A finalizer that runs in a collection may do anything, such as wait for a lock of a
+    # thread which itself waits for this lock; so nothing may allocate an object before collections
+    # are off. An interrupt between two steps would leave counters that do not add up. Signals
+    # already wait where a storage is made or freed; asking for that first is cheaper.
+    #
+    # The lock is taken by ``with`` alone: a KeyboardInterrupt cannot separate acquire and enter.
 
     def __init__(self, index: int, model: GPU, taken: MemoryOverhead) -> None:
         self.index = index
@@ -124,19 +126,7 @@ class SimulatedGPU:
         self.allocator.observe(trace.observe)
 
     def allocate(self, nbytes: int, stream: int, *, is_estimate: bool = False) -> Allocation:
-        """Take memory for a storage.
-
-        Args:
-            nbytes: bytes requested.
-            stream: the stream that will use it.
-            is_estimate: no recording confirms that so much is taken.
-
-        Returns:
-            where it lies.
-
-        Raises:
-            torch.OutOfMemoryError: the GPU is full, in PyTorch's own words.
-        """
+        """Take memory for a storage."""
         if not self.allocator.ever_allocated:
             self.before_first_use()
         try:
@@ -208,15 +198,15 @@ class SimulatedGPU:
         """Whether anything was ever allocated here."""
         return self.allocator.ever_allocated
 
-    def locked(self, method: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def locked(self, method: Callable[..., _T], *args: Any) -> _T:
         """Call a method of the allocator: alone, and after all frees that wait."""
-        return self._alone(method, *args, **kwargs)
+        return self._alone(method, *args)
 
     def peak_share(self) -> tuple[int, int]:
         """The most active bytes since the simulation began, and how many were estimates then.
 
-        Estimates are blocks of memory that no recording confirms: what kernels hold besides their
-        results, and results and workspaces whose size is an estimate. Bytes are those of blocks.
+        Estimates are blocks that no recording confirms: memory that kernels allocate on top of
+        their outputs, and outputs and workspaces of an estimated size. Sizes are those of blocks.
         """
         return self._peak
 
@@ -233,10 +223,10 @@ class SimulatedGPU:
             self._peak = active, self._estimated
         return address
 
-    def _alone(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def _alone(self, work: Callable[..., _T], *args: Any) -> _T:
         self.sweep()
         try:
-            return self._in_one_go(work, *args, **kwargs)
+            return self._in_one_go(work, *args)
         finally:
             if self._dead or self._trace is not None:
                 self._settle()
@@ -247,22 +237,19 @@ class SimulatedGPU:
         if self._trace is not None:
             self._trace.tell()
 
-    def _in_one_go(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def _in_one_go(self, work: Callable[..., _T], *args: Any) -> _T:
         """Work after all frees that wait, with no garbage collection and no Ctrl-C in between."""
         with _busy:
-            # A collection's finalizers may be anything: those of storages on this GPU, or of
-            # windows, which wait for a lock that another thread holds while it waits for this one.
-            # So nothing here may allocate an object before collections are off.
             collects = _gc_is_on()
             _gc_off()
             try:
-                if standard_signals_wait():  # as they do while a storage is made, or dies
+                if standard_signals_wait():
                     if self._dead:
                         self._free_dead()
-                    return work(*args, **kwargs)
+                    return work(*args)
                 with uninterrupted(*STANDARD_SIGNALS):
                     self._free_dead()
-                    return work(*args, **kwargs)
+                    return work(*args)
             finally:
                 if collects:
                     _gc_on()

@@ -1,6 +1,6 @@
 """The storage that a program means by an address.
 
-A program reads ``data_ptr()``, which is an address on the host, and ``memory_snapshot()``, which
+A program reads ``data_ptr()``, which is an address of the CPU, and ``memory_snapshot()``, which
 has addresses on the simulated GPU.
 """
 
@@ -17,23 +17,13 @@ if TYPE_CHECKING:
 
 
 def address_on_gpu(machine: Machine, address: int) -> int:
-    """Where a storage lies on its simulated GPU; the address itself if no storage has it.
-
-    Args:
-        machine: the simulated GPUs.
-        address: on the host or on a simulated GPU.
-    """
+    """Where a storage lies on its simulated GPU; the address itself if no storage has it."""
     allocation = allocation_at(machine, address)
     return address if allocation is None else allocation.address
 
 
 def allocation_at(machine: Machine, address: int) -> Allocation | None:
-    """What is known of the living storage that begins at an address, None if there is none.
-
-    Args:
-        machine: the simulated GPUs.
-        address: on the host or on a simulated GPU.
-    """
+    """What is known of the living storage that begins at an address, None if there is none."""
     known = machine.allocations.known
     for allocation in known.values():
         if allocation.address == address:
@@ -43,7 +33,7 @@ def allocation_at(machine: Machine, address: int) -> Allocation | None:
 
 
 def _number_at(address: int) -> int | None:
-    """``_cdata`` of the storage at an address on the host."""
+    """``_cdata`` of the storage at an address of the CPU."""
     with torch._C.DisableTorchFunction():
         for each in gc.get_objects():
             if issubclass(type(each), torch.Tensor):

@@ -33,15 +33,10 @@ class StreamChanges:
         self._streams: list[dict[int, int]] = []
         self._node: int | None = None
         self.any_change = False
-        """Whether the thread ever used a stream beside the default ones."""
+        """Whether the thread ever used another stream than the default ones."""
 
     def use(self, index: int, stream: int) -> None:
-        """Use a stream of a GPU from now on.
-
-        Args:
-            index: of the GPU.
-            stream: its id.
-        """
+        """Use a stream of a GPU from now on."""
         if self.current.get(index, 0) == stream:
             return
         self.any_change = True

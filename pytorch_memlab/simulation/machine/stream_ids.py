@@ -18,15 +18,11 @@ class StreamIds:
 
     @property
     def any_given(self) -> bool:
-        """Whether the GPU has streams beside its default one."""
+        """Whether the GPU has other streams than the default one."""
         return any(self._given)
 
     def next(self, priority: int) -> int:
-        """The next stream of a priority.
-
-        Args:
-            priority: 0 or less, the lower the more urgent; others mean the nearest.
-        """
+        """The next stream of a priority."""
         level = min(max(-priority, 0), PRIORITIES - 1)
         index = self._given[level] % STREAMS_PER_PRIORITY
         self._given[level] += 1
@@ -34,7 +30,7 @@ class StreamIds:
 
 
 def all_ids() -> list[int]:
-    """Ids of all streams that a GPU has beside its default one."""
+    """Ids of all streams of a GPU but the default one."""
     return [
         _id(level, index) for index in range(STREAMS_PER_PRIORITY) for level in range(PRIORITIES)
     ]
@@ -46,12 +42,7 @@ def priority_of(stream_id: int) -> int:
 
 
 def handle_of(stream_id: int, device_index: int) -> int:
-    """What stands for CUDA's own pointer to a stream: 0 for the default one, else never the same.
-
-    Args:
-        stream_id: PyTorch's.
-        device_index: of its GPU.
-    """
+    """A number in place of CUDA's pointer to a stream: 0 for the default stream, or unique."""
     return stream_id and device_index << _DEVICE_SHIFT | stream_id
 
 

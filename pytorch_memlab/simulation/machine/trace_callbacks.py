@@ -1,4 +1,4 @@
-"""The callbacks of ``torch.cuda._gpu_trace``: what CUDA Sanitizer and its kind are told."""
+"""The callbacks of ``torch.cuda._gpu_trace``: the events that CUDA Sanitizer receives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _NextPointer(threading.local):
 class TraceCallbacks:
     """Calls them; what an allocator does is told after it is done, as callbacks may allocate.
 
-    Memory of a tensor has the address that ``data_ptr()`` gives, which is the host's: callbacks
+    Memory of a tensor has the address that ``data_ptr()`` gives, which is one of the CPU: callbacks
     look for tensors by it. Other memory has its address on the GPU.
     """
 
@@ -37,12 +37,7 @@ class TraceCallbacks:
         self._next.value = None
 
     def fire(self, event: str, *args: int) -> None:
-        """Call those of one event.
-
-        Args:
-            event: as torch names their list, such as ``"EventWait"``.
-            args: handles or addresses.
-        """
+        """Call those of one event."""
         getattr(registry, f"{event}Callbacks").fire_callbacks(*args)
 
     def observe(self, action: str, address: int, _size: int, _stream: int) -> None:

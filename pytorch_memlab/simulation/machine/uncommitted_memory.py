@@ -1,4 +1,4 @@
-"""Tensors of the host whose memory is reserved and never touched: they cost address space only."""
+"""CPU tensors in uncommitted memory: they take address space only."""
 
 from __future__ import annotations
 
@@ -16,21 +16,10 @@ _NORESERVE = 0x4000 if sys.platform == "linux" else 0
 
 
 def uncommitted(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-    """A tensor of the host that nobody has written to.
+    """A CPU tensor whose memory is reserved and never written.
 
-    Linux refuses a single allocation above the machine's memory and swap, but for one that says
+    Linux refuses a single allocation above memory and swap, except one that says
     that it needs no reserve: such a one is taken then. Its storage cannot be resized.
-
-    Args:
-        size: of the tensor, in elements.
-        stride: of the tensor, in elements.
-        dtype: of its elements.
-
-    Returns:
-        the tensor; its contents mean nothing.
-
-    Raises:
-        RuntimeError: the machine's address space has no room for it.
 
     >>> uncommitted((2**20, 2**20), (2**20, 1), torch.float32).shape
     torch.Size([1048576, 1048576])

@@ -18,9 +18,6 @@ def visible(gpus: list[SimulatedGPU]) -> int:
 
     CUDA reads the list up to the first entry that names no GPU; a list that names one twice shows
     none. All simulated GPUs are alike, so only their number matters.
-
-    Args:
-        gpus: all of them.
     """
     text = os.environ.get(NAME)
     if text is None:

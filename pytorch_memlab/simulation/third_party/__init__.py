@@ -1,4 +1,4 @@
-"""Libraries beside PyTorch that ask CUDA themselves: answered once a program imports them."""
+"""Libraries that call CUDA themselves: replaced once a program imports them."""
 
 from __future__ import annotations
 
@@ -25,16 +25,11 @@ _LIBRARIES: Mapping[str, Callable[[Machine, Patches, ModuleType], None]] = {
 """By the name of the library's package: replaces its names once that package is imported."""
 
 _LOADING_KERNELS = ("bitsandbytes.cextension",)
-"""Modules that load a library of CUDA kernels where they find a GPU, and one of the CPU's else."""
+"""Modules that load CUDA kernels where they find a GPU, and kernels for the CPU otherwise."""
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Replace names of libraries that are imported now or later, until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
-    """
+    """Replace names of libraries that are imported now or later, until undone."""
     imports = AfterImport()
     for name in _LOADING_KERNELS:
         imports.within(name, _without_gpu)

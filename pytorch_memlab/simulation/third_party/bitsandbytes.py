@@ -32,12 +32,7 @@ _USERS_OF_THE_LIBRARY: Final = ("cextension", "functional", "backends.cuda.ops")
 
 
 def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
-    """Let bitsandbytes' kernels find a library, until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
-    """
+    """Let bitsandbytes' kernels find a library, until undone."""
     library = _Library(machine)
     # The package imports its kernels for CUDA where it finds a GPU.
     for name in _USERS_OF_THE_LIBRARY:
@@ -56,17 +51,7 @@ def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
 
 
 def _run(kernel: Callable[..., Any], compute: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Run an op.
-
-    Args:
-        kernel: what Python registered for CUDA: takes the memory.
-        compute: the kernel for the CPU: has the values.
-        args: of the op.
-        kwargs: of the op.
-
-    Returns:
-        what the op returns.
-    """
+    """Run an op."""
     _thread.is_in_kernel = True
     try:
         result = kernel(*args, **kwargs)
@@ -104,11 +89,7 @@ _thread = _ThreadState()
 
 
 class _Library:
-    """Stands for the library of CUDA kernels.
-
-    Args:
-        machine: the simulated machine.
-    """
+    """Stands for the library of CUDA kernels."""
 
     compiled_with_cuda = True
 
@@ -146,7 +127,7 @@ class _Library:
         return call
 
     def _take_managed(self, size: ctypes.c_size_t) -> int:
-        """Memory that CUDA moves between host and GPU by itself, none of PyTorch's allocator."""
+        """Managed memory, which CUDA moves between CPU and GPU: not PyTorch's allocator."""
         memory = uncommitted((max(size.value, 1),), (1,), torch.uint8)
         self._managed.append(memory)
         return memory.data_ptr()
@@ -160,11 +141,7 @@ class _Library:
 
 
 class _Function:
-    """A function of the library, whose types may be declared.
-
-    Args:
-        call: what it does.
-    """
+    """A function of the library, whose types may be declared."""
 
     argtypes: Any = None
     restype: Any = None

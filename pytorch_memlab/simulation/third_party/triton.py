@@ -42,12 +42,7 @@ _DETECTIONS = (
 
 
 def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
-    """Let Triton find the simulated GPUs, and launch on them, until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
-    """
+    """Let Triton find the simulated GPUs, and launch on them, until undone."""
     jit = import_module("triton.runtime.jit")
     autotuner = import_module("triton.runtime.autotuner")
     interpreter = import_module("triton.runtime.interpreter")
@@ -73,11 +68,7 @@ def _forget_detections(patches: Patches) -> None:
 
 
 class _Launches:
-    """Launches kernels on one machine.
-
-    Args:
-        machine: the simulated machine.
-    """
+    """Launches kernels on one machine."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
@@ -113,7 +104,7 @@ class _Launches:
         return _NotCompiled(kernel.__name__)
 
     def _check_places(self, arguments: dict[str, Any]) -> None:
-        """Refuse tensors of the host, in Triton's words."""
+        """Refuse CPU tensors, in Triton's words."""
         machine = self._machine
         for position, value in enumerate(arguments.values()):
             for tensor in _tensors(value):
@@ -150,10 +141,6 @@ class _Tuning:
 
     What a GPU would hold while it measures is taken as there: the copies of arguments that are
     restored, and the buffer that flushes the cache.
-
-    Args:
-        launches: of kernels.
-        patches: who puts each autotuner's own results back.
     """
 
     def __init__(self, launches: _Launches, patches: Patches) -> None:
@@ -162,14 +149,7 @@ class _Tuning:
         self._known: dict[int, Any] = {}
 
     def run(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The method ``run`` of autotuners.
-
-        Args:
-            original: Triton's.
-
-        Returns:
-            one that leaves results of real GPUs alone.
-        """
+        """The method ``run`` of autotuners."""
 
         def run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
             if id(autotuner) not in self._known:
@@ -182,7 +162,7 @@ class _Tuning:
         return run
 
     def _bench(self, call: Callable[[], Any], **options: Any) -> list[float]:
-        """Run once before, and once beside the buffer; all configurations are equally fast."""
+        """Run once before, and once with the buffer; all configurations are equally fast."""
         driver = import_module("triton.runtime.driver").driver.active
         thread = self._launches.thread
         thread.is_tuning = True
@@ -197,11 +177,7 @@ class _Tuning:
 
 
 class _NotCompiled:
-    """What a launch returns: a kernel that no compiler made.
-
-    Args:
-        name: of the kernel.
-    """
+    """What a launch returns: a kernel that no compiler made."""
 
     def __init__(self, name: str) -> None:
         self._name = name

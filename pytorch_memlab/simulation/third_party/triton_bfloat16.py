@@ -26,12 +26,7 @@ _OF_THE_LAST = frozenset({"ternary_op", "create_fma", "create_dot"})
 
 
 def install(interpreter: Any, patches: Patches) -> None:
-    """Let the interpreter compute with bfloat16, until the patches are undone.
-
-    Args:
-        interpreter: Triton's module.
-        patches: who puts the originals back.
-    """
+    """Let the interpreter compute with bfloat16, until undone."""
     language = import_module("triton.language")
     numbers = _Numbers(interpreter.TensorHandle, language)
     builder = interpreter.interpreter_builder
@@ -62,12 +57,7 @@ def rounded(values: Any) -> Any:
 
 
 class _Numbers:
-    """Replacements of the interpreter's functions.
-
-    Args:
-        handle: the interpreter's class of values: NumPy's array, and Triton's type.
-        language: Triton's module.
-    """
+    """Replacements of the interpreter's functions."""
 
     def __init__(self, handle: Any, language: Any) -> None:
         self._handle = handle

@@ -24,11 +24,7 @@ _BENCHMARK_CACHE = 256 * 1024**2
 
 
 class SimulatedDriver:
-    """Stands for ``triton.runtime.driver.active``.
-
-    Args:
-        machine: the simulated machine.
-    """
+    """Stands for ``triton.runtime.driver.active``."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine

@@ -28,16 +28,7 @@ _CUDA_LIBDEVICE = "triton.language.extra.cuda.libdevice"
 
 
 def compute(kernel: Any, arguments: dict[str, Any], blocks: tuple[int, ...]) -> None:
-    """Run one launch.
-
-    Args:
-        kernel: of Triton's.
-        arguments: by their names; tensors whose memory is this machine's.
-        blocks: how many run along each dimension.
-
-    Raises:
-        UnsupportedCUDACallError: the interpreter cannot run this kernel; the message says why.
-    """
+    """Run one launch."""
     if getattr(kernel, "is_gluon", bool)():
         raise _cannot(kernel, "it is written in Gluon, which Triton's interpreter does not run")
     interpreter = import_module("triton.runtime.interpreter")
@@ -62,11 +53,7 @@ def _cannot(kernel: Any, reason: str) -> UnsupportedCUDACallError:
 
 
 class _Interpretation:
-    """What the interpreter needs replaced while a launch lasts.
-
-    Args:
-        interpreter: Triton's module.
-    """
+    """What the interpreter needs replaced while a launch lasts."""
 
     def __init__(self, interpreter: Any) -> None:
         self._interpreter = interpreter
@@ -107,14 +94,7 @@ class _Interpretation:
         self._patches.undo()
 
     def function(self, original: Any) -> Callable[..., Any]:
-        """A function that the interpreter can run, of a kernel's or of one that a kernel calls.
-
-        Args:
-            original: the Python function.
-
-        Returns:
-            one with the interpreter's rewriting, and with globals of its own.
-        """
+        """A function that the interpreter can run, of a kernel's or of one that a kernel calls."""
         known = self._functions.get(original)
         if known is not None:
             return known
@@ -131,15 +111,7 @@ class _Interpretation:
         return rewritten
 
     def numbers(self, arguments: dict[str, Any], constants: Collection[str]) -> dict[str, Any]:
-        """Arguments with floats of Triton's in place of Python's, as a launch makes them.
-
-        Args:
-            arguments: by their names.
-            constants: names of those that the compiler takes as they are.
-
-        Returns:
-            all of them.
-        """
+        """Arguments with floats of Triton's in place of Python's, as a launch makes them."""
         handle, language = self._interpreter.TensorHandle, self._language
 
         def number(value: float) -> Any:
@@ -181,11 +153,7 @@ class _Interpretation:
 
 
 class _Libdevice:
-    """Stands for the module of libdevice's functions.
-
-    Args:
-        builtin: makes one callable outside of the compiler.
-    """
+    """Stands for the module of libdevice's functions."""
 
     def __init__(self, builtin: Callable[[Any], Callable[..., Any]]) -> None:
         self._builtin = builtin

@@ -60,14 +60,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def extern_elementwise(handle: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs a function of a library in Triton's interpreter.
-
-    Args:
-        handle: the interpreter's class of values: NumPy's array, and Triton's type.
-
-    Returns:
-        a function as the interpreter's builder has one.
-    """
+    """What runs a function of a library in Triton's interpreter."""
 
     def create_extern_elementwise(
         library: str, path: str, symbol: str, values: list[Any], result: Any, is_pure: bool

@@ -1,4 +1,4 @@
-"""What the source of a Triton kernel tells: its arguments, and which of them it writes to."""
+"""The arguments of a Triton kernel, and those that it writes to, read from its source."""
 
 from __future__ import annotations
 
@@ -25,19 +25,7 @@ _POINTERS_MADE_OF |= _DESCRIPTORS
 
 
 def arguments_of(kernel: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Arguments of a launch by their names, without the compiler's options.
-
-    Args:
-        kernel: a kernel of Triton's.
-        args: of the launch.
-        kwargs: of the launch.
-
-    Returns:
-        values by names, defaults included.
-
-    Raises:
-        TypeError: one is missing, or there are too many.
-    """
+    """Arguments of a launch by their names, without the compiler's options."""
     signature = _signature(kernel.fn)
     known = {name: value for name, value in kwargs.items() if name in signature.parameters}
     bound = signature.bind(*args, **known)
@@ -90,11 +78,7 @@ def _function_of(value: Any) -> Any:
 
 
 class _Pointers(ast.NodeVisitor):
-    """Finds what is written to, and which names each pointer is made of.
-
-    Args:
-        function: whose source is visited.
-    """
+    """Finds what is written to, and which names each pointer is made of."""
 
     def __init__(self, function: Any) -> None:
         self._globals = function.__globals__

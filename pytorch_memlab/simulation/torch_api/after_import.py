@@ -19,12 +19,7 @@ class AfterImport:
         self._contexts: dict[str, Callable[[ModuleType], AbstractContextManager[None]]] = {}
 
     def call(self, name: str, function: Callable[[Any], None]) -> None:
-        """Call a function with a module: now if it is imported, else once it is.
-
-        Args:
-            name: of the module.
-            function: takes the module.
-        """
+        """Call a function with a module: now if it is imported, else once it is."""
 
         @contextmanager
         def context(module: ModuleType) -> Iterator[None]:
@@ -40,12 +35,7 @@ class AfterImport:
     def within(
         self, name: str, context: Callable[[ModuleType], AbstractContextManager[None]]
     ) -> None:
-        """Execute a module within a context, once the program imports it.
-
-        Args:
-            name: of the module.
-            context: makes it; takes the module.
-        """
+        """Execute a module within a context, once the program imports it."""
         self._contexts[name] = context
 
     def start(self) -> None:

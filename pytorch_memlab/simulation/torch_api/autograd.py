@@ -18,10 +18,6 @@ def install(machine: Machine, patches: Patches) -> None:
     """Let ``backward`` and ``grad`` run as many calls, not as the one that a mode would see.
 
     What hooks do with saved tensors is no part of the call that saves them either.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
     """
     push = torch._C._autograd._push_saved_tensors_default_hooks
     patches.set(
@@ -57,7 +53,7 @@ def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any],
 
 
 def _overrides_functions(kind: type) -> bool:
-    """Whether a class of tensors has a ``__torch_function__`` of its own."""
+    """Whether a class of tensors defines ``__torch_function__``."""
     own = getattr(kind, "__torch_function__", torch._C._disabled_torch_function_impl)
     if own is torch._C._disabled_torch_function_impl:
         return False

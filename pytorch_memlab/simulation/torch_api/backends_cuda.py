@@ -27,12 +27,7 @@ _MOST_PLANS = 4096
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer for a build with CUDA until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts back what was there.
-    """
+    """Answer for a build with CUDA until undone."""
     patches.set(torch.backends.cuda, "is_built", lambda: True)
     patches.set(torch._C, "_is_flash_attention_available", lambda: True)
     for name, against in _AGAINST.items():

@@ -19,14 +19,11 @@ _BENCHMARK_LIMIT = 10
 
 
 def install(_machine: Machine, patches: Patches) -> None:
-    """Have cuDNN until the patches are undone.
+    """Have cuDNN until undone.
 
     ``enabled``, ``benchmark``, ``deterministic`` and ``allow_tf32`` of ``torch.backends.cudnn``
     are PyTorch's own, and decide here as on CUDA. The version is that
     of the cuDNN which the release of PyTorch is installed with.
-
-    Args:
-        patches: who puts the originals back.
     """
     limit = [_BENCHMARK_LIMIT]
     patches.set(torch._C, "_has_cudnn", True)

@@ -22,9 +22,6 @@ def install(_machine: Machine, patches: Patches) -> None:
     ``torch.compile`` and ``Module.compile`` give back what they get, but for ``flex_attention``
     (Note [Fused flex_attention]). What was compiled before runs
     eagerly too, from torch 2.6 on.
-
-    Args:
-        patches: who puts the originals back.
     """
     compiler = _EagerCompiler()
     patches.set(torch, "compile", compiler.compile)

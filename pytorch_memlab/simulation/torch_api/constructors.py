@@ -1,4 +1,4 @@
-"""Functions that make tensors from data and a device: they build on the host, then move."""
+"""Functions that make tensors from data and a device: they build on the CPU, then move."""
 
 from __future__ import annotations
 

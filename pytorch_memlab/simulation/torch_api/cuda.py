@@ -36,7 +36,7 @@ _CYCLES_PER_SECOND = 1e9
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer for CUDA, and refuse every other call of it, until the patches are undone."""
+    """Answer for CUDA, and refuse every other call of it, until undone."""
     calls = _CudaCalls(machine)
     for name, call in calls.of_c().items():
         patches.set(torch._C, name, call)

@@ -1,7 +1,7 @@
 """``torch.cuda.nccl``: one process that sends between its own GPUs.
 
 Nothing is taken from PyTorch's allocator; NCCL's own buffers come from the driver and are not
-counted, of which a warning tells.
+counted, and a warning says so.
 """
 
 from __future__ import annotations
@@ -34,12 +34,7 @@ _AVERAGE = 4
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer what ``torch.cuda.nccl`` asks of C++, until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts back what was there.
-    """
+    """Answer what ``torch.cuda.nccl`` asks of C++, until undone."""
     for name, call in _Collectives(machine).calls().items():
         patches.set(torch._C, name, call)
 
@@ -116,7 +111,7 @@ class _Collectives:
         self._run(run)
 
     def _run(self, work: Callable[[], Any]) -> None:
-        """Compute on the host's tensors, of which the GPUs' allocators hear nothing."""
+        """Compute on the CPU tensors, without an effect on the allocators."""
         if not self._has_warned:
             self._has_warned = True
             warnings.warn("NCCL's own buffers are not counted", stacklevel=5)

@@ -29,12 +29,7 @@ class _SparseType(type):
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Put the types into ``torch.cuda.sparse`` until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts back what was there.
-    """
+    """Put the types into ``torch.cuda.sparse`` until undone."""
     for name, kind in vars(torch.cuda.sparse).copy().items():
         dtype: Any = getattr(kind, "dtype", None)
         if isinstance(dtype, torch.dtype):

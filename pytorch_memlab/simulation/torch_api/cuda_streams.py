@@ -29,15 +29,7 @@ _new_event_handles = itertools.count(0x1000, 0x10)
 
 
 class SimulatedStream:
-    """``torch.Stream`` of a simulated GPU: an id that separates free blocks.
-
-    Args:
-        device: GPU of the stream, the current one if None.
-        priority: 0 to -3, the lower the more urgent; others mean the nearest.
-        stream_id: of an existing stream.
-        device_index: GPU of an existing stream.
-        device_type: of an existing stream, without effect.
-    """
+    """``torch.Stream`` of a simulated GPU: an id that separates free blocks."""
 
     machine: Machine
 
@@ -167,10 +159,6 @@ class _Deletion:
     """Tells who watches that the event that holds this is no more.
 
     Other events die without a line of Python, in which an interrupt would be swallowed.
-
-    Args:
-        machine: the simulated machine.
-        event_id: of the event.
     """
 
     def __init__(self, machine: Machine, event_id: int) -> None:
@@ -182,14 +170,7 @@ class _Deletion:
 
 
 class SimulatedEvent:
-    """``torch.Event`` of a simulated GPU: it happens when the work before it is done.
-
-    Args:
-        device: GPU of the event, the current one if None.
-        enable_timing: whether ``elapsed_time`` may be asked.
-        blocking: without effect.
-        interprocess: without effect.
-    """
+    """``torch.Event`` of a simulated GPU: it happens when the work before it is done."""
 
     machine: Machine
 
@@ -216,11 +197,7 @@ class SimulatedEvent:
         return None if self._index is None else torch.device("cuda", self._index)
 
     def record(self, stream: Any = None) -> None:
-        """Mark what a stream has to do; without an argument, the current stream.
-
-        Raises:
-            RuntimeError: the event belongs to another GPU.
-        """
+        """Mark what a stream has to do; without an argument, the current stream."""
         stream = self._stream_or_current(stream)
         self._belong_to(stream.device_index)
         gpu = self.machine.gpu(stream.device_index)
@@ -252,13 +229,9 @@ class SimulatedEvent:
         self.machine.traced("EventSynchronization", self.event_id)
 
     def elapsed_time(self, end_event: SimulatedEvent) -> float:
-        """Milliseconds between two recorded events, by the host's clock.
+        """Milliseconds between two recorded events, by the clock of the CPU.
 
         What ``torch.cuda._sleep`` was asked to take counts as if it had.
-
-        Raises:
-            ValueError: one of them was not recorded with timing on.
-            RuntimeError: the work before one of them is not done.
         """
         if not (self.enable_timing and end_event.enable_timing):
             raise ValueError("both events need enable_timing=True")
@@ -307,14 +280,7 @@ class SimulatedEvent:
 
 
 class SimulatedCUDAEvent(SimulatedEvent):
-    """``torch.cuda.Event``.
-
-    Args:
-        enable_timing: whether ``elapsed_time`` may be asked.
-        blocking: without effect.
-        interprocess: without effect.
-        external: without effect.
-    """
+    """``torch.cuda.Event``."""
 
     def __init__(
         self,

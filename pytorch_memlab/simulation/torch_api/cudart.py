@@ -37,11 +37,7 @@ class ErrorCode(int):
 
 
 class Runtime:
-    """``torch.cuda.cudart()``; what is not here refuses by name.
-
-    Args:
-        machine: the simulated machine.
-    """
+    """``torch.cuda.cudart()``; what is not here refuses by name."""
 
     cudaError = ErrorCode  # noqa: N815 - CUDA's own name
 
@@ -66,11 +62,11 @@ class Runtime:
         return ErrorCode()
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> ErrorCode:  # noqa: N802
-        """Memory of the host stays as it is."""
+        """CPU memory stays as it is."""
         return ErrorCode()
 
     def cudaHostUnregister(self, address: int) -> ErrorCode:  # noqa: N802 - CUDA's own name
-        """Memory of the host stays as it is."""
+        """CPU memory stays as it is."""
         return ErrorCode()
 
     def __getattr__(self, name: str) -> Any:

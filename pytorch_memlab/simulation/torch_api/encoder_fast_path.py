@@ -28,12 +28,7 @@ _NESTED = torch.ops.aten._nested_tensor_from_mask.default
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer ``torch.overrides.has_torch_function`` as without the simulation.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the original back.
-    """
+    """Answer ``torch.overrides.has_torch_function`` as without the simulation."""
     makes_nested = torch.nn.TransformerEncoder.forward.__code__
 
     def has_torch_function(relevant_args: Iterable[Any]) -> bool:

@@ -19,9 +19,6 @@ def install(_machine: Machine, patches: Patches) -> None:
 
     Where ``torch.cuda.is_available()`` says yes, it makes a tensor on the GPU first, and leaves
     out the guard that autograd needs in a build with CUDA (from torch 2.5 on), which stays.
-
-    Args:
-        patches: who puts the originals back.
     """
     guard = getattr(torch._C, "_ensureCUDADeviceGuardSet", None)
     if guard is not None:

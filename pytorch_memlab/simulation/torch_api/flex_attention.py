@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def install(_machine: Machine, patches: Patches) -> None:
-    """Trace score functions on the CPU, until undone.
-
-    Args:
-        patches: who puts the original back.
-    """
+    """Trace score functions on the CPU, until undone."""
     module = sys.modules.get("torch._higher_order_ops.flex_attention")
     original = getattr(module, "create_fw_bw_graph", None)
     if original is not None:

@@ -15,12 +15,7 @@ _NAME = "_group_tensors_by_device_and_dtype"
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Sort tensors of optimizers and gradient clipping by the devices that they live on.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the original back.
-    """
+    """Sort tensors of optimizers and gradient clipping by the devices that they live on."""
     group_on_cpu = getattr(torch._C, _NAME)
 
     def group(tensors: list[list[Any]], with_indices: bool = False) -> Groups:

@@ -24,15 +24,10 @@ class _GeneratorType(type):
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Make ``torch.Generator`` accept simulated devices, until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts it back.
-    """
+    """Make ``torch.Generator`` accept simulated devices, until undone."""
 
     class Generator(metaclass=_GeneratorType):
-        """``torch.Generator`` for the host and simulated GPUs."""
+        """``torch.Generator`` for the CPU and simulated GPUs."""
 
         __module__, __qualname__ = "torch", "Generator"  # where pickle finds it
 

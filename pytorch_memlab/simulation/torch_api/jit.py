@@ -19,11 +19,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
     The compiler knows PyTorch's functions by their identity, from a table that it fills once, so
     this must come before anything of ``torch`` is replaced. Scripted code asks C++ for a tensor's
-    device, which says that of the host; the call's arguments tell which GPU it means.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
+    device, which is the CPU; the arguments of the call show which GPU it means.
     """
     patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):

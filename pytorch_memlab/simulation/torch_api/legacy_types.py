@@ -34,12 +34,7 @@ def dtype_of(kind: Any) -> torch.dtype | None:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Put the types into ``torch.cuda`` until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts back what was there.
-    """
+    """Put the types into ``torch.cuda`` until undone."""
     for name, dtype in _DTYPES.items():
         patches.set(torch.cuda, name, _legacy_type(machine, name, dtype))
     _set_default_type(patches)

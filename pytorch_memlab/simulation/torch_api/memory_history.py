@@ -62,12 +62,7 @@ class _Metadata(threading.local):
 
 
 class _Recorder:
-    """The history of one GPU.
-
-    Args:
-        gpu: the GPU.
-        history: how to record.
-    """
+    """The history of one GPU."""
 
     def __init__(self, gpu: SimulatedGPU, history: MemoryHistory) -> None:
         self.gpu = gpu
@@ -121,11 +116,7 @@ class _Recorder:
 
 
 class MemoryHistory:
-    """What ``torch.cuda.memory`` asks about the history of all simulated GPUs.
-
-    Args:
-        machine: the simulated GPUs.
-    """
+    """What ``torch.cuda.memory`` asks about the history of all simulated GPUs."""
 
     def __init__(self, machine: Machine) -> None:
         self.level = 0
@@ -310,11 +301,7 @@ def _is_of_pool(segment: dict[str, Any], pool: Sequence[Any] | None) -> bool:
 
 
 class _Frames:
-    """Stacks as lists of dictionaries; equal frames and stacks are one object each.
-
-    Args:
-        stacks: where they were taken.
-    """
+    """Stacks as lists of dictionaries; equal frames and stacks are one object each."""
 
     def __init__(self, stacks: CallStacks) -> None:
         self._taken = stacks
@@ -376,11 +363,6 @@ def _settings(gpu: SimulatedGPU) -> dict[str, Any]:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer for the memory history until the patches are undone.
-
-    Args:
-        machine: the simulated GPUs.
-        patches: who puts the originals back.
-    """
+    """Answer for the memory history until undone."""
     for name, call in MemoryHistory(machine).calls().items():
         patches.set(torch._C, name, call)

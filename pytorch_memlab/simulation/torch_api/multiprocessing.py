@@ -1,7 +1,7 @@
 """``torch.multiprocessing`` under simulation: tensors of a GPU that several processes share.
 
 On CUDA a process opens the memory of another one, and its own allocator counts nothing of it. Here
-that memory is the host's, which ``torch.multiprocessing`` can share.
+that is memory of the CPU, which ``torch.multiprocessing`` can share.
 """
 
 from __future__ import annotations
@@ -37,12 +37,7 @@ class _Handle:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let storages of simulated GPUs go to other processes and come from them, until undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
-    """
+    """Let storages of simulated GPUs go to other processes and come from them, until undone."""
     values = machine.values
 
     def share(storage: Any) -> tuple[Any, ...]:

@@ -12,12 +12,7 @@ if TYPE_CHECKING:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let a bare number in ``Module.to`` and its like mean a simulated GPU, until undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the original back.
-    """
+    """Let a bare number in ``Module.to`` and its like mean a simulated GPU, until undone."""
     module: Any = torch._C._nn
     parse = module._parse_to
 

@@ -25,12 +25,7 @@ Below, numbers are drawn evenly, and kept or not."""
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer what the function reads, until undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the original back.
-    """
+    """Answer what the function reads, until undone."""
     values = machine.values
     original = getattr(torch.nn.init, _NAME, None)
     if original is None or values is None:
@@ -52,13 +47,6 @@ def install(machine: Machine, patches: Patches) -> None:
 
 def rounds(count: int, mean: float, std: float, a: float, b: float) -> int:
     """How many rounds of drawing are expected to leave elements outside of the bounds.
-
-    Args:
-        count: of elements.
-        mean: of the distribution.
-        std: of the distribution, its standard deviation.
-        a: lower bound.
-        b: upper bound.
 
     >>> rounds(1_000_000, 0.0, 1.0, -2.0, 2.0), rounds(1_000_000, 0.0, 0.02, -2.0, 2.0)
     (4, 0)

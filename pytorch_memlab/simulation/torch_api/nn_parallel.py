@@ -30,12 +30,7 @@ _CPU_INDEX = -1
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer what ``torch.nn.parallel`` asks of C++, until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts back what was there.
-    """
+    """Answer what ``torch.nn.parallel`` asks of C++, until undone."""
     for name, call in _Communication(machine).calls().items():
         patches.set(torch._C, name, call)
 
@@ -93,7 +88,7 @@ class _Communication:
         results: list[list[torch.Tensor]] = [list(tensors), *([] for _ in devices[1:])]
         for chunk in _chunks(tensors, buffer_size):
             for made, copies in zip(results[1:], self._copies(chunk, devices), strict=True):
-                made.extend(copy.data for copy in copies)  # each has a version of its own
+                made.extend(copy.data for copy in copies)  # each has its own version counter
         return [results[0], *(list(_reorder_tensors_as(made, tensors)) for made in results[1:])]
 
     def _copies(self, chunk: list[torch.Tensor], devices: Sequence[int]) -> Iterator[Any]:
@@ -165,13 +160,7 @@ class _Communication:
         return out
 
     def gather(self, tensors: Tensors, dim: int, destination: int | None) -> torch.Tensor:
-        """Tensors of GPUs side by side in a new one.
-
-        Args:
-            tensors: on GPUs.
-            dim: along which they are laid.
-            destination: index of the GPU, -1 for the host, None for the current GPU.
-        """
+        """Tensors of GPUs side by side in a new one."""
         shape = self._gathered_shape(tensors, dim)
         index = self._machine.thread.device if destination is None else destination
         formats = {_format_of(tensor) for tensor in tensors}

@@ -1,7 +1,7 @@
 """``torch.profiler``: the memory of simulated GPUs, which PyTorch's own profiler cannot see.
 
 Note [Memory of simulated GPUs in a profile]
-PyTorch's profiler is told of memory by the allocators in C++, and those see host memory only. What
+The allocators in C++ report memory to PyTorch's profiler, and they see host memory only. What
 reads a profile's memory (``torch.cuda._memory_viz.profile_plot``, ``export_memory_timeline``) asks
 ``profile._memory_profile()`` for it: a tree of events, a timeline and categories. A profile that
 was taken under simulation answers with the events of the simulated allocators instead: with the
@@ -69,11 +69,7 @@ class _NoCategories:
 
 
 class GPUMemoryProfile:
-    """What a profile answers for the memory of simulated GPUs.
-
-    Args:
-        snapshot: taken at the end of the profile.
-    """
+    """What a profile answers for the memory of simulated GPUs."""
 
     def __init__(self, snapshot: dict[str, Any]) -> None:
         self._entries: list[tuple[int, str, _Allocation]] = []
@@ -135,12 +131,7 @@ def _node(frames: Any, made: _Allocation, time: int) -> _Node:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let profiles have the memory of simulated GPUs until the patches are undone.
-
-    Args:
-        machine: the simulated GPUs.
-        patches: who puts the originals back.
-    """
+    """Let profiles have the memory of simulated GPUs until undone."""
     profile: Any = kineto_profiler._KinetoProfile
     patches.set(profile, "start_trace", _recording(profile.start_trace, machine))
     patches.set(profile, "stop_trace", _with_memory(profile.stop_trace))

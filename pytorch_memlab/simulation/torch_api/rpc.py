@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 
 def install(_machine: Machine, patches: Patches) -> None:
-    """Refuse to wait for other workers, until undone.
-
-    Args:
-        patches: who puts the original back.
-    """
+    """Refuse to wait for other workers, until undone."""
     original = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
     if original is not None:
         refused = refusal("torch.distributed.rpc.init_rpc")

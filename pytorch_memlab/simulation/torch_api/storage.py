@@ -16,12 +16,7 @@ _Storage = torch.UntypedStorage
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Replace methods of ``torch.UntypedStorage`` until the patches are undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts them back.
-    """
+    """Replace methods of ``torch.UntypedStorage`` until undone."""
     allocations = machine.allocations
     values = machine.values
     cpu_device = vars(torch._C.StorageBase)["device"].__get__
@@ -42,7 +37,7 @@ def install(machine: Machine, patches: Patches) -> None:
             new = values.make_bytes(storage.nbytes()).untyped_storage()
         else:
             new = _Storage(storage.nbytes())
-            # C++ copies through tensors of its own, which are none of the program's.
+            # C++ copies through tensors that the program does not see.
             with torch._C._DisableTorchDispatch():
                 new.copy_(storage, False)
         if gpu is not None:

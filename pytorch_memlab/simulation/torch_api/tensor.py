@@ -26,7 +26,7 @@ _Uninitialized: Any = vars(torch.nn.parameter)["UninitializedTensorMixin"]
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Replace methods and attributes of ``torch.Tensor`` until the patches are undone."""
+    """Replace methods and attributes of ``torch.Tensor`` until undone."""
     methods = _TensorMethods(machine)
     for name, getter in methods.attributes().items():
         patches.set(torch.Tensor, name, property(getter))

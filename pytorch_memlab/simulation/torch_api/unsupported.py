@@ -56,11 +56,7 @@ _FUNCTIONS = {
 
 
 def install(_machine: Machine, patches: Patches) -> None:
-    """Make every CUDA call that is still the real one refuse, until the patches are undone.
-
-    Args:
-        patches: who puts them back; what they have replaced already is covered.
-    """
+    """Make every CUDA call that is still the real one refuse, until undone."""
     covered = patches.names_of(torch._C)
     for name in vars(torch._C).copy():
         if name.startswith(_PREFIXES) and name not in covered:

@@ -1,7 +1,7 @@
 """Tensors that wrap others (DTensor's pieces in flight, jagged tensors): labelled, without memory.
 
 PyTorch lets their classes name any device. C++ would take a GPU's name at its word, and its
-autograd would look for CUDA; so C++ is told that they are on the host, like all others.
+autograd would look for CUDA; so for C++ they are on the CPU, like all others.
 """
 
 from __future__ import annotations
@@ -18,12 +18,7 @@ _CPU = torch.device("cpu")
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Make wrappers for simulated GPUs, until undone.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the original back.
-    """
+    """Make wrappers for simulated GPUs, until undone."""
     original = torch.Tensor._make_wrapper_subclass
 
     def make(*args: Any, **kwargs: Any) -> torch.Tensor:

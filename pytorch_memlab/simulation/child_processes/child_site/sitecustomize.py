@@ -27,9 +27,6 @@ class _AfterTorch:
 
     This package imports torch too, from modules that are not complete then; so torch comes right
     after the package itself.
-
-    Args:
-        settings: what ``child_processes.py`` wrote.
     """
 
     def __init__(self, settings: dict[str, Any]) -> None:

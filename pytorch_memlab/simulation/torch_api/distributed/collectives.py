@@ -1,7 +1,16 @@
-"""One rank of many without the others: what collectives return where all ranks are alike.
+"""The collectives of one simulated rank.
 
-The other ranks are taken to hold what this one holds. Nothing is sent. Collectives take no memory
-from PyTorch's allocator (``ProcessGroupNCCL.cpp``); NCCL's own buffers come from the driver.
+Note [One rank for many]
+A process group has the size that the program asks for, and one process. The other ranks are assumed
+to hold what this one holds. So a broadcast changes nothing, a sum is a multiplication by the number
+of ranks, a gather repeats, and what only another rank can know (a receive, a scatter from another
+root) is zeros. Nothing is sent and nothing waits. Collectives take no memory from PyTorch's
+allocator (``ProcessGroupNCCL.cpp``). NCCL's buffers come from the driver and are not counted; a
+warning says so.
+
+``FakeProcessGroup`` of PyTorch is no replacement. It leaves sums as they were, so that the mean of
+gradients, which ``DistributedDataParallel`` makes of a sum, is a fraction of them; in torch 2.4 it
+does not write the output of a reduce-scatter at all.
 """
 
 from __future__ import annotations
@@ -28,13 +37,6 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     Its methods have the names, arguments and results of ``torch.distributed.ProcessGroup``, whose
     C++ calls them too (``DistributedDataParallel``). Newer versions of PyTorch know some of them
     by a second name. It is its own backend.
-
-    Args:
-        store: not asked.
-        rank: of this process.
-        size: how many ranks there are.
-        options: of its backend; nothing depends on them.
-        timeout: not needed, nothing waits.
     """
 
     class Options:
@@ -256,7 +258,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     alltoall_base = all_to_all_single
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int = 0) -> Any:
-        """Nobody is there."""
+        """No other rank receives it."""
         return _done(tensors)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
@@ -287,7 +289,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return False
 
     def _set_sequence_number_for_group(self) -> None:
-        """There is nobody to agree with."""
+        """There is no other rank to agree with."""
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
         """Of equal tensors the mean, the least and the greatest are what they were."""
@@ -305,15 +307,11 @@ class SimulatedNCCL(SimulatedGroup):
 
 
 class SimulatedGloo(SimulatedGroup):
-    """A group with Gloo, or with Gloo for the host and NCCL for GPUs."""
+    """A group with Gloo, or with Gloo for the CPU and NCCL for GPUs."""
 
 
 class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
-    """A receipt that has come from some rank.
-
-    Args:
-        source: the rank.
-    """
+    """A receipt that has come from some rank."""
 
     def __init__(self, source: int) -> None:
         super().__init__()

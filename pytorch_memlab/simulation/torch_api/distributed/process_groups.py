@@ -34,10 +34,6 @@ def install(machine: Machine, patches: Patches) -> None:
     Rank and number of ranks are those that the program gives, or ``RANK`` and ``WORLD_SIZE`` of
     the environment, as ``torchrun`` sets them. Replaced is what ``init_process_group`` and
     ``new_group`` call, so that it does not matter who holds those under a name of their own.
-
-    Args:
-        machine: the simulated machine.
-        patches: who puts the originals back.
     """
     if not dist.is_available():
         return
@@ -116,9 +112,6 @@ class _Objects:
     """Objects that collectives send in tensors, and give back out of such.
 
     Without arithmetic a large tensor has no values; what comes out of it is what went in.
-
-    Args:
-        machine: the simulated machine.
     """
 
     def __init__(self, machine: Machine) -> None:
@@ -169,7 +162,7 @@ def _reducer(machine: Machine) -> type:
     class Reducer(base):  # type: ignore[misc]
         """Makes the buckets of ``DistributedDataParallel`` where its parameters are.
 
-        C++ makes them with the parameters' options, which say that those are on the host.
+        C++ makes them with the parameters' options, which say that they are on the CPU.
         """
 
         def __init__(self, parameters: Any, *args: Any, **kwargs: Any) -> None:

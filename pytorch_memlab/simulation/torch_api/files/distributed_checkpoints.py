@@ -18,14 +18,7 @@ if TYPE_CHECKING:
 
 
 def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
-    """Keep checkpoints with tensors without values from being written.
-
-    Args:
-        values: knows which tensors have none.
-        kept: the files that are not written.
-        imports: tells when the program has imported the module.
-        patches: puts the originals back.
-    """
+    """Keep checkpoints with tensors without values from being written."""
 
     def patch(filesystem: Any) -> None:
         writer = getattr(filesystem, "_FileSystemWriter", None) or filesystem.FileSystemWriter

@@ -24,13 +24,7 @@ _EXTRA = MARK.decode()
 
 
 def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
-    """Keep tensors without values out of what TorchScript writes.
-
-    Args:
-        values: knows which tensors have none.
-        kept: the files that are not written.
-        patches: puts the originals back.
-    """
+    """Keep tensors without values out of what TorchScript writes."""
 
     def names(module: Any) -> list[str]:
         tensors = module.state_dict(keep_vars=True).items()

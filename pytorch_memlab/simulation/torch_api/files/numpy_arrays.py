@@ -66,13 +66,7 @@ def _without_values(shape: tuple[int, ...], dtype: str, _mark: bytes) -> Any:
 
 
 def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
-    """Mark arrays without values, and keep them out of files.
-
-    Args:
-        values: knows which tensors have none.
-        kept: the files that are not written.
-        patches: puts the originals back.
-    """
+    """Mark arrays without values, and keep them out of files."""
 
     def lacks_values(value: Any) -> bool:
         while value is not None:

@@ -40,11 +40,6 @@ class WatchedFile(io.FileIO):
     """A file that a program overwrites; it stays as it was if what is written has no values.
 
     A file that holds something is written when this closes, from a copy; until then it stays.
-
-    Args:
-        path: of the file.
-        mode: as ``open`` takes it.
-        kept: the files that are not written.
     """
 
     def __init__(self, path: Any, mode: str, kept: KeptFiles) -> None:
@@ -127,15 +122,7 @@ def _hole(file: Any, data: Any) -> int | None:
 
 
 def leave_room(file: Any, nbytes: int) -> int | None:
-    """Leave room for data without values in a watched file, which is not written from now on.
-
-    Args:
-        file: what a program writes to.
-        nbytes: size of the data.
-
-    Returns:
-        The size; None if the file is not watched.
-    """
+    """Leave room for data without values in a watched file, which is not written from now on."""
     watched = watched_file(file)
     if watched is None:
         return None
@@ -146,11 +133,7 @@ def leave_room(file: Any, nbytes: int) -> int | None:
 
 
 def watched_file(file: Any) -> WatchedFile | None:
-    """The watched file that a file object writes to, whatever lies between the two.
-
-    Args:
-        file: what a program writes to.
-    """
+    """The watched file that a file object writes to, whatever lies between the two."""
     seen = set()
     while file is not None and id(file) not in seen:
         if isinstance(file, WatchedFile):
@@ -167,13 +150,7 @@ def watched_file(file: Any) -> WatchedFile | None:
 
 
 def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
-    """Watch files that are opened to be overwritten, or moved over others.
-
-    Args:
-        kept: the files that are not written.
-        imports: tells when the program has imported what compresses.
-        patches: puts the originals back.
-    """
+    """Watch files that are opened to be overwritten, or moved over others."""
     open_ = _opener(kept)
     patches.set(builtins, "open", open_)
     patches.set(io, "open", open_)

@@ -45,14 +45,7 @@ class _Flat(dict[str, Any]):
 
 
 def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
-    """Keep tensors and arrays without values out of safetensors' files.
-
-    Args:
-        values: knows which tensors have none.
-        kept: the files that are not written.
-        imports: tells when the program has imported the library.
-        patches: puts the originals back.
-    """
+    """Keep tensors and arrays without values out of safetensors' files."""
 
     def lacks_values(value: Any) -> bool:
         return values.lacks_values(value) if isinstance(value, torch.Tensor) else is_marked(value)
@@ -174,13 +167,7 @@ def _opener(kept: KeptFiles, safe_open: Callable[..., Any]) -> Callable[..., Any
 
 
 class _KeptTensors:
-    """A file of safetensors, opened, that was not written.
-
-    Args:
-        copy: the file that holds what would have been written.
-        framework: ``"np"`` or ``"numpy"`` for arrays, any other for tensors.
-        device: where tensors go.
-    """
+    """A file of safetensors, opened, that was not written."""
 
     def __init__(self, copy: str, framework: str, device: Any) -> None:
         with open(copy, "rb") as file:
@@ -221,12 +208,7 @@ class _KeptTensors:
 
 
 class _KeptSlice:
-    """A tensor of such a file, of which parts can be read.
-
-    Args:
-        tensor: as it was saved.
-        get: gives it as it is to be read.
-    """
+    """A tensor of such a file, of which parts can be read."""
 
     def __init__(self, tensor: torch.Tensor, get: Callable[[], Any]) -> None:
         self._tensor = tensor

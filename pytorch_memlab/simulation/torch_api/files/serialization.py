@@ -29,11 +29,7 @@ _RECORD = MARK.decode()
 
 
 class _Records:
-    """What ``torch.save`` writes, before it is known whether it may be written.
-
-    Args:
-        values: knows which storages have values.
-    """
+    """What ``torch.save`` writes, before it is known whether it may be written."""
 
     def __init__(self, values: TensorValues) -> None:
         self._values = values
@@ -57,11 +53,7 @@ class _Records:
         self._calls.append(("write_record_metadata", (name, size)))
 
     def replay(self, writer: Any) -> None:
-        """Write what was written, and the sizes of what has no values.
-
-        Args:
-            writer: PyTorch's own.
-        """
+        """Write what was written, and the sizes of what has no values."""
         if self._sizes:
             sizes = json.dumps(self._sizes)
             writer.write_record(_RECORD, sizes, len(sizes))
@@ -70,14 +62,7 @@ class _Records:
 
 
 class _Writer:
-    """Stands for ``_open_zipfile_writer`` of PyTorch.
-
-    Args:
-        target: path or file object.
-        values: knows which storages have values.
-        kept: the files that are not written.
-        open_writer: PyTorch's own.
-    """
+    """Stands for ``_open_zipfile_writer`` of PyTorch."""
 
     def __init__(
         self, target: Any, values: TensorValues, kept: KeptFiles, open_writer: Any
@@ -120,11 +105,6 @@ def write_marked(file: Any, data: bytes, kept: KeptFiles) -> None:
 
     A file on the disk stays as it is: one that was opened to be overwritten is kept, and to any
     other nothing is written.
-
-    Args:
-        file: what the program gave.
-        data: with the mark in it.
-        kept: the files that are not written.
     """
     watched = watched_file(file)
     if watched is not None:
@@ -146,12 +126,7 @@ def _is_on_disk(file: Any) -> bool:
 
 
 class _Reader:
-    """PyTorch's reader of an archive in which some storages have a size alone.
-
-    Args:
-        reader: PyTorch's own.
-        values: makes storages without values.
-    """
+    """PyTorch's reader of an archive in which some storages have a size alone."""
 
     def __init__(self, reader: Any, values: TensorValues) -> None:
         self._reader = reader
@@ -170,13 +145,7 @@ class _Reader:
 
 
 def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
-    """Keep tensors without values out of what ``torch.save`` writes.
-
-    Args:
-        values: knows which tensors have none.
-        kept: the files that are not written.
-        patches: puts the originals back.
-    """
+    """Keep tensors without values out of what ``torch.save`` writes."""
     open_writer = _serialization._open_zipfile_writer
     open_reader = _serialization._open_zipfile_reader
     open_file = _serialization._open_file_like
