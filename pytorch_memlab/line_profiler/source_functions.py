@@ -37,6 +37,18 @@ def nearest(name: str, known: Sequence[str]) -> list[str]:
     return difflib.get_close_matches(name, known, n=4) or list(known[:4])
 
 
+def places_of(names: Collection[str], known: Sequence[str]) -> list[int]:
+    """Indexes of the functions of any of these names, or else of the methods of such classes.
+
+    >>> places_of(["Net"], ["train", "Net.forward", "Net.loss"])
+    [1, 2]
+    """
+    functions = [place for place, one in enumerate(known) if one in names]
+    return functions or [
+        place for place, one in enumerate(known) if one.rpartition(".")[0] in names
+    ]
+
+
 class SourceFunctions:
     """The functions that source will define.
 
@@ -68,10 +80,7 @@ class SourceFunctions:
             for module in self._modules
             if name.startswith((f"{module}.", f"{module}:"))
         }
-        by_name = list(zip(self.names, self.defined, strict=True))
-        return [one for typed, one in by_name if typed in names] or [
-            one for typed, one in by_name if typed.rpartition(".")[0] in names
-        ]
+        return [self.defined[place] for place in places_of(names, self.names)]
 
     def methods_named(self, name: str) -> list[Definition]:
         """The functions of a name in any class or function."""

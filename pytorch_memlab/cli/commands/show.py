@@ -182,14 +182,15 @@ def _functions_called(
     """Indexes of functions, and of the methods of classes, under their names."""
     if names is None:
         return None
+    from pytorch_memlab.line_profiler.source_functions import places_of, typed_name
+
     found: dict[int, None] = {}
-    known = [function.qual_name.replace(".<locals>", "") for function in profile.functions]
+    known = [typed_name(function.qual_name) for function in profile.functions]
     for name in names:
-        own = [place for place, one in enumerate(known) if one == name]
-        methods = [place for place, one in enumerate(known) if one.rpartition(".")[0] == name]
-        if not own and not methods:
+        places = places_of([name], known)
+        if not places:
             raise UsageError(_unknown(name, known))
-        found.update(dict.fromkeys(own or methods))
+        found.update(dict.fromkeys(places))
     return tuple(found)
 
 
