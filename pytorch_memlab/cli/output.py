@@ -116,10 +116,10 @@ def _to_nowhere(results: Results) -> None:
 
 
 def _to_terminal(results: Results) -> None:
-    from pytorch_memlab.render import report, terminal
+    from pytorch_memlab.render import report, text
 
     overview = results.overview()
     if overview is None:
-        write_to_stdout(partial(terminal.write, results.report()))
+        write_to_stdout(partial(text.write, results.report()))
     else:
         write_to_stdout(partial(report.write, overview))

@@ -35,8 +35,8 @@ def write(display: RecordsDisplay, stream: TextIO | None) -> None:
     if stream is None:
         return
     if stream.isatty():
-        from ..render import terminal
+        from ..render import text
 
-        terminal.write(display.report, stream)
+        text.write(display.report, stream)
     else:
         stream.write(f"{display}\n")

@@ -4,90 +4,35 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final, TextIO
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from .approximations import line_mark
-from .cells import cell, column_parts, failure_note, source_lines
+from . import styled_rows
+from .cells import cell, source_lines
 from .rows import WIDTH, code_of, fitted, place_of, wrapped
 from .sections import section_lines
-from .terminal import fitting, is_colourful
+from .styled_rows import NOTE, Row
+from .tables import Column, least_width, line_pieces, number_width, table_rows
 from .verdict import sentence
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
     from ..profiles.overview import Failure, Headline, Overview, Place, ShownFunction
     from ..records import FunctionTable
 
-Segment = tuple[str, str]
-"""A piece of a row, and its style: one of rich, empty for plain text, or ``code``."""
-
-Row = list[Segment]
-
-_LEAST_CODE_WIDTH: Final = 24
 _CATEGORIES: Final = 3
-_PEAK: Final = "<- peak"
-_CODE: Final = "code"
+_PEAK: Final = "  <- peak"
 
 
 def render(overview: Overview) -> str:
     """The report as plain text."""
-    return "".join(_plain(row) + "\n" for row in _rows(overview, None))
+    return styled_rows.plain(_rows(overview, None))
 
 
 def write(overview: Overview, stream: TextIO) -> None:
     """Write the report to a stream in the form that suits it."""
-    if not is_colourful(stream):
-        stream.write(render(overview))
-        return
-    from rich.console import Console
-
-    _print(overview, Console(file=stream))
-
-
-def _plain(row: Row) -> str:
-    text = "".join(piece for piece, _ in row)
-    return text.rstrip() if any(style == _CODE for _, style in row) else text
-
-
-def _print(overview: Overview, console: Console) -> None:
-    notes = len(overview.notes)
-    rows = list(_rows(overview, console.width))
-    for number, row in enumerate(rows):
-        text = _styled(row, console.width)
-        if number >= len(rows) - notes:
-            console.print(text)  # wrapped
-        else:
-            console.print(text, no_wrap=True, overflow="ellipsis", crop=True)
-
-
-def _styled(row: Row, width: int) -> Text:
-    """A row in colour; what follows the code stays, and the code is cut for it."""
-    from rich.text import Text
-
-    text = Text()
-    for place, (piece, style) in enumerate(row):
-        if style != _CODE:
-            text.append(piece, style)
-            continue
-        room = width - len(text) - sum(len(after) for after, _ in row[place + 1 :])
-        code = _highlighted(piece)
-        if len(row) > place + 1:
-            code.truncate(max(room, 0), overflow="ellipsis")
-        text.append(code)
-    text.rstrip()
-    return text
-
-
-def _highlighted(code: str) -> Text:
-    from rich.syntax import Syntax
-
-    text = Syntax("", "python", theme="ansi_dark").highlight(code)
-    text.rstrip()
-    return text
+    styled_rows.write(partial(_rows, overview), stream)
 
 
 def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
@@ -116,7 +61,7 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
         yield from ([(line, "")] for line in lines)
     if overview.notes:
         yield []
-        yield from ([(note, "")] for note in overview.notes)
+        yield from ([(note, NOTE)] for note in overview.notes)
 
 
 # The headlines
@@ -213,68 +158,35 @@ def _head(table: FunctionTable, several: bool, width: int | None) -> Iterator[Ro
 
 def _widths(overview: Overview) -> list[int]:
     """Of each column over all functions, then of the line numbers."""
-    widths = [max(map(len, column_parts(column))) for column in overview.columns]
-    lines = len("line")
-    for function in overview.functions:
-        for line in _lines(function):
-            lines = max(lines, len(str(line)))
-            for place, value in enumerate(function.table.rows.get(line, ())):
-                text = _cell(overview.columns[place], value)
-                widths[place] = max(widths[place], len(text))
-    return [*widths, lines]
+    shown = [(one.table.rows.get(line), line) for one in overview.functions for line in _lines(one)]
+    columns = [
+        least_width(name, [_cell(name, row[place]) for row, _ in shown if row is not None])
+        for place, name in enumerate(overview.columns)
+    ]
+    return [*columns, number_width([line for _, line in shown])]
 
 
 def _table(
     function: ShownFunction, columns: Sequence[str], widths: Sequence[int], width: int | None
 ) -> Iterator[Row]:
-    """The lines, split by columns into pieces that leave room for the code in a terminal."""
-    room = 10**9 if width is None else width - widths[-1] - 2 - _LEAST_CODE_WIDTH
-    for number, places in enumerate(fitting([one + 1 for one in widths[:-1]], room)):
-        if number:
-            yield []
-        yield from _heads(
-            [*(columns[place] for place in places), "line"],
-            [*(widths[place] for place in places), widths[-1]],
-        )
-        code = source_lines(function.table)
-        blank = (None,) * len(columns)
-        for line in _lines(function):
-            values = function.table.rows.get(line, blank)
-            row: Row = []
-            for place in places:
-                text = _cell(columns[place], values[place]).rjust(widths[place])
-                row.append((f"{text} ", "" if values[place] else "dim"))
-            yield [*row, *_line(function, line, code.get(line, ""), widths[-1])]
+    lines, rows = _lines(function), function.table.rows
+    blank = (None,) * len(columns)
+    found = []
+    for place, name in enumerate(columns):
+        values = {line: rows.get(line, blank)[place] for line in lines}
+        cells = {line: (_cell(name, one), "" if one else "dim") for line, one in values.items()}
+        found.append(Column(name, cells, widths[place]))
+    behind = line_pieces(function.table, widths[-1], in_colour=width is not None)
+
+    def pieces(line: int) -> Row:
+        row = behind(line)
+        return [*row, (_PEAK, "bold magenta")] if line == function.peak_line else row
+
+    yield from table_rows(found, lines, pieces, widths[-1], width)
 
 
 def _lines(function: ShownFunction) -> Sequence[int]:
     return [*source_lines(function.table)] if function.lines is None else function.lines
-
-
-def _heads(columns: Sequence[str], widths: Sequence[int]) -> Iterator[Row]:
-    parts = [column_parts(column) for column in columns]
-    for number in range(3):
-        names = [part[number] for part in parts]
-        if number and not any(names):
-            continue
-        heads = " ".join(name.rjust(one) for name, one in zip(names, widths, strict=True))
-        yield [(heads if number else f"{heads}  code", "dim")]
-
-
-def _line(function: ShownFunction, line: int, code: str, width: int) -> Row:
-    """Number, mark, code, and what stands behind it."""
-    row: Row = [
-        (str(line).rjust(width), "cyan"),
-        (line_mark(function.table, line) or " ", "bold yellow"),
-        (" ", ""),
-        (code, _CODE),
-    ]
-    note = failure_note(function.table, line)
-    if note:
-        row.append((f"  {note}", "bold red"))
-    if line == function.peak_line:
-        row.append((f"  {_PEAK}", "bold magenta"))
-    return row
 
 
 def _cell(column: str, value: float | None) -> str:

@@ -1,76 +1,68 @@
-"""A report as plain text."""
+"""A report as text, plain or in a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import TextIO
 
 from ..records import FunctionTable, Report
-from .approximations import line_mark, table_notes
-from .cells import (
-    cell,
-    column_parts,
-    failure_note,
-    headings,
-    no_data,
-    source_lines,
-)
+from . import styled_rows
+from .approximations import table_notes
+from .cells import cell, column_ranges, headings, no_data, source_lines
 from .sections import section_lines
+from .styled_rows import HEADING, NOTE, Row
+from .tables import Column, least_width, line_pieces, number_width, table_rows
 
 
 def render(report: Report) -> str:
     """The tables, each with what a simulation did not know of its lines, sections, then notes."""
-    sections = "".join("\n\n\n" + "\n".join(section_lines(section)) for section in report.sections)
+    return styled_rows.plain(_rows(report, None))
+
+
+def write(report: Report, stream: TextIO) -> None:
+    """Write the report to a stream in the form that suits it."""
+    if report.tables:
+        styled_rows.write(partial(_rows, report), stream)
+    else:
+        stream.write(render(report))
+
+
+def _rows(report: Report, width: int | None) -> Iterator[Row]:
     if not report.tables:
-        return "\n".join(no_data(report)) + sections + "\n"
-    tables = "\n\n\n".join(
-        "\n".join([f"## {heading}", "", *_table(table, report.columns), *_below(table)])
-        for heading, table in zip(headings(report), report.tables, strict=True)
-    )
-    notes = "".join(f"\n{note}" for note in report.notes)
-    return tables + sections + (f"\n{notes}" if notes else "") + "\n"
+        yield from ([(line, NOTE)] for line in no_data(report))
+    largest = [most for _, most in column_ranges(report)]
+    for place, (heading, table) in enumerate(zip(headings(report), report.tables, strict=True)):
+        yield from ([], []) if place else ()
+        yield [(f"## {heading}", HEADING)]
+        yield []
+        yield from _table(table, report.columns, largest, width)
+        yield from _notes(table_notes(table))
+    for section in report.sections:
+        title, *lines = section_lines(section)
+        yield from ([], [], [(title, HEADING)])
+        yield from ([(line, "")] for line in lines)
+    yield from _notes(report.notes if report.tables else ())
 
 
-def value_columns(table: FunctionTable, columns: Sequence[str]) -> list[list[str]]:
-    """The cells of each column, three head rows first, made equally wide."""
-    lines = source_lines(table)
-    blank = (None,) * len(columns)
-    rows = [table.rows.get(line, blank) for line in lines]
-    cells = [
-        [*column_parts(column), *(cell(column, row[place]) for row in rows)]
-        for place, column in enumerate(columns)
-    ]
-    return [_right_aligned(texts) for texts in [*cells, ["line", "", "", *map(str, lines)]]]
+def _table(
+    table: FunctionTable, columns: Sequence[str], largest: Sequence[float], width: int | None
+) -> Iterator[Row]:
+    lines = [*source_lines(table)]
+    found = []
+    for place, (name, most) in enumerate(zip(columns, largest, strict=True)):
+        values = {line: row[place] for line, row in table.rows.items()}
+        cells = {
+            line: (cell(name, value), "bold" if value and value == most else "")
+            for line, value in values.items()
+        }
+        found.append(Column(name, cells, least_width(name, [text for text, _ in cells.values()])))
+    numbers = number_width(lines)
+    behind = line_pieces(table, numbers, in_colour=width is not None)
+    yield from table_rows(found, lines, behind, numbers, width)
 
 
-def _table(table: FunctionTable, columns: Sequence[str]) -> list[str]:
-    code = ["code", "", "", *_code(table)]
-    rows = zip(*value_columns(table, columns), strict=True)
-    lines = [
-        f"{' '.join(row)}{sign or ' '} {text}".rstrip()
-        for row, sign, text in zip(rows, line_marks(table), code, strict=True)
-    ]
-    # Heads of one part, such as hits, need no second and third row.
-    return [lines[0], *filter(None, lines[1:3]), *lines[3:]]
-
-
-def line_marks(table: FunctionTable) -> list[str]:
-    """The columns behind the line numbers: three head cells and one cell for each line."""
-    return ["", "", "", *(line_mark(table, line) for line in source_lines(table))]
-
-
-def _code(table: FunctionTable) -> list[str]:
-    """The code of each line, and what failed there."""
-    return [
-        f"{text}  {note}" if (note := failure_note(table, line)) else text
-        for line, text in source_lines(table).items()
-    ]
-
-
-def _below(table: FunctionTable) -> list[str]:
-    notes = table_notes(table)
-    return ["", *notes] if notes else []
-
-
-def _right_aligned(texts: Sequence[str]) -> list[str]:
-    width = max(map(len, texts))
-    return [text.rjust(width) for text in texts]
+def _notes(notes: Sequence[str]) -> Iterator[Row]:
+    if notes:
+        yield []
+    yield from ([(note, NOTE)] for note in notes)

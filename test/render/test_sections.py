@@ -7,7 +7,7 @@ import re
 from support.terminal import coloured
 
 from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, Report, Section
-from pytorch_memlab.render import html, terminal, text
+from pytorch_memlab.render import html, text
 
 SECTION = Section(
     "what holds <it>",
@@ -45,9 +45,7 @@ def test_text_without_tables_has_sections_too():
 
 
 def test_a_terminal_shows_the_same_lines_and_cuts_none_of_80_columns():
-    shown = re.sub(
-        r"\x1b\[[\d;]*m", "", coloured(terminal.write, report(TABLE), width=80)
-    ).splitlines()
+    shown = re.sub(r"\x1b\[[\d;]*m", "", coloured(text.write, report(TABLE), width=80)).splitlines()
 
     assert shown[-len(LINES) - 2 :] == [*LINES, "", "a note"]
 
