@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,19 +20,7 @@ def _embedding_bag(args: tuple[Any, ...], result: Any) -> Any:
     return output, bags, sizes, largest
 
 
-def _reduced_loss(args: tuple[Any, ...], result: Any) -> Any:
-    """A mean or a sum lies in the memory of the elements' losses, of which it is the first."""
-    if result.dim() or not args[0].dim():
-        return result
-    shape = torch.broadcast_shapes(args[0].shape, args[1].shape)
-    return result.new_empty(shape.numel() or 1).as_strided((), ())
-
-
 CORRECTIONS: dict[str, Correction] = {
     "aten::_embedding_bag": _embedding_bag,
-    "aten::mse_loss": _reduced_loss,
-    "aten::smooth_l1_loss": _reduced_loss,
-    "aten::soft_margin_loss": _reduced_loss,
-    "aten::binary_cross_entropy": _reduced_loss,
 }
 """By the op's name: from the call's meta tensors and its result, the result that is right."""

@@ -5,10 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
-from . import missing_meta as missing_shapes
-from .losses import ctc
 from .rnn import fused_cells
 from .sorting import unique as uniques
 
@@ -45,13 +41,5 @@ CUDA_ONLY: Final[Mapping[str, CudaOnly]] = {
     "aten::unique_consecutive": CudaOnly(uniques.consecutive),
     "aten::unique_dim": CudaOnly(uniques.rows),
     "aten::unique_dim_consecutive": CudaOnly(uniques.consecutive_rows),
-    "aten::_ctc_loss_backward": CudaOnly(ctc.backward, ctc.backward_shape),
-    "aten::_cudnn_ctc_loss": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
-    "aten::_cudnn_ctc_loss.Tensor": CudaOnly(ctc.cudnn, ctc.cudnn_shapes),
-    **{
-        f"aten::{name}": CudaOnly(getattr(torch.ops.aten, name).default, shape)
-        for name, shape in missing_shapes.SHAPES.items()
-        if hasattr(torch.ops.aten, name)
-    },
 }
 """By the op's name, with the overload's behind a dot where it has one."""

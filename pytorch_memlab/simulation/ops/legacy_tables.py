@@ -14,7 +14,6 @@ from .data_dependence import MASKS, DataDependence
 from .indexing import embeddings, indexing
 from .indexing import nonzero as selection
 from .indexing import scatter_reduce as scatters
-from .losses import ctc, distances, losses, margin_losses
 from .memory_model import Entry, nothing
 from .rnn import cells as rnn_cells
 from .rnn import fused_cells_memory as fused_cells
@@ -30,12 +29,9 @@ if TYPE_CHECKING:
     from .registry import Memory
 
 ENTRIES: Final[Mapping[str, Entry]] = {
-    **distances.ENTRIES,
     **embeddings.ENTRIES,
     **fused_cells.ENTRIES,
     **indexing.ENTRIES,
-    **losses.ENTRIES,
-    **margin_losses.ENTRIES,
     **membership.ENTRIES,
     **packed_sequences.ENTRIES,
     **scatters.ENTRIES,
@@ -46,7 +42,6 @@ ENTRIES: Final[Mapping[str, Entry]] = {
 """Entry of each op, by its name, with the overload's behind a dot where it has one."""
 
 CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    **ctc.CHOICES,
     **rnn.CHOICES,
     **rnn_cells.CHOICES,
 }
@@ -66,9 +61,6 @@ _HOST_ARGUMENTS_ALLOWED = (
     "_unsafe_index_put",
     "_pack_padded_sequence",
     "_pack_padded_sequence_backward",
-    "_ctc_loss",
-    "_ctc_loss_backward",
-    "_cudnn_ctc_loss",
 )
 
 

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..attention.rules import RELEASE
+from ..convolution.cudnn import CUDNN_WORKSPACES
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from ...machine.simulated_gpu import SimulatedGPU
+    from ..op_call import OpCall
 
     Lengths = list[int] | torch.Tensor
 
+_SOURCE: Final = "aten/src/ATen/native/cuda/LossCTC.cu"
+_INDEX: Final = 8
 _MOST_LABELS: Final = 255
 _MEAN: Final = 1
 _SUM: Final = 2
@@ -114,14 +117,57 @@ def _reduced(op: Any, given: tuple[Any, ...], options: tuple[int, int, bool]) ->
     return losses if is_batched else losses.squeeze(0)
 
 
-CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    "aten::ctc_loss.IntList": _loss,
-    "aten::ctc_loss.Tensor": _loss,
-}
-"""What ``choices.py`` has of this family."""
+define("aten::ctc_loss.IntList", "aten::ctc_loss.Tensor", cuda_dispatch=_loss)
+define("aten::_ctc_loss.Tensor", "aten::_ctc_loss_backward.Tensor", takes_cpu_tensors=True)
 
 
-def cudnn(
+@op("aten::_ctc_loss", provenance=Provenance.SOURCE, source=_SOURCE, takes_cpu_tensors=True)
+def _ctc_loss(call: OpCall) -> None:
+    _alloc_lengths(call, call.args[0].shape[1])
+
+
+def _alloc_lengths(call: OpCall, batch: int) -> None:
+    for _target_lengths_input_lengths_and_offsets in range(3):
+        call.alloc_temp(batch * _INDEX)
+
+
+def _backward_meta(
+    _grad_output: torch.Tensor, probabilities: torch.Tensor, *_arguments: Any
+) -> torch.Tensor:
+    return probabilities.new_empty(probabilities.shape)
+
+
+@op(
+    "aten::_ctc_loss_backward",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_aten._ctc_loss_backward.default,
+    meta=_backward_meta,
+    takes_cpu_tensors=True,
+)
+def _ctc_loss_backward(call: OpCall) -> None:
+    """The lengths, and beta, as large as alpha; for large problems, the gradient of blanks."""
+    probabilities, alpha = call.args[1], call.argument(6, "log_alpha")
+    steps, batch, labels = probabilities.shape
+    _alloc_lengths(call, batch)
+    call.alloc_copy(alpha)
+    call.alloc_outputs()
+    if 2 * steps + 24 * batch // 10 + 2 * labels // 10 <= 450:
+        return
+    itemsize = probabilities.element_size()
+    joined = batch * alpha.shape[1] * (alpha.shape[2] // 2 + 1) * itemsize
+    with call.scope():
+        call.alloc_temp(joined)
+        call.alloc_temp(batch * alpha.shape[1] * itemsize)
+        call.alloc_temp(joined)
+    if call.argument(8, "zero_infinity", False):
+        with call.scope():
+            call.alloc_temp(batch)
+            call.alloc_temp(itemsize)
+            call.alloc_copy(probabilities)
+
+
+def _cudnn_reference(
     probabilities: torch.Tensor,
     targets: torch.Tensor,
     input_lengths: Lengths,
@@ -130,7 +176,6 @@ def cudnn(
     _is_deterministic: bool,
     _zero_infinity: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``_cudnn_ctc_loss`` computed on the host."""
     call = (targets.long(), _numbers(input_lengths), _numbers(target_lengths))
     losses, alpha = _aten._ctc_loss.default(probabilities, *call, blank)
     ones = torch.ones_like(losses)
@@ -138,22 +183,26 @@ def cudnn(
     return losses, gradient
 
 
-def cudnn_shapes(
-    probabilities: torch.Tensor, *_arguments: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shapes of what ``cudnn`` returns: tensors without contents."""
+def _cudnn_meta(probabilities: torch.Tensor, *_arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
     batch = probabilities.shape[1]
     return probabilities.new_empty(batch), probabilities.new_empty(probabilities.shape)
 
 
-def backward(*arguments: Any) -> torch.Tensor:
-    """``_ctc_loss_backward`` as the host computes it, which returns what CUDA's kernel does."""
-    gradient: torch.Tensor = _aten._ctc_loss_backward.default(*arguments)
-    return gradient
-
-
-def backward_shape(
-    _gradient: torch.Tensor, probabilities: torch.Tensor, *_arguments: Any
-) -> torch.Tensor:
-    """Shape of what ``backward`` returns: ``aten/src/ATen/native/cuda/LossCTC.cu``."""
-    return probabilities.new_empty(probabilities.shape)
+@op(
+    "aten::_cudnn_ctc_loss",
+    "aten::_cudnn_ctc_loss.Tensor",
+    provenance=Provenance.ESTIMATE,
+    source="aten/src/ATen/native/cudnn/LossCTC.cpp",
+    reference=_cudnn_reference,
+    meta=_cudnn_meta,
+    takes_cpu_tensors=True,
+)
+def _cudnn_ctc_loss(call: OpCall) -> None:
+    """Lengths in tensors are copied to the GPU; the gradient is allocated before the losses."""
+    if isinstance(call.args[2], torch.Tensor):
+        for given in call.args[1:4]:
+            if call.is_on_cpu(given):
+                call.alloc_copy(given)
+    losses, gradient = call.result
+    call.alloc_outputs(gradient, losses)
+    call.unknown_workspace = CUDNN_WORKSPACES

@@ -1,4 +1,4 @@
-"""Distances of all pairs: the norms and the augmented matrices whose product they are made of."""
+"""Distances of all pairs: ``cdist`` and ``pdist``."""
 
 from __future__ import annotations
 
@@ -6,20 +6,22 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_model import Basis, Entry
 from ..reduction_workspace import stage_sum
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
 _MOST_ROWS: Final = 25
 """Rows up to which distances are computed one by one."""
 
+_DISTANCE: Final = "aten/src/ATen/native/Distance.cpp"
+_PAIRS: Final = "aten/src/ATen/native/cuda/DistanceKernel.cu"
 
-def augment(call: OpCall) -> None:
-    """``_euclidean_dist``, before its result: each matrix with its squared norms and ones."""
+
+@op("aten::_euclidean_dist", provenance=Provenance.SOURCE, source=_DISTANCE)
+def _euclidean_dist(call: OpCall) -> None:
+    """A product of matrices, each augmented by its squared norms and ones."""
     matrices: tuple[torch.Tensor, torch.Tensor] = (call.args[0], call.args[1])
     columns = []
     for matrix in matrices:
@@ -36,71 +38,53 @@ def augment(call: OpCall) -> None:
         call.alloc_temp(rows * (width + 2) * size)
         for allocation in (*scaled, *pair):
             call.free_temp(allocation)
-
-
-def multiply(call: OpCall) -> None:
-    """``_euclidean_dist``: a product of matrices."""
+    call.alloc_outputs()
     call.ensure_cublas_workspace()
 
 
-def augment_if_large(call: OpCall) -> None:
-    """``_cdist_forward``, before its result: Euclidean distances of many rows are a product."""
+@op("aten::_cdist_forward", provenance=Provenance.ESTIMATE, source=_DISTANCE)
+def _cdist_forward(call: OpCall) -> None:
+    """Euclidean distances of many rows are a product of matrices."""
     if _is_product(call):
-        augment(call)
-
-
-def multiply_if_large(call: OpCall) -> None:
-    """``_cdist_forward``: a product of matrices, or contiguous inputs."""
-    if _is_product(call):
-        multiply(call)
+        _euclidean_dist(call)
     else:
+        call.alloc_outputs()
         call.alloc_contiguous(*call.args[:2])
 
 
-def gradient_inputs(call: OpCall) -> None:
-    """``_cdist_backward``, before its result: contiguous inputs, as many batches of each."""
-    gradient, first, second, _, distances = call.args[:5]
+@op("aten::_cdist_backward", provenance=Provenance.SOURCE, source=_PAIRS)
+def _cdist_backward(call: OpCall) -> None:
+    """Contiguous inputs, and the gradient of each pair, which are summed."""
+    grad_output, first, second, p, distances = call.args[:5]
+    if not first.numel() or not second.numel():
+        return
     batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    if first.numel() and second.numel():
-        expanded = (one.expand(*batch, *one.shape[-2:]) for one in (first, second))
-        call.alloc_contiguous(*expanded, distances, gradient)
-
-
-def gradient(call: OpCall) -> None:
-    """``_cdist_backward``: the share of each pair of points, which are added up."""
-    gradients, first, second, order = call.args[:4]
-    if order and gradients.numel() and first.numel() and second.numel():
+    expanded = (one.expand(*batch, *one.shape[-2:]) for one in (first, second))
+    call.alloc_contiguous(*expanded, distances, grad_output)
+    call.alloc_outputs()
+    if p and grad_output.numel():
         rows, columns = first.shape[-2:]
-        batch = call.result.numel() // (rows * columns)
-        _add_up(call, (batch, second.shape[-2], rows, columns), 1)
+        batches = call.result.numel() // (rows * columns)
+        _sum_pairs(call, (batches, second.shape[-2], rows, columns), 1)
 
 
-def gradient_within(call: OpCall) -> None:
-    """``_pdist_backward``: the share of each pair of points, which are added up."""
-    gradients, points, order = call.args[:3]
-    if order and gradients.numel() and points.numel():
+@op("aten::_pdist_backward", provenance=Provenance.SOURCE, source=_PAIRS)
+def _pdist_backward(call: OpCall) -> None:
+    """The gradient of each pair, which are summed."""
+    call.alloc_outputs()
+    grad_output, points, p = call.args[:3]
+    if p and grad_output.numel() and points.numel():
         rows, columns = points.shape
-        _add_up(call, (rows - 1, rows, columns), 0)
+        _sum_pairs(call, (rows - 1, rows, columns), 0)
 
 
-def _add_up(call: OpCall, shape: tuple[int, ...], dim: int) -> None:
-    shares = torch.empty(shape, dtype=call.result.dtype, device="meta")
-    call.alloc_copy(shares)
-    stage_sum(call, shares, dim)
+def _sum_pairs(call: OpCall, shape: tuple[int, ...], dim: int) -> None:
+    pairs = torch.empty(shape, dtype=call.result.dtype, device="meta")
+    call.alloc_copy(pairs)
+    stage_sum(call, pairs, dim)
 
 
 def _is_product(call: OpCall) -> bool:
     first, second, order, mode = (*call.args, None)[:4]
     many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
     return bool(order == 2 and (mode == 1 or (mode in (None, 0) and many)))
-
-
-_DISTANCE: Final = "aten/src/ATen/native/Distance.cpp"
-_PAIRS: Final = "aten/src/ATen/native/cuda/DistanceKernel.cu"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::_euclidean_dist": Entry(multiply, _DISTANCE, Basis.SOURCE, augment),
-    "aten::_cdist_forward": Entry(multiply_if_large, _DISTANCE, Basis.ESTIMATE, augment_if_large),
-    "aten::_cdist_backward": Entry(gradient, _PAIRS, Basis.SOURCE, gradient_inputs),
-    "aten::_pdist_backward": Entry(gradient_within, _PAIRS, Basis.SOURCE),
-}

@@ -1,102 +1,102 @@
-"""Losses of margins: contiguous inputs, and what is added up or written over."""
+"""Margin losses: contiguous inputs, and the loss of each sample."""
 
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..memory_model import Basis, Entry, nothing
 from ..reduction_workspace import stage_columns
-from .losses import reduced_in_place
+from ..registry import Provenance, define, op
+from .losses import REDUCTION_NONE, reduced_in_place, reduced_meta
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
-_NONE: Final = 0
-"""Code of ``reduction="none"``."""
-
 _BATCHED: Final = 2
-
-
-def of_classes(call: OpCall) -> None:
-    """``multi_margin_loss``: contiguous inputs, and the loss of each sample to be added up."""
-    source: torch.Tensor = call.args[0]
-    if not source.numel():
-        return
-    call.alloc_contiguous(*call.args[:2], call.argument(4, "weight"))
-    if source.dim() == _BATCHED and call.argument(5, "reduction", 1) != _NONE:
-        call.alloc_temp(source.shape[0] * source.element_size())
-        stage_columns(call, source.shape[0], 1, source.dtype)
-
-
-def gradient_of_classes(call: OpCall) -> None:
-    """``multi_margin_loss_backward``: contiguous inputs."""
-    gradient, source, target = call.args[:3]
-    if source.numel():
-        call.alloc_contiguous(source, gradient, target, call.argument(5, "weight"))
-
-
-def of_labels_inputs(call: OpCall) -> None:
-    """``multilabel_margin_loss_forward``, before its results: contiguous inputs."""
-    if call.args[0].numel():
-        call.alloc_contiguous(*call.args[:2])
-
-
-def of_labels_results(call: OpCall) -> None:
-    """``multilabel_margin_loss_forward``: which labels are set, each sample's loss, the loss."""
-    source: torch.Tensor = call.args[0]
-    loss, is_target = call.result
-    call.alloc_outputs(is_target)
-    if _is_summed(call):
-        call.alloc_temp(source.shape[0] * source.element_size())
-    call.alloc_outputs(loss)
-
-
-def of_labels(call: OpCall) -> None:
-    """``multilabel_margin_loss_forward``: the sum of each sample's loss."""
-    if _is_summed(call):
-        stage_columns(call, call.args[0].shape[0], 1, call.args[0].dtype)
-
-
-def gradient_of_labels(call: OpCall) -> None:
-    """``multilabel_margin_loss_backward``: contiguous inputs."""
-    gradient, source, target, _, is_target = call.args[:5]
-    if source.numel():
-        call.alloc_contiguous(source, target, is_target, gradient)
-
-
-def gradient_of_soft_inputs(call: OpCall) -> None:
-    """``soft_margin_loss_backward``, before its result: the exponentials of a product."""
-    _, source, target = call.args[:3]
-    shape = torch.broadcast_shapes(source.shape, target.shape)
-    products = prod(shape) * torch.promote_types(source.dtype, target.dtype).itemsize
-    negative = call.alloc_temp(target.numel() * target.element_size())
-    product = call.alloc_temp(products)
-    call.alloc_temp(products)
-    call.free_temp(product)
-    call.free_temp(negative)
-
-
-def _is_summed(call: OpCall) -> bool:
-    source: torch.Tensor = call.args[0]
-    return bool(source.numel()) and source.dim() == _BATCHED and call.args[2] != _NONE
-
-
-_CLASSES: Final = "aten/src/ATen/native/cuda/MultiMarginLoss.cu"
-_LABELS: Final = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
+_MULTI: Final = "aten/src/ATen/native/cuda/MultiMarginLoss.cu"
+_MULTILABEL: Final = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
 _LOSS: Final = "aten/src/ATen/native/Loss.cpp"
 
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::multi_margin_loss": Entry(of_classes, _CLASSES, Basis.SOURCE),
-    "aten::multi_margin_loss_backward": Entry(gradient_of_classes, _CLASSES, Basis.SOURCE),
-    "aten::multilabel_margin_loss_forward": Entry(
-        of_labels, _LABELS, Basis.SOURCE, of_labels_inputs, of_labels_results
-    ),
-    "aten::multilabel_margin_loss_backward": Entry(gradient_of_labels, _LABELS, Basis.SOURCE),
-    "aten::soft_margin_loss": Entry(reduced_in_place(2), _LOSS, Basis.SOURCE),
-    "aten::soft_margin_loss_backward": Entry(nothing, _LOSS, Basis.SOURCE, gradient_of_soft_inputs),
-}
+
+def _backward_meta(
+    _grad_output: torch.Tensor, tensor: torch.Tensor, *_others: Any, **_options: Any
+) -> torch.Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+@op("aten::multi_margin_loss", provenance=Provenance.SOURCE, source=_MULTI)
+def _multi_margin_loss(call: OpCall) -> None:
+    call.alloc_outputs()
+    tensor: torch.Tensor = call.args[0]
+    if not tensor.numel():
+        return
+    call.alloc_contiguous(*call.args[:2], call.argument(4, "weight"))
+    if tensor.dim() == _BATCHED and call.argument(5, "reduction", 1) != REDUCTION_NONE:
+        call.alloc_temp(tensor.shape[0] * tensor.element_size())
+        stage_columns(call, tensor.shape[0], 1, tensor.dtype)
+
+
+@op(
+    "aten::multi_margin_loss_backward",
+    provenance=Provenance.SOURCE,
+    source=_MULTI,
+    reference=torch.ops.aten.multi_margin_loss_backward.default,
+    meta=_backward_meta,
+)
+def _multi_margin_loss_backward(call: OpCall) -> None:
+    call.alloc_outputs()
+    grad_output, tensor, target = call.args[:3]
+    if tensor.numel():
+        call.alloc_contiguous(tensor, grad_output, target, call.argument(5, "weight"))
+
+
+@op("aten::multilabel_margin_loss_forward", provenance=Provenance.SOURCE, source=_MULTILABEL)
+def _multilabel_margin_loss_forward(call: OpCall) -> None:
+    tensor: torch.Tensor = call.args[0]
+    loss, is_target = call.result
+    if tensor.numel():
+        call.alloc_contiguous(*call.args[:2])
+    call.alloc_outputs(is_target)
+    if not tensor.numel() or tensor.dim() != _BATCHED or call.args[2] == REDUCTION_NONE:
+        return
+    call.alloc_temp(tensor.shape[0] * tensor.element_size())
+    call.alloc_outputs(loss)
+    stage_columns(call, tensor.shape[0], 1, tensor.dtype)
+
+
+@op(
+    "aten::multilabel_margin_loss_backward",
+    provenance=Provenance.SOURCE,
+    source=_MULTILABEL,
+    reference=torch.ops.aten.multilabel_margin_loss_backward.default,
+    meta=_backward_meta,
+)
+def _multilabel_margin_loss_backward(call: OpCall) -> None:
+    call.alloc_outputs()
+    grad_output, tensor, target, _, is_target = call.args[:5]
+    if tensor.numel():
+        call.alloc_contiguous(tensor, target, is_target, grad_output)
+
+
+define(
+    "aten::soft_margin_loss",
+    memory=reduced_in_place(2),
+    provenance=Provenance.SOURCE,
+    source=_LOSS,
+    corrects_meta=reduced_meta,
+)
+
+
+@op("aten::soft_margin_loss_backward", provenance=Provenance.SOURCE, source=_LOSS)
+def _soft_margin_loss_backward(call: OpCall) -> None:
+    """The exponentials of a product."""
+    _, tensor, target = call.args[:3]
+    shape = torch.broadcast_shapes(tensor.shape, target.shape)
+    nbytes = prod(shape) * torch.promote_types(tensor.dtype, target.dtype).itemsize
+    negative = call.alloc_temp(target.numel() * target.element_size())
+    product = call.alloc_temp(nbytes)
+    call.alloc_temp(nbytes)
+    call.free_temp(product)
+    call.free_temp(negative)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ..memory_formats import suggest_memory_format
-from ..registry import Memory, Provenance, op
+from ..registry import Memory, Provenance, define, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -123,3 +123,16 @@ def _adaptive_max_pool2d_backward(call: OpCall) -> None:
     call.alloc_outputs()
     if grad_output.numel():
         call.alloc_contiguous(grad_output, indices, call.result)
+
+
+def _fractional_max_pool3d_backward_meta(
+    _grad_output: torch.Tensor, tensor: torch.Tensor, *_others: Any
+) -> torch.Tensor:
+    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
+
+
+define(
+    "aten::fractional_max_pool3d_backward",
+    reference=torch.ops.aten.fractional_max_pool3d_backward.default,
+    meta=_fractional_max_pool3d_backward_meta,
+)
