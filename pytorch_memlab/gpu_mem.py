@@ -1,6 +1,6 @@
 """``gpu_mem_get`` and its siblings: the memory of whole GPUs, in MB.
 
-MB are 2**20 bytes here, rounded down. Used and free are those of the whole card, all
+MB are 2**20 bytes here, rounded down. Used and free are those of the whole GPU, all
 processes included; for allocated bytes of this process see ``GPUMemTrace`` and
 ``PeakScope``.
 """
@@ -25,8 +25,8 @@ class GPUMemory(NamedTuple):
     """Memory of a GPU in MB.
 
     Args:
-        total: of the card.
-        free: of the card.
+        total: of the GPU.
+        free: not used by any process.
         used: total less free, in bytes, then rounded down.
     """
 

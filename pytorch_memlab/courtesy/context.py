@@ -54,7 +54,7 @@ class CheckpointedContext:
         self._driver = driver
 
     def suspend(self) -> None:
-        """Lock the process' calls of CUDA, and checkpoint it."""
+        """Lock the calls of CUDA of this process, and checkpoint it."""
         try:
             self._driver.act("lock")
             self._driver.act("checkpoint")
@@ -107,7 +107,7 @@ class SimulatedContext:
         for index, (driver, taken) in enumerate(zip(self._drivers, self._taken, strict=True)):
             if driver.free_memory() < taken:
                 raise ContextReleaseError(
-                    f"no room for {prose_size(taken)} of CUDA's context on cuda:{index}; all "
+                    f"no room for the CUDA context of {prose_size(taken)} on cuda:{index}; all "
                     "tensors are still in host memory, safe: call restore() again"
                 )
         for driver, taken in zip(self._drivers, self._taken, strict=True):

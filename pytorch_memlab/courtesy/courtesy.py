@@ -76,7 +76,7 @@ class Courtesy:
                 checkpoint the process. Until ``restore`` every call of CUDA waits, in all threads.
 
         Raises:
-            MemlabError: the host's memory does not suffice, captured CUDA graphs live, or this is
+            MemlabError: host memory does not suffice, captured CUDA graphs live, or this is
                 inside ``FakeTensorMode`` or a transform of ``torch.func``; nothing was moved.
             ContextReleaseError: the driver cannot release the context; nothing was moved.
             UsageError: ``device`` is no GPU, or given together with ``release_context``.

@@ -28,7 +28,7 @@ RUNNING, LOCKED, SUSPENDED = "running", "locked", "checkpointed"
 Action = Literal["lock", "checkpoint", "restore", "unlock"]
 
 _OLDEST_DRIVER = 12080
-"""CUDA's version of the drivers that have these calls, 570 and later: 1000 * major + 10 * minor."""
+"""CUDA version of the drivers with these calls, 570 and later: 1000 * major + 10 * minor."""
 
 _LOCK_TIMEOUT = 10_000
 """Milliseconds for work that was given to the GPU before to end; all of ours has ended."""
@@ -143,6 +143,6 @@ def _bindings() -> Any:
 
 def _impossible(why: str) -> ContextReleaseError:
     return ContextReleaseError(
-        f"CUDA's context cannot be given back: {why}. Nothing was moved; yield_memory() without "
-        "release_context gives back everything but the context"
+        f"the CUDA context cannot be released: {why}. Nothing was moved; yield_memory() without "
+        "release_context releases everything else"
     )

@@ -1,4 +1,4 @@
-"""Everything out of the GPUs' memory, or nothing."""
+"""All tensors out of the memory of the GPUs, or none."""
 
 from __future__ import annotations
 

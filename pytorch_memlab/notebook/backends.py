@@ -26,7 +26,7 @@ class GPUState:
 
     index: int
     allocated: int  # by the program
-    free: int  # of the whole card, all processes included
+    free: int  # of the whole GPU, all processes included
     total: int
 
 

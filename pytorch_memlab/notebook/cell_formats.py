@@ -58,7 +58,7 @@ def experiment_table(reading: CellReading, *, with_gpu: bool) -> str:
     # The unit stands behind the last number, and its heading above both.
     spread = zip(headings, (widths[0], widths[1], widths[2] + len(" MB")), strict=True)
     heading = " ".join(f"{text:>{width}}" for text, width in spread)
-    lines = [f"･ RAM: {heading} | Exec time {_clock(reading.seconds)}"]
+    lines = [f"･ RAM: {heading} | Exec time {_clock_with_milliseconds(reading.seconds)}"]
     for label, cells in zip(rows, zip(*columns, strict=True), strict=True):
         numbers = " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
         lines.append(f"･ {label}: {numbers} MB |")
@@ -69,7 +69,7 @@ def experiment_line(reading: CellReading, *, with_gpu: bool) -> str:
     """The report of ``exp.cl`` with ``cl_compact=True``."""
     rows = _experiment_rows(reading, with_gpu=with_gpu)
     parts = [_compact(label, row) for label, row in rows.items()]
-    return " | ".join([*parts, f"Time {_clock(reading.seconds)}", _ORDER])
+    return " | ".join([*parts, f"Time {_clock_with_milliseconds(reading.seconds)}", _ORDER])
 
 
 def mem_watcher_line(reading: CellReading) -> str:
@@ -120,7 +120,7 @@ def _compact(label: str, megabytes: Iterable[int]) -> str:
     return f"{label}: {'/'.join(map(str, megabytes))} MB"
 
 
-def _clock(seconds: float) -> str:
+def _clock_with_milliseconds(seconds: float) -> str:
     """Hours, minutes and seconds with three decimals."""
     minutes, milliseconds = divmod(round(seconds * 1000), 60_000)
     return f"{minutes // 60}:{minutes % 60:02d}:{milliseconds / 1000:06.3f}"

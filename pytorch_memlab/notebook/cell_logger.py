@@ -18,7 +18,7 @@ class CellLoggerMemory(NamedTuple):
     Args:
         used_delta: used when the cell ended less what was used when it began.
         peaked_delta: needed for a while above what was used before and is used after.
-        used_total: in use when it ended; of a GPU that of the whole card.
+        used_total: in use when it ended; of a GPU that of the whole GPU.
     """
 
     used_delta: int

@@ -11,7 +11,7 @@ class Usage:
 
     consumed: int  # used when the cell ended less what was used when it began
     peak: int  # the highest that was used less what was used when it began
-    used: int  # when the cell ended; of a GPU that of the whole card, all processes included
+    used: int  # when the cell ended; of a GPU that of the whole GPU, all processes included
 
     @property
     def above_end(self) -> int:

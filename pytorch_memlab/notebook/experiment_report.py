@@ -139,7 +139,7 @@ def finish_text(outcome: Outcome) -> str:
             ]
         ),
         *(["*** Gen contains the tensors of the simulated GPUs"] if outcome.host_has_gpus else []),
-        f"*** Elapsed wallclock time:\n{_clock(outcome.seconds)}",
+        f"*** Elapsed wallclock time:\n{_clock_of_seconds(outcome.seconds)}",
         state_text(outcome.after),
     ]
     return "\n\n".join(sections)
@@ -158,6 +158,6 @@ def _share(reclaimed: int, consumed: int) -> str:
     return f" ({100 * reclaimed / consumed:.2f}%)" if consumed > 0 else ""
 
 
-def _clock(seconds: float) -> str:
+def _clock_of_seconds(seconds: float) -> str:
     whole = int(seconds)
     return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"

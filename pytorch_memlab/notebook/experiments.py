@@ -122,7 +122,7 @@ class IPyExperiments:
 
         Returns:
             three dicts of bytes. Consumed of a GPU are allocated bytes, available the free bytes
-            of the whole card; nothing is reclaimed before it has finished. With
+            of the whole GPU; nothing is reclaimed before it has finished. With
             ``exp_enable=False`` nothing is consumed.
         """
         running = self._running

@@ -42,7 +42,7 @@ class TimeData(NamedTuple):
 
 
 class Data(NamedTuple):
-    """The last cell: MB of general memory, which is the process', and of the GPU; seconds."""
+    """The last cell: MB of general memory, resident in the process, and of the GPU; seconds."""
 
     gen_mem_used_delta: int
     gen_mem_peaked: int
@@ -74,7 +74,7 @@ class IPyGPULogger:
     ``Consumed`` is what a cell took and kept, ``Peaked`` what it needed on top of that for a while,
     ``Used Total`` what is in use now. Of the process (``Gen``) all three are resident memory. Of
     the current GPU ``Consumed`` and ``Peaked`` are bytes that the program allocated, ``Used Total``
-    is memory of the whole card, all processes included. Peaks of the GPU are the allocator's own,
+    is memory of the whole GPU, all processes included. Peaks of the GPU are the allocator's own,
     those of the process the kernel's on Linux; elsewhere they are sampled every 5 ms. MB are 2**20
     bytes. ``Gen`` contains the tensors of simulated GPUs: they are in the memory of the process.
 

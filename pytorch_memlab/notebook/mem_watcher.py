@@ -1,4 +1,4 @@
-"""``MemWatcher``: after every cell one line on the host's memory."""
+"""``MemWatcher``: after every cell one line on host memory."""
 
 from __future__ import annotations
 

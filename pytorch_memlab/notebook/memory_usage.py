@@ -1,4 +1,4 @@
-"""``%imu_start``: after every command one line on the host's memory, time and processors."""
+"""``%imu_start``: after every command one line on host memory, time and processors."""
 
 from __future__ import annotations
 

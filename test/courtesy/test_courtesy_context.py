@@ -1,4 +1,4 @@
-"""CUDA's context is given back: by stand-ins for the driver and for its tool, and simulated."""
+"""The CUDA context is released: by stand-ins for the driver and for its tool, and simulated."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ class TestWhichWay:
         monkeypatch.setattr(cuda_checkpoint, "_driver_version", lambda: 12040)
         with pytest.raises(
             ContextReleaseError,
-            match=r"^CUDA's context cannot be given back: this driver is one for CUDA 12\.4: "
+            match=r"^the CUDA context cannot be released: this driver is one for CUDA 12\.4: "
             r"NVIDIA's driver 570 \(CUDA 12\.8\) or later is needed\. Nothing was moved; ",
         ):
             find_driver()
@@ -324,7 +324,7 @@ def test_a_simulated_gpu_without_room_for_the_context():
         lender.yield_memory(release_context=True)
         intruder = torch.empty(800 * 2**20, dtype=torch.uint8, device="cuda")
         with pytest.raises(
-            ContextReleaseError, match=r"^no room for 500\.0 MiB of CUDA's context on"
+            ContextReleaseError, match=r"^no room for the CUDA context of 500\.0 MiB on"
         ):
             lender.restore()
 
