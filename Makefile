@@ -16,7 +16,7 @@ help:
 	@echo "make test-gpu  run the tests that need a CUDA GPU"
 	@echo "make programs  run programs of other libraries, simulated"
 	@echo "make test-ipython8  run the notebook's tests with IPython 8"
-	@echo "make lint      ruff, mypy, and the contracts on imports"
+	@echo "make lint      ruff, mypy, the contracts on imports, plain words"
 	@echo "make bench     run the benchmarks"
 	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
@@ -66,6 +66,7 @@ lint: $(INSTALLED)
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
 	$(VENV)/bin/lint-imports --no-logo
+	$(PY) scripts/plain_words.py
 
 bench: $(INSTALLED)
 	$(PY) -m benchmarks

@@ -1,4 +1,4 @@
-"""Run every benchmark, each in a process of its own."""
+"""Run every benchmark, each in its own process."""
 
 import subprocess
 import sys

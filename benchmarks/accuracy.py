@@ -91,7 +91,7 @@ def compare(name: str, trace: dict[str, Any]) -> Comparison | None:
 
 
 def equal_in_order(one: Sequence[Event], other: Sequence[Event]) -> int:
-    """How many events two streams share in order.
+    """The number of events that two streams share in order.
 
     >>> equal_in_order([("alloc", 1), ("free", 1)], [("alloc", 1), ("alloc", 2), ("free", 1)])
     2

@@ -1,4 +1,4 @@
-"""How fast the courtesy copies to host memory and back, beside plain copies of pinned memory."""
+"""The speed of copies to host memory and back, by the courtesy and from pinned memory."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def measure(piece: int, total: int, rates: tuple[float, float], target: float | 
         else:
             row_at_least(what, share, "%", target)
     extra = (torch.cuda.max_memory_allocated() - held) / 2**20
-    row("    GPU memory besides, at the peak", extra, "MiB", 64)
+    row("    GPU memory on top, at the peak", extra, "MiB", 64)
     assert len(tensors) == total // piece
 
 

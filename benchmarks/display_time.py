@@ -1,4 +1,4 @@
-"""How long the tables take after many line events."""
+"""The time of the tables after many line events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one line event costs on the GPU of this machine, beside the original's."""
+"""The cost of one line event on the GPU of this machine, and the original's."""
 
 import torch
 

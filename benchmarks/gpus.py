@@ -58,7 +58,7 @@ class CountedGPU:
         raise NotImplementedError
 
     def allocation(self) -> Callable[[], object]:
-        """What allocates when called, without a Python frame of its own."""
+        """Allocates when called, without an own Python frame."""
         raise NotImplementedError
 
     def install(self) -> None:

@@ -1,4 +1,4 @@
-"""What ``import pytorch_memlab`` costs on top of torch, and what it must not do."""
+"""The cost of ``import pytorch_memlab`` on top of torch, and what it must not do."""
 
 from __future__ import annotations
 

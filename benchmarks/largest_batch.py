@@ -31,7 +31,7 @@ MIB = 2**20
 
 
 def fits(request: tuple[str, int, int]) -> bool | None:
-    """Whether a program runs with a size of its batch on a GPU of some memory.
+    """True if a program runs with a size of its batch on a GPU of some memory.
 
     Args:
         request: path of the program, the size, and bytes of the GPU.
@@ -48,7 +48,7 @@ def fits(request: tuple[str, int, int]) -> bool | None:
 
 
 def _lost(_status: int) -> None:
-    """What a run gives whose program failed."""
+    """The result of a run whose program failed."""
 
 
 def every_size(path: str, values: Sequence[int], memories: Sequence[int]) -> list[int | None]:

@@ -1,4 +1,4 @@
-"""What one line event costs, in time and memory, beside the original's."""
+"""The cost of one line event in time and memory, and the original's."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def _memory(function: Callable[..., None], turns: int) -> float:
 
 
 def report(title: str, gpu: str, targets: bool) -> None:
-    """Measure both packages, each in a process of its own, and print the figures.
+    """Measure both packages, each in its own process, and print the figures.
 
     Args:
         title: said above them.

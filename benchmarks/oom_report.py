@@ -1,4 +1,4 @@
-"""What an out-of-memory report costs on a crowded heap, and what its log costs an allocation."""
+"""The cost of an out-of-memory report on a crowded heap, and of its log at an allocation."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ EMPTY_ON_A_CPU = {"native_batch_norm": frozenset({"output 1", "output 2"})}
 
 
 class Verdict(enum.Enum):
-    """What came of one sample."""
+    """The outcome of one sample."""
 
     EQUAL = "equal"
     SAME_SHAPES = "random, of equal shapes"
@@ -131,7 +131,7 @@ def _verdict(op: Any, sample: Any, found: Results, expected: Results) -> tuple[V
 
 
 def _draws(op: Any, sample: Any, expected: list[Named]) -> bool:
-    """Whether results depend on the seed; some operators of the samples set one themselves."""
+    """True if results depend on the seed; some operators of the samples set one themselves."""
     seed = torch.manual_seed
     with patch.object(torch, "manual_seed", lambda given: seed(given + 1)):
         return bool(_difference(_run(op, sample, "cpu"), expected))
@@ -197,7 +197,7 @@ def _read(value: Any, device: str) -> Any:
 
 
 def _difference(found: list[Named], expected: list[Named], values: bool = True) -> str:
-    """What differs first, in words; empty where nothing does."""
+    """The first difference, in words; empty if there is none."""
     if len(found) != len(expected):
         return f"{len(found)} results instead of {len(expected)}"
     for (name, one), (_, other) in zip(found, expected, strict=True):

@@ -1,4 +1,4 @@
-"""The original, pytorch-memlab 0.3.2 from PyPI, in a folder of its own."""
+"""The original, pytorch-memlab 0.3.2 from PyPI, in its own folder."""
 
 from __future__ import annotations
 

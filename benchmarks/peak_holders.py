@@ -1,4 +1,4 @@
-"""What it costs under simulation to record the holders of the peak, and all events."""
+"""The cost under simulation of recording the holders of the peak, and all events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a memory report costs on a crowded heap, beside the original's."""
+"""The cost of a memory report on a crowded heap, and of the original's."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def measure(command: list[str], folder: str) -> tuple[float, float]:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "snapshot.pickle"
-        # In a process of its own: the memory of this one would count in those that it starts.
+        # In another process: the memory of this one would count in those that it starts.
         subprocess.run([sys.executable, "-m", "benchmarks.snapshot", str(path)], check=True)
         size = path.stat().st_size / 2**20
         heading(f"A snapshot of {EVENTS:,} events with {DEPTH} frames each: {size:,.0f} MiB")

@@ -1,4 +1,4 @@
-"""What the benchmarks share: clocks, statistics, and the lines that they print."""
+"""Shared by the benchmarks: clocks, statistics, and the lines that they print."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def least(work: Callable[[], object], repeats: int) -> float:
 def median_ratio(
     work: Callable[[], object], baseline: Callable[[], object], repeats: int
 ) -> tuple[float, float, float]:
-    """How much longer some work takes than a baseline, both run in turns after a warm-up each.
+    """The time of some work above a baseline, both run in turns after a warm-up each.
 
     Args:
         work: what is measured.

@@ -1,4 +1,4 @@
-"""What profiling one function costs the calls of all others. Needs no torch."""
+"""The cost of profiling one function for the calls of all others. Needs no torch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NobodyCalls:
         """A frame ended."""
 
     def drop(self) -> None:
-        """A frame ended, nobody knows when."""
+        """A frame ended at an unknown time."""
 
     def tracing_ended(self, where: str, thread: int) -> None:
         """Nothing is traced any more."""

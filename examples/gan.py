@@ -49,7 +49,7 @@ def make_critic(width: int) -> nn.Sequential:
 
 
 def loss_of(scores: torch.Tensor, is_real: bool) -> torch.Tensor:
-    """How far the critic's scores are from an answer."""
+    """The distance of the critic's scores from an answer."""
     return functional.binary_cross_entropy_with_logits(
         scores, torch.full_like(scores, float(is_real))
     )

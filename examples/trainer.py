@@ -28,7 +28,7 @@ class RandomTexts(Dataset[dict[str, torch.Tensor]]):
         self.texts = torch.randint(0, 500, (number, length))
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of texts."""
         return len(self.texts)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
@@ -44,7 +44,7 @@ def train(
     Args:
         fp16: autocast to float16, with scaled gradients.
         bf16: autocast to bfloat16.
-        checkpointing: keep the inputs of layers only, and compute the rest anew in backward.
+        checkpointing: keep the inputs of layers only, and compute the rest again in backward.
         accumulate: batches whose gradients make up one step.
     """
     config = GPT2Config(

@@ -1,4 +1,4 @@
-"""Which line of a PyTorch program holds the GPU memory, and why."""
+"""A line-by-line GPU memory profiler for PyTorch, on a GPU or a simulated one."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def _short_traceback(error: BaseException) -> list[str]:
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext pytorch_memlab`` does: register the magics, and say nothing.
+    """Register the magics: ``%load_ext pytorch_memlab`` calls this.
 
     Args:
         shell: the IPython shell.
@@ -210,7 +210,7 @@ def load_ipython_extension(shell: Any) -> None:
 
 
 def unload_ipython_extension(shell: Any) -> None:  # noqa: ARG001 - IPython gives it
-    """What ``%unload_ext pytorch_memlab`` does: end what the magics have begun.
+    """End what the magics have begun: ``%unload_ext pytorch_memlab`` calls this.
 
     ``%reload_ext`` ends nothing: a simulation goes on with its tensors.
 

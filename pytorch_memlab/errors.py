@@ -44,7 +44,7 @@ class ProfileError(UsageError):
 
 
 class HistoryError(UsageError):
-    """What was asked for was not recorded; the message says what to do."""
+    """The data asked for was not recorded; the message says what to do."""
 
 
 class UnsupportedCUDACallError(MemlabError, NotImplementedError, AttributeError):

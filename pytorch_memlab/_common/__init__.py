@@ -1,1 +1,1 @@
-"""What every other package may use, and what uses none of them."""
+"""Private parts that every package uses, and that use none of them."""

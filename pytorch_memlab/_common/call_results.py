@@ -1,4 +1,4 @@
-"""What becomes of the result of a call in progress, as the caller's bytecode tells."""
+"""The use of the result of a call in progress, found in the caller's bytecode."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def instructions_after_call(frame: FrameType) -> Iterator[dis.Instruction]:
 
 
 def is_result_dropped(frame: FrameType | None) -> bool:
-    """Whether nothing gets the result of a frame's current call, not even a prompt to show it.
+    """True if nothing gets the result of a frame's current call, not even a prompt to show it.
 
     Args:
         frame: that is in a call; None is no frame, which drops nothing.

@@ -1,4 +1,4 @@
-"""Python stacks: taken in about a microsecond, and read when somebody asks for them."""
+"""Python stacks: taken in about a microsecond, and read when they are asked for."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _symbolize: Callable[[list[Any]], list[list[dict[str, Any]]]] | None = getattr(
 )
 
 _COMPILER: Final = "_inductor"
-"""A part of torch that is imported when somebody asks for it."""
+"""A part of torch that is imported when it is first used."""
 
 
 class TakenStack:
@@ -46,7 +46,7 @@ class TakenStack:
     Attributes:
         raw: as it was taken; None once it was read or dropped.
         number: of the stack in its table; 0 until it was read.
-        is_kept: whether somebody else asks for it later, so that ``drop`` does nothing.
+        is_kept: it is asked for later, so that ``drop`` does nothing.
     """
 
     __slots__ = ("is_kept", "number", "raw")
@@ -92,7 +92,7 @@ class CallStacks:
         return taken
 
     def drop(self, taken: TakenStack) -> None:
-        """Nobody is going to ask for a stack: one that was taken last leaves nothing behind."""
+        """Give up a stack: one that was taken last leaves nothing behind."""
         if not taken.is_kept:
             taken.raw = None
             unread = self._unread
@@ -212,10 +212,10 @@ class CallStacks:
 
 
 def _symbolized(raws: list[Any]) -> list[list[dict[str, Any]]]:
-    """What torch reads of stacks; equal frames are one object.
+    """The frames that torch reads of stacks; equal frames are one object.
 
     It looks into its compiler for the lines of compiled code, and would import all of it first,
-    which takes more than a second. Where nobody has imported it, no code is compiled.
+    which takes more than a second. Where it was not imported, no code is compiled.
     """
     read: Any = _symbolize
     names = vars(torch)

@@ -1,4 +1,4 @@
-"""Which forward op made the node of autograd that runs in a backward pass."""
+"""The forward op that made the node of autograd which runs in a backward pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _current_node: Callable[[], Any] = torch._C._current_autograd_node
 
 
 class _Notes(Generic[T]):
-    """What one thread remembers of the nodes that it made.
+    """Notes of one thread on the nodes that it made.
 
     Attributes:
         last: number of the next node when the thread noted last.
@@ -90,7 +90,7 @@ class ForwardOps(Generic[T]):
                 del of_nodes[old]
 
     def makes_node(self) -> bool:
-        """Whether the op that runs in this thread made a node of autograd."""
+        """True if the op that runs in this thread made a node of autograd."""
         return self._thread.notes.makes_node
 
     def of_current_node(self) -> T | None:

@@ -10,7 +10,7 @@ from ..errors import UsageError
 
 
 def is_taken(path: str | PathLike[str]) -> bool:
-    """Whether a file has something in it that writing would overwrite.
+    """True if writing would overwrite the content of a file.
 
     Args:
         path: of the file.
@@ -30,7 +30,7 @@ def check_free(path: str) -> None:
     if is_taken(path):
         raise UsageError(
             f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name "
-            "gives every run a file of its own"
+            "gives every run its own file"
         )
 
 

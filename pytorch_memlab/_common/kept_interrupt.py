@@ -24,7 +24,7 @@ class KeptInterrupt:
         self._raised: BaseException | None = None
 
     def raise_again(self) -> None:
-        """Raise what Ctrl-C's handler raised, if nobody caught it."""
+        """Raise what Ctrl-C's handler raised, if it was not caught."""
         error, self._raised = self._raised, None
         if error is not None:
             raise error

@@ -1,4 +1,4 @@
-"""Which calls of ``optimizer.step()`` are steps of the program."""
+"""The calls of ``optimizer.step()`` that are steps of the program."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from types import FrameType
 
 
 def is_within_another(frame: FrameType) -> bool:
-    """Whether an optimizer steps as a part of another one, as ZeroRedundancyOptimizer has it.
+    """True if an optimizer steps as a part of another one, as ZeroRedundancyOptimizer has it.
 
     Args:
         frame: of the code that torch wraps around ``step``.

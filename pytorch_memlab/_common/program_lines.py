@@ -1,4 +1,4 @@
-"""Which lines are the program's: neither torch's nor this package's own."""
+"""Lines of the program: neither torch's nor this package's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SKIPPED = (*folder_names(os.path.dirname(torch.__file__), _OWN), "<frozen")
 
 
 def is_of_program(filename: str) -> bool:
-    """Whether a file is the program's own, or that of a library that it uses.
+    """True if a file belongs to the program, or to a library that it uses.
 
     Args:
         filename: as a code object has it.

@@ -5,7 +5,7 @@ _UNPRINTABLE = "\ufffd"
 
 
 def quoted(spec: object) -> str:
-    """What the user wrote, on one line and not too long.
+    """An argument as the user wrote it, on one line and not too long.
 
     Args:
         spec: anything.

@@ -25,7 +25,7 @@ def path_of_rank(path: str) -> str:
 
 
 def prints() -> bool:
-    """Whether this process prints: of several that ``torchrun`` started, the first one does."""
+    """True if this process prints: of several that ``torchrun`` started, the first one does."""
     return not _is_one_of_several() or os.environ.get("RANK") == "0"
 
 

@@ -65,7 +65,7 @@ class _Death(weakref.ref[torch.UntypedStorage]):
 
 
 class StorageTable(Generic[T]):
-    """What is known of storages, kept until they die.
+    """Data of storages, kept until they die.
 
     A storage's Python object lives as long as C++ holds the storage, so the end of the one is
     the end of the other. Nothing here keeps a storage alive.
@@ -131,7 +131,7 @@ class StorageTable(Generic[T]):
             self._deaths[key] = death
 
     def find(self, tensor: torch.Tensor) -> T | None:
-        """What is known of a tensor's memory.
+        """The data kept for a tensor's memory.
 
         Args:
             tensor: of any layout.

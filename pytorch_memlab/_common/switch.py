@@ -15,7 +15,7 @@ SWITCHED_OFF = f"{SWITCH}=0 turns profiling off"
 
 
 def is_switched_off() -> bool:
-    """Whether the user turned profiling off for this process.
+    """True if the user turned profiling off for this process.
 
     Raises:
         UsageError: the variable is neither 0 nor 1.

@@ -180,7 +180,7 @@ uncaught = _Uncaught()
 
 
 def _hook(before: Callable[..., object], *args: Any) -> None:
-    """What ``sys.excepthook`` and ``threading.excepthook`` are while anything is watched."""
+    """Stands for ``sys.excepthook`` and ``threading.excepthook`` while anything is watched."""
     error = args[1] if len(args) > 1 else getattr(args[0], "exc_value", None)
     try:
         before(*args)
@@ -222,7 +222,7 @@ def say(text: str) -> None:
 
 
 def is_in_shell() -> bool:
-    """Whether IPython runs the program."""
+    """True if IPython runs the program."""
     return _shell() is not None
 
 

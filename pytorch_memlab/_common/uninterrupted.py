@@ -68,11 +68,11 @@ def _python_handlers(numbers: tuple[int, ...]) -> _Handlers:
 
 
 def standard_signals_wait() -> bool:
-    """Whether a block that holds back the standard signals, or all, is running."""
+    """True while a block that holds back the standard signals, or all, is running."""
     return _holder is not None and len(_holder._numbers) >= len(STANDARD_SIGNALS)
 
 
-class uninterrupted:  # noqa: N801 - reads as the state that it is
+class uninterrupted:  # noqa: N801 - reads as a state
     """Holds signals' Python handlers back, and runs them right after.
 
     Python runs handlers in the main thread only, so that in any other thread there is nothing to

@@ -1,4 +1,4 @@
-"""Which files are the user's own."""
+"""The files of the user, and those of libraries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 
 @lru_cache(maxsize=10_000)
 def is_of_user(filename: str) -> bool:
-    """Whether a file is the user's own, not a library's, on whichever machine it was recorded.
+    """True if a file is the user's own, not a library's, on whichever machine it was recorded.
 
     Args:
         filename: as a frame has it.
@@ -36,5 +36,5 @@ def is_of_user(filename: str) -> bool:
 
 
 def _is_standard_library(parts: Sequence[str]) -> bool:
-    """Whether a path runs through ``lib/python3.x``, as on the machine that recorded it."""
+    """True if a path runs through ``lib/python3.x``, as on the machine that recorded it."""
     return any(left == "lib" and right.startswith("python3") for left, right in pairwise(parts))

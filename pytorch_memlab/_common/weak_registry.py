@@ -1,4 +1,4 @@
-"""One object for each owner, shared while somebody uses it."""
+"""One object for each owner, shared while it is in use."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def test_the_recording_of_an_older_run_is_kept(name, run, capsys) -> None:
     assert run("raise SystemExit('ran')", "-o", name) == 2
     assert capsys.readouterr().err == (
         f"pytorch-memlab run: error: {name} is there already: --force (force=True) overwrites it, "
-        "and {pid} in the name gives every run a file of its own\n"
+        "and {pid} in the name gives every run its own file\n"
     )
     assert Path(name).read_bytes() == first
     assert run(SCRIPT.replace("take(4)", "take(5)"), "--force", "-o", name) == 0

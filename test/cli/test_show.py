@@ -243,7 +243,7 @@ def test_a_second_run_does_not_overwrite_the_profile_of_the_first(
     assert main([*command, script("print('runs')")]) == 2
     assert capsys.readouterr().err == (
         "pytorch-memlab run: error: p.json is there already: --force (force=True) overwrites it,"
-        " and {pid} in the name gives every run a file of its own\n"
+        " and {pid} in the name gives every run its own file\n"
     )
     assert load("p.json").recorded().runs[0].arguments == ("first",)
     assert main([*command, "--force", script(), "second"]) == 0

@@ -509,7 +509,7 @@ def test_no_file_is_overwritten_unasked(tmp_path: Path) -> None:
         LineProfiler(outer).save(path)
     assert str(refused.value) == (
         f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name"
-        " gives every run a file of its own"
+        " gives every run its own file"
     )
     assert path.read_text() == before
     LineProfiler(outer).save(path, force=True)

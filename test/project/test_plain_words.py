@@ -1,0 +1,115 @@
+"""The words that `make lint` refuses: in documents, strings, comments, names and docstrings."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "scripts" / "plain_words.py"
+WORDS = runpy.run_path(str(SCRIPT))
+
+DOCUMENT = """\
+# A page
+
+Meanwhile the model
+runs anew, `anew` or not.
+
+```
+besides
+```
+
+[whoever](whoever.md)
+"""
+
+PROGRAM = '''\
+"""Whether it runs."""
+
+import os
+
+TEXT = f"made anew in {os.sep}"  # besides
+
+
+class PeakLedger:
+    """The laps of a run."""
+
+    def laps(self):
+        """Return the text of
+        nobody."""
+        return "what is whole stays: elapsed, overlap, Whatever"
+'''
+
+
+def found(kind, text):
+    return [tuple(one) for one in WORDS[kind](text)]
+
+
+def test_sentences_of_a_document_are_read_and_code_is_not():
+    assert found("in_document", DOCUMENT) == [
+        (3, "'meanwhile': write 'while'"),
+        (4, "'anew': write again"),
+        (10, "'whoever': write a subject"),
+    ]
+
+
+def test_strings_comments_names_and_openings_of_a_program_are_read():
+    assert found("in_program", PROGRAM) == [
+        (1, "a docstring begins with 'Whether': write a statement"),
+        (5, "'anew': write again"),
+        (5, "'besides': write 'and' or 'with'"),
+        (8, "name PeakLedger: write 'peak tracker'"),
+        (9, "'laps': write 'restart'"),
+        (11, "name laps: write 'restart'"),
+        (13, "'nobody': write a subject"),
+    ]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project with three words in one folder of its package and one in a document."""
+    texts = {
+        "README.md": "It runs anew.\n",
+        "pytorch_memlab/scopes/peak.py": '"""Nobody, whoever, anew."""\n',
+        "scripts/plain_words.py": "",
+    }
+    for name, text in texts.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    names = WORDS["main"].__globals__
+    monkeypatch.setitem(names, "ROOT", tmp_path)
+    monkeypatch.setitem(names, "ALLOWED", tmp_path / "scripts" / "plain_words.toml")
+    monkeypatch.setattr("sys.argv", ["plain_words.py"])
+    return tmp_path
+
+
+def test_a_folder_has_no_more_words_than_it_may(project, capsys):
+    allowed = project / "scripts" / "plain_words.toml"
+    allowed.write_text('"pytorch_memlab/scopes" = 2\n')
+    assert WORDS["main"]() == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "README.md:1: 'anew': write again",
+        "pytorch_memlab/scopes/peak.py:1: 'anew': write again",
+        "pytorch_memlab/scopes/peak.py:1: 'nobody': write a subject",
+        "pytorch_memlab/scopes/peak.py:1: 'whoever': write a subject",
+        "documents, scripts and top-level modules: 1 words to replace, at most 0 may be there",
+        "pytorch_memlab/scopes: 3 words to replace, at most 2 may be there",
+    ]
+
+    (project / "README.md").write_text("It runs again.\n")
+    allowed.write_text('"pytorch_memlab/scopes" = 3\n')
+    assert WORDS["main"]() == 0
+    assert capsys.readouterr().out == ""
+
+
+def test_the_numbers_only_become_smaller(project, monkeypatch):
+    allowed = project / "scripts" / "plain_words.toml"
+    allowed.write_text('"pytorch_memlab/render" = 4\n"pytorch_memlab/scopes" = 5\n')
+    monkeypatch.setattr("sys.argv", ["plain_words.py", "--lower"])
+    assert WORDS["main"]() == 0
+    assert allowed.read_text().splitlines()[1:] == ['"pytorch_memlab/scopes" = 3']
+
+    allowed.write_text('"pytorch_memlab/scopes" = 1\n')
+    assert WORDS["main"]() == 0
+    assert allowed.read_text().splitlines()[1:] == ['"pytorch_memlab/scopes" = 1']
