@@ -21,7 +21,7 @@ help:
 	@echo "make opinfo    compare all of PyTorch's samples of its operators with a CPU, simulated"
 	@echo "make accuracy  compare the simulation with recordings of real GPUs, for the documentation"
 	@echo "make docs      build the documentation into build/docs"
-	@echo "make picture   draw the pictures of the README"
+	@echo "make picture   draw the pictures of the README and the documentation"
 	@echo "make notebook  run demo.ipynb, and keep its outputs"
 
 $(INSTALLED): pyproject.toml constraints.txt
@@ -82,6 +82,7 @@ docs: $(INSTALLED)
 
 picture: $(INSTALLED)
 	$(PY) scripts/readme_picture.py
+	$(PY) scripts/report_pictures.py
 	$(VENV)/bin/pytorch-memlab run --dry-run --gpu 2GiB -o docs/pictures/timeline.png examples/memory_history.py
 	@rm -f snapshot.pickle
 

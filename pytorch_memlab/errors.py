@@ -1,5 +1,25 @@
 """The errors of pytorch_memlab: each says in one line what was wrong and what to do."""
 
+__all__ = [
+    "AllocatorSettingsError",
+    "AssumedValueError",
+    "ContextReleaseError",
+    "EstimatedMemoryError",
+    "HistoryError",
+    "HostMemoryError",
+    "MemlabError",
+    "NotAFunctionError",
+    "ProfileError",
+    "SnapshotError",
+    "StrictSimulationError",
+    "UnknownColumnError",
+    "UnknownDeviceError",
+    "UnknownGPUError",
+    "UnmodelledOpError",
+    "UnsupportedCUDACallError",
+    "UsageError",
+]
+
 
 class MemlabError(Exception):
     """Base of every error that pytorch_memlab raises itself."""

@@ -18,6 +18,22 @@ from .errors import UnknownDeviceError, UsageError
 if TYPE_CHECKING:
     import torch
 
+__all__ = [
+    "GPUMemory",
+    "b2mb",
+    "gpu_mem_allocate_mbs",
+    "gpu_mem_get",
+    "gpu_mem_get_all",
+    "gpu_mem_get_free",
+    "gpu_mem_get_free_no_cache",
+    "gpu_mem_get_used",
+    "gpu_mem_get_used_fast",
+    "gpu_mem_get_used_no_cache",
+    "gpu_mem_leave_free_mbs",
+    "gpu_with_max_free_mem",
+    "preload_pytorch",
+]
+
 _MB = 2**20
 
 

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+__all__ = [
+    "GPUMemTrace",
+    "gpu_mem_trace",
+]
+
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
+__all__ = [
+    "Explained",
+    "explain_oom",
+]
+
 
 @overload
 def explain_oom(func: Function) -> Function: ...

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 
     from .pytest_memlab.gpu_memory import GPUMemory
 
+__all__ = [
+    "gpu_memory",
+    "pytest_addoption",
+    "pytest_collection_modifyitems",
+    "pytest_configure",
+]
+
 _OPTIONS: Final = (
     "memlab",
     "memlab_save",

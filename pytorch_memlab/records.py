@@ -1,4 +1,4 @@
-"""What was measured, as plain data: the step between who asks and who renders."""
+"""Measured data, as plain records: profilers and reporters make them, renderers show them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ class FunctionInfo:
 
 
 class ApproximationKind(Enum):
-    """What a simulation did not know.
+    """The kinds of things that a simulation does not know.
 
-    ``UNMODELLED``: anything that an op's kernels take besides its results; none of it is counted.
+    ``UNMODELLED``: the memory of an op's kernels on top of its results; none of it is counted.
     ``UNCOUNTED``: the size of some memory that an op's kernels take; the rest is counted.
     ``ESTIMATED``: whether what was counted for them is right. ``ASSUMED``: a value that the
     program read.
@@ -67,8 +67,8 @@ class Approximation:
         kind: what was not known.
         name: of the op, without its overload, or of the call that read.
         calls: how often.
-        nbytes: bytes that an unmodelled op returned, bytes that an estimated one took besides its
-            results, otherwise 0; over all calls.
+        nbytes: bytes that an unmodelled op returned, bytes that an estimated one took on top of
+            its results, otherwise 0; over all calls.
         assumption: of a read: what was taken in place of values.
         place: of a read: ``file:line`` of the innermost line of the program.
         unknown: of memory that is not counted: what it is, such as ``cuDNN workspaces``.
@@ -107,13 +107,13 @@ def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Appro
 
 @dataclass(frozen=True, slots=True)
 class PeakShare:
-    """What a simulated GPU held when it held the most, and how well that is known.
+    """The peak of a simulated GPU, and how well it is known.
 
     Args:
         device: as torch names it, such as ``cuda:0``.
         active: most active bytes since the simulation began.
-        estimated: those among them that no recording confirms: blocks that kernels held besides
-            their results, and results and workspaces whose sizes are estimates.
+        estimated: those among them that no recording confirms: blocks that kernels held on top
+            of their results, and results and workspaces whose sizes are estimates.
         approximations: on that GPU since the simulation began.
     """
 
@@ -172,7 +172,7 @@ class FunctionTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """What a report says besides the lines of functions, such as what holds the memory.
+    """A part of a report without lines of functions, such as the holders of the memory.
 
     Args:
         title: what the rows are.

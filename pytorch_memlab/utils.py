@@ -6,6 +6,10 @@ from math import isnan
 
 from calmsize import size as calmsize
 
+__all__ = [
+    "readable_size",
+]
+
 
 def readable_size(num_bytes: float | None) -> str:
     """A size with two decimals and the letter of its unit.

@@ -9,27 +9,16 @@ from __future__ import annotations
 import argparse
 import json
 import re
-import shutil
-import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+
+from chromium import browse
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOK = ROOT / "demo.ipynb"
 PICTURE = ROOT / "readme-output.png"
 SCALE = 2
 
-_BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-_OPTIONS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-)
 # Shrinks the block to its content, then leaves its size in the document for --dump-dom to print.
 _MEASURE = """<script>
 const block = document.body.firstElementChild;
@@ -77,11 +66,11 @@ def screenshot(page: str, picture: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "page.html"
         source.write_text(page.replace("</body>", _MEASURE), encoding="utf-8")
-        document = _browse(source, ["--dump-dom"])
+        document = browse(source, ["--dump-dom"])
         size = re.search('data-size="([0-9]+)x([0-9]+)"', document)
         if size is None:
             raise RuntimeError(f"Chromium did not measure the page: {document[:200]!r}")
-        _browse(
+        browse(
             source,
             [
                 f"--screenshot={picture}",
@@ -96,15 +85,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("picture", nargs="?", type=Path, default=PICTURE, help="the PNG to write")
     screenshot(first_table(NOTEBOOK), parser.parse_args().picture)
-
-
-def _browse(page: Path, options: Sequence[str]) -> str:
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if browser is None:
-        raise FileNotFoundError(f"none of {', '.join(_BROWSERS)} was found")
-    profile = f"--user-data-dir={page.parent / 'profile'}"
-    command = [browser, *_OPTIONS, profile, *options, page.as_uri()]
-    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
 
 
 if __name__ == "__main__":

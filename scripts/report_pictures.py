@@ -6,28 +6,19 @@ Needs Chromium. The run is a dry run on a simulated GPU, so that every machine m
 from __future__ import annotations
 
 import argparse
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from typing import Final
 
+from chromium import browse
+
 ROOT: Final = Path(__file__).resolve().parent.parent
 FOLDER: Final = ROOT / "docs" / "_static"
 PROGRAM: Final = (ROOT / "examples" / "resnet.py", "--batch", "256", "--size", "224")
 
 _SIZE: Final = (1000, 1230)
-_BROWSERS: Final = ("chromium", "chromium-browser", "google-chrome")
-_OPTIONS: Final = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--hide-scrollbars",
-)
 _THEMES: Final = {"light": 1, "dark": 0}
 """Names of themes, and numbers by which Chromium knows them."""
 
@@ -53,17 +44,14 @@ def screenshot(page: Path, picture: Path, theme: str) -> None:
     Raises:
         FileNotFoundError: no Chromium on this machine.
     """
-    browser = next(filter(None, map(shutil.which, _BROWSERS)), None)
-    if browser is None:
-        raise FileNotFoundError(f"none of {', '.join(_BROWSERS)} was found")
-    options = [
-        f"--user-data-dir={page.parent / theme}",
-        f"--blink-settings=preferredColorScheme={_THEMES[theme]}",
-        f"--window-size={_SIZE[0]},{_SIZE[1]}",
-        f"--screenshot={picture}",
-    ]
-    command = [browser, *_OPTIONS, *options, page.as_uri()]
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    browse(
+        page,
+        [
+            f"--blink-settings=preferredColorScheme={_THEMES[theme]}",
+            f"--window-size={_SIZE[0]},{_SIZE[1]}",
+            f"--screenshot={picture}",
+        ],
+    )
 
 
 def main() -> None:
