@@ -1,7 +1,7 @@
-"""Two trace functions in one thread's ``sys.settrace`` slot: another tracer's and ours.
+"""Two trace functions in one ``sys.settrace`` slot: the outer tracer's and our own.
 
-The other one sees frames as if it were alone: every event of every frame, its own local trace
-functions, its own ``f_trace`` at call events, and the slot is its own to change.
+The outer tracer was there first. It sees frames as if it were alone: every event of every frame,
+its local trace functions, its ``f_trace`` at call events. It may change the slot.
 """
 
 from __future__ import annotations
@@ -22,43 +22,34 @@ TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]
 
 
 class TraceSession(Protocol):
-    """Our side of a chain."""
+    """The own tracer in a chain."""
 
     over: bool
 
     def call(
         self, frame: FrameType, event: str, arg: object, local: TraceFunction | None
     ) -> TraceFunction | None:
-        """Our local trace function for a frame that begins or goes on, ``local`` its last one."""
+        """The own local trace function of a frame that begins or goes on, ``local`` before."""
 
     def fail(self, frame: FrameType) -> None:
-        """The other tracer raised: CPython stops tracing this thread."""
+        """The outer tracer raised: CPython stops tracing this thread."""
 
     def relink(self, frame: FrameType) -> None:
-        """The other tracer changed the slot, and perhaps the frames' ``f_trace``."""
+        """The outer tracer changed the slot, and perhaps the frames' ``f_trace``."""
 
 
 class Chain:
-    """The trace function of one thread in which another tracer was found.
+    """The trace function of one thread in which another tracer was found."""
 
-    Args:
-        session: ours.
-        theirs: the tracer found.
+    __slots__ = ("outer", "session", "trace")
 
-    Attributes:
-        trace: the function for the ``sys.settrace`` slot.
-        theirs: what the other tracer would have in the slot now.
-    """
-
-    __slots__ = ("session", "theirs", "trace")
-
-    def __init__(self, session: TraceSession, theirs: TraceFunction) -> None:
+    def __init__(self, session: TraceSession, outer: TraceFunction) -> None:
         self.session = session
-        self.theirs: TraceFunction | None = theirs
-        self.trace: TraceFunction = self._trace
+        self.outer: TraceFunction | None = outer  # what would be in the slot now
+        self.trace: TraceFunction = self._trace  # the function for the slot
 
     def adopt(self, innermost: FrameType) -> None:
-        """Pass on the local events of the frames that the other tracer follows already.
+        """Pass on the local events of the frames that the outer tracer follows already.
 
         One that is written in C follows all frames, without an ``f_trace``. It has none in them
         afterwards either: put back in the slot it follows them from C again at the next call.
@@ -67,83 +58,76 @@ class Chain:
         while frame is not None:
             if frame.f_trace is not None:
                 self.hold(frame, None)
-            elif _is_c_callable(self.theirs):
-                frame.f_trace = ChainedFrame(self, self.theirs, None, is_adopted=True).local
+            elif _is_c_callable(self.outer):
+                frame.f_trace = ChainedFrame(self, self.outer, None, is_adopted=True).local
             frame = frame.f_back
 
-    def hold(self, frame: FrameType, ours: TraceFunction | None) -> None:
-        """Let a running frame call ours beside the local trace function that it has."""
+    def hold(self, frame: FrameType, own: TraceFunction | None) -> None:
+        """Let a running frame call the own trace function and the one that it has."""
         owner = getattr(frame.f_trace, "__self__", None)
         if isinstance(owner, ChainedFrame):
-            owner.ours = ours
+            owner.own = own
         else:
-            owner = ChainedFrame(self, frame.f_trace, ours)
+            owner = ChainedFrame(self, frame.f_trace, own)
             frame.f_trace = owner.local
         owner.keep_line_events(frame)
 
-    def call_theirs(
+    def call_outer(
         self, function: TraceFunction, frame: FrameType, event: str, arg: object
     ) -> TraceFunction | None:
-        """Call a function of the other tracer, then take the slot back if it changed it."""
+        """Call a function of the outer tracer, then take the slot back if it changed it."""
         try:
             local: TraceFunction | None = function(frame, event, arg)
         except BaseException:
-            self.theirs = None
+            self.outer = None
             self.session.fail(frame)
             raise
         slot: Any = sys.gettrace()
         if slot is not self.trace:
             sys.settrace(self.trace)
-            if slot is not self.theirs:
-                self.theirs = slot
+            if slot is not self.outer:
+                self.outer = slot
                 self.session.relink(frame)
         return local
 
     def _trace(self, frame: FrameType, event: str, arg: object) -> TraceFunction | None:
         if self.session.over:
-            sys.settrace(self.theirs)
-            return None if self.theirs is None else self.theirs(frame, event, arg)
+            sys.settrace(self.outer)
+            return None if self.outer is None else self.outer(frame, event, arg)
         held = getattr(frame.f_trace, "__self__", None)
-        ours = None
+        own = None
         if isinstance(held, ChainedFrame):
-            ours = held.ours
+            own = held.own
             held.give_back(frame)
-        theirs = None
-        if self.theirs is not None:
+        outer = None
+        if self.outer is not None:
             # As CPython does: None leaves the frame's f_trace as it is.
-            theirs = self.call_theirs(self.theirs, frame, event, arg) or frame.f_trace
-        ours = self.session.call(frame, event, arg, ours)
-        if theirs is None and ours is None:
+            outer = self.call_outer(self.outer, frame, event, arg) or frame.f_trace
+        own = self.session.call(frame, event, arg, own)
+        if outer is None and own is None:
             return None
-        chained = ChainedFrame(self, theirs, ours)
+        chained = ChainedFrame(self, outer, own)
         chained.keep_line_events(frame)
         return chained.local
 
 
 class ChainedFrame:
-    """The local trace function of one frame, for two tracers.
+    """The local trace function of one frame, for two tracers."""
 
-    Args:
-        chain: its thread's.
-        theirs: the other tracer's local trace function.
-        ours: our local trace function.
-        is_adopted: theirs was not in the frame's ``f_trace``.
-    """
-
-    __slots__ = ("_chain", "_is_adopted", "_local", "_muted", "_theirs", "ours")
+    __slots__ = ("_chain", "_is_adopted", "_local", "_muted", "_outer", "own")
 
     def __init__(
         self,
         chain: Chain,
-        theirs: TraceFunction | None,
-        ours: TraceFunction | None,
+        outer: TraceFunction | None,
+        own: TraceFunction | None,
         *,
         is_adopted: bool = False,
     ) -> None:
         self._chain = chain
-        self._theirs = theirs
-        self.ours = ours
-        self._is_adopted = is_adopted
+        self._outer = outer
+        self.own = own
+        self._is_adopted = is_adopted  # the outer one was not in the frame's ``f_trace``
         self._muted = False
         self._local: TraceFunction | None = None
 
@@ -155,14 +139,14 @@ class ChainedFrame:
         return self._local
 
     def keep_line_events(self, frame: FrameType) -> None:
-        """Turn line events on in a frame of ours; the other tracer, had it no use, gets none."""
-        if self.ours is not None and not frame.f_trace_lines:
+        """Turn line events on for the own tracer; an outer one that wants none gets none."""
+        if self.own is not None and not frame.f_trace_lines:
             self._muted = True
             frame.f_trace_lines = True
 
     def give_back(self, frame: FrameType) -> None:
-        """Leave the frame to the other tracer, as that has it."""
-        frame.f_trace = None if self._is_adopted else self._theirs
+        """Leave the frame to the outer tracer."""
+        frame.f_trace = None if self._is_adopted else self._outer
         if self._muted:
             self._muted = False
             frame.f_trace_lines = False
@@ -170,22 +154,22 @@ class ChainedFrame:
     def _trace(self, frame: FrameType, event: str, arg: object) -> TraceFunction | None:
         if self._chain.session.over:
             self.give_back(frame)
-            return None if self._theirs is None else self._theirs(frame, event, arg)
+            return None if self._outer is None else self._outer(frame, event, arg)
         local, is_return = self.local, event == "return"
         if is_return:
             self._local = None  # no cycle outlives the frame
-            self._call_ours(frame, event, arg)
-        if self._theirs is not None and not (self._muted and event == "line"):
-            theirs = self._chain.call_theirs(self._theirs, frame, event, arg)
-            self._theirs = theirs or self._theirs
+            self._call_own(frame, event, arg)
+        if self._outer is not None and not (self._muted and event == "line"):
+            outer = self._chain.call_outer(self._outer, frame, event, arg)
+            self._outer = outer or self._outer
         if not is_return:
-            self._call_ours(frame, event, arg)
+            self._call_own(frame, event, arg)
             self.keep_line_events(frame)
         return local
 
-    def _call_ours(self, frame: FrameType, event: str, arg: object) -> None:
-        if self.ours is not None:
-            self.ours(frame, event, arg)
+    def _call_own(self, frame: FrameType, event: str, arg: object) -> None:
+        if self.own is not None:
+            self.own(frame, event, arg)
 
 
 def _is_c_callable(function: Any) -> bool:

@@ -1,4 +1,21 @@
-"""From line events to measured intervals: what happens on every line of a profiled function."""
+"""From line events to measured intervals.
+
+Note [Which line a byte belongs to]
+
+A line has everything that happens from its event to the next event of the same frame. Calls are
+part of the line that makes them, and a profiled function that is called has the same bytes on its
+own lines again: lines of one function add up, lines of a caller and a callee do not. The ``def``
+line has what happens between the call and the first line of the body. The line that is left last
+has what returning frees.
+
+The moment decides, and not who asked for the byte. A backward pass belongs to the line of
+``backward()``, and memory that a finalizer frees to the line that runs then. An interval also has
+what other threads do on the device at that time. A frame that is suspended has no interval: the
+bytes belong to the frame that runs.
+
+``delta`` is the sum over all hits of the bytes at the end less those at the start. Statistics are
+maxima over the hits. Counters that only grow count from the start of the interval.
+"""
 
 from __future__ import annotations
 

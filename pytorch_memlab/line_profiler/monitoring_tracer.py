@@ -17,7 +17,7 @@ from pytorch_memlab.line_profiler.watched import (
 )
 
 if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.tracer import LineListener
+    from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 
 _TOOLS = (3, 4, 5, 2, 1, 0)
 """Tool ids as they are tried: first the two without a name, since cProfile fails where somebody

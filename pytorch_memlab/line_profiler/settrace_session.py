@@ -77,7 +77,7 @@ class SettraceSession:
         threading.settrace(self._thread_trace)
 
     def install(self) -> None:
-        """Trace the calling thread, unless another tracer has taken the place of ours in it."""
+        """Trace the calling thread, unless another tracer has taken its place there."""
         found, thread = sys.gettrace(), threading.get_ident()
         if found is None and thread in self._failed:
             found = self._given_back(thread)
@@ -157,8 +157,8 @@ class SettraceSession:
         limit = sys.getrecursionlimit()
         try:
             _allow_recursion(limit + _HEADROOM)
-            for outer in outward(frame):
-                traced = self._running.get(id(outer))
+            for running in outward(frame):
+                traced = self._running.get(id(running))
                 if traced is not None and traced.local is not None:
                     traced.local = None
                     with suppress(Exception):
@@ -168,10 +168,11 @@ class SettraceSession:
             sys.setrecursionlimit(limit)
 
     def notice_ends(self) -> None:
-        """Tell of threads that are traced no more, though no trace function of ours failed.
+        """Tell of threads that are traced no more, though no trace function failed.
 
-        The program took ours off, as debuggers do, or came to the recursion limit, where not even
-        a trace function can run. Open intervals count for nothing: when they ended is not known.
+        The program took the own one off, as debuggers do, or came to the recursion limit, where
+        not even a trace function can run. Open intervals count for nothing: nothing tells when
+        they ended.
         """
         here = threading.get_ident()
         if here in self._chains and here not in self._ended and not self.has_slot():
@@ -205,11 +206,11 @@ class SettraceSession:
     def relink(self, frame: FrameType) -> None:
         """Put our local trace functions back where another tracer took them off."""
         chain = self._chains.get(threading.get_ident())
-        for outer in outward(frame):
-            traced = self._running.get(id(outer))
-            owner = getattr(outer.f_trace, "__self__", None)
+        for running in outward(frame):
+            traced = self._running.get(id(running))
+            owner = getattr(running.f_trace, "__self__", None)
             if traced is not None and chain is not None and not isinstance(owner, ChainedFrame):
-                chain.hold(outer, traced.local)
+                chain.hold(running, traced.local)
 
     def _open(self) -> list[tuple[int, _TracedFrame]]:
         return [one for one in list(self._running.items()) if one[1].local is not None]
@@ -252,7 +253,7 @@ class SettraceSession:
 
     def _given_back(self, thread: int) -> TraceFunction | None:
         chain = self._chains.get(thread)
-        return None if chain is None else chain.theirs
+        return None if chain is None else chain.outer
 
     def _enter(self, frame: FrameType, watched: WatchedCode, before: object) -> _TracedFrame:
         if type(before) is _TracedFrame and before.watched is watched:

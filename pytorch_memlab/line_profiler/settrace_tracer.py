@@ -11,21 +11,17 @@ from pytorch_memlab.line_profiler.settrace_session import SettraceSession
 from pytorch_memlab.line_profiler.watched import WatchedCodes
 
 if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.tracer import LineListener
+    from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 
 
 class SettraceTracer:
     """Line events from ``sys.settrace``, in the watching thread and the threads started since.
 
-    A tracer found in place is called with every event and put back with the last ``unwatch``.
-    CPython itself stops tracing a thread when a trace function raises, ours or that other one, and
-    one that is set later, as by ``breakpoint()``, replaces ours in its thread until the next
-    ``watch`` after it has gone. Listeners are told of such an end, at once or when it is noticed.
-    Threads that C++ starts, such as autograd's for a GPU, are not traced; ``sys.monitoring`` has
-    none of these limits.
-
-    Args:
-        reason: why this tracer serves.
+    A tracer found in place is called with every event, and put back with the last ``unwatch``.
+    CPython stops tracing a thread when either tracer raises. One that is set later, as by
+    ``breakpoint()``, replaces this one in its thread until the next ``watch`` after it has gone.
+    Listeners are told of such an end, at once or when it is noticed. Threads that C++ starts, such
+    as those of autograd for a GPU, are not traced. ``sys.monitoring`` has none of these limits.
     """
 
     name = "sys.settrace"
@@ -38,7 +34,7 @@ class SettraceTracer:
 
     @property
     def watching(self) -> bool:
-        """Whether anybody watches."""
+        """True while there is a listener."""
         return bool(self._codes)
 
     def watch(self, listener: LineListener, codes: Iterable[CodeType]) -> None:

@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.tracer import FrameListener, LineListener
+    from pytorch_memlab.line_profiler.tracer_protocols import FrameListener, LineListener
 
 _SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
 
