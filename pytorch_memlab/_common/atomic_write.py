@@ -41,7 +41,10 @@ def write_file(path: str | os.PathLike[str], text: str, *, called: str = "") -> 
     Raises:
         UsageError: it cannot be written; what was there is still there.
     """
-    content = text.encode("utf-8", "surrogateescape")
+    try:
+        content = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character that no file name and no source has
+        content = text.encode("utf-8", "replace")
     write_whole(path, lambda file: file.write(content), called=called)
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Protocol
 
 from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab._common.standard_output import write_to_stdout
+from pytorch_memlab.cli.output_file import OutputFile
 
 if TYPE_CHECKING:
     from pytorch_memlab.profiles.overview import Overview
@@ -51,10 +51,13 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
     """
     if not paths:
         return _to_terminal if prints() else _to_nowhere
-    files = [_File(path_of_rank(path), force=force) for path in paths]
+    files = [
+        OutputFile(path_of_rank(path), _FORMATS, keeps_older=is_profile(path) and not force)
+        for path in paths
+    ]
 
     def write(results: Results) -> None:
-        written = [file.is_written(results) for file in files]
+        written = [file.write(results, "memory profile", says_where=prints()) for file in files]
         if not all(written):
             _to_terminal(results)
 
@@ -71,30 +74,10 @@ def is_profile(path: str) -> bool:
     return PurePath(path).suffix.lower() == ".json"
 
 
-class _File:
-    """A file for the tables or for the whole profile."""
+def _profile(results: Results) -> str:
+    from pytorch_memlab.render import saved_profile
 
-    def __init__(self, name: str, *, force: bool) -> None:
-        from pytorch_memlab._common.checked_file import CheckedFile
-
-        self._text_of = _text_for(name)
-        self._file = CheckedFile(name, keeps_older=is_profile(name) and not force)
-
-    def is_written(self, results: Results) -> bool:
-        """Write it; False, with the reason on standard error, if that cannot be done."""
-        name = self._file.write_or_tell(lambda: self._text_of(results))
-        if name is not None and prints():
-            print(f"memory profile written to {name}", file=sys.stderr)
-        return name is not None
-
-
-def _text_for(name: str) -> Callable[[Results], str]:
-    from pytorch_memlab.render import renderer_for, saved_profile
-
-    if is_profile(name):
-        return lambda results: saved_profile.render(results.recorded())
-    renderer_for(name)  # refuses other endings
-    return _page if is_page(name) else _as_text
+    return saved_profile.render(results.recorded())
 
 
 def _page(results: Results) -> str:
@@ -109,6 +92,14 @@ def _as_text(results: Results) -> str:
 
     overview = results.overview()
     return text.render(results.report()) if overview is None else report.render(overview)
+
+
+_FORMATS: Mapping[str, Callable[[Results], str]] = {
+    ".txt": _as_text,
+    ".html": _page,
+    ".json": _profile,
+}
+"""The renderer for each ending of a file."""
 
 
 def _to_nowhere(results: Results) -> None:

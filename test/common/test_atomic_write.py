@@ -105,7 +105,7 @@ sys.path.insert(0, {here!r})
 from pytorch_memlab import LineProfiler, MemReporter
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab._common.checked_file import CheckedFile
-from pytorch_memlab.render import renderer_for
+from pytorch_memlab.render import html, text
 import torch
 
 kept = torch.zeros(100)
@@ -121,7 +121,7 @@ for path in sys.argv[1:]:
             LineProfiler(large).save(path, force=True)
         else:
             report = LineProfiler(large).display(large).report
-            CheckedFile(path).write(renderer_for(path)(report))
+            CheckedFile(path).write((html if path.endswith(".html") else text).render(report))
     except UsageError as error:
         print(error)
 """

@@ -76,3 +76,13 @@ def test_content_that_cannot_be_made_leaves_the_older_file(tmp_path, capsys):
 
     assert path.read_text() == "older"
     assert capsys.readouterr().err == "nothing to draw\n"
+
+
+def test_half_characters_are_written(tmp_path):
+    file = CheckedFile(f"{tmp_path}/o.txt")
+
+    file.write("a file name \udc80")
+    assert (tmp_path / "o.txt").read_bytes() == b"a file name \x80"
+
+    file.write("half a pair \ud800, a file name \udc80")
+    assert (tmp_path / "o.txt").read_bytes() == b"half a pair ?, a file name ?"

@@ -1,8 +1,5 @@
 """Whole text tables."""
 
-from pathlib import Path
-
-import pytest
 from support.sample_reports import (
     CONVOLUTION,
     CUDA0,
@@ -19,10 +16,9 @@ from support.sample_reports import (
     sample_report,
 )
 
-from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
 from pytorch_memlab.records import Approximation, ApproximationKind, FunctionInfo, LineEntry, Report
-from pytorch_memlab.render import renderer_for, text
+from pytorch_memlab.render import text
 
 
 def test_sample_tables() -> None:
@@ -246,12 +242,3 @@ def test_no_tables_is_never_without_a_reason() -> None:
         "No data collected: f did not run\nsimulated GPU: L4\n"
     )
     assert text.render(Report(("hits",), (), ())) == "No data collected: nothing was recorded\n"
-
-
-def test_file_name_chooses_the_renderer() -> None:
-    assert renderer_for("a.txt") is text.render
-    assert renderer_for(Path("a.b/C.HTML")).__module__ == "pytorch_memlab.render.html"
-    with pytest.raises(
-        UsageError, match=r"^cannot tell the format of a.csv: end it in .txt, .html, .json$"
-    ):
-        renderer_for("a.csv")
