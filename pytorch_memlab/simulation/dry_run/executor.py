@@ -24,7 +24,7 @@ import torch
 from ..._common.storages import storages_of
 from ..machine.tensor_values import TensorValues, is_small
 from ..ops.op_info import OpInfo, op_info
-from .data_dependent_ops import with_indices
+from .mask_indices import with_indices
 from .meta_results import MetaResults, OutputMeta, TensorMeta
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import pkgutil
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from enum import Enum
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -145,9 +145,6 @@ def definitions() -> Mapping[str, OpDefinition]:
             path = import_module(f"{package}.{family.name}").__path__
             for module in pkgutil.iter_modules(path):
                 import_module(f"{package}.{family.name}.{module.name}")
-    for name, more in import_module(f"{package}.legacy_tables").facts().items():
-        known = _definitions.get(name) or OpDefinition(name=name)
-        _definitions[name] = replace(known, **more)
     return _definitions
 
 

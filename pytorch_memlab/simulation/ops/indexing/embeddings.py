@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ...hardware.decisions import decision
 from .. import cub
 from ..memory_formats import LOW_PRECISION
-from ..memory_model import Basis, Entry, nothing
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ...hardware.gpu import GPU
     from ..op_call import OpCall
+
+_BACKWARD: Final = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
+_BAG: Final = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
 
 _UNSORTED: Final = 3072
 """Most indices whose gradients are added up without sorting them."""
@@ -27,40 +30,36 @@ _MAX: Final = 2
 """Mode of an embedding bag that takes the largest of each column."""
 
 
-def sort_indices(call: OpCall) -> None:
-    """``embedding_dense_backward``, before its result: many indices are sorted."""
-    gradient, indices = call.args[:2]
-    call.alloc_contiguous(indices, gradient)
-    if _is_sorted(call):
+@op("aten::embedding_dense_backward", provenance=Provenance.ESTIMATE, source=_BACKWARD)
+def _embedding_dense_backward(call: OpCall) -> None:
+    """Many indices are sorted, and their gradients are summed in parts."""
+    grad_output, indices = call.args[:2]
+    call.alloc_contiguous(indices, grad_output)
+    is_sorted = _is_sorted(call)
+    if is_sorted:
         _sort(call, indices, counts=call.argument(4, "scale_grad_by_freq", False))
+    call.alloc_outputs()
+    if is_sorted:
+        _sum(call, indices, grad_output.dtype, is_bag=False)
 
 
-def gradient(call: OpCall) -> None:
-    """``embedding_dense_backward``: partial sums of many indices' gradients."""
-    if _is_sorted(call):
-        _sum(call, call.args[1], call.args[0].dtype, is_bag=False)
+def _bag_backward(shift: int) -> Callable[[OpCall], None]:
+    """Indices are sorted, but for ``max``, and their gradients are summed in parts.
 
+    ``_embedding_bag_backward`` has ``shift`` more arguments behind the offsets.
+    """
 
-def bag_indices(shift: int) -> Callable[[OpCall], None]:
-    """``_embedding_bag_dense_backward``, before its result: indices are sorted but for ``max``."""
-
-    def prepare(call: OpCall) -> None:
-        gradient, indices = call.args[:2]
-        call.alloc_contiguous(indices, gradient)
-        if _sums_bags(call, shift):
+    def memory(call: OpCall) -> None:
+        grad_output, indices = call.args[:2]
+        call.alloc_contiguous(indices, grad_output)
+        sums_bags = _sums_bags(call, shift)
+        if sums_bags:
             _sort(call, indices, counts=call.args[6 + shift])
+        call.alloc_outputs()
+        if sums_bags:
+            _sum(call, indices, grad_output.dtype, is_bag=True)
 
-    return prepare
-
-
-def bag_gradient(shift: int) -> Callable[[OpCall], None]:
-    """``_embedding_bag_dense_backward``: partial sums of the indices' gradients."""
-
-    def take(call: OpCall) -> None:
-        if _sums_bags(call, shift):
-            _sum(call, call.args[1], call.args[0].dtype, is_bag=True)
-
-    return take
+    return memory
 
 
 def _sums_bags(call: OpCall, shift: int) -> bool:
@@ -74,7 +73,7 @@ def _is_sorted(call: OpCall) -> bool:
 
 
 def _sort(call: OpCall, indices: torch.Tensor, *, counts: bool) -> None:
-    """Take the sorted indices and their order, and pass by what sorting takes."""
+    """The sorted indices and their order, and what sorting takes."""
     count, width = indices.numel(), indices.element_size()
     nbytes = count * width
     for _sorted_and_order in range(2):
@@ -88,7 +87,7 @@ def _sort(call: OpCall, indices: torch.Tensor, *, counts: bool) -> None:
 
 
 def _sum(call: OpCall, indices: torch.Tensor, dtype: torch.dtype, *, is_bag: bool) -> None:
-    """Take what adds up sorted indices' gradients: ``EmbeddingBackwardKernel.cu``."""
+    """The sums of the gradients of sorted indices: ``EmbeddingBackwardKernel.cu``."""
     rows, columns = call.result.shape
     count, width = indices.numel(), indices.element_size()
     accumulated = 4 if dtype in LOW_PRECISION else dtype.itemsize
@@ -129,20 +128,28 @@ def _runs_at_once(gpu: GPU, blocks: int) -> bool:
     return blocks < gpu.multi_processor_count * _MOST_BLOCKS_PER_PROCESSOR
 
 
-def bag_inputs(call: OpCall) -> None:
-    """``_embedding_bag``, before its results: contiguous indices and offsets."""
+def _correct_bag_meta(args: tuple[Any, ...], result: Any) -> Any:
+    """The map from indices to bags has one entry more than it shows; bags have a largest index."""
+    output, bags, sizes, largest = result
+    if bags.numel():
+        bags = bags.new_empty(bags.numel() + 1)[:-1]
+    if not largest.numel():
+        largest = sizes.new_empty(sizes.shape)
+    return output, bags, sizes, largest
+
+
+@op("aten::_embedding_bag_forward_only", provenance=Provenance.SOURCE, source=_BAG)
+@op(
+    "aten::_embedding_bag",
+    provenance=Provenance.SOURCE,
+    source=_BAG,
+    corrects_meta=_correct_bag_meta,
+)
+def _embedding_bag(call: OpCall) -> None:
     call.alloc_contiguous(*call.args[1:3])
 
 
-_BACKWARD: Final = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
-_BAG: Final = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::embedding_dense_backward": Entry(gradient, _BACKWARD, Basis.ESTIMATE, sort_indices),
-    "aten::_embedding_bag": Entry(nothing, _BAG, Basis.SOURCE, bag_inputs),
-    "aten::_embedding_bag_forward_only": Entry(nothing, _BAG, Basis.SOURCE, bag_inputs),
-    "aten::_embedding_bag_dense_backward": Entry(
-        bag_gradient(0), _BAG, Basis.ESTIMATE, bag_indices(0)
-    ),
-    "aten::_embedding_bag_backward": Entry(bag_gradient(1), _BAG, Basis.ESTIMATE, bag_indices(1)),
-}
+op("aten::_embedding_bag_dense_backward", provenance=Provenance.ESTIMATE, source=_BAG)(
+    _bag_backward(0)
+)
+op("aten::_embedding_bag_backward", provenance=Provenance.ESTIMATE, source=_BAG)(_bag_backward(1))

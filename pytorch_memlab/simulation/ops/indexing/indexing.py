@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from .. import cub
-from ..memory_model import Basis, Entry, nothing
+from ..data_dependence import MASKS
+from ..registry import Provenance, op
 from .nonzero import count_nonzero, find_nonzero
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
     Indices = list[torch.Tensor | None]
+
+_SOURCE: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
+_TAKES_MASKS: Final[dict[str, Any]] = {"takes_cpu_tensors": True, "data_dependence": MASKS}
 
 _INDEX: Final = 8
 """Bytes of an index."""
@@ -24,26 +26,37 @@ _INDEX: Final = 8
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
-def read(call: OpCall) -> None:
-    """``index``, before its result: indices become 64-bit numbers of the GPU, laid out alike."""
-    given = _given(call.args[1])
-    if any(_is_mask(index) for index in given):
-        return
-    _convert(call, given)
-    if len(given) > 1:
-        _align(call, given)
-
-
-def read_masked(call: OpCall) -> None:
-    """``index`` with masks: their indices come before its result, which shows how many they are."""
+@op("aten::index.Tensor", provenance=Provenance.RECORDING, source=_SOURCE, **_TAKES_MASKS)
+@op("aten::_unsafe_index.Tensor", provenance=Provenance.SOURCE, source=_SOURCE, **_TAKES_MASKS)
+def _read(call: OpCall) -> None:
+    """Indices become 64-bit numbers of the GPU, laid out alike, or masks become indices."""
     source, indices = call.args[:2]
     if any(_is_mask(index) for index in _given(indices)):
         rest = _elements_per_index(source, indices)
         _expand_masks(call, indices, call.result.numel() // max(1, rest))
+    else:
+        _alloc_indices(call, _given(indices))
 
 
-def write(call: OpCall) -> None:
-    """``index_put``: with ``accumulate`` the indices are made linear, and sorted."""
+def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
+    for index in given:
+        if call.is_on_cpu(index) or index.dtype != torch.int64:
+            call.alloc_temp(index.numel() * _INDEX)
+    if len(given) > 1:
+        _align(call, given)
+
+
+@op("aten::index_put", provenance=Provenance.RECORDING, source=_SOURCE, **_TAKES_MASKS)
+@op(
+    "aten::index_put_",
+    "aten::_index_put_impl_",
+    "aten::_unsafe_index_put",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    **_TAKES_MASKS,
+)
+def _write(call: OpCall) -> None:
+    """With ``accumulate`` the indices are made linear, and sorted."""
     target, indices, values = call.args[:3]
     given = _given(indices)
     masked = any(_is_mask(index) for index in given)
@@ -57,7 +70,7 @@ def write(call: OpCall) -> None:
         _expand_masks(call, indices, shape[0])
     if not accumulates and not torch.are_deterministic_algorithms_enabled():
         if not masked:
-            read(call)
+            _alloc_indices(call, given)
         return
     _make_linear(call, given, prod(shape) * _INDEX)
     elements = prod(shape) * rest
@@ -68,10 +81,10 @@ def write(call: OpCall) -> None:
 
 
 def _make_linear(call: OpCall, given: list[torch.Tensor], nbytes: int) -> None:
-    """Take the offset of each index in its turn, and keep their sum."""
+    """The offset of each index in its turn, and their sum."""
     positions = [index for index in given for _ in range(index.dim() if _is_mask(index) else 1)]
     for position, index in enumerate(positions):
-        if _is_on_host(call, index):
+        if call.is_on_cpu(index):
             offsets = call.alloc_temp(nbytes)
         else:
             wrapped = call.alloc_temp(nbytes)
@@ -91,12 +104,12 @@ def _sort(call: OpCall, count: int, largest: int) -> None:
 
 
 def _expand_masks(call: OpCall, indices: Indices, count: int) -> None:
-    """Take the indices of what masks select, and pass by what finding them takes."""
+    """The indices of what masks select, and what finding them takes."""
     call.is_confirmed = False
     for index in _given(indices):
         if not _is_mask(index):
             continue
-        if _is_on_host(call, index):
+        if call.is_on_cpu(index):
             call.alloc_temp(count * index.dim() * _INDEX)
             continue
         with call.scope():
@@ -106,14 +119,8 @@ def _expand_masks(call: OpCall, indices: Indices, count: int) -> None:
             find_nonzero(call, index)
 
 
-def _convert(call: OpCall, given: list[torch.Tensor]) -> None:
-    for index in given:
-        if _is_on_host(call, index) or index.dtype != torch.int64:
-            call.alloc_temp(index.numel() * _INDEX)
-
-
 def _align(call: OpCall, given: list[torch.Tensor]) -> None:
-    """Take copies of indices whose strides differ once they are broadcast."""
+    """Copies of indices whose strides differ once they are broadcast."""
     expanded = torch.broadcast_tensors(*given)
     if len({index.stride() for index in expanded}) > 1:
         for index in expanded:
@@ -153,20 +160,3 @@ def _given(indices: Indices) -> list[torch.Tensor]:
 
 def _is_mask(index: torch.Tensor) -> bool:
     return index.dtype in _MASKS
-
-
-def _is_on_host(call: OpCall, index: torch.Tensor) -> bool:
-    return call.is_on_cpu(index)
-
-
-_INDEXING: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
-_index_put = Entry(nothing, _INDEXING, Basis.SOURCE, write)
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::index.Tensor": Entry(nothing, _INDEXING, Basis.RECORDING, read, read_masked),
-    "aten::_unsafe_index.Tensor": Entry(nothing, _INDEXING, Basis.SOURCE, read, read_masked),
-    "aten::index_put": Entry(nothing, _INDEXING, Basis.RECORDING, write),
-    "aten::index_put_": _index_put,
-    "aten::_index_put_impl_": _index_put,
-    "aten::_unsafe_index_put": _index_put,
-}

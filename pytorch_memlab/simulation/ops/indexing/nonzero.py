@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from .. import cub
-from ..memory_model import Basis, Entry, nothing
+from ..data_dependence import TRUE, ZERO, DataDependence, options_after_first
 from ..reduction_workspace import stage_columns, stage_values
 from ..reductions.scans import scan_row
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
+    from ...machine.tensor_values import TensorValues
     from ..op_call import OpCall
+
+_NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"
+_MASKED: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, Nonzero.cu"
+_SCATTER: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, IndexKernel.cu"
+_BUCKETS: Final = "aten/src/ATen/native/BucketizationUtils.h, cuda/Bucketization.cu"
+_HISTOGRAM: Final = "aten/src/ATen/native/cuda/SummaryOps.cu"
 
 _INDEX: Final = 8
 _COUNT: Final = 4
@@ -24,7 +32,7 @@ _CHUNK: Final = 2**30
 
 
 def count_nonzero(call: OpCall, source: torch.Tensor) -> None:
-    """Take what counts the elements that are not zero: ``Nonzero.cu``, before its result."""
+    """Count the elements that are not zero, before the output of ``Nonzero.cu``."""
     call.alloc_contiguous(source)
     chunks = list(_chunks(source.numel()))
     call.alloc_temp(_COUNT * len(chunks))
@@ -32,7 +40,7 @@ def count_nonzero(call: OpCall, source: torch.Tensor) -> None:
 
 
 def find_nonzero(call: OpCall, source: torch.Tensor) -> None:
-    """Take what finds the elements that are not zero: ``Nonzero.cu``, after its result is made."""
+    """Find the elements that are not zero, after the output of ``Nonzero.cu``."""
     if source.dim():
         call.alloc_and_free(*(cub.select(chunk, _INDEX) for chunk in _chunks(source.numel())))
 
@@ -45,18 +53,28 @@ def _chunks(count: int) -> Iterator[int]:
         yield min(_CHUNK, count - begin)
 
 
-def nonzero_counts(call: OpCall) -> None:
-    """``nonzero``, before its result."""
+def _all_nonzero(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    # Both devices write a row of indices for each dimension, and return them transposed.
+    return values.make((tensor.dim(), tensor.numel()), torch.int64).t()
+
+
+@op(
+    "aten::nonzero",
+    provenance=Provenance.ESTIMATE,
+    source=_NONZERO,
+    data_dependence=DataDependence("nonzero", TRUE, _all_nonzero),
+)
+def _nonzero(call: OpCall) -> None:
     count_nonzero(call, call.args[0])
-
-
-def nonzero(call: OpCall) -> None:
-    """``nonzero``."""
+    call.alloc_outputs()
     find_nonzero(call, call.args[0])
 
 
-def nonzero_static(call: OpCall) -> None:
-    """``nonzero_static``: sums of blocks of threads, and sums of these."""
+@op("aten::nonzero_static", provenance=Provenance.SOURCE, source=_NONZERO)
+def _nonzero_static(call: OpCall) -> None:
+    """Sums of blocks of threads, and sums of these."""
+    call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     if not call.result.numel() or not source.numel():
         return
@@ -70,8 +88,21 @@ def nonzero_static(call: OpCall) -> None:
     call.alloc_temp(blocks * _INDEX)
 
 
-def masked_select(call: OpCall) -> None:
-    """``masked_select``: before its result, which shows how many, the indices that it selects."""
+def _all_selected(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor, mask = args
+    count = torch.broadcast_shapes(tensor.shape, mask.shape).numel()
+    return values.make((count,), tensor.dtype)
+
+
+@op(
+    "aten::masked_select",
+    provenance=Provenance.ESTIMATE,
+    source=_MASKED,
+    data_dependence=DataDependence("masked_select", TRUE, _all_selected),
+)
+@op("aten::masked_scatter_backward", provenance=Provenance.ESTIMATE, source=_MASKED)
+def _masked_select(call: OpCall) -> None:
+    """The indices that it selects come before the output, which shows how many they are."""
     first, second = call.args[:2]
     shape = torch.broadcast_shapes(first.shape, second.shape, (1,))
     mask = second.expand(shape)
@@ -82,8 +113,12 @@ def masked_select(call: OpCall) -> None:
         find_nonzero(call, mask)
 
 
-def masked_scatter(call: OpCall) -> None:
-    """``masked_scatter``: where each element of the mask finds its source."""
+@op(
+    "aten::masked_scatter", "aten::masked_scatter_", provenance=Provenance.ESTIMATE, source=_SCATTER
+)
+def _masked_scatter(call: OpCall) -> None:
+    """Where each element of the mask finds its source."""
+    call.alloc_outputs()
     mask, source = call.args[1:3]
     target: torch.Tensor = call.result
     if not target.numel():
@@ -94,8 +129,19 @@ def masked_scatter(call: OpCall) -> None:
     call.alloc_contiguous(source)
 
 
-def repeat_sums(call: OpCall) -> None:
-    """``repeat_interleave``, before its result: sums of the repetitions, and a check of them."""
+def _each_once(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    count = kwargs.get("output_size")
+    return values.make((args[0].numel() if count is None else count,), torch.int64)
+
+
+@op(
+    "aten::repeat_interleave.Tensor",
+    provenance=Provenance.ESTIMATE,
+    source="aten/src/ATen/native/Repeat.h, cuda/Repeat.cu",
+    data_dependence=DataDependence("repeat_interleave", "each element 1", _each_once),
+)
+def _repeat_interleave(call: OpCall) -> None:
+    """Sums of the repetitions, and a check of them."""
     repeats: torch.Tensor = call.args[0]
     count = repeats.numel()
     if not count:
@@ -115,8 +161,20 @@ def repeat_sums(call: OpCall) -> None:
             stage_columns(call, count, 1, torch.bool)
 
 
-def range_of_bins(call: OpCall) -> None:
-    """``bincount`` and ``histc``, before their results: the smallest and the largest value."""
+def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    weights, least = options_after_first(args, kwargs, ("weights", "minlength"))
+    dtype = torch.int64 if weights is None else torch.float64
+    return values.make((max(least or 0, 1),), dtype)
+
+
+@op(
+    "aten::bincount",
+    provenance=Provenance.ESTIMATE,
+    source=_HISTOGRAM,
+    data_dependence=DataDependence("bincount", ZERO, _all_in_first_bin),
+)
+def _bincount(call: OpCall) -> None:
+    """The smallest and the largest value."""
     source: torch.Tensor = call.args[0]
     for _smallest_and_largest in range(2):
         with call.scope():
@@ -124,14 +182,18 @@ def range_of_bins(call: OpCall) -> None:
             stage_values(call, source)
 
 
-def find_bins(call: OpCall) -> None:
-    """``searchsorted``: contiguous inputs of one type."""
+@op("aten::searchsorted.Tensor", provenance=Provenance.SOURCE, source=_BUCKETS)
+def _searchsorted(call: OpCall) -> None:
+    """Contiguous inputs of one type."""
+    call.alloc_outputs()
     boundaries, values = call.args[:2]
     _one_type(call, boundaries, values, call.kwargs.get("sorter"))
 
 
-def bucketize(call: OpCall) -> None:
-    """``bucketize``: contiguous inputs of one type."""
+@op("aten::bucketize.Tensor", provenance=Provenance.SOURCE, source=_BUCKETS)
+def _bucketize(call: OpCall) -> None:
+    """Contiguous inputs of one type."""
+    call.alloc_outputs()
     values, boundaries = call.args[:2]
     _one_type(call, boundaries, values, None)
 
@@ -146,23 +208,11 @@ def _one_type(
             call.alloc_temp(prod(tensor.shape) * common.itemsize)
 
 
-_NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"
-_MASKED: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, Nonzero.cu"
-_SCATTER: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, IndexKernel.cu"
-_BUCKETS: Final = "aten/src/ATen/native/BucketizationUtils.h, cuda/Bucketization.cu"
-_HISTOGRAM: Final = "aten/src/ATen/native/cuda/SummaryOps.cu"
+def _all_boxes(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return values.make((args[0].shape[0],), torch.int64)
 
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::nonzero": Entry(nonzero, _NONZERO, Basis.ESTIMATE, nonzero_counts),
-    "aten::nonzero_static": Entry(nonzero_static, _NONZERO, Basis.SOURCE),
-    "aten::masked_select": Entry(nothing, _MASKED, Basis.ESTIMATE, make=masked_select),
-    "aten::masked_scatter_backward": Entry(nothing, _MASKED, Basis.ESTIMATE, make=masked_select),
-    "aten::masked_scatter": Entry(masked_scatter, _SCATTER, Basis.ESTIMATE),
-    "aten::masked_scatter_": Entry(masked_scatter, _SCATTER, Basis.ESTIMATE),
-    "aten::repeat_interleave.Tensor": Entry(
-        nothing, "aten/src/ATen/native/Repeat.h, cuda/Repeat.cu", Basis.ESTIMATE, repeat_sums
-    ),
-    "aten::bincount": Entry(nothing, _HISTOGRAM, Basis.ESTIMATE, range_of_bins),
-    "aten::searchsorted.Tensor": Entry(find_bins, _BUCKETS, Basis.SOURCE),
-    "aten::bucketize.Tensor": Entry(bucketize, _BUCKETS, Basis.SOURCE),
-}
+
+define(
+    "torchvision::nms",
+    data_dependence=DataDependence("torchvision.ops.nms", "every box taken as kept", _all_boxes),
+)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+from ..registry import define
 
+if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
 
     Bias = torch.Tensor | None
@@ -59,8 +59,5 @@ def _gru_cell(gpu: SimulatedGPU, tensor: torch.Tensor, hx: torch.Tensor, *weight
     return gru_step(tensor, [hx], *weights)[0]
 
 
-CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    "aten::lstm_cell": _lstm_cell,
-    "aten::gru_cell": _gru_cell,
-}
-"""What ``choices.py`` has of this family."""
+define("aten::lstm_cell", cuda_dispatch=_lstm_cell)
+define("aten::gru_cell", cuda_dispatch=_gru_cell)

@@ -1,52 +1,58 @@
-"""The kernels that compute all gates of a cell at once, computed on the host.
-
-What they return ``aten/src/ATen/native/cuda/RNN.cu`` tells.
-"""
+"""The kernels that compute all gates of a cell at once: ``aten/src/ATen/native/cuda/RNN.cu``."""
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ..memory_formats import acc_type
+from ..reduction_workspace import stage_sum
+from ..registry import Provenance, op
 
-Bias = torch.Tensor | None
+if TYPE_CHECKING:
+    from ..op_call import OpCall
 
+    Bias = torch.Tensor | None
+
+_SOURCE: Final = "aten/src/ATen/native/cuda/RNN.cu"
 _GRU_KEEPS: Final = 5
 
 
-def lstm(
-    of_input: torch.Tensor,
-    of_hidden: torch.Tensor,
+def _lstm(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
     cx: torch.Tensor,
     input_bias: Bias = None,
     hidden_bias: Bias = None,
 ) -> tuple[torch.Tensor, ...]:
-    """``_thnn_fused_lstm_cell`` computed on the host."""
-    dtype = acc_type(of_input.dtype)
-    gates = of_input.to(dtype) + of_hidden.to(dtype)
+    dtype = acc_type(input_gates.dtype)
+    gates = input_gates.to(dtype) + hidden_gates.to(dtype)
     if input_bias is not None and hidden_bias is not None:
         gates = gates + input_bias.to(dtype) + hidden_bias.to(dtype)
-    entering, forgetting, cell, leaving = gates.chunk(4, 1)
-    kept = [entering.sigmoid(), forgetting.sigmoid(), cell.tanh(), leaving.sigmoid()]
-    cy = kept[1] * cx.to(dtype) + kept[0] * kept[2]
-    hy = kept[3] * cy.tanh()
+    input_gate, forget_gate, cell_gate, output_gate = gates.chunk(4, 1)
+    workspace = [
+        input_gate.sigmoid(),
+        forget_gate.sigmoid(),
+        cell_gate.tanh(),
+        output_gate.sigmoid(),
+    ]
+    cy = workspace[1] * cx.to(dtype) + workspace[0] * workspace[2]
+    hy = workspace[3] * cy.tanh()
     return (
         torch.empty_like(cx, memory_format=torch.contiguous_format).copy_(hy),
         torch.empty_like(cx, memory_format=torch.contiguous_format).copy_(cy),
-        torch.cat(kept, 1).to(of_input.dtype),
+        torch.cat(workspace, 1).to(input_gates.dtype),
     )
 
 
-def lstm_shapes(
-    of_input: torch.Tensor, of_hidden: torch.Tensor, cx: torch.Tensor, *_biases: Any
+def _lstm_meta(
+    input_gates: torch.Tensor, hidden_gates: torch.Tensor, cx: torch.Tensor, *_biases: Any
 ) -> tuple[torch.Tensor, ...]:
-    """Shapes of what ``lstm`` returns."""
-    return cx.new_empty(cx.shape), cx.new_empty(cx.shape), of_input.new_empty(of_input.shape)
+    return cx.new_empty(cx.shape), cx.new_empty(cx.shape), input_gates.new_empty(input_gates.shape)
 
 
-def lstm_backward(
+def _lstm_backward(
     grad_hy: Bias,
     grad_cy: Bias,
     cx: torch.Tensor,
@@ -54,29 +60,28 @@ def lstm_backward(
     workspace: torch.Tensor,
     has_bias: bool,
 ) -> tuple[Bias, ...]:
-    """``_thnn_fused_lstm_cell_backward_impl`` computed on the host."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
     dtype = acc_type(workspace.dtype)
-    entering, forgetting, cell, leaving = workspace.to(dtype).chunk(4, 1)
-    squashed = cy.to(dtype).tanh()
-    of_hidden = torch.zeros_like(squashed) if grad_hy is None else grad_hy.to(dtype)
-    of_cell = of_hidden * leaving * (1 - squashed * squashed)
+    input_gate, forget_gate, cell_gate, output_gate = workspace.to(dtype).chunk(4, 1)
+    tanh_cy = cy.to(dtype).tanh()
+    grad_hidden = torch.zeros_like(tanh_cy) if grad_hy is None else grad_hy.to(dtype)
+    grad_cell = grad_hidden * output_gate * (1 - tanh_cy * tanh_cy)
     if grad_cy is not None:
-        of_cell = of_cell + grad_cy.to(dtype)
+        grad_cell = grad_cell + grad_cy.to(dtype)
     gates = torch.cat(
         [
-            of_cell * cell * entering * (1 - entering),
-            of_cell * cx.to(dtype) * forgetting * (1 - forgetting),
-            of_cell * entering * (1 - cell * cell),
-            of_hidden * squashed * leaving * (1 - leaving),
+            grad_cell * cell_gate * input_gate * (1 - input_gate),
+            grad_cell * cx.to(dtype) * forget_gate * (1 - forget_gate),
+            grad_cell * input_gate * (1 - cell_gate * cell_gate),
+            grad_hidden * tanh_cy * output_gate * (1 - output_gate),
         ],
         1,
     ).to(workspace.dtype)
-    return gates, (of_cell * forgetting).to(cx.dtype), gates.sum(0) if has_bias else None
+    return gates, (grad_cell * forget_gate).to(cx.dtype), gates.sum(0) if has_bias else None
 
 
-def lstm_backward_shapes(
+def _lstm_backward_meta(
     grad_hy: Bias,
     grad_cy: Bias,
     cx: torch.Tensor,
@@ -84,7 +89,6 @@ def lstm_backward_shapes(
     workspace: torch.Tensor,
     has_bias: bool,
 ) -> tuple[Bias, ...]:
-    """Shapes of what ``lstm_backward`` returns."""
     if grad_hy is None and grad_cy is None:
         return None, None, None
     return (
@@ -94,16 +98,15 @@ def lstm_backward_shapes(
     )
 
 
-def gru(
-    of_input: torch.Tensor,
-    of_hidden: torch.Tensor,
+def _gru(
+    input_gates: torch.Tensor,
+    hidden_gates: torch.Tensor,
     hx: torch.Tensor,
     input_bias: Bias = None,
     hidden_bias: Bias = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``_thnn_fused_gru_cell`` computed on the host."""
-    dtype = acc_type(of_input.dtype)
-    wide = [of_input.to(dtype), of_hidden.to(dtype)]
+    dtype = acc_type(input_gates.dtype)
+    wide = [input_gates.to(dtype), hidden_gates.to(dtype)]
     if input_bias is not None and hidden_bias is not None:
         wide = [wide[0] + input_bias.to(dtype), wide[1] + hidden_bias.to(dtype)]
     (reset_i, update_i, new_i), (reset_h, update_h, new_h) = (one.chunk(3, 1) for one in wide)
@@ -111,37 +114,36 @@ def gru(
     new = (new_i + reset * new_h).tanh()
     hidden = hx.to(dtype)
     hy = new + update * (hidden - new)
-    kept = torch.cat([reset, update, new, hidden, new_h], 1).to(hx.dtype)
-    return torch.empty_like(hx, memory_format=torch.contiguous_format).copy_(hy), kept
+    workspace = torch.cat([reset, update, new, hidden, new_h], 1).to(hx.dtype)
+    return torch.empty_like(hx, memory_format=torch.contiguous_format).copy_(hy), workspace
 
 
-def gru_shapes(
-    of_input: torch.Tensor, of_hidden: torch.Tensor, hx: torch.Tensor, *_biases: Any
+def _gru_meta(
+    input_gates: torch.Tensor, hidden_gates: torch.Tensor, hx: torch.Tensor, *_biases: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Shapes of what ``gru`` returns."""
     return hx.new_empty(hx.shape), hx.new_empty(hx.shape[0], hx.shape[1] * _GRU_KEEPS)
 
 
-def gru_backward(
+def _gru_backward(
     grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
 ) -> tuple[Bias, ...]:
-    """``_thnn_fused_gru_cell_backward`` computed on the host."""
     dtype = acc_type(workspace.dtype)
     reset, update, new, hidden, new_h = workspace.to(dtype).chunk(_GRU_KEEPS, 1)
     gradient = grad_hy.to(dtype)
-    of_update = gradient * (hidden - new) * update * (1 - update)
-    of_new = gradient * (1 - update) * (1 - new * new)
-    of_reset = of_new * new_h * reset * (1 - reset)
-    of_input = torch.cat([of_reset, of_update, of_new], 1).to(workspace.dtype)
-    of_hidden = torch.cat([of_reset, of_update, of_new * reset], 1).to(workspace.dtype)
-    biases = (of_input.sum(0), of_hidden.sum(0)) if has_bias else (None, None)
-    return of_input, of_hidden, (gradient * update).to(grad_hy.dtype), *biases
+    grad_update = gradient * (hidden - new) * update * (1 - update)
+    grad_new = gradient * (1 - update) * (1 - new * new)
+    grad_reset = grad_new * new_h * reset * (1 - reset)
+    grad_input_gates = torch.cat([grad_reset, grad_update, grad_new], 1).to(workspace.dtype)
+    grad_hidden_gates = torch.cat([grad_reset, grad_update, grad_new * reset], 1).to(
+        workspace.dtype
+    )
+    biases = (grad_input_gates.sum(0), grad_hidden_gates.sum(0)) if has_bias else (None, None)
+    return grad_input_gates, grad_hidden_gates, (gradient * update).to(grad_hy.dtype), *biases
 
 
-def gru_backward_shapes(
+def _gru_backward_meta(
     grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
 ) -> tuple[Bias, ...]:
-    """Shapes of what ``gru_backward`` returns."""
     batch, gates = workspace.shape[0], workspace.shape[1] // _GRU_KEEPS * 3
     biases = [workspace.new_empty(gates) if has_bias else None for _ in range(2)]
     return (
@@ -150,3 +152,59 @@ def gru_backward_shapes(
         grad_hy.new_empty(grad_hy.shape),
         *biases,
     )
+
+
+@op(
+    "aten::_thnn_fused_lstm_cell",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    reference=_lstm,
+    meta=_lstm_meta,
+)
+def _lstm_memory(call: OpCall) -> None:
+    hy, cy, workspace = call.result
+    call.alloc_outputs(workspace, hy, cy)
+
+
+@op(
+    "aten::_thnn_fused_gru_cell",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    reference=_gru,
+    meta=_gru_meta,
+)
+def _gru_memory(call: OpCall) -> None:
+    hy, workspace = call.result
+    call.alloc_outputs(workspace, hy)
+
+
+@op(
+    "aten::_thnn_fused_lstm_cell_backward_impl",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    reference=_lstm_backward,
+    meta=_lstm_backward_meta,
+)
+def _lstm_backward_memory(call: OpCall) -> None:
+    """Both biases have one gradient."""
+    grad_gates, grad_cx, grad_bias = call.result
+    call.alloc_outputs(grad_gates, grad_cx, grad_bias)
+    if grad_bias is not None:
+        stage_sum(call, grad_gates, 0)
+
+
+@op(
+    "aten::_thnn_fused_gru_cell_backward",
+    provenance=Provenance.SOURCE,
+    source=_SOURCE,
+    reference=_gru_backward,
+    meta=_gru_backward_meta,
+)
+def _gru_backward_memory(call: OpCall) -> None:
+    """Each bias has a gradient of its own."""
+    grad_input_gates, grad_hidden_gates, grad_hx, *grad_biases = call.result
+    call.alloc_outputs(grad_input_gates, grad_hidden_gates, grad_hx)
+    for gates, bias in zip((grad_input_gates, grad_hidden_gates), grad_biases, strict=True):
+        if bias is not None:
+            call.alloc_outputs(bias)
+            stage_sum(call, gates, 0)

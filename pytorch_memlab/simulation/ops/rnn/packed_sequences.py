@@ -2,20 +2,56 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ..memory_model import Basis, Entry, nothing
+import torch
+
+from ..data_dependence import DataDependence
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    import torch
-
+    from ...machine.tensor_values import TensorValues
     from ..op_call import OpCall
 
 
-def pack(call: OpCall) -> None:
-    """``_pack_padded_sequence``: contiguous copies of runs of steps that are as wide, joined."""
+def _packed(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    sequences, lengths, batch_first = args
+    if not values.is_known(lengths):
+        _PACKED.count(values, "aten::_pack_padded_sequence")
+        length = sequences.shape[1 if batch_first else 0]
+        lengths = torch.full(lengths.shape, length)
+    outline = torch.zeros(sequences.shape[:2])
+    packed, sizes = torch.ops.aten._pack_padded_sequence.default(
+        outline.unsqueeze(-1), lengths, batch_first
+    )
+    return values.make((packed.shape[0], *sequences.shape[2:]), sequences.dtype), sizes
+
+
+def _unpacked(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return values.make(tuple(args[1]), args[0].dtype)
+
+
+_PACKED: Final = DataDependence(
+    "pack_padded_sequence", "every length the longest", _packed, counts_itself=True
+)
+
+define(
+    "aten::_pack_padded_sequence_backward",
+    takes_cpu_tensors=True,
+    data_dependence=DataDependence("", "", _unpacked, counts_itself=True),
+)
+
+
+@op(
+    "aten::_pack_padded_sequence",
+    provenance=Provenance.SOURCE,
+    source="aten/src/ATen/native/PackedSequence.cpp",
+    cpu_outputs=frozenset({1}),
+    takes_cpu_tensors=True,
+    data_dependence=_PACKED,
+)
+def _memory(call: OpCall) -> None:
+    """Contiguous copies of runs of steps that are as wide, joined."""
     source, lengths, batch_first = call.args[:3]
     steps: torch.Tensor = source.transpose(0, 1) if batch_first else source
     copies = []
@@ -29,10 +65,3 @@ def pack(call: OpCall) -> None:
     call.alloc_outputs(call.result[0])
     for allocation in copies:  # a C++ vector frees its first element first
         call.free_temp(allocation)
-
-
-_PACKED: Final = "aten/src/ATen/native/PackedSequence.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::_pack_padded_sequence": Entry(nothing, _PACKED, Basis.SOURCE, make=pack),
-}

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..registry import define
 from . import layers as rnn_layers
 from .layout import MODES, Network, flat_buffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from ...machine.simulated_gpu import SimulatedGPU
 
@@ -31,14 +32,14 @@ _STATE_BYTES: Final = 48
 _STATE_THREADS: Final = 1024
 """cuDNN's state of dropout: one of cuRAND's states for each thread of a block on every SM.
 
-An estimate: ``cudnnDropoutGetStatesSize`` alone knows, PyTorch's sources say no more than
+An estimate: only ``cudnnDropoutGetStatesSize`` tells, PyTorch's sources say no more than
 "slightly over 2MB" (``native/cudnn/RNN.cpp``).
 """
 
 _states: weakref.WeakKeyDictionary[SimulatedGPU, torch.Tensor] = weakref.WeakKeyDictionary()
 
 
-def is_for_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
+def use_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
     """Whether cuDNN runs a recurrent network."""
     if not torch._C._get_cudnn_enabled() or not tensor.numel():
         return False
@@ -87,7 +88,7 @@ def _run(
     states = hx if mode == "LSTM" else [hx]
     if mode == "LSTM" and len(states) != 2:
         return NotImplemented
-    if not is_for_cudnn(gpu, tensor):
+    if not use_cudnn(gpu, tensor):
         return rnn_layers.run(mode, tensor, batch_sizes, states, weights, *options)
     results = _cudnn(gpu, mode, tensor, batch_sizes or [], states, weights, *options)
     return results[: 1 + len(states)]
@@ -149,14 +150,6 @@ def _dropout_state(gpu: SimulatedGPU, dropout: float) -> torch.Tensor:
     return state
 
 
-CHOICES: Final[Mapping[str, Callable[..., Any]]] = {
-    "aten::lstm.input": _of_mode("LSTM"),
-    "aten::lstm.data": _packed_of_mode("LSTM"),
-    "aten::gru.input": _of_mode("GRU"),
-    "aten::gru.data": _packed_of_mode("GRU"),
-    "aten::rnn_tanh.input": _of_mode("RNN_TANH"),
-    "aten::rnn_tanh.data": _packed_of_mode("RNN_TANH"),
-    "aten::rnn_relu.input": _of_mode("RNN_RELU"),
-    "aten::rnn_relu.data": _packed_of_mode("RNN_RELU"),
-}
-"""What ``choices.py`` has of this family."""
+for _mode in ("LSTM", "GRU", "RNN_TANH", "RNN_RELU"):
+    define(f"aten::{_mode.lower()}.input", cuda_dispatch=_of_mode(_mode))
+    define(f"aten::{_mode.lower()}.data", cuda_dispatch=_packed_of_mode(_mode))

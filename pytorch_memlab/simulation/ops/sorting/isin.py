@@ -1,4 +1,4 @@
-"""Membership: each element is compared with each of a few, or all are sorted."""
+"""``isin``: each element is compared with each of a few, or all are sorted."""
 
 from __future__ import annotations
 
@@ -6,20 +6,24 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_model import Basis, Entry, nothing
 from ..reduction_workspace import stage_values
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
 
+_SOURCE: Final = "aten/src/ATen/native/TensorCompare.cpp, cuda/TensorCompare.cpp"
 
-def find(call: OpCall) -> None:
-    """``isin``: all comparisons, and what is true of any; what a sort of many takes is not known.
+define("aten::isin.Tensor_Scalar", provenance=Provenance.SOURCE, source=_SOURCE)
 
-    The sort is of distinct elements, of which nobody knows how many there are.
+
+@op("aten::isin.Tensor_Tensor", provenance=Provenance.ESTIMATE, source=_SOURCE)
+def _memory(call: OpCall) -> None:
+    """All comparisons, and what is true of any.
+
+    Many elements are sorted instead: the distinct ones, of which only the values tell how many.
     """
+    call.alloc_outputs()
     elements, among = call.args[:2]
     if not elements.numel():
         return
@@ -30,11 +34,3 @@ def find(call: OpCall) -> None:
     call.alloc_copy(compared)
     call.alloc_temp(elements.numel())
     stage_values(call, compared, -1)
-
-
-_COMPARE: Final = "aten/src/ATen/native/TensorCompare.cpp, cuda/TensorCompare.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::isin.Tensor_Tensor": Entry(find, _COMPARE, Basis.ESTIMATE),
-    "aten::isin.Tensor_Scalar": Entry(nothing, _COMPARE, Basis.SOURCE),
-}

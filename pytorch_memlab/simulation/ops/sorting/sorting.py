@@ -9,12 +9,13 @@ import torch
 
 from .. import cub
 from ..memory_formats import is_dense
-from ..memory_model import Basis, Entry, nothing
+from ..registry import Provenance, op
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from ..op_call import OpCall
+
+_SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
+_SORTING: Final = "aten/src/ATen/native/cuda/Sorting.cpp"
 
 INDEX: Final = 8
 """Bytes of an index."""
@@ -35,8 +36,10 @@ _BLOCKS_PER_PROCESSOR: Final = 65536 // (40 * _THREADS)
 """Of the kernel of ``topk``: it takes 40 of an SM's 65,536 registers a thread."""
 
 
-def sort(call: OpCall) -> None:
-    """``sort``: contiguous copies where the slices are not, then ``sort_slices``."""
+@op("aten::sort", "aten::sort.stable", provenance=Provenance.ESTIMATE, source=_SORT)
+def _sort_memory(call: OpCall) -> None:
+    """Contiguous copies where the slices are not, then ``sort_slices``."""
+    call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     dim = call.argument(1, "dim", -1) if len(call.args) > 1 else call.kwargs.get("dim", -1)
     values: torch.Tensor = call.result[0]
@@ -55,7 +58,7 @@ def sort(call: OpCall) -> None:
 
 
 def sort_slices(call: OpCall, count: int, length: int, dtype: torch.dtype) -> None:
-    """Take what a stable sort of contiguous slices needs, and give it back.
+    """Allocate and free what a stable sort of contiguous slices needs.
 
     The rules are those of ``aten/src/ATen/native/cuda/SortStable.cu``.
     """
@@ -85,8 +88,13 @@ def _sort_batch(call: OpCall, count: int, length: int, dtype: torch.dtype) -> No
         call.alloc_temp(cub.segmented_radix_sort(count, key, INDEX))
 
 
-def topk(call: OpCall) -> None:
-    """``topk``: see ``take_largest``."""
+@op(
+    "aten::topk",
+    provenance=Provenance.ESTIMATE,
+    source="aten/src/ATen/native/cuda/TensorTopK.cpp, TensorTopK.cu",
+)
+def _topk(call: OpCall) -> None:
+    call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     count: int = call.args[1]
     if source.dim() and count:
@@ -97,10 +105,10 @@ def topk(call: OpCall) -> None:
 def take_largest(
     call: OpCall, source: torch.Tensor, dim: int, count: int, *, is_sorted: bool = True
 ) -> None:
-    """Take what the largest elements of slices need.
+    """Allocate what the largest elements of slices need.
 
-    They are found by a sort, by several blocks of threads for a slice, or by one, which takes
-    nothing. The rules are those of ``aten/src/ATen/native/cuda/TensorTopK.cpp`` and ``.cu``.
+    They are found by a sort, by several blocks of threads for a slice, or by one, which
+    allocates nothing, as in ``aten/src/ATen/native/cuda/TensorTopK.cpp`` and ``TensorTopK.cu``.
     """
     length = source.shape[dim]
     if not source.numel():
@@ -145,8 +153,9 @@ def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:
     call.alloc_and_free(*[cub.scan_by_key(blocks, 4, 4)] * 2)
 
 
-def median(call: OpCall) -> None:
-    """``median`` and ``nanmedian`` of all elements, before the result: a sort of a copy."""
+@op("aten::median", "aten::nanmedian", provenance=Provenance.ESTIMATE, source=_SORTING)
+def _median(call: OpCall) -> None:
+    """A sort of a copy of all elements."""
     source: torch.Tensor = call.args[0]
     if not source.numel():
         return
@@ -160,33 +169,25 @@ def median(call: OpCall) -> None:
             sort_slices(call, source.numel(), source.numel(), source.dtype)
 
 
-def contiguous_source(call: OpCall) -> None:
-    """``kthvalue`` and ``median`` of a dimension, before their results: a contiguous input."""
+@op(
+    "aten::kthvalue",
+    "aten::median.dim",
+    "aten::nanmedian.dim",
+    provenance=Provenance.SOURCE,
+    source=_SORTING,
+)
+def _contiguous_input(call: OpCall) -> None:
     call.alloc_contiguous(call.args[0])
 
 
-def contiguous_slices(call: OpCall) -> None:
-    """``mode``: the dimension moved to the end, contiguous."""
+@op(
+    "aten::mode",
+    provenance=Provenance.ESTIMATE,
+    source="aten/src/ATen/native/cuda/TensorModeKernel.cpp",
+)
+def _mode(call: OpCall) -> None:
+    """The dimension moved to the end, contiguous."""
+    call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     if source.dim():
         call.alloc_contiguous(source.transpose(call.argument(1, "dim", -1), -1))
-
-
-_SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
-_SORTING: Final = "aten/src/ATen/native/cuda/Sorting.cpp"
-
-ENTRIES: Final[Mapping[str, Entry]] = {
-    "aten::sort": Entry(sort, _SORT, Basis.ESTIMATE),
-    "aten::sort.stable": Entry(sort, _SORT, Basis.ESTIMATE),
-    "aten::topk": Entry(
-        topk, "aten/src/ATen/native/cuda/TensorTopK.cpp, TensorTopK.cu", Basis.ESTIMATE
-    ),
-    "aten::kthvalue": Entry(nothing, _SORTING, Basis.SOURCE, contiguous_source),
-    "aten::median.dim": Entry(nothing, _SORTING, Basis.SOURCE, contiguous_source),
-    "aten::nanmedian.dim": Entry(nothing, _SORTING, Basis.SOURCE, contiguous_source),
-    "aten::median": Entry(nothing, _SORTING, Basis.ESTIMATE, median),
-    "aten::nanmedian": Entry(nothing, _SORTING, Basis.ESTIMATE, median),
-    "aten::mode": Entry(
-        contiguous_slices, "aten/src/ATen/native/cuda/TensorModeKernel.cpp", Basis.ESTIMATE
-    ),
-}

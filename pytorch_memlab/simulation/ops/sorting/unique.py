@@ -7,65 +7,70 @@ show (``Unique.cu``).
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-BOOLS: Final = 2
+from .. import cub
+from ..data_dependence import DISTINCT, DataDependence, options_after_first
+from ..registry import Provenance, op
+
+if TYPE_CHECKING:
+    from ...machine.tensor_values import TensorValues
+    from ..op_call import OpCall
+
+_SOURCE: Final = "aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu"
+_INDEX: Final = 8
+_BOOLS: Final = 2
 """Distinct elements that CUDA has room for when it looks for those of a mask."""
 
 _aten: Final = torch.ops.aten
 
 
-def distinct(
+def _unique2(
     tensor: torch.Tensor,
     is_sorted: bool = True,
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``_unique2`` computed on the host."""
     is_mask = tensor.dtype == torch.bool
     wants_counts = return_counts or is_mask
     found, inverse, counts = _aten._unique2.default(tensor, True, return_inverse, wants_counts)
-    return _shortened(tensor, found, inverse, counts, BOOLS if is_mask else tensor.numel())
+    return _shortened(tensor, found, inverse, counts, _BOOLS if is_mask else tensor.numel())
 
 
-def distinct_without_counts(
+def _unique_reference(
     tensor: torch.Tensor, is_sorted: bool = True, return_inverse: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """``_unique`` computed on the host: see ``distinct``."""
-    return distinct(tensor, is_sorted, return_inverse)[:2]
+    return _unique2(tensor, is_sorted, return_inverse)[:2]
 
 
-def consecutive(
+def _unique_consecutive(
     tensor: torch.Tensor,
     return_inverse: bool = False,
     return_counts: bool = False,
     dim: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``unique_consecutive`` computed on the host."""
     if dim is not None:
-        return consecutive_rows(tensor, dim, return_inverse, return_counts)
+        return _unique_dim_consecutive(tensor, dim, return_inverse, return_counts)
     found, inverse, counts = _aten.unique_consecutive.default(tensor, return_inverse, return_counts)
     return _shortened(tensor, found, inverse, counts, tensor.numel())
 
 
-def rows(
+def _unique_dim(
     tensor: torch.Tensor,
     dim: int,
     is_sorted: bool = True,
     return_inverse: bool = False,
     return_counts: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``unique_dim`` computed on the host."""
     found = _aten.unique_dim.default(tensor, dim, True, return_inverse, return_counts)
     return _wanted(found, return_inverse, return_counts)
 
 
-def consecutive_rows(
+def _unique_dim_consecutive(
     tensor: torch.Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """``unique_dim_consecutive`` computed on the host: see ``rows``."""
     found = _aten.unique_dim_consecutive.default(tensor, dim, return_inverse, return_counts)
     return _wanted(found, return_inverse, return_counts)
 
@@ -74,11 +79,11 @@ def _wanted(
     found: tuple[torch.Tensor, torch.Tensor, torch.Tensor], inverse: bool, counts: bool
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Results of their own size, without elements where CUDA makes none."""
-    result, of_rows, of_results = found
+    result, inverse_indices, counts_of_rows = found
     return (
         result,
-        of_rows if inverse else of_rows.new_empty(0),
-        of_results.clone() if counts else of_results.new_empty(0),
+        inverse_indices if inverse else inverse_indices.new_empty(0),
+        counts_of_rows.clone() if counts else counts_of_rows.new_empty(0),
     )
 
 
@@ -100,3 +105,184 @@ def _in_room(result: torch.Tensor, room: int) -> torch.Tensor:
     whole = result.new_empty(room)
     whole[:count] = result
     return whole.resize_(count)
+
+
+def _all_distinct(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    _, inverse, counts = options_after_first(
+        args, kwargs, ("sorted", "return_inverse", "return_counts")
+    )
+    if tensor.dtype == torch.bool:
+        return _make_unique(values, tensor, inverse, True, min(tensor.numel(), _BOOLS))
+    return _make_unique(values, tensor, inverse, counts, tensor.numel())
+
+
+def _all_change(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    inverse, counts, dim = options_after_first(
+        args, kwargs, ("return_inverse", "return_counts", "dim")
+    )
+    if dim is not None:
+        return _make_unique_slices(values, tensor, dim, inverse, counts)
+    return _make_unique(values, tensor, inverse, counts, tensor.numel())
+
+
+def _all_slices(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    names = ("sorted", "return_inverse", "return_counts")
+    _, inverse, counts = options_after_first(args[1:], kwargs, names)
+    return _make_unique_slices(values, args[0], args[1], inverse, counts)
+
+
+def _make_unique(
+    values: TensorValues, tensor: torch.Tensor, inverse: Any, counts: Any, number: int
+) -> Any:
+    return (
+        values.make((number,), tensor.dtype),
+        values.make(tuple(tensor.shape) if inverse else (0,), torch.int64),
+        values.make((number if counts else 0,), torch.int64),
+    )
+
+
+def _make_unique_slices(
+    values: TensorValues, tensor: torch.Tensor, dim: int, inverse: Any, counts: Any
+) -> Any:
+    number = tensor.shape[dim]
+    return (
+        values.make(tuple(tensor.shape), tensor.dtype),
+        values.make((number if inverse else 0,), torch.int64),
+        values.make((number if counts else 0,), torch.int64),
+    )
+
+
+@op(
+    "aten::_unique2",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_unique2,
+    data_dependence=DataDependence("unique", DISTINCT, _all_distinct),
+)
+def _unique_memory(call: OpCall) -> None:
+    """Elements are sorted first, those of a mask are counted."""
+    source: torch.Tensor = call.args[0]
+    if not source.numel():
+        return
+    call.alloc_contiguous(source)
+    if source.dtype == torch.bool:
+        call.alloc_temp(4)
+        call.alloc_and_free(cub.reduce(call.model, source.numel(), 4))
+        result, inverse, *counts = call.result
+        call.alloc_outputs(result, *counts, inverse)
+        return
+    inverse = call.argument(2, "return_inverse", False)
+    call.alloc_copy(source)
+    _sort(call, source, with_order=inverse)
+    counts = call.argument(3, "return_counts", False)
+    _compare(call, is_sorted=True, inverse=inverse, counts=counts)
+
+
+op(
+    "aten::_unique",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_unique_reference,
+)(_unique_memory)
+
+
+@op(
+    "aten::unique_consecutive",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_unique_consecutive,
+    data_dependence=DataDependence("unique_consecutive", DISTINCT, _all_change),
+)
+def _unique_consecutive_memory(call: OpCall) -> None:
+    """Elements are compared as they lie."""
+    source: torch.Tensor = call.args[0]
+    inverse = call.argument(1, "return_inverse", False)
+    counts = call.argument(2, "return_counts", False)
+    dim = call.argument(3, "dim")
+    if dim is not None:
+        _compare_rows(call, dim, inverse=inverse, counts=counts)
+    elif source.numel():
+        call.alloc_contiguous(source)
+        _compare(call, is_sorted=False, inverse=inverse, counts=counts)
+
+
+@op(
+    "aten::unique_dim",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_unique_dim,
+    data_dependence=DataDependence("unique", DISTINCT, _all_slices),
+)
+def _unique_dim_memory(call: OpCall) -> None:
+    """Rows are sorted by their numbers."""
+    inverse = call.argument(3, "return_inverse", False)
+    counts = call.argument(4, "return_counts", False)
+    _compare_rows(call, call.args[1], inverse=inverse, counts=counts)
+
+
+@op(
+    "aten::unique_dim_consecutive",
+    provenance=Provenance.ESTIMATE,
+    source=_SOURCE,
+    reference=_unique_dim_consecutive,
+    data_dependence=DataDependence("unique_consecutive", DISTINCT, _all_slices),
+)
+def _unique_dim_consecutive_memory(call: OpCall) -> None:
+    """Rows are compared as they lie."""
+    inverse = call.argument(2, "return_inverse", False)
+    counts = call.argument(3, "return_counts", False)
+    _compare_rows(call, call.args[1], inverse=inverse, counts=counts)
+
+
+def _sort(call: OpCall, source: torch.Tensor, *, with_order: bool) -> None:
+    """The order of the sorted elements if it is needed, and what sorting takes."""
+    count, width = source.numel(), source.element_size()
+    is_float = source.is_floating_point()
+    if not with_order:
+        call.alloc_and_free(cub.radix_sort(call.model, count, width, is_float=is_float))
+        return
+    numbers = call.alloc_temp(count * _INDEX)
+    call.alloc_temp(count * _INDEX)
+    call.alloc_and_free(cub.radix_sort(call.model, count, width, _INDEX))
+    call.free_temp(numbers)
+
+
+def _compare(call: OpCall, *, is_sorted: bool, inverse: bool, counts: bool) -> None:
+    """The outputs, of full length, and what finding them takes: ``UniqueCub.cu``."""
+    source: torch.Tensor = call.args[0]
+    count, width = source.numel(), source.element_size()
+    if inverse:
+        call.alloc_outputs(call.result[1])
+        with call.scope():
+            call.alloc_temp(count * (_INDEX if is_sorted else 4))
+            call.alloc_temp(cub.scan(count, 4))
+    call.alloc_outputs(call.result[0])
+    with call.scope():
+        call.alloc_temp(_INDEX)
+        if counts:
+            call.alloc_outputs(call.result[2])
+            call.alloc_temp(cub.run_lengths(count, width))
+        else:
+            call.alloc_temp(cub.select(count, width))
+
+
+def _compare_rows(call: OpCall, dim: int, *, inverse: bool, counts: bool) -> None:
+    """Rows side by side, and their numbers; what Thrust takes to sort and compare is not known."""
+    source: torch.Tensor = call.args[0]
+    if not source.numel():
+        return
+    call.unknown_workspace = "memory of Thrust"
+    call.alloc_contiguous(source.moveaxis(dim, 0))
+    rows = source.shape[dim]
+    call.alloc_temp(rows * _INDEX)
+    if inverse:
+        with call.scope():
+            call.alloc_temp(rows * _INDEX)
+            call.alloc_outputs(call.result[1])
+    if counts:
+        with call.scope():
+            call.alloc_temp((rows + 1) * _INDEX)
+            call.alloc_outputs(call.result[2])
+    call.alloc_outputs(call.result[0])
