@@ -1,4 +1,4 @@
-"""What the rest of the package may use of the simulation, on top of ``simulate`` and ``replay``.
+"""The door to the simulation for the rest of the package, next to ``simulate`` and ``replay``.
 
 Names load when they are first used: to ask whether a simulation is on loads no torch. ``history/``
 may import ``allocator`` as well, which is a library by itself.

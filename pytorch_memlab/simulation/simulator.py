@@ -172,7 +172,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         return decorated(self._fresh, func, "simulate")  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        """Which GPUs it simulates, and whether it is on."""
+        """The simulated GPUs, and on or off."""
         state = "off" if self._exits is None else "on"
         return f"<simulate {self._options['count']} x {self._model.name}: {state}>"
 

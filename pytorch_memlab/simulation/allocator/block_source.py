@@ -1,4 +1,4 @@
-"""Where a block comes from when no free one fits, and in which order room is made for it."""
+"""Blocks for requests that no free block fits, and the order in which memory is freed for them."""
 
 from __future__ import annotations
 

@@ -77,12 +77,12 @@ class Block:
 
     @property
     def is_split(self) -> bool:
-        """Whether it is a part of a larger segment."""
+        """True if it is a part of a larger segment."""
         return self.prev is not None or self.next is not None
 
     @property
     def is_free(self) -> bool:
-        """Whether neither the program nor a stream uses it (it may have no memory behind it)."""
+        """True if neither the program nor a stream uses it (it may have no memory behind it)."""
         return not (self.allocated or self.event_count or self.stream_uses)
 
     def link_between(self, before: Block | None, after: Block | None) -> None:

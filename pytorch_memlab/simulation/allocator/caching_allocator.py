@@ -202,7 +202,7 @@ class CachingAllocator:
 
     @property
     def settings(self) -> AllocatorSettings:
-        """How it works."""
+        """The settings in force."""
         return self._settings
 
     def change_settings(self, settings: AllocatorSettings) -> None:

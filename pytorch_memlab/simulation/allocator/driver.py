@@ -1,4 +1,4 @@
-"""Where device memory comes from: the few calls of the CUDA driver that the allocator makes."""
+"""The source of device memory: the few calls of the CUDA driver that the allocator makes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = 2 * 2**20
 
 
 class Driver(Protocol):
-    """What the allocator asks of the CUDA driver. Addresses and sizes are in bytes."""
+    """The calls of the CUDA driver. Addresses and sizes are in bytes."""
 
     @property
     def total(self) -> int:
@@ -152,7 +152,7 @@ class SimulatedDriver:
 
 @dataclass(slots=True)
 class DriverCalls:
-    """How many times memory came from a driver and went back.
+    """Counts of the calls that took memory from a driver and gave it back.
 
     Args:
         mallocs: segments made (cudaMalloc).

@@ -9,7 +9,7 @@ Observer = Callable[[str, int, int, int], None]
 
 
 class AllocatorEvents:
-    """Where the parts of one allocator tell what they do.
+    """The observers of one allocator.
 
     The actions are those of PyTorch's memory history: ``alloc``, ``free_requested`` and
     ``free_completed`` with the size requested, ``segment_alloc``, ``segment_free``,

@@ -20,7 +20,7 @@ class FreeBlock(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """What an allocator and its GPU held when a request failed, in bytes.
+    """The state of an allocator and its GPU when a request failed, in bytes.
 
     Args:
         text: of the error.

@@ -11,7 +11,7 @@ _STATS = ("allocations", "allocated_bytes", "active_requests", "active_bytes")
 
 
 class PinnedMemory:
-    """What the caching host allocator owns and has handed out.
+    """The blocks of the caching host allocator.
 
     How long CUDA takes for it is not simulated: all times are 0.
     """
@@ -49,7 +49,7 @@ class PinnedMemory:
             self._stats["allocated_bytes"].decrease(size * count)
 
     def stats(self) -> dict[str, Any]:
-        """What ``torch.cuda.host_memory_stats_as_nested_dict()`` returns."""
+        """As ``torch.cuda.host_memory_stats_as_nested_dict()`` returns them."""
         blocks = self._stats["allocations"]
         return {
             **{name: stat.as_dict() for name, stat in self._stats.items()},

@@ -54,7 +54,7 @@ class ReplayedError:
 
 @dataclass(slots=True)
 class Replay:
-    """What a replay found.
+    """The result of a replay.
 
     Args:
         allocations: how many allocations were compared.

@@ -1,4 +1,4 @@
-"""How much of the reserved bytes is in use while they are highest."""
+"""The share of the reserved bytes that is in use at their peak."""
 
 from __future__ import annotations
 

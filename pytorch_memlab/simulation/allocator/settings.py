@@ -21,7 +21,7 @@ ROUND_LARGE = 2 * MB
 
 @dataclass(frozen=True, slots=True)
 class AllocatorSettings:
-    """What can be set of the caching allocator; the defaults are PyTorch's.
+    """The settings of the caching allocator, with the defaults of PyTorch.
 
     Args:
         max_split_size: blocks of this many bytes and more are not split.

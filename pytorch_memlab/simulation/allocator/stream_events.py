@@ -27,7 +27,7 @@ class StreamEvents:
 
     @property
     def any_recorded(self) -> bool:
-        """Whether an event may have completed that was not processed yet."""
+        """True if an event may have completed that was not processed yet."""
         return bool(self._complete or self._waiting)
 
     def wait_for_all(self) -> None:

@@ -38,7 +38,7 @@ class Work:
             work._before, work._after = [], []
 
     def comes_after(self, work: Work) -> bool:
-        """Whether it waits for `work` itself, not for something in between."""
+        """True if it waits for `work` itself, not for something in between."""
         return work in self._before
 
     def _only_waited(self) -> bool:
@@ -52,7 +52,7 @@ class StreamWork:
         self._last: dict[int, Work] = {}
 
     def last(self, stream: int) -> Work | None:
-        """What `stream` has to do last, None if it has done all."""
+        """The last work of `stream`, None if all is done."""
         work = self._last.get(stream)
         if work is not None and work.is_finished:
             del self._last[stream]

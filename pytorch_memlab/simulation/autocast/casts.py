@@ -48,7 +48,7 @@ cache = WeightCache()
 
 @functools.cache
 def casts_serve_training() -> bool:
-    """Whether training can use every cast that this release of PyTorch caches.
+    """True if training can use every cast that this release of PyTorch caches.
 
     Then a cast that is made under ``no_grad`` has a gradient all the same, and none is cached in
     inference mode. Earlier releases cache in every mode what the mode makes. PyTorch's own
@@ -100,12 +100,12 @@ def widest(args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.dtype:
 
 
 def is_eligible(tensor: torch.Tensor) -> bool:
-    """Whether autocast casts a tensor: it lives on a simulated GPU, and is no double."""
+    """True if autocast casts a tensor: it lives on a simulated GPU, and is no double."""
     return tensor.is_floating_point() and tensor.dtype != torch.float64 and is_on_gpu(tensor)
 
 
 def is_on_gpu(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lives on a simulated GPU."""
+    """True if a tensor lives on a simulated GPU."""
     machine = active.machine
     return machine is not None and machine.allocations.find(tensor) is not None
 

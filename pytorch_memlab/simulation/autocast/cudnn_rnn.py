@@ -21,7 +21,7 @@ _HALF = torch.float16
 
 
 def with_flat_casts(op: Any) -> Callable[[tuple[Any, ...], dict[str, Any]], Any]:
-    """What runs ``_cudnn_rnn`` on casts of its arguments."""
+    """A function that runs ``_cudnn_rnn`` on casts of its arguments."""
 
     def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = Call(*args)

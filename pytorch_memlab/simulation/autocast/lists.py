@@ -1,4 +1,4 @@
-"""Which ops ``torch.autocast("cuda")`` casts, and how: PyTorch's lists as of 2.13.
+"""The ops that ``torch.autocast("cuda")`` casts: the lists of PyTorch 2.13.
 
 They are those of ``aten/src/ATen/autocast_mode.h`` and ``autocast_mode.cpp``, and of the
 documentation's "CUDA Ops that can autocast to float16" and the sections after it. An op that the

@@ -53,7 +53,7 @@ def simulated(gpu: GPU, options: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _described(gpu: GPU) -> dict[str, Any]:
-    """What makes an equal GPU in another process, wherever its description came from."""
+    """The arguments that make an equal GPU in another process."""
     return {
         "name": gpu.name,
         "memory": gpu.total_memory,

@@ -61,7 +61,7 @@ def _brings_values(op: Any) -> bool:
 
 
 def _is_masked(args: tuple[Any, ...]) -> bool:
-    """Whether indices are masks, whose elements are counted first."""
+    """True if indices are masks, whose elements are counted first."""
     return any(
         isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8) for one in args[1]
     )

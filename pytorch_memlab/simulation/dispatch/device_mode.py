@@ -233,7 +233,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """What runs an op that draws random numbers, from the generator of its device."""
+        """A function that runs an op with the generator of its device."""
         named = random_draws.generator_of(kwargs, on_gpu=gpu is not None)
         if gpu is None or random_draws.draws_nothing(func, args, kwargs):
             return run
@@ -326,7 +326,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
 
 
 class _OpMemory:
-    """What the memory function of one call may change: ``MemoryContext``."""
+    """The ``MemoryContext`` of one call."""
 
     __slots__ = (
         "_are_outputs_allocated",
@@ -403,6 +403,6 @@ def _with_device_by_name(
 
 
 def _handles_dispatch(kind: type) -> bool:
-    """Whether a tensor class has a dispatch of its own, which must run first."""
+    """True if a tensor class has a dispatch of its own, which must run first."""
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl

@@ -18,7 +18,7 @@ _KEY = torch._C._TorchDispatchModeKey.FAKE
 
 
 def are_on() -> bool:
-    """Whether the ops of this thread run on fake tensors now."""
+    """True if the ops of this thread run on fake tensors now."""
     return torch._C._get_dispatch_mode(_KEY) is not None
 
 

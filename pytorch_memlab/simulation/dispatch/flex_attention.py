@@ -32,7 +32,7 @@ _CAPTURED = "score_mod_other_buffers"
 
 
 def has_gradients(op: Any) -> bool:
-    """Whether the installed release has the arguments that hold what a score function captures."""
+    """True if the installed release has the arguments that hold what a score function captures."""
     return _CAPTURED in inspect.signature(type(op).__call__).parameters
 
 
@@ -126,7 +126,7 @@ def trace(
     index_values: tuple[torch.Tensor, ...],
     other_buffers: tuple[Any, ...],
 ) -> tuple[ScoreMod, Any]:
-    """What computes a score, and a graph of its gradients."""
+    """The score function, and a graph of its gradients."""
     device = index_values[0].device
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with computing_on_cpu():

@@ -55,7 +55,7 @@ class SimulatedFunctionMode(TorchFunctionMode):
 
 
 def _belongs_to_another(outer: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a class of tensors passes on an op of a call that is under way, or of autograd's.
+    """True if a class of tensors passes on an op of a call that is under way, or of autograd's.
 
     C++ filled in the op's device then: that of its tensors, which it takes for tensors of the CPU.
     """

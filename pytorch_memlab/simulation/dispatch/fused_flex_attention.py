@@ -34,7 +34,7 @@ _EAGER_WARNING = "flex_attention called without torch.compile"
 
 
 def compiled(function: Any) -> Callable[..., Any] | None:
-    """What stands for ``torch.compile(flex_attention)``."""
+    """Replacement of ``torch.compile(flex_attention)``; None for any other function."""
     name = (getattr(function, "__module__", None), getattr(function, "__name__", None))
     if name != ("torch.nn.attention.flex_attention", "flex_attention"):
         return None
@@ -55,7 +55,7 @@ def compiled(function: Any) -> Callable[..., Any] | None:
 
 
 def is_fused(args: tuple[Any, ...]) -> bool:
-    """Whether arguments of ``flex_attention`` as an op, or of its backward, come from there."""
+    """True if arguments of ``flex_attention`` as an op, or of its backward, come from there."""
     return any(isinstance(value, dict) and _FUSED in value for value in args)
 
 

@@ -115,7 +115,7 @@ def _counts(args: tuple[Any, ...]) -> tuple[int, int, int]:
 
 
 class InPlaceGradientAccumulation(threading.local):
-    """Which autograd node this thread runs, and which storages were made in it."""
+    """The autograd node that this thread runs, and the storages that were made in it."""
 
     def __init__(self) -> None:
         self._unshared = _unshared_counts()
@@ -134,7 +134,7 @@ class InPlaceGradientAccumulation(threading.local):
         self._made.add(storage)
 
     def in_place_variant(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
-        """What a GPU runs in a backward pass instead of an op of ``IN_PLACE``."""
+        """The op that a GPU runs in a backward pass: in place, or the op itself."""
         if torch.is_grad_enabled() or not (op is _aten.add.Tensor or _writes(node, op)):
             return op
         if args[0].layout is not torch.strided:
@@ -151,7 +151,7 @@ class InPlaceGradientAccumulation(threading.local):
 
 
 def _writes(node: Any, op: Any) -> bool:
-    """Whether the formula of a node runs an op in place on a GPU."""
+    """True if the formula of a node runs an op in place on a GPU."""
     name: str = node.name().rstrip("0123456789")
     if op not in _FORMULAS.get(name, ()):
         return False
@@ -160,7 +160,7 @@ def _writes(node: Any, op: Any) -> bool:
 
 
 def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
-    """Whether the first operand of an elementwise op has its result's shape and dtype."""
+    """True if the first operand of an elementwise op has its result's shape and dtype."""
     if op not in _MULTIPLIES:
         return True
     first, second = args[:2]
@@ -169,7 +169,7 @@ def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
 
 
 def _is_plain_sum(args: tuple[Any, ...]) -> bool:
-    """Whether a sum is one of two gradients of one input, and the first can hold it."""
+    """True if a sum is one of two gradients of one input, and the first can hold it."""
     if len(args) != 2 or not isinstance(args[1], torch.Tensor):
         return False
     first, second = args
@@ -177,6 +177,6 @@ def _is_plain_sum(args: tuple[Any, ...]) -> bool:
 
 
 def _joins(node: Any) -> bool:
-    """Whether two results of a node go to the same input of another."""
+    """True if two results of a node go to the same input of another."""
     targets = [edge for edge in node.next_functions if edge[0] is not None]
     return len(set(targets)) < len(targets)

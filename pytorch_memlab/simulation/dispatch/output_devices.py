@@ -1,4 +1,4 @@
-"""Where an op's results live, and which mixtures of devices CUDA refuses."""
+"""The device of an op's outputs, and the mixtures of devices that CUDA refuses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class OutputDevices:
     def of(
         self, func: Any, info: OpInfo, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[SimulatedGPU | None, dict[str, Any], bool]:
-        """Where an op's results live."""
+        """The GPU of the outputs (None: the CPU), arguments for the CPU, and whether to pin."""
         thread = self._machine.thread
         device = kwargs.get("device")
         pin = bool(kwargs.get("pin_memory"))
@@ -77,7 +77,7 @@ class OutputDevices:
         return gpu
 
     def _is_from_program(self, tensor: torch.Tensor) -> bool:
-        """Whether a CPU tensor comes from the program, not from inside a composite op."""
+        """True if a CPU tensor comes from the program, not from inside a composite op."""
         call = self._machine.thread.call
         if call is None:
             return torch._C._current_autograd_node() is None

@@ -1,4 +1,4 @@
-"""What an exception holds of the simulation on its way out: nothing, as it leaves C++."""
+"""Exceptions keep no frame of the simulation, as they keep none of C++."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _EXPECTED = (RuntimeError, MemlabError)
-"""What the simulation raises as CUDA does, or by its own name; other errors may be mistakes."""
+"""Errors that the simulation raises on purpose; other errors may be mistakes in it."""
 
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 

@@ -76,7 +76,7 @@ class DryRunExecutor:
         return self._returned(info, output, tensors, args, kwargs)
 
     def _look_at(self, tensors: list[torch.Tensor]) -> tuple[int, bool]:
-        """What the tensors have in common: their values' state, and whether all are small."""
+        """The least of what is known of the values of some tensors, and True if all are small."""
         known = self._values.absent.known
         state = _KNOWN
         all_small = True

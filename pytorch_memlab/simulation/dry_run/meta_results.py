@@ -1,4 +1,4 @@
-"""What an op would return, by its arguments' shapes: its meta kernel says, once per signature."""
+"""Outputs by the shapes of arguments: the meta kernel of an op runs once per signature."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class TensorMeta:
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """What a call returns.
+    """The outputs of a call.
 
     Args:
         result: with a ``TensorMeta`` in place of each tensor.
@@ -65,7 +65,7 @@ class MetaResults:
     def of(
         self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> OutputMeta:
-        """What a call returns."""
+        """The outputs of a call."""
         settings = (torch.get_default_dtype(), torch._C._get_cudnn_enabled())
         key = (func, settings, *map(_signature, args))
         if kwargs:
@@ -79,7 +79,7 @@ class MetaResults:
 
 
 def _signature(value: Any) -> Any:
-    """What a result's shape depends on; a float argument decides no shape where a tensor does."""
+    """The key of an argument: all that shapes of outputs depend on."""
     if isinstance(value, torch.Tensor):
         return value.dtype, _shape(value), value.stride()
     if isinstance(value, (list, tuple)):

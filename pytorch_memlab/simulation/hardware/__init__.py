@@ -1,1 +1,1 @@
-"""What a GPU is: its description, the presets with their sources, and TOML files of users."""
+"""The hardware: descriptions of GPUs, presets with their sources, and TOML files of users."""

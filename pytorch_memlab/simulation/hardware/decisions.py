@@ -1,4 +1,4 @@
-"""What the properties of a GPU decide about the kernels that run on it.
+"""Decisions about kernels that depend on the properties of a GPU.
 
 Note [Decisions of a GPU]
 Most kernels ask little of a GPU: whether it is of Ampere or later, into how many blocks a
@@ -41,11 +41,11 @@ def decision(function: Function) -> Function:
 
 @decision
 def has_major(gpu: GPU, least: int, most: int = 99) -> bool:
-    """Whether the major number of a GPU's compute capability is in a range."""
+    """True if the major number of a GPU's compute capability is in a range."""
     return least <= gpu.major <= most
 
 
 @decision
 def has_capability(gpu: GPU, major: int, minor: int) -> bool:
-    """Whether a GPU has just this compute capability."""
+    """True if a GPU has just this compute capability."""
     return (gpu.major, gpu.minor) == (major, minor)

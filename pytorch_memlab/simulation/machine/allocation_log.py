@@ -1,4 +1,4 @@
-"""What a simulated GPU was asked for so far, and which stack asked for what is in use.
+"""The requests to a simulated GPU so far, and the stacks of those in use.
 
 Note [The log of requests]
 An out-of-memory report says whether another setting of the allocator would have helped. It finds

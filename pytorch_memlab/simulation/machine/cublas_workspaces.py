@@ -52,7 +52,7 @@ def _default_size(gpu: GPU) -> int:
 
 
 def _is_recorded(gpu: GPU) -> bool:
-    """Whether recordings show what a workspace takes: the default, up to Hopper."""
+    """True if recordings show what a workspace takes: the default, up to Hopper."""
     return _configured_size() is None and has_major(gpu, 0, _LAST_RECORDED)
 
 
@@ -139,7 +139,7 @@ class Workspaces:
         return _default_size(gpu.model) if configured is None else configured
 
     def living(self) -> list[Allocation]:
-        """Where the workspaces are that exist now."""
+        """The allocations of all workspaces."""
         return [workspaces[key] for workspaces, key in self._made]
 
     def clear(self) -> None:

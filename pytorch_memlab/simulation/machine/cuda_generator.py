@@ -71,7 +71,7 @@ class SimulatedGenerator(_Generator):
         return self._state.seed
 
     def get_offset(self) -> int:
-        """How far it has drawn."""
+        """The offset behind the last draw."""
         return self._state.offset
 
     def set_offset(self, offset: int) -> Self:
@@ -96,7 +96,7 @@ class SimulatedGenerator(_Generator):
         return self
 
     def __reduce__(self) -> Any:
-        """What PyTorch's generators of a GPU are pickled as."""
+        """Pickled as PyTorch pickles generators of a GPU."""
         state = (self.initial_seed(), self.get_offset(), self.get_state())
         return torch.Generator, (self.device,), state
 

@@ -1,4 +1,4 @@
-"""What ``torch.cuda.get_device_properties`` returns for a simulated GPU."""
+"""The result of ``torch.cuda.get_device_properties`` for a simulated GPU."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class KeptFiles:
             self.tell(path)
 
     def is_in_kept_folder(self, path: Any) -> bool:
-        """Whether a file belongs to a distributed checkpoint that is kept."""
+        """True if a file belongs to a distributed checkpoint that is kept."""
         if not self._folders:
             return False
         folder, name = os.path.split(resolved(path))

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .tensor_values import TensorValues
 
 Strictness = bool | Literal["estimates"]
-"""What is an error: nothing, memory of unknown size and assumed values, or estimates too."""
+"""Errors: none, at memory of unknown size and assumed values, or at estimates too."""
 
 
 Execute = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], Any]
@@ -48,7 +48,7 @@ def compute(op: Any, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 class ThreadState(threading.local):
-    """What one thread chose: its device, its stream of each device, the call it is in."""
+    """The state of one thread: its device, its stream on each device, the call it is in."""
 
     def __init__(self) -> None:
         self.device = 0
@@ -120,7 +120,7 @@ class Machine:
         self.replacements: dict[Callable[..., Any], Callable[..., Any]] = {}
         """Functions of torch and what stands for each, for programs that hold the original."""
         self.execute: Execute = compute
-        """How ops run on tensors of the CPU."""
+        """Runs ops on CPU tensors."""
         self.kept_files: KeptFiles | None = None
         """The files that a dry run does not write; None where files are written."""
 
@@ -146,12 +146,12 @@ class Machine:
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether ops return tensors without values."""
+        """True if ops return tensors without values."""
         return self.values is not None
 
     @property
     def data_dependent_reads(self) -> tuple[DataDependentRead, ...]:
-        """Where the program read values that its tensors do not have; empty if ops compute."""
+        """Reads of values that the tensors of a dry run do not have; empty if ops compute."""
         return () if self.values is None else self.values.reads.all()
 
     def gpu(self, index: int) -> SimulatedGPU:
@@ -226,7 +226,7 @@ class Machine:
 
     @property
     def is_traced(self) -> bool:
-        """Whether the program has callbacks of ``torch.cuda._gpu_trace`` called."""
+        """True if the program has callbacks of ``torch.cuda._gpu_trace`` called."""
         return self._trace is not None
 
     def traced(self, event: str, *args: int) -> None:

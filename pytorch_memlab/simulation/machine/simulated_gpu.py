@@ -41,7 +41,7 @@ _busy = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """Where a storage lives.
+    """The memory of one storage on a simulated GPU.
 
     Args:
         gpu: the GPU that holds it.
@@ -191,11 +191,11 @@ class SimulatedGPU:
             self._settle()
 
     def owns(self, address: int) -> bool:
-        """Whether an address lies on this GPU."""
+        """True if an address lies on this GPU."""
         return address // _ADDRESSES == self.index + 1
 
     def in_use(self) -> bool:
-        """Whether anything was ever allocated here."""
+        """True if anything was ever allocated here."""
         return self.allocator.ever_allocated
 
     def locked(self, method: Callable[..., _T], *args: Any) -> _T:

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 
 def address_on_gpu(machine: Machine, address: int) -> int:
-    """Where a storage lies on its simulated GPU; the address itself if no storage has it."""
+    """The address of a storage on its simulated GPU; the address itself if no storage has it."""
     allocation = allocation_at(machine, address)
     return address if allocation is None else allocation.address
 
 
 def allocation_at(machine: Machine, address: int) -> Allocation | None:
-    """What is known of the living storage that begins at an address, None if there is none."""
+    """The allocation of the storage that begins at an address, None if there is none."""
     known = machine.allocations.known
     for allocation in known.values():
         if allocation.address == address:

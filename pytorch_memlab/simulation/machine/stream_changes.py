@@ -18,7 +18,7 @@ _NO_NUMBER = 2**64 - 1
 """Number of a node that accumulates a gradient: it goes on where the node before it ran."""
 
 _MOST_CHANGES = 2**14
-"""What a thread remembers; nodes of a graph that is older are taken to be on default streams."""
+"""The most that a thread remembers; nodes of older graphs are assumed to be on default streams."""
 
 _current_node = torch._C._current_autograd_node
 _next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
@@ -33,7 +33,7 @@ class StreamChanges:
         self._streams: list[dict[int, int]] = []
         self._node: int | None = None
         self.any_change = False
-        """Whether the thread ever used another stream than the default ones."""
+        """True if the thread ever used another stream than the default ones."""
 
     def use(self, index: int, stream: int) -> None:
         """Use a stream of a GPU from now on."""

@@ -1,4 +1,4 @@
-"""Which streams a GPU has: PyTorch makes 32 of each priority once, and hands them out in turn."""
+"""The streams of a GPU: PyTorch makes 32 of each priority once, and hands them out in turn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class StreamIds:
 
     @property
     def any_given(self) -> bool:
-        """Whether the GPU has other streams than the default one."""
+        """True if the GPU has other streams than the default one."""
         return any(self._given)
 
     def next(self, priority: int) -> int:

@@ -1,4 +1,4 @@
-"""Which tensors of a dry run have values; see Note [What a dry run assumes]."""
+"""The tensors of a dry run that have no values; see Note [What a dry run assumes]."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class TensorValues:
         self.answers: list[bool] = []
 
     def is_known(self, tensor: torch.Tensor) -> bool:
-        """Whether a strided tensor has values."""
+        """True if a strided tensor has values."""
         return _untyped_storage(tensor)._cdata not in self.absent.known
 
     def is_readable(self, tensor: torch.Tensor) -> bool:
-        """Whether a strided tensor has values, or zeros in their place."""
+        """True if a strided tensor has values, or zeros in their place."""
         return self.absent.known.get(_untyped_storage(tensor)._cdata, True)
 
     def lacks_values(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor of any layout has no values, or not all of them."""
+        """True if a tensor of any layout has no values, or not all of them."""
         with torch._C.DisableTorchFunction():
             storages = storages_of(tensor)
         return any(map(self.storage_lacks_values, storages))
 
     def storage_lacks_values(self, storage: torch.UntypedStorage) -> bool:
-        """Whether a storage has no values."""
+        """True if a storage has no values."""
         return storage._cdata in self.absent.known
 
     def forget_values(self, tensor: torch.Tensor) -> None:
@@ -78,7 +78,7 @@ class TensorValues:
 
 
 def is_small(numel: int, dtype: torch.dtype) -> bool:
-    """Whether tensors of so many elements are computed with while their values are known."""
+    """True if tensors of so many elements are computed with while their values are known."""
     return numel <= _MOST_OTHERS or (numel <= _MOST_INTEGERS and dtype in _INTEGERS)
 
 

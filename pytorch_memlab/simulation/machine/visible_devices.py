@@ -14,7 +14,7 @@ NAME = "CUDA_VISIBLE_DEVICES"
 
 
 def visible(gpus: list[SimulatedGPU]) -> int:
-    """How many of some GPUs the environment lets the program see.
+    """The number of GPUs that the environment lets the program see.
 
     CUDA reads the list up to the first entry that names no GPU; a list that names one twice shows
     none. All simulated GPUs are alike, so only their number matters.

@@ -80,7 +80,7 @@ def _fill(result: torch.Tensor, values: torch.Tensor) -> None:
 
 
 class _ThreadState(threading.local):
-    """Whether this thread is in a kernel, whose values are computed elsewhere."""
+    """True if this thread is in a kernel, whose values are computed elsewhere."""
 
     is_in_kernel = False
 

@@ -131,7 +131,7 @@ class _Launches:
 
 
 class _ThreadState(threading.local):
-    """Whether this thread tries configurations of a kernel."""
+    """True if this thread tries configurations of a kernel."""
 
     is_tuning = False
 
@@ -177,7 +177,7 @@ class _Tuning:
 
 
 class _NotCompiled:
-    """What a launch returns: a kernel that no compiler made."""
+    """The result of a launch: a kernel that no compiler made."""
 
     def __init__(self, name: str) -> None:
         self._name = name

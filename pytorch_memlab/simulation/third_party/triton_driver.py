@@ -32,11 +32,11 @@ class SimulatedDriver:
 
     @staticmethod
     def is_active() -> bool:
-        """Whether there is a GPU."""
+        """True if there is a GPU."""
         return True
 
     def get_current_target(self) -> Any:
-        """What Triton compiles for: the current GPU's capability."""
+        """The target of compilation: the capability of the current GPU."""
         target = import_module("triton.backends.compiler").GPUTarget
         major, minor = self.get_device_capability()
         return target("cuda", 10 * major + minor, 32)
@@ -68,11 +68,11 @@ class SimulatedDriver:
         return torch.cuda
 
     def get_benchmarker(self) -> Any:
-        """What measures a kernel's time."""
+        """The function that measures kernels."""
         return import_module("triton.testing").do_bench
 
     def get_empty_cache_for_benchmark(self) -> torch.Tensor:
-        """What is written between two runs of a benchmark."""
+        """The buffer that is written between two runs of a benchmark."""
         return torch.empty(_BENCHMARK_CACHE // 4, dtype=torch.int, device="cuda")
 
     def clear_cache(self, cache: torch.Tensor) -> None:
@@ -90,7 +90,7 @@ class _Utilities:
         self._machine = machine
 
     def get_device_properties(self, device: int) -> dict[str, int]:
-        """What Triton reads of a GPU; clock rates and the bus are not known."""
+        """The properties that Triton reads; clock rates and the bus are not known."""
         model = self._machine.gpu(device).model
         shared = model.shared_memory_per_multiprocessor
         return {

@@ -53,7 +53,7 @@ def _cannot(kernel: Any, reason: str) -> UnsupportedCUDACallError:
 
 
 class _Interpretation:
-    """What the interpreter needs replaced while a launch lasts."""
+    """The replacements that the interpreter needs during a launch."""
 
     def __init__(self, interpreter: Any) -> None:
         self._interpreter = interpreter
@@ -133,7 +133,7 @@ class _Interpretation:
         return {name: self._interpretable(value) for name, value in names.items()}
 
     def _interpretable(self, value: Any) -> Any:
-        """What stands for a value that only the compiler understands."""
+        """Replacement of a value that only the compiler understands."""
         if isinstance(value, types.ModuleType):
             is_libdevice = value.__name__ in (_LIBDEVICE, _CUDA_LIBDEVICE)
             return _Libdevice(self._builtin) if is_libdevice else value

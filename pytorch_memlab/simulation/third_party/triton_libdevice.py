@@ -60,7 +60,7 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def extern_elementwise(handle: Callable[..., Any]) -> Callable[..., Any]:
-    """What runs a function of a library in Triton's interpreter."""
+    """A function that runs a library function in Triton's interpreter."""
 
     def create_extern_elementwise(
         library: str, path: str, symbol: str, values: list[Any], result: Any, is_pure: bool

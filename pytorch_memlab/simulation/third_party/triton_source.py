@@ -39,7 +39,7 @@ def _signature(function: Any) -> inspect.Signature:
 
 
 def makes_descriptors(kernel: Any) -> bool:
-    """Whether a kernel, or a function that it calls, makes tensor descriptors on the GPU."""
+    """True if a kernel, or a function that it calls, makes tensor descriptors on the GPU."""
     return _makes_descriptors(kernel.fn)
 
 
@@ -125,7 +125,7 @@ class _Pointers(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _is_program_function(self, name: str, owner: ast.AST | None) -> bool:
-        """Whether what is called is the program's own, which Triton's functions are not."""
+        """True if what is called is the program's own, which Triton's functions are not."""
         if isinstance(owner, ast.Name):
             value = getattr(self._globals.get(owner.id), name, None)
         else:

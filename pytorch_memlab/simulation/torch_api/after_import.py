@@ -48,7 +48,7 @@ class AfterImport:
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """What an import of a module asks: where is it? The others answer.
+        """Find a module as the other finders do, and prepare its execution.
 
         Programs ask this also to know whether a package is there, without importing it.
         """

@@ -53,7 +53,7 @@ def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any],
 
 
 def _overrides_functions(kind: type) -> bool:
-    """Whether a class of tensors defines ``__torch_function__``."""
+    """True if a class of tensors defines ``__torch_function__``."""
     own = getattr(kind, "__torch_function__", torch._C._disabled_torch_function_impl)
     if own is torch._C._disabled_torch_function_impl:
         return False

@@ -1,4 +1,4 @@
-"""What ``torch.backends.cudnn`` and recurrent modules ask of cuDNN, answered as with CUDA."""
+"""``torch.backends.cudnn`` and recurrent modules answer as with CUDA."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def install(_machine: Machine, patches: Patches) -> None:
 
 
 def _is_acceptable(tensor: torch.Tensor) -> bool:
-    """Whether cuDNN would take a tensor: the rule of ``torch.backends.cudnn.is_acceptable``."""
+    """True if cuDNN would take a tensor: the rule of ``torch.backends.cudnn.is_acceptable``."""
     return (
         torch._C._get_cudnn_enabled()
         and tensor.is_cuda

@@ -52,7 +52,7 @@ class _EagerCompiler:
         self._has_warned = False
 
     def compile(self, model: Any = None, **options: Any) -> Any:
-        """What ``torch.compile`` is called with, or a decorator that returns what it decorates."""
+        """The argument of ``torch.compile`` itself, or a decorator that returns its argument."""
         if model is None:
             return functools.partial(self.compile, **options)
         fused = fused_flex_attention.compiled(model)

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` asks of C++, answered by the simulated GPUs.
+"""``torch.cuda``: the calls of C++, answered by the simulated GPUs.
 
 ``torch.cuda``'s own Python runs unchanged on top, so that what it computes (flattening,
 summaries, contexts) is what it is on hardware.
@@ -195,7 +195,7 @@ class _CudaCalls:
         self._was_initialized = True
 
     def _is_initialized(self) -> bool:
-        """Whether the program has used CUDA: ``DeviceMesh`` chooses a device if it has not."""
+        """True if the program has used CUDA: ``DeviceMesh`` chooses a device if it has not."""
         return self._was_initialized or any(gpu.in_use() for gpu in self._machine.gpus)
 
     def _count(self) -> int:

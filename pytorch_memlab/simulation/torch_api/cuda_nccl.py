@@ -28,7 +28,7 @@ _COMBINE: dict[int, Callable[[Any, Any], Any]] = {
     3: torch.minimum,
     4: operator.add,
 }
-"""What ``ncclRedOp_t`` stands for: sum, product, maximum, minimum, average."""
+"""The operations of ``ncclRedOp_t``: sum, product, maximum, minimum, average."""
 
 _AVERAGE = 4
 

@@ -53,7 +53,7 @@ class SimulatedStream:
 
     @property
     def native_handle(self) -> int:
-        """What stands for CUDA's pointer to it."""
+        """A number in place of CUDA's pointer."""
         return handle_of(self.stream_id, self.device_index)
 
     def wait_event(self, event: Any) -> None:
@@ -71,13 +71,13 @@ class SimulatedStream:
         return event
 
     def query(self) -> bool:
-        """Whether all work is done."""
+        """True if all work is done."""
         gpu = self.machine.gpu(self.device_index)
         work = gpu.locked(gpu.allocator.unfinished_work, self.stream_id)
         return _is_done(self.machine, self.device_index, work)
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured: never."""
+        """True if a CUDA graph is being captured: never."""
         return False
 
     def synchronize(self) -> None:
@@ -126,7 +126,7 @@ class SimulatedCUDAStream(SimulatedStream):
 
     @property
     def cuda_stream(self) -> int:
-        """What stands for CUDA's pointer to it."""
+        """A number in place of CUDA's pointer."""
         return handle_of(self.stream_id, self.device_index)
 
     @property
@@ -216,7 +216,7 @@ class SimulatedEvent:
         self.machine.traced("EventWait", self.event_id, stream.native_handle)
 
     def query(self) -> bool:
-        """Whether all work before it is done."""
+        """True if all work before it is done."""
         return self._index is None or _is_done(self.machine, self._index, self._work)
 
     def synchronize(self) -> None:
@@ -244,12 +244,12 @@ class SimulatedEvent:
         return (end_event._time - self._time) * 1e3
 
     def ipc_handle(self) -> Any:
-        """What another process would open it with: refused, no other process has the GPU."""
+        """Refused: no other process has the GPU."""
         raise unsupported("torch.Event.ipc_handle")
 
     @classmethod
     def from_ipc_handle(cls, device: Any, handle: Any) -> Any:
-        """An event of another process: refused, no other process has the GPU."""
+        """Refused: no other process has the GPU."""
         raise unsupported("torch.Event.from_ipc_handle")
 
     def __repr__(self) -> str:
@@ -293,7 +293,7 @@ class SimulatedCUDAEvent(SimulatedEvent):
 
     @property
     def cuda_event(self) -> int:
-        """What stands for CUDA's pointer to it, 0 before it was recorded."""
+        """A number in place of CUDA's pointer, 0 before it was recorded."""
         return self.event_id
 
     @property
@@ -323,7 +323,7 @@ def _gpu_index(machine: Machine, device: Any) -> int:
 
 
 def _is_done(machine: Machine, index: int, work: Work | None) -> bool:
-    """Whether work is done, also by the clock."""
+    """True if work is done, also by the clock."""
     if work is None or work.is_finished:
         return True
     if work.end_time > time.perf_counter():

@@ -23,7 +23,7 @@ _TEXTS = {
     801: "operation not supported",
     999: "unknown error",
 }
-"""What ``cudaGetErrorString`` says of the results that programs meet."""
+"""The texts of ``cudaGetErrorString`` for the results that programs meet."""
 
 
 class ErrorCode(int):
@@ -45,7 +45,7 @@ class Runtime:
         self._machine = machine
 
     def cudaGetErrorString(self, code: int) -> str:  # noqa: N802 - CUDA's own name
-        """What a result code means."""
+        """The text of a result code."""
         return _TEXTS.get(int(code), "unrecognized error code")
 
     def cudaMemGetInfo(self, device: int) -> tuple[int, int]:  # noqa: N802 - CUDA's own name

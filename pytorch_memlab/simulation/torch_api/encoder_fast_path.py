@@ -48,7 +48,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
 
 def _is_the_programs(values: Iterable[Any]) -> bool:
-    """Whether a mode of the program's is on, or a class of its tensors overrides functions."""
+    """True if a mode of the program's is on, or a class of its tensors overrides functions."""
     modes = torch.overrides._get_current_function_mode_stack()
     return any(not isinstance(mode, SimulatedFunctionMode) for mode in modes) or (
         torch._C._is_torch_function_enabled() and any(map(_overrides_functions, values))

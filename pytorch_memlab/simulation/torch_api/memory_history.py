@@ -116,7 +116,7 @@ class _Recorder:
 
 
 class MemoryHistory:
-    """What ``torch.cuda.memory`` asks about the history of all simulated GPUs."""
+    """The history of all simulated GPUs, for ``torch.cuda.memory``."""
 
     def __init__(self, machine: Machine) -> None:
         self.level = 0
@@ -245,7 +245,7 @@ class MemoryHistory:
         self._recorders[gpu.index].entries.append(_Entry(*event, stack, None, text))
 
     def block_at(self, gpu: SimulatedGPU, address: int) -> Hashable:
-        """What a profiler that is on knows of the block at an address."""
+        """The block at an address, where a profiler that is on knows it."""
         profiled = self._machine.recorder
         return None if profiled is None else profiled.block_at(gpu.index, address)
 
@@ -294,7 +294,7 @@ def _refuse_pinned(is_asked_for: bool) -> None:
 
 
 def _is_of_pool(segment: dict[str, Any], pool: Sequence[Any] | None) -> bool:
-    """Whether a segment is of the pool asked for: two numbers, which are 0 for all pools."""
+    """True if a segment is of the pool asked for: two numbers, which are 0 for all pools."""
     if pool is None or not any(pool[:2]):
         return True
     return bool(segment["segment_pool_id"] == tuple(pool[:2]))

@@ -23,7 +23,7 @@ _Storage: Any = torch.UntypedStorage
 
 @dataclass(frozen=True, eq=False)
 class _Handle:
-    """What another process needs to open a storage's memory.
+    """The handle by which another process opens the memory of a storage.
 
     Args:
         nbytes: of the storage.

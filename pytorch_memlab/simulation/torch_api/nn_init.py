@@ -46,7 +46,7 @@ def install(machine: Machine, patches: Patches) -> None:
 
 
 def rounds(count: int, mean: float, std: float, a: float, b: float) -> int:
-    """How many rounds of drawing are expected to leave elements outside of the bounds.
+    """The expected rounds of drawing that leave elements outside of the bounds.
 
     >>> rounds(1_000_000, 0.0, 1.0, -2.0, 2.0), rounds(1_000_000, 0.0, 0.02, -2.0, 2.0)
     (4, 0)

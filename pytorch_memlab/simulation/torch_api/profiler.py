@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
 
 _NEEDED: Final = ("record_shapes", "profile_memory", "with_stack")
-"""What PyTorch wants of a profile whose memory is asked for."""
+"""The options that PyTorch requires of a profile of memory."""
 
 _Events = list[dict[str, Any]]
 
@@ -69,7 +69,7 @@ class _NoCategories:
 
 
 class GPUMemoryProfile:
-    """What a profile answers for the memory of simulated GPUs."""
+    """The memory of simulated GPUs in a profile."""
 
     def __init__(self, snapshot: dict[str, Any]) -> None:
         self._entries: list[tuple[int, str, _Allocation]] = []

@@ -281,7 +281,7 @@ def _check_gradient(gpu: SimulatedGPU | None, other: SimulatedGPU | None) -> Non
 
 
 def _is_data(value: Any) -> bool:
-    """Whether the argument of ``Tensor.new`` holds elements; otherwise it is a size, or shared."""
+    """True if the argument of ``Tensor.new`` holds elements; otherwise it is a size, or shared."""
     return isinstance(value, (list, tuple, np.ndarray)) and not isinstance(value, torch.Size)
 
 

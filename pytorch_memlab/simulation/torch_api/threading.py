@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def modes(machine: Machine) -> Iterator[None]:
-    """What makes one thread simulate: CUDA's autocast, and the two modes."""
+    """Simulate in this thread: CUDA's autocast, and the two modes."""
     with autocast_key_included(), SimulatedDeviceMode(machine), SimulatedFunctionMode(machine):
         yield
 

@@ -37,7 +37,7 @@ class _AfterTorch:
         atexit.register(self._end)
 
     def find_spec(self, name: str, *_where: Any) -> ModuleSpec | None:
-        """What the other finders know of the two; all else is left to them."""
+        """The spec that other finders have of the two modules; None for all other modules."""
         if name not in self._afterwards or self._is_asking:
             return None
         self._is_asking = True

@@ -40,7 +40,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     """
 
     class Options:
-        """What programs set and read; nothing depends on it."""
+        """Options that programs set and read; nothing depends on them."""
 
         def __init__(self, is_high_priority_stream: bool = False) -> None:
             self.is_high_priority_stream = is_high_priority_stream
@@ -66,16 +66,16 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return "nccl"
 
     def size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return self._size
 
     def rank(self) -> int:
-        """Which one this process is."""
+        """The rank of this process."""
         return self._rank
 
     @property
     def options(self) -> Any:
-        """What the program gave; torch 2.4 lets no subclass set this attribute."""
+        """The options that the program gave; torch 2.4 lets no subclass set this attribute."""
         return self._options
 
     @property
@@ -100,7 +100,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     @property
     def supports_splitting(self) -> bool:
-        """Whether groups can be made of this one; older versions of PyTorch do it otherwise."""
+        """True if groups can be made of this one; older versions of PyTorch do it otherwise."""
         return hasattr(_ProcessGroup, "split_group")
 
     def eager_connect_single_device(self, device: torch.device) -> None:
@@ -111,7 +111,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         """Other ranks make a group of theirs."""
 
     def comm_split_count(self) -> int:
-        """How many groups were split off: only a description counts them."""
+        """The number of groups that were split off; only descriptions use it."""
         return 0
 
     def split_group(
@@ -262,7 +262,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
         return _done(tensors)
 
     def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
-        """What another rank sent is unknown: zeros."""
+        """Zeros: the tensors that another rank sends are unknown."""
         _clear(tensors)
         return _done(tensors)
 

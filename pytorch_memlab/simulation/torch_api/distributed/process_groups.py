@@ -65,7 +65,7 @@ def install(machine: Machine, patches: Patches) -> None:
 def _rendezvous(
     url: str, rank: int = -1, world_size: int = -1, **_options: Any
 ) -> Iterator[tuple[Any, int, int]]:
-    """What ``init_process_group`` asks for: a store, the rank, and how many ranks there are."""
+    """A store, the rank and the number of ranks, for ``init_process_group``."""
     from .stores import SimulatedStore
 
     query = dict(parse_qsl(urlparse(url).query))
@@ -119,7 +119,7 @@ class _Objects:
         self._sent: list[tuple[int, Any]] = []
 
     def sender(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands for ``_object_to_tensor``."""
+        """Replacement of ``_object_to_tensor``."""
 
         @functools.wraps(original)
         def object_to_tensor(obj: Any, *where: Any) -> Any:
@@ -131,7 +131,7 @@ class _Objects:
         return object_to_tensor
 
     def receiver(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What stands for ``_tensor_to_object``."""
+        """Replacement of ``_tensor_to_object``."""
 
         @functools.wraps(original)
         def tensor_to_object(tensor: torch.Tensor, tensor_size: Any, *group: Any) -> Any:

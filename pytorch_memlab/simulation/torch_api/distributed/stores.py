@@ -21,7 +21,7 @@ class SimulatedStore(_HashStore):  # type: ignore[misc]
         super().set_timeout(timedelta(seconds=1))  # for C++, which does not ask ``get``
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """What is not there does not come."""
+        """No other process sets keys, so a wait has no use."""
 
     def get(self, key: str) -> bytes:
         """A value that this process has set."""
@@ -49,7 +49,7 @@ class SimulatedStore(_HashStore):  # type: ignore[misc]
 
 
 class _Replacement(SimulatedStore):
-    """What stands for a kind of store.
+    """Replacement of a kind of store.
 
     Modules that are imported while simulating keep this class; outside ``simulate`` it makes real
     stores.

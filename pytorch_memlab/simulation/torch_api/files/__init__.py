@@ -1,4 +1,4 @@
-"""What a dry run would write is kept from files until the run ends; Note [Files without values]."""
+"""A dry run writes no placeholder values to files; Note [Files without values]."""
 
 from __future__ import annotations
 

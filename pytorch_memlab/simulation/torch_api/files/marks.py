@@ -10,5 +10,5 @@ class WithoutValues:
 
 
 def is_marked(data: Any) -> bool:
-    """Whether an array, its bytes or a view of them is known to have no values."""
+    """True if an array, its bytes or a view of them is known to have no values."""
     return isinstance(data.obj if isinstance(data, memoryview) else data, WithoutValues)

@@ -280,7 +280,7 @@ def _sizer(kept: KeptFiles) -> Callable[[Any], int]:
 
 
 def _is_marked_file(path: Any) -> bool:
-    """Whether a file that was written unwatched holds tensors without values."""
+    """True if a file that was written unwatched holds tensors without values."""
     if not os.path.isfile(path):
         return False
     with _open(path, "rb") as file:
@@ -293,5 +293,5 @@ def _copy_content(source: Any, target: Any) -> None:
 
 
 def parent_exists(path: Any) -> bool:
-    """Whether the folder is there that a file would be written to."""
+    """True if the folder is there that a file would be written to."""
     return os.path.isdir(os.path.dirname(resolved(path)))

@@ -39,7 +39,7 @@ _DTYPES = {
 
 
 class _Flat(dict[str, Any]):
-    """What the library makes of tensors before it writes them, with those tensors."""
+    """The buffers that the library makes before it writes, with their tensors."""
 
     tensors: dict[str, torch.Tensor]
 

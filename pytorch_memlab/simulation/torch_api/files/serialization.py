@@ -29,7 +29,7 @@ _RECORD = MARK.decode()
 
 
 class _Records:
-    """What ``torch.save`` writes, before it is known whether it may be written."""
+    """The records of one ``torch.save``, until it is known whether they may be written."""
 
     def __init__(self, values: TensorValues) -> None:
         self._values = values
@@ -38,7 +38,7 @@ class _Records:
 
     @property
     def lack_values(self) -> bool:
-        """Whether there is a storage without values."""
+        """True if there is a storage without values."""
         return bool(self._sizes)
 
     def write_record(self, name: str, data: Any, size: int) -> None:
@@ -119,7 +119,7 @@ def write_marked(file: Any, data: bytes, kept: KeptFiles) -> None:
 
 
 def _is_on_disk(file: Any) -> bool:
-    """Whether a file object is a file of the user's, not one that vanishes."""
+    """True if a file object is a file of the user's, not one that vanishes."""
     name = getattr(file, "name", None)
     is_temporary = isinstance(file, tempfile._TemporaryFileWrapper)
     return isinstance(name, str) and not is_temporary and os.path.isfile(name)
