@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 from textwrap import dedent
 
 import pytest
 import torch.distributed as dist
+from support.python_process import run_python
 
 pytestmark = [
     pytest.mark.skipif(not dist.is_available(), reason="this torch has no torch.distributed"),
@@ -35,14 +35,7 @@ RANKS = ["0 2 cuda:0 2.0\n", "1 2 cuda:1 2.0\n"]
 
 
 def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    return run_python(arguments, cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
 def test_each_process_is_one_rank_and_writes_its_own_tables(tmp_path):

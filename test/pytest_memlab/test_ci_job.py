@@ -85,6 +85,7 @@ def bash(tmp_path: Path) -> Any:
         file.write_text(f"#!/bin/bash\n{text}\n")
         file.chmod(0o755)
     (tmp_path / "clone").mkdir()
+    (tmp_path / "clone" / ".gitignore").write_text("__pycache__/\n.pytest_cache/\n")
     (tmp_path / "temp").mkdir()
     env = {
         **os.environ,
@@ -93,7 +94,6 @@ def bash(tmp_path: Path) -> Any:
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
         "RUNNER_TEMP": str(tmp_path / "temp"),
         "GIT_CONFIG_GLOBAL": os.devnull,
-        "PYTHONDONTWRITEBYTECODE": "1",
     }
 
     def run(text: str) -> subprocess.CompletedProcess[str]:
