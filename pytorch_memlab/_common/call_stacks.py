@@ -125,7 +125,7 @@ class CallStacks:
                 # Lists with the same objects are equal at once; a key of them all costs more.
                 size = len(frames)
                 alike = few.setdefault((size, id(frames[size // 2]) if size else 0), [])
-                number = next((each for other, each in alike if other == frames), None)
+                number = _number_of_equal(frames, alike)
                 if number is None:
                     key = tuple(map(id, frames)) if len(alike) == _FEW_ALIKE else ()
                     number = others.get(key)
@@ -209,6 +209,15 @@ class CallStacks:
     def _is_same_function(self, one: int, other: int) -> bool:
         (file, _, name), (other_file, _, other_name) = self._places[one], self._places[other]
         return file == other_file and name == other_name
+
+
+def _number_of_equal(
+    frames: list[dict[str, Any]], known: list[tuple[list[dict[str, Any]], int]]
+) -> int | None:
+    for other, number in known:
+        if other == frames:
+            return number
+    return None
 
 
 def _symbolized(raws: list[Any]) -> list[list[dict[str, Any]]]:
