@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 
 import torch
 
+from .hidden_calls import hidden
 from .uninterrupted import STANDARD_SIGNALS, uninterrupted
 
 T = TypeVar("T")
@@ -103,6 +104,8 @@ class StorageTable(Generic[T]):
         self._deaths: dict[int, _Death] = {}
         self._dead: deque[weakref.ref[torch.UntypedStorage]] = deque()
         self._lock = threading.RLock()
+        self.calls_are_hidden = False
+        """``torch.profiler`` records the calls of Python functions: it does not see the table's."""
 
     @property
     def known(self) -> dict[int, T]:
@@ -179,7 +182,10 @@ class StorageTable(Generic[T]):
         """Sweeps once it is sent something: the weak reference to a storage that died."""
         try:
             yield
-            self.sweep()
+            if self.calls_are_hidden:
+                hidden(self.sweep)
+            else:
+                self.sweep()
         except GeneratorExit:  # the table forgot the storage
             return
         except BaseException as error:  # Python would print it and go on

@@ -27,6 +27,7 @@ import torch
 from torch._ops import HigherOrderOperator
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from ..._common.hidden_calls import hidden
 from ..._common.storages import storages_of
 from ...errors import (
     EstimatedMemoryError,
@@ -94,7 +95,10 @@ class SimulatedDeviceMode(TorchDispatchMode):
                     func, self, self._machine, self._estimated, args, kwargs or {}
                 )
             with torch._C.DisableTorchFunction():
-                result = self._run(func, args, kwargs or {})
+                if self._machine.calls_are_hidden and func.namespace == "aten":
+                    result = hidden(self._run, func, args, kwargs or {})
+                else:
+                    result = self._run(func, args, kwargs or {})
                 if self._machine.waits_are_seen:
                     blocking_ops.wait(self._machine, func, args, kwargs or {}, result)
                 return result

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from ..._common.hidden_calls import CAN_HIDE
 from ..._common.prose_size import prose_size
 from ..._common.storages import StorageTable
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
@@ -107,6 +108,8 @@ class Machine:
         self.strict: Strictness = False
         self.values = values
         self.waits_are_seen = False
+        self.calls_are_hidden = False
+        """``torch.profiler`` records calls of Python functions: it does not see those of ops."""
         self._trace: TraceCallbacks | None = None
         self.op_observers: tuple[Callable[[Any], object], ...] = ()
         """Called with every op before it runs."""
@@ -163,6 +166,10 @@ class Machine:
                 f"CUDA error: invalid device ordinal: cuda:{index}, of {len(self.gpus)} simulated"
             )
         return self.gpus[index]
+
+    def hide_calls(self, *, are_hidden: bool) -> None:
+        """Keep what a simulated op calls out of a profile of Python functions, or end that."""
+        self.calls_are_hidden = self.allocations.calls_are_hidden = are_hidden and CAN_HIDE
 
     def current_stream(self, index: int) -> int:
         """Id of the stream that this thread uses on a GPU: in a backward pass, the node's."""

@@ -134,7 +134,7 @@ def install(machine: Machine, patches: Patches) -> None:
     """Let profiles have the memory of simulated GPUs until undone."""
     profile: Any = kineto_profiler._KinetoProfile
     patches.set(profile, "start_trace", _recording(profile.start_trace, machine))
-    patches.set(profile, "stop_trace", _with_memory(profile.stop_trace))
+    patches.set(profile, "stop_trace", _with_memory(profile.stop_trace, machine))
     inner: Any = autograd_profiler.profile
     patches.set(inner, "__init__", _without_cuda_events(inner.__init__))
 
@@ -146,20 +146,25 @@ def _recording(start: Callable[[Any], None], machine: Machine) -> Callable[[Any]
             calls = MemoryHistory(machine).calls()
             calls["_cuda_record_memory_history"]("all", "alloc", "python", sys.maxsize)
             profile._memlab_history = calls
+        if getattr(profile, "with_stack", False):
+            machine.hide_calls(are_hidden=True)
         start(profile)
 
     return start_trace
 
 
-def _with_memory(stop: Callable[[Any], None]) -> Callable[[Any], None]:
+def _with_memory(stop: Callable[[Any], None], machine: Machine) -> Callable[[Any], None]:
     @wraps(stop)
     def stop_trace(profile: Any) -> None:
-        calls = profile.__dict__.pop("_memlab_history", None)
-        if calls is not None:
-            memory = GPUMemoryProfile(calls["_cuda_memorySnapshot"]())
-            calls["_cuda_record_memory_history"](None, None, "python", 1)
-            profile._memory_profile = lambda: memory
-        stop(profile)
+        try:
+            stop(profile)
+        finally:
+            machine.hide_calls(are_hidden=False)
+            calls = profile.__dict__.pop("_memlab_history", None)
+            if calls is not None:
+                memory = GPUMemoryProfile(calls["_cuda_memorySnapshot"]())
+                calls["_cuda_record_memory_history"](None, None, "python", 1)
+                profile._memory_profile = lambda: memory
 
     return stop_trace
 
