@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..machine.op_arguments import tensors_in
+from ..ops.op_info import op_info
 
 if TYPE_CHECKING:
     from ..machine.machine import Machine
     from ..machine.simulated_gpu import SimulatedGPU
 
 _aten = torch.ops.aten
-_VALUES_REACH_THE_HOST = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-_BY_INDEX = frozenset(
-    {"aten::index", "aten::index_put", "aten::index_put_", "aten::_index_put_impl_"}
-)
+_VALUES_REACH_THE_CPU = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
 
 def wait(
@@ -41,7 +38,11 @@ def _gpu_waited_for(
         is_blocking = not (args[2] if len(args) > 2 else kwargs.get("non_blocking"))
         is_pageable = machine.gpu_of(target) is None and machine.pinned.find(target) is None
         return gpu if is_blocking or is_pageable else None
-    if _brings_values(op) and (op._schema.name not in _BY_INDEX or _is_masked(args)):
+    if op_info(op).takes_masks:
+        waits = _is_masked(args)
+    else:
+        waits = not _VALUES_REACH_THE_CPU.isdisjoint(op.tags)
+    if waits:
         gpus = map(machine.gpu_of, tensors_in(args, kwargs))
         return next((gpu for gpu in gpus if gpu is not None), None)
     return None
@@ -53,11 +54,6 @@ def _gpu_of_copy(
     """The GPU of a copy to or from the CPU, None for any other copy."""
     one, other = machine.gpu_of(source), machine.gpu_of(target)
     return one or other if one is None or other is None else None
-
-
-@functools.cache
-def _brings_values(op: Any) -> bool:
-    return op._schema.name in _BY_INDEX or not _VALUES_REACH_THE_HOST.isdisjoint(op.tags)
 
 
 def _is_masked(args: tuple[Any, ...]) -> bool:

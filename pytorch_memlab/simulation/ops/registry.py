@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import pkgutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -65,9 +66,11 @@ class OpDefinition:
         touches_no_element: it makes views or changes sizes only, though its schema does not say so.
         data_dependence: how its outputs depend on values.
         sparse: in a dry run, its result for sparse tensors.
+        home: name of the module that registers it.
     """
 
     name: str
+    home: str = ""
     memory: Memory | None = None
     provenance: Provenance | None = None
     source: str = ""
@@ -102,10 +105,21 @@ def define(name: str, *more_names: str, **facts: Any) -> None:
     Raises:
         ValueError: an op is registered twice.
     """
+    home = _calling_module()
     for one in (name, *more_names):
         if one in _definitions:
-            raise ValueError(f"{one} is registered twice: give all its facts in one registration")
-        _definitions[one] = OpDefinition(name=one, **facts)
+            raise ValueError(
+                f"{one} is registered in {_definitions[one].home} and in {home}: "
+                "give all its facts in one registration"
+            )
+        _definitions[one] = OpDefinition(name=one, home=home, **facts)
+
+
+def _calling_module() -> str:
+    frame = sys._getframe(1)
+    while frame.f_globals["__name__"] == __name__ and frame.f_back is not None:
+        frame = frame.f_back
+    return str(frame.f_globals["__name__"])
 
 
 def op(
@@ -140,11 +154,16 @@ def as_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
 def definitions() -> Mapping[str, OpDefinition]:
     """All registrations, by the op's name."""
     package = __name__.rpartition(".")[0]
-    for family in pkgutil.iter_modules(import_module(package).__path__):
-        if family.ispkg:
-            path = import_module(f"{package}.{family.name}").__path__
-            for module in pkgutil.iter_modules(path):
-                import_module(f"{package}.{family.name}.{module.name}")
+    try:
+        for family in pkgutil.iter_modules(import_module(package).__path__):
+            if family.ispkg:
+                path = import_module(f"{package}.{family.name}").__path__
+                for module in pkgutil.iter_modules(path):
+                    import_module(f"{package}.{family.name}.{module.name}")
+    except BaseException:  # an interrupted module is imported again
+        for name in [name for name, known in _definitions.items() if known.home not in sys.modules]:
+            del _definitions[name]
+        raise
     return _definitions
 
 

@@ -2,17 +2,90 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
+import re
+import sys
+from pathlib import Path
+from statistics import median
+
 import pytest
 import torch
 import torch.distributed.fsdp
 
+import pytorch_memlab
+from pytorch_memlab.simulation.ops import registry
 from pytorch_memlab.simulation.ops.no_workspace import ops_without_workspace
 from pytorch_memlab.simulation.ops.registry import define, definition_of, definitions, provenances
 
 
 def test_a_second_registration_of_an_op_is_an_error():
-    with pytest.raises(ValueError, match="aten::topk is registered twice"):
+    home = "pytorch_memlab.simulation.ops.sorting.sorting"
+    assert definitions()["aten::topk"].home == home
+    with pytest.raises(ValueError, match=f"aten::topk is registered in {home} and in {__name__}"):
         define("aten::topk")
+
+
+def test_after_an_interrupt_all_ops_are_registered(monkeypatch):
+    before = dict(definitions())
+    registry.definitions.cache_clear()
+    interrupted = "pytorch_memlab.simulation.ops.norms.group_norm"
+    monkeypatch.delitem(sys.modules, interrupted)
+    for name in [name for name, known in before.items() if known.home == interrupted]:
+        monkeypatch.delitem(registry._definitions, name)
+
+    def interrupted_import(name):
+        module = importlib.import_module(name)
+        if name == interrupted:
+            del sys.modules[name]
+            raise KeyboardInterrupt
+        return module
+
+    with monkeypatch.context() as patches:
+        patches.setattr(registry, "import_module", interrupted_import)
+        with pytest.raises(KeyboardInterrupt):
+            definitions()
+    assert "aten::native_group_norm" not in registry._definitions
+    assert set(definitions()) == set(before)
+
+
+PACKAGE = Path(pytorch_memlab.__file__).parent
+LISTS = ("ops/no_workspace.txt", "autocast/lists.py", "dispatch/gradient_accumulation.py")
+"""Tables of PyTorch's own rules, by the names of ops without ``aten::``."""
+
+MOST_PLACES = {"aten::index_put": 3}
+"""Autocast casts its arguments, and the backward pass of an index runs it in place."""
+
+
+def strings_in(path):
+    """Strings of a module that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return {
+        one.value for one in constants if isinstance(one.value, str) and id(one) not in statements
+    }
+
+
+def listed_in(path, name):
+    return re.search(rf'^{name}$|"{name}(\.\w+)?"|aten\.{name}\.', path.read_text(), re.MULTILINE)
+
+
+def test_one_place_knows_an_op():
+    simulation = PACKAGE / "simulation"
+    strings = {path: strings_in(path) for path in simulation.rglob("*.py")}
+    places = {}
+    for name, known in definitions().items():
+        home = PACKAGE.parent / (known.home.replace(".", "/") + ".py")
+        plain = name.partition("::")[2].partition(".")[0]
+        places[name] = {
+            home,
+            *(path for path, values in strings.items() if name in values),
+            *(simulation / one for one in LISTS if listed_in(simulation / one, plain)),
+        }
+    counts = {name: len(found) for name, found in places.items()}
+    assert median(counts.values()) == 1
+    assert {name: count for name, count in counts.items() if count > 2} == MOST_PLACES
 
 
 def test_an_op_with_a_memory_model_is_not_listed_as_without_workspace():
