@@ -51,10 +51,6 @@ def assigned_names(source: str, after_line: int = 0) -> set[str]:
 
     >>> sorted(assigned_names("x = y = 1\nfor i in range(3): a[i] = 2\ndef f():\n z = 1"))
     ['f', 'i', 'x', 'y']
-    >>> assigned_names("[last := i for i in range(3)]")
-    {'last'}
-    >>> assigned_names("x = 1\ny = 2", after_line=1)
-    {'y'}
     """
     try:
         tree = ast.parse(source)

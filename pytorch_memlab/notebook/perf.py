@@ -19,17 +19,7 @@ TRIAL_SECONDS: Final = 1.0
 
 
 def parse_sample(line: str) -> float | None:
-    """The count in a line of ``perf stat -I``; None for a heading, or where perf could not count.
-
-    >>> parse_sample("     0.100175134              6,273      cache-misses")
-    6273.0
-    >>> parse_sample("     0.200366113                  0      cache-misses")
-    0.0
-    >>> parse_sample("     0.100175134    <not supported>      cache-misses") is None
-    True
-    >>> parse_sample("#           time             counts unit events") is None
-    True
-    """
+    """The count in a line of ``perf stat -I``; None for a heading, or if perf could not count."""
     fields = line.split()
     if len(fields) < 3 or fields[0].startswith("#"):
         return None
@@ -41,13 +31,7 @@ def parse_sample(line: str) -> float | None:
 
 
 def summary(event: str, samples: list[float]) -> str:
-    """The sentence on the samples of a cell, one for each 100 ms.
-
-    >>> summary("cache-misses", [1000.0, 500.0])
-    'perf value for cache-misses averages to 7,500/second, raw samples: [1000.0, 500.0]'
-    >>> summary("nonsense", [])
-    'perf has no value for nonsense'
-    """
+    """The sentence on the samples of a cell, one for each 100 ms."""
     if not samples:
         return f"perf has no value for {event}"
     per_second = sum(samples) / len(samples) * 1000 / INTERVAL_MS
@@ -86,14 +70,7 @@ class PerfStat:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Count an event while a second of work runs, and print what a cell would.
-
-    Args:
-        arguments: the event, ``cache-misses`` without one; those of the command line if None.
-
-    Returns:
-        the exit status: 1 where ``perf`` is not installed.
-    """
+    """Count an event while a second of work runs; 1 where ``perf`` is not installed."""
     parser = argparse.ArgumentParser(
         prog="python -m pytorch_memlab.notebook.perf",
         description="Try whether Linux' perf stat counts an event on this machine.",

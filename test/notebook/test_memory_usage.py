@@ -131,6 +131,10 @@ def test_perfs_samples_are_averaged_to_a_second():
     )
 
 
+def test_an_event_without_samples_has_no_value():
+    assert summary("nonsense", []) == "perf has no value for nonsense"
+
+
 FAKE_PERF = """#!/bin/sh
 echo "#           time             counts unit events" >&2
 echo "     0.100000000              1,000      $5" >&2
