@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ sys.path.insert(0, str(ROOT))
 import pytorch_memlab  # noqa: E402 - from this clone
 from pytorch_memlab.cli.command_line import COMMANDS, command_parser  # noqa: E402
 from pytorch_memlab.simulation.hardware import presets  # noqa: E402
+from pytorch_memlab.simulation.ops.no_workspace import ops_without_workspace  # noqa: E402
+from pytorch_memlab.simulation.ops.registry import Provenance, provenances  # noqa: E402
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -62,6 +65,25 @@ def command_sections() -> Iterator[str]:
         yield f"## {name}\n\n```text\n{command_parser(name).format_help()}```\n\n"
 
 
+def op_rows() -> Iterator[str]:
+    """The rows of the table of ops with a memory model."""
+    for name, provenance, source in provenances():
+        files = ", ".join(f"`{file}`" for file in source.split(", "))
+        yield f"| `{name}` | {provenance.value} | {files} |\n"
+
+
+def op_summary() -> str:
+    """How many ops have each provenance, and the ops without workspace."""
+    counts = Counter(provenance.value for _, provenance, _ in provenances())
+    lines = [f"| {one.value} | {counts[one.value]} |\n" for one in Provenance]
+    plain = ", ".join(f"`{name}`" for name in sorted(ops_without_workspace()))
+    return (
+        "| provenance | ops |\n|---|---|\n" + "".join(lines) + "\n## Ops without workspace\n\n"
+        "The CUDA kernels of these ops, and of ops that PyTorch tags as pointwise, allocate their"
+        f" outputs only:\n\n{plain}\n"
+    )
+
+
 def write_generated_pages() -> None:
     """Write the parts of pages that come from the code."""
     GENERATED.mkdir(exist_ok=True)
@@ -69,6 +91,9 @@ def write_generated_pages() -> None:
     head = "| name | GPU | memory | multiprocessors | compute capability | CUDA context |\n"
     table = head + "|---|---|---|---|---|---|\n" + "".join(gpu_rows())
     (GENERATED / "gpus.md").write_text(table, encoding="utf-8")
+    head = "| op | memory | source |\n|---|---|---|\n"
+    (GENERATED / "ops.md").write_text(head + "".join(op_rows()), encoding="utf-8")
+    (GENERATED / "ops_summary.md").write_text(op_summary(), encoding="utf-8")
 
 
 write_generated_pages()
