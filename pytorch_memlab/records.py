@@ -122,6 +122,12 @@ class PeakShare:
     estimated: int
     approximations: tuple[Approximation, ...]
 
+    @property
+    def is_exact(self) -> bool:
+        """True if all memory that was taken is exact, at the peak and elsewhere."""
+        kinds = {one.kind for one in self.approximations}
+        return not self.active or kinds <= {ApproximationKind.ASSUMED}
+
 
 @dataclass(frozen=True, slots=True)
 class LineEntry:
@@ -188,17 +194,112 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class SwitchedOff:
+    """The user turned profiling off."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedGpus:
+    """Devices of the report that were simulated."""
+
+    description: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CpuTensors:
+    """The tensors of the CPU were measured."""
+
+    has_gpu: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Approximated:
+    """What the profiled lines approximated, all of one kind."""
+
+    approximations: tuple[Approximation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesNotWritten:
+    """Files that a dry run did not write."""
+
+    paths: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StaleSources:
+    """Functions whose files had changed before they were registered."""
+
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class EditedFunctions:
+    """Functions that have other code than when they were registered."""
+
+    functions: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TracingEnded:
+    """Lines of a thread are missing; ``where`` is such as ``at train.py:12``."""
+
+    where: str
+    in_main_thread: bool
+    began_again: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionsThatDidNotRun:
+    """Functions of the report without a line."""
+
+    functions: tuple[str, ...]
+    tracing_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class IdleDevices:
+    """Devices that were measured, and on which no memory was in use."""
+
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoFunctions:
+    """No function was registered."""
+
+
+Note = (
+    str
+    | SwitchedOff
+    | SimulatedGpus
+    | CpuTensors
+    | Approximated
+    | PeakShare
+    | FilesNotWritten
+    | StaleSources
+    | EditedFunctions
+    | TracingEnded
+    | FunctionsThatDidNotRun
+    | IdleDevices
+    | NoFunctions
+)
+"""A note of a report, which ``render`` puts into words; one of a saved profile has them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Everything that a renderer needs.
 
     Args:
         columns: names of the columns, such as ``active_bytes.all.peak``, ``hits``.
         tables: one for each function and device.
-        notes: lines said below the tables, such as which GPU was simulated or why there is no data.
+        notes: shown below the tables, such as which GPU was simulated or why there is no data.
         sections: shown between the tables and the notes.
     """
 
     columns: tuple[str, ...]
     tables: tuple[FunctionTable, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     sections: tuple[Section, ...] = ()

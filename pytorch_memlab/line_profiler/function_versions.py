@@ -5,11 +5,12 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-from .selection import listed
+from ..records import EditedFunctions, StaleSources
 
 if TYPE_CHECKING:
     from types import CodeType, FunctionType
 
+    from ..records import Note
     from .registration import RegisteredFunction
 
 
@@ -37,23 +38,13 @@ class FunctionVersions:
         self._codes.clear()
         self._stale.clear()
 
-    def notes(self) -> list[str]:
-        """What is to be said of edited functions."""
-        notes = []
-        if self._stale:
-            notes.append(
-                f"{listed(self._stale)}: the file has changed since it was loaded, so there is no "
-                "source to show; reload it"
-            )
+    def notes(self) -> list[Note]:
+        """Notes on edited functions."""
         living = ((reference(), code) for reference, code in self._codes.values())
-        edited = [
+        edited = tuple(
             function.__qualname__
             for function, code in living
             if function is not None and function.__code__ is not code
-        ]
-        if edited:
-            notes.append(
-                f"{listed(edited)} was edited since: these lines are of the version before; make "
-                "another LineProfiler"
-            )
-        return notes
+        )
+        stale = [StaleSources(tuple(self._stale))] if self._stale else []
+        return [*stale, *([EditedFunctions(edited)] if edited else [])]

@@ -24,6 +24,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ..devices import NO_APPROXIMATIONS
+from ..records import TracingEnded
 from ..scopes import ZERO, Sample
 from .call_sites import find_call_site
 from .line_store import Line
@@ -60,17 +61,15 @@ class FunctionIntervals:
         """Tell nothing more of where tracing ended so far."""
         self._ends.clear()
 
-    def ends(self) -> list[str]:
-        """Where tracing ended, one sentence each."""
+    def ends(self) -> list[TracingEnded]:
+        """Where tracing ended."""
         main = threading.main_thread().ident
-        sentences = []
-        for (where, thread), began_again in self._ends.items():
-            tracing, lines = "tracing", "lines"
-            if thread != main:
-                tracing, lines = "tracing of a thread", "its lines"
-            when = "until it began again" if began_again else "later"
-            sentences.append(f"{tracing} ended {where}: {lines} that ran {when} are missing")
-        return list(dict.fromkeys(sentences))
+        return list(
+            dict.fromkeys(
+                TracingEnded(where, thread == main, began_again)
+                for (where, thread), began_again in self._ends.items()
+            )
+        )
 
     def enter(self, code: CodeType, line: int) -> FrameIntervals:
         """A frame of a profiled function begins."""

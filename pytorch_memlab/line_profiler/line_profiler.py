@@ -10,14 +10,21 @@ from io import TextIOBase
 from typing import TYPE_CHECKING, Any
 
 from .._common.call_results import is_result_dropped
-from .._common.switch import SWITCHED_OFF, is_switched_off
+from .._common.switch import is_switched_off
 from .._common.uncaught_errors import chain, uncaught
 from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
 from ..errors import HistoryError, UsageError
-from ..records import FunctionInfo
-from ..render import approximations
+from ..records import (
+    Approximated,
+    ApproximationKind,
+    CpuTensors,
+    FilesNotWritten,
+    FunctionInfo,
+    SimulatedGpus,
+    SwitchedOff,
+)
 from .columns import DEFAULT_COLUMNS
 from .device_selection import DeviceSelection
 from .function_versions import FunctionVersions
@@ -43,7 +50,7 @@ if TYPE_CHECKING:
     from ..history.model import AllocationHistory
     from ..history.recorder import Recording
     from ..profiles.recorded import RecordedProfile
-    from ..records import DeviceInfo
+    from ..records import Approximation, DeviceInfo, Note
     from .saved_profile import SavedProfile
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
@@ -467,35 +474,31 @@ class LineProfiler:
         for recording in self._recordings.values():
             recording.end()
 
-    def _notes(self) -> list[str]:
+    def _notes(self) -> list[Note]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
-        selection = self._selection
         return [
-            *([SWITCHED_OFF] if is_switched_off() else []),
+            *([SwitchedOff()] if is_switched_off() else []),
             *_device_notes(devices),
             *self._approximation_notes(),
-            *map(_not_written, selection.kept_files()),
+            *map(FilesNotWritten, self._selection.kept_files()),
             *self._versions.notes(),
         ]
 
-    def _approximation_notes(self) -> list[str]:
-        """What a simulation did not know of these lines, and of the peaks that they are part of."""
+    def _approximation_notes(self) -> list[Note]:
+        """Approximations of these lines, and of the peaks that they are part of."""
         entries = list(self._raw_line_records)
-        in_lines = {
-            approximation.key for entry in entries for approximation in entry.approximations
+        in_lines = {one.key for entry in entries for one in entry.approximations}
+        kinds: dict[ApproximationKind, list[Approximation]] = {
+            kind: [] for kind in ApproximationKind
         }
-        notes = approximations.summary(
-            approximation
-            for approximation in self._selection.approximations()
-            if approximation.key in in_lines
-        )
-        shares = map(approximations.share, self._selection.peak_shares() if entries else ())
-        return [*notes, *filter(None, shares)]
-
-
-def _not_written(paths: tuple[str, ...]) -> str:
-    rest = f" and {len(paths) - 10} more" if len(paths) > 10 else ""
-    return f"not written, for tensors of a dry run have no values: {', '.join(paths[:10])}{rest}"
+        for one in self._selection.approximations():
+            if one.key in in_lines:
+                kinds[one.kind].append(one)
+        shares = self._selection.peak_shares() if entries else ()
+        return [
+            *(Approximated(tuple(found)) for found in kinds.values() if found),
+            *(share for share in shares if not share.is_exact),
+        ]
 
 
 def _index_of(target: int | str | torch.device | None) -> int | None:
@@ -509,16 +512,12 @@ def _index_of(target: int | str | torch.device | None) -> int | None:
     return int(name.rpartition(":")[2])
 
 
-def _device_notes(devices: list[DeviceInfo]) -> list[str]:
+def _device_notes(devices: list[DeviceInfo]) -> list[Note]:
     simulated = [device for device in devices if device.simulated]
-    notes = []
+    notes: list[Note] = []
     if simulated:
-        names = ", ".join(device.name for device in simulated)
-        notes.append(f"simulated GPU: {simulated[0].description} ({names})")
+        names = tuple(device.name for device in simulated)
+        notes.append(SimulatedGpus(simulated[0].description, names))
     if any(device.name == "cpu" for device in devices):
-        why = "no GPU here: " if find_devices()[0].info.name == "cpu" else ""
-        notes.append(
-            f"{why}CPU tensors were measured, of the storages that ops made while profiled "
-            "functions ran"
-        )
+        notes.append(CpuTensors(has_gpu=find_devices()[0].info.name != "cpu"))
     return notes

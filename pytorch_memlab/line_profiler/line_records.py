@@ -8,17 +8,29 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.listed import listed
 from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
 from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_frame
-from pytorch_memlab.line_profiler.selection import listed, selected_code_ids
+from pytorch_memlab.line_profiler.selection import selected_code_ids
 from pytorch_memlab.profiles.ranking import peak_of
-from pytorch_memlab.records import DeviceInfo, FunctionInfo, FunctionTable, LineEntry, Report
+from pytorch_memlab.records import (
+    DeviceInfo,
+    FunctionInfo,
+    FunctionsThatDidNotRun,
+    FunctionTable,
+    IdleDevices,
+    LineEntry,
+    NoFunctions,
+    Report,
+)
 from pytorch_memlab.render import html, text
-from pytorch_memlab.render.approximations import own_notes
+from pytorch_memlab.render.approximations import kind_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from pytorch_memlab.records import Note
 
 
 _IN_USE_FIELDS = ("active_bytes.all.peak", "allocated_bytes.all.peak")
@@ -30,8 +42,8 @@ class LineRecords:
     Args:
         raw_line_records: one entry per function, line and device.
         code_infos: the registered functions by the id of their code object.
-        notes: lines to be said below the tables.
-        ends: where the tracing of lines ended too early, a sentence each, said first.
+        notes: shown below the tables.
+        ends: where the tracing of lines ended too early, shown first.
         failures: id of a code object and line at which a GPU ran out of memory -> bytes that the
             program asked for.
     """
@@ -40,8 +52,8 @@ class LineRecords:
         self,
         raw_line_records: Collection[LineEntry],
         code_infos: Mapping[int, FunctionInfo],
-        notes: Sequence[str] = (),
-        ends: Sequence[str] = (),
+        notes: Sequence[Note] = (),
+        ends: Sequence[Note] = (),
         failures: Mapping[tuple[int, int], int] = MappingProxyType({}),
     ) -> None:
         self._raw_line_records = raw_line_records
@@ -106,21 +118,22 @@ class LineRecords:
         ran = {entry.code_id for entry in entries}
         missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
         shown = set(code_ids)
-        found = [
-            approximation
+        shown_kinds = {
+            approximation.kind
             for one in entries
             if one.code_id in shown
             for approximation in one.approximations
-        ]
-        notes = (*self.ends, *(self.notes if func is None else own_notes(self.notes, found)))
+        }
+        notes: tuple[Note, ...] = (*self.ends, *self.notes)
+        if func is not None:
+            notes = tuple(one for one in notes if kind_of(one) in (None, *shown_kinds))
         idle = _idle_devices((one for one in entries if one.code_id in shown), tables)
         if idle:
-            notes = (*notes, f"no memory was in use on {listed(idle)}: no table")
+            notes = (*notes, IdleDevices(tuple(idle)))
         if missing and (func is not None or not tables):
-            until = "before tracing ended" if self.ends else "while profiled"
-            notes = (f"{listed(missing)} did not run {until}", *notes)
+            notes = (FunctionsThatDidNotRun(tuple(missing), bool(self.ends)), *notes)
         elif not infos:
-            notes = ("no function was registered, see LineProfiler(function) and @profile", *notes)
+            notes = (NoFunctions(), *notes)
         return RecordsDisplay(Report(names, tables, notes))
 
     def to_dataframe(self) -> pd.DataFrame:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from pytorch_memlab._common.listed import listed
 from pytorch_memlab._common.quoted import quoted, shortened
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.records import FunctionInfo
-
-_LISTED = 10
 
 
 def selected_code_ids(func: object, code_infos: Mapping[int, FunctionInfo]) -> tuple[int, ...]:
@@ -30,17 +29,6 @@ def selected_code_ids(func: object, code_infos: Mapping[int, FunctionInfo]) -> t
     asked = func if isinstance(func, (list, tuple, set, frozenset)) else [func]
     chosen = {code_id for item in asked for code_id in _matching(item, code_infos)}
     return tuple(code_id for code_id in code_infos if code_id in chosen)
-
-
-def listed(names: Iterable[str]) -> str:
-    """Names as an enumeration: each once, the first ten, then how many more there are.
-
-    >>> listed(["outer", "inner", "outer"])
-    'outer, inner'
-    """
-    unique = list(dict.fromkeys(names))
-    more = len(unique) - _LISTED
-    return ", ".join(unique[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _matching(item: object, code_infos: Mapping[int, FunctionInfo]) -> list[int]:

@@ -6,7 +6,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from ..records import ApproximationKind, FunctionInfo, FunctionTable, LineEntry, Report, Section
+from ..records import (
+    ApproximationKind,
+    FunctionInfo,
+    FunctionTable,
+    LineEntry,
+    Note,
+    Report,
+    Section,
+)
 from .choice import Choice
 from .ranking import calling_lines, kept_by_line, peak_of
 from .verdict import OUT_OF_MEMORY, DeviceVerdict, not_counted, verdicts
@@ -82,7 +90,7 @@ class Overview:
     idle_functions: int
     idle_lines: int
     sections: tuple[Section, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from .._common.prose_size import prose_size
 from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory
-from ..records import DeviceInfo, FunctionInfo, LineEntry, Section
+from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Section
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +73,8 @@ class RecordedProfile:
     calls: tuple[Call, ...]
     columns: tuple[str, ...]
     shown: tuple[int, ...] | None = None  # indexes of the functions that it shows; None for all
-    notes: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
+    ends: tuple[Note, ...] = ()
     # what was said in addition to the tables, such as what holds the memory at the end
     sections: tuple[Section, ...] = ()
     peaks: Mapping[str, PeakHolders] = field(default_factory=dict)

@@ -7,9 +7,11 @@ from dataclasses import replace
 
 from .._common.prose_size import prose_size
 from ..records import (
+    Approximated,
     Approximation,
     ApproximationKind,
     FunctionTable,
+    Note,
     PeakShare,
     merge_approximations,
 )
@@ -75,20 +77,26 @@ def table_notes(table: FunctionTable) -> list[str]:
 
 def summary(approximations: Iterable[Approximation]) -> list[str]:
     """Notes below all tables, a sentence for each kind of approximation."""
-    return [
-        f"{_HEADS[kind]}: {_named(found, _NAMED_IN_ALL)}: {_TAILS[kind]}"
-        for kind, found in _by_kind(approximations)
-    ]
+    return [sentence(found) for _, found in _by_kind(approximations)]
 
 
-def own_notes(notes: Iterable[str], found: Iterable[Approximation]) -> tuple[str, ...]:
-    """The notes without the summaries of approximations that are in other lines only."""
-    kinds = {one.kind for one in found}
-    others = tuple(f"{head}: " for kind, head in _HEADS.items() if kind not in kinds)
-    return tuple(note for note in notes if not note.startswith(others))
+def sentence(approximations: Sequence[Approximation]) -> str:
+    """The note on all approximations of one kind."""
+    ((kind, ordered),) = _by_kind(approximations)
+    return f"{_HEADS[kind]}: {_named(ordered, _NAMED_IN_ALL)}: {_TAILS[kind]}"
 
 
-def share(peak: PeakShare) -> str | None:
+def kind_of(note: Note) -> ApproximationKind | None:
+    """The kind of approximation that a note, also one of a saved profile, sums up."""
+    if isinstance(note, Approximated):
+        return note.approximations[0].kind
+    heads = ((kind, f"{head}: ") for kind, head in _HEADS.items())
+    return next(
+        (kind for kind, head in heads if isinstance(note, str) and note.startswith(head)), None
+    )
+
+
+def share(peak: PeakShare) -> str:
     """The share of a GPU's peak that is exact, in a sentence.
 
     >>> mean = Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)
@@ -96,8 +104,6 @@ def share(peak: PeakShare) -> str | None:
     'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
     """
     kinds = {one.kind for one in peak.approximations}
-    if not peak.active or kinds <= {ApproximationKind.ASSUMED}:
-        return None
     # Rounded down: what is not all exact is never 100 %.
     exact = (peak.active - peak.estimated) * 1000 // peak.active
     parts = [f"{_percent(exact)} of the peak of {prose_size(peak.active)} is exact"]

@@ -7,6 +7,7 @@ from collections import defaultdict
 from .._common.prose_size import prose_size
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
+from .notes import texts
 
 _BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
 """Columns of bytes whose names do not tell."""
@@ -94,7 +95,7 @@ def headings(report: Report) -> list[str]:
 
 def no_data(report: Report) -> tuple[str, ...]:
     """The lines of a report without tables: its first note is the reason."""
-    reason, *others = report.notes or ("nothing was recorded",)
+    reason, *others = texts(report.notes) or ("nothing was recorded",)
     return f"No data collected: {reason}", *others
 
 

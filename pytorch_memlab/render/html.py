@@ -31,6 +31,7 @@ from .notebook import (
     scrolling,
     summary,
 )
+from .notes import texts
 from .sections import section_lines
 
 _NEGATIVE = "#8886"
@@ -86,7 +87,7 @@ def render(report: Report) -> str:
 def fragment(report: Report) -> str:
     """The report as a piece of a page, as a notebook shows it."""
     if report.tables:
-        parts, notes = list(_tables(report)), report.notes
+        parts, notes = list(_tables(report)), texts(report.notes)
     else:
         parts, notes = [], no_data(report)
     parts += [part for section in report.sections for part in _section(section)]

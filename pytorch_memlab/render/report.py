@@ -11,6 +11,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from . import styled_rows
 from .cells import cell, source_lines
+from .notes import texts
 from .rows import WIDTH, code_of, fitted, place_of, wrapped
 from .sections import section_lines
 from .styled_rows import NOTE, Row
@@ -61,7 +62,7 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
         yield from ([(line, "")] for line in lines)
     if overview.notes:
         yield []
-        yield from ([(note, NOTE)] for note in overview.notes)
+        yield from ([(note, NOTE)] for note in texts(overview.notes))
 
 
 # The headlines

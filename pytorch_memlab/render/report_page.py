@@ -17,6 +17,7 @@ from ..profiles.ranking import kept_by_line, lines_with_peaks
 from ..profiles.verdict import verdicts
 from . import peak_html, source_view, timeline
 from .cells import no_data
+from .notes import texts
 from .page import Fragment, fill, page
 from .run_notes import command, ending
 from .sections import section_lines
@@ -98,7 +99,7 @@ def _body(
             (printable(section.title), visible("\n".join(section_lines(section)[2:]), "\n"))
             for section in report.sections
         ],
-        notes=[visible(note) for note in report.notes] if report.tables else (),
+        notes=[visible(note) for note in texts(report.notes)] if report.tables else (),
     )
     inner = tuple(part for _, parts in devices for _, part in parts)
     return Fragment(html, "report_page.css", "report_page.js", inner)

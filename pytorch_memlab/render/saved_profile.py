@@ -20,6 +20,7 @@ from ..history.model import AllocationHistory
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import Approximation, ApproximationKind, DeviceInfo, FunctionInfo, LineEntry, Section
 from .checked_json import Checked, DamagedError
+from .notes import texts
 from .saved_history import history_data, read_history
 from .saved_holders import holders_data, read_holders
 
@@ -40,8 +41,8 @@ def render(profile: RecordedProfile) -> str:
         "devices": [asdict(device) for device in profile.devices],
         "columns": profile.columns,
         "shown": profile.shown,
-        "notes": profile.notes,
-        "ends": profile.ends,
+        "notes": texts(profile.notes),
+        "ends": texts(profile.ends),
         "functions": [asdict(function) for function in profile.functions],
         **_lines_data(profile),
         "calls": [asdict(call) for call in profile.calls],

@@ -10,6 +10,7 @@ from ..records import FunctionTable, Report
 from . import styled_rows
 from .approximations import table_notes
 from .cells import cell, column_ranges, headings, no_data, source_lines
+from .notes import texts
 from .sections import section_lines
 from .styled_rows import HEADING, NOTE, Row
 from .tables import Column, least_width, line_pieces, number_width, table_rows
@@ -42,7 +43,7 @@ def _rows(report: Report, width: int | None) -> Iterator[Row]:
         title, *lines = section_lines(section)
         yield from ([], [], [(title, HEADING)])
         yield from ([(line, "")] for line in lines)
-    yield from _notes(report.notes if report.tables else ())
+    yield from _notes(texts(report.notes) if report.tables else ())
 
 
 def _table(

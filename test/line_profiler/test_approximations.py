@@ -14,6 +14,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.records import Approximation, ApproximationKind
 from pytorch_memlab.render.approximations import summary
+from pytorch_memlab.render.notes import texts
 from pytorch_memlab.simulation.ops import op_info as op_infos
 
 KIB, MIB = 1024, 1024**2
@@ -264,7 +265,7 @@ def test_each_gpu_has_its_own():
     records = profiled(work, count=2)
     assert approximations_of(records, work, "cuda:0") == {3: (estimated(1, 3 * MIB),)}
     assert approximations_of(records, work, "cuda:1") == {3: (unmodelled(1, 2 * KIB),)}
-    assert records.display().report.notes[1:] == (
+    assert texts(records.display().report.notes)[1:] == (
         *summary([unmodelled(1, 2 * KIB), estimated(1, 3 * MIB)]),
         "cuda:0: 0.0 % of the peak of 2.0 MiB is exact, 100 % (2.0 MiB) estimated",
         "cuda:1: 100 % of the peak of 4.0 KiB is exact, kernel memory of gaps::mystery not counted",
@@ -293,7 +294,7 @@ def test_a_line_under_several_simulations_adds_up():
                 work()
     records = profiler.records()
     assert approximations_of(records, work) == {1: (unmodelled(3, 3 * KIB),)}
-    assert records.display().report.notes == (
+    assert texts(records.display().report.notes) == (
         GPU_NOTE,
         *summary([unmodelled(3, 3 * KIB)]),
         not_counted("2.0 KiB"),
@@ -342,7 +343,7 @@ def test_ops_outside_every_profiled_line_are_in_the_share_of_the_peak_alone():
         mystery(work())
     report = profiler.display().report
     assert report.tables[0].approximations == {}
-    assert report.notes == (GPU_NOTE, not_counted("2.0 KiB"))
+    assert texts(report.notes) == (GPU_NOTE, not_counted("2.0 KiB"))
 
 
 def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
@@ -356,13 +357,13 @@ def test_ops_of_before_are_not_counted_with_those_of_profiled_lines():
         kept = work()
         with LineProfiler(work) as profiler:
             work()
-        [_, note, _] = profiler.display().report.notes
+        [_, note, _] = texts(profiler.display().report.notes)
         assert [note] == summary([unmodelled(1, KIB)])
         # Another profiler, and one whose function never runs, say nothing of that op.
         with LineProfiler(other) as later, LineProfiler(work) as idle:
             other()
-        assert later.display().report.notes == (GPU_NOTE, not_counted("3.0 KiB"))
-        [reason, note] = idle.display().report.notes
+        assert texts(later.display().report.notes) == (GPU_NOTE, not_counted("3.0 KiB"))
+        [reason, note] = texts(idle.display().report.notes)
         assert reason.endswith("work did not run while profiled")
         assert note == GPU_NOTE
     del kept
@@ -376,7 +377,7 @@ def test_ops_of_torch_without_an_entry_are_named_largest_first(compute):
         torch.linalg.qr(square)
         torch.linalg.eigvalsh(square)
 
-    assert profiled(work, compute=compute).display().report.notes == (
+    assert texts(profiled(work, compute=compute).display().report.notes) == (
         GPU_NOTE,
         f"{QR}, {EIGH}: only outputs are counted, so the true peak may be higher",
         (
@@ -392,7 +393,7 @@ def test_copies_and_elementwise_ops_need_no_entry():
         (x.relu() + 1).mul_(2).clone().cpu()
 
     report = profiled(work).display().report
-    assert report.notes == (GPU_NOTE,)
+    assert texts(report.notes) == (GPU_NOTE,)
     assert report.tables[0].approximations == {}
 
 
@@ -413,7 +414,7 @@ def test_a_cleared_profiler_forgets_them():
     with simulate("24GiB"), LineProfiler(work) as profiler:
         work()
     profiler.clear()
-    assert not any("not modelled" in note for note in profiler.display().report.notes)
+    assert not any("not modelled" in note for note in texts(profiler.display().report.notes))
 
 
 # As an error

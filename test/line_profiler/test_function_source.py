@@ -12,6 +12,7 @@ import torch
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.line_profiler.function_source import function_source
+from pytorch_memlab.render.notes import texts
 
 FILE = """\
 import torch
@@ -99,9 +100,9 @@ def test_a_profiler_made_before_an_edit_says_so(module):
     loaded, path = module
     with simulate("24GiB"), LineProfiler(loaded.work) as profiler:
         loaded.work(256)
-        assert len(profiler.display().report.notes) == 1
+        assert len(texts(profiler.display().report.notes)) == 1
         loaded.work.__code__ = by_itself(loaded, path, "work")
-        assert profiler.display().report.notes[-1] == (
+        assert texts(profiler.display().report.notes)[-1] == (
             "work was edited since: these lines are of the version before; make another "
             "LineProfiler"
         )

@@ -24,6 +24,7 @@ from pytorch_memlab.errors import (
     UsageError,
 )
 from pytorch_memlab.line_profiler.line_records import LineRecords
+from pytorch_memlab.render.notes import texts
 from pytorch_memlab.scopes import peak_tracker
 
 KIB = 1024
@@ -434,7 +435,7 @@ def test_without_a_gpu_cpu_tensors_are_measured_and_it_says_so() -> None:
     with LineProfiler(work) as prof:
         work()
     assert table(prof, work) == {0: (0, 1, 0), 1: (1, 1, 1), 2: (3, 1, 1)}
-    assert prof.display().report.notes == (
+    assert texts(prof.display().report.notes) == (
         (
             "no GPU here: CPU tensors were measured, of the storages that ops made while "
             "profiled functions ran"

@@ -26,7 +26,8 @@ from support.sample_reports import (
 
 from pytorch_memlab.errors import UnknownColumnError, UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import FunctionInfo, LineEntry, Report
+from pytorch_memlab.records import FunctionInfo, FunctionsThatDidNotRun, LineEntry, Report
+from pytorch_memlab.render.notes import texts
 
 
 def test_display_is_the_text_of_the_sample() -> None:
@@ -43,7 +44,7 @@ def test_report_holds_raw_values_in_the_order_asked() -> None:
         9: (40 * KIB, 80 * KIB),
         10: (0, 120 * KIB),
     }
-    assert report.notes == ("a note",)
+    assert texts(report.notes) == ("a note",)
 
 
 def test_display_is_a_snapshot() -> None:
@@ -76,9 +77,9 @@ def test_a_device_that_keeps_memory_for_later_has_no_table() -> None:
     records = LineRecords([*SAMPLE_ENTRIES, *cached], {1: OUTER, 2: INNER}, ("end",))
     report = records.display().report
     assert [table.device.name for table in report.tables] == ["cuda:0", "cuda:0"]
-    assert report.notes == ("end", "no memory was in use on cuda:1: no table")
+    assert texts(report.notes) == ("end", "no memory was in use on cuda:1: no table")
     # It says nothing of devices of other functions.
-    assert records.display("inner").report.notes == ("end",)
+    assert texts(records.display("inner").report.notes) == ("end",)
 
     freed = entry(1, 8, 0, device=CUDA1, delta=-512)
     names = [
@@ -164,10 +165,13 @@ def test_registered_function_that_never_ran_says_so() -> None:
     assert records.display("inner").report == Report(
         ("active_bytes.all.peak", "reserved_bytes.all.peak"),
         (),
-        ("inner did not run while profiled", "simulated GPU: L4"),
+        (FunctionsThatDidNotRun(("inner",), tracing_ended=False), "simulated GPU: L4"),
     )
-    assert records.display(["inner", "outer"]).report.notes[0] == "inner did not run while profiled"
-    assert records.display().report.notes == ("simulated GPU: L4",)
+    assert (
+        texts(records.display(["inner", "outer"]).report.notes)[0]
+        == "inner did not run while profiled"
+    )
+    assert texts(records.display().report.notes) == ("simulated GPU: L4",)
 
 
 def test_no_data_says_why() -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.records import Approximation, ApproximationKind, PeakShare
 from pytorch_memlab.render.approximations import share
+from pytorch_memlab.render.notes import texts
 
 KIB, MIB = 2**10, 2**20
 
@@ -115,7 +116,7 @@ def test_the_summary_gives_it_below_the_tables():
     active, estimated = shares(machine)[0]
     exact = (active - estimated) * 1000 // active / 10
     assert 90 < exact < 100
-    assert profiler.display().report.notes[-1] == (
+    assert texts(profiler.display().report.notes)[-1] == (
         f"cuda:0: {exact} % of the peak of {active / KIB:.1f} KiB is exact, {100 - exact:.1f} % "
         f"({estimated / KIB:.1f} KiB) estimated, cuDNN workspaces not counted"
     )
@@ -127,7 +128,7 @@ def test_a_program_without_estimates_says_nothing_of_it():
 
     with simulate("a100"), LineProfiler(exact) as profiler:
         exact()
-    assert len(profiler.display().report.notes) == 1
+    assert len(texts(profiler.display().report.notes)) == 1
 
 
 UNKNOWN = Approximation(ApproximationKind.UNCOUNTED, "convolution", 2, unknown="cuDNN workspaces")
@@ -157,10 +158,14 @@ READ = Approximation(ApproximationKind.ASSUMED, "Tensor.item", 1, assumption="0"
                 "op3, op2 and 2 more ops not counted, if the assumed values hold"
             ),
         ),
-        (0, (READ,), None),
-        (0, (), None),
     ],
 )
 def test_its_words(estimated, approximations, expected):
-    said = share(PeakShare("cuda:0", 1000 * KIB, estimated, approximations))
-    assert said == (expected and f"cuda:0: {expected}")
+    peak = PeakShare("cuda:0", 1000 * KIB, estimated, approximations)
+    assert not peak.is_exact
+    assert share(peak) == f"cuda:0: {expected}"
+
+
+@pytest.mark.parametrize("approximations", [(), (READ,)])
+def test_a_peak_of_known_blocks_is_exact_whatever_values_were_assumed(approximations):
+    assert PeakShare("cuda:0", 1000 * KIB, 0, approximations).is_exact

@@ -15,12 +15,14 @@ from typing import Any
 import pytest
 import torch
 from support import format_1
+from support.terminal import coloured
 from support.traced_programs import RecordedFrame, Recorder
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.line_profiler import line_profiler as line_profiler_module
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-from pytorch_memlab.render import html, saved_format_1, terminal, text
+from pytorch_memlab.render import html, saved_format_1, text
+from pytorch_memlab.render.notes import texts
 
 KIB = 1024
 FILE = "test_tracing_ends.py"
@@ -90,7 +92,7 @@ def table(profiler: LineProfiler, func: Callable[..., Any]) -> dict[str, tuple[A
 
 
 def notes(profiler: LineProfiler, func: Any = None) -> tuple[str, ...]:
-    return profiler.display(func).report.notes
+    return texts(profiler.display(func).report.notes)
 
 
 @pytest.mark.parametrize(
@@ -128,10 +130,9 @@ def test_every_renderer_says_it() -> None:
     report = profiler.display().report
     line = line_of(takes_the_tracer_off, "sys.settrace(None)")
     sentence = f"tracing ended at {FILE}:{line}: {LATER}"
-    screen = io.StringIO()
-    terminal.write(report, screen)
     assert f"\n{sentence}\n" in text.render(report)
-    assert sentence in " ".join(re.sub(r"\x1b\[[0-9;]*m", "", screen.getvalue()).split())
+    on_terminal = re.sub(r"\x1b\[[0-9;]*m", "", coloured(text.write, report))
+    assert sentence in " ".join(on_terminal.split())
     assert f">{sentence}</p>" in html.fragment(report)
     assert saved_format_1.load(format_1.render(report)).notes[0] == sentence
 

@@ -12,6 +12,7 @@ from support.python_process import run_python
 from pytorch_memlab import LineProfiler
 from pytorch_memlab.notebook.magics import MemlabMagics, end_everything
 from pytorch_memlab.notebook.mlrun_options import split_statement
+from pytorch_memlab.render.notes import texts
 
 SEED_CELL = """%%mlrun -f func {options}
 import torch
@@ -127,7 +128,7 @@ def test_a_cells_first_line_is_hit_as_often_as_it_runs(run, magics):
 
 def test_the_host_may_be_asked_for_beside_a_gpu(run, magics):
     run("%simulate 24GiB")
-    [note] = run("%mlrun -g cpu a = 3").result.report.notes
+    [note] = texts(run("%mlrun -g cpu a = 3").result.report.notes)
     assert note.startswith("CPU tensors were measured")
 
 
@@ -350,7 +351,7 @@ def test_own_functions_beside_a_name_that_a_statement_brings_are_there_once(run,
     finally:
         sys.path.remove(str(tmp_path))
     assert [table.function.qual_name for table in report.tables] == ["own", "late", "work"]
-    assert not any("did not run" in note for note in report.notes)
+    assert not any("did not run" in note for note in texts(report.notes))
 
 
 def test_a_comment_behind_a_magic_is_one(run, magics, capsys):

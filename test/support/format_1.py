@@ -4,6 +4,7 @@ import json
 from dataclasses import asdict
 
 from pytorch_memlab.records import FunctionTable, Report
+from pytorch_memlab.render.notes import texts
 
 
 def render(report: Report) -> str:
@@ -12,7 +13,7 @@ def render(report: Report) -> str:
         "format": 1,
         "columns": report.columns,
         "tables": [_table_data(table) for table in report.tables],
-        "notes": report.notes,
+        "notes": texts(report.notes),
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 

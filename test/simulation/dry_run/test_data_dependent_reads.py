@@ -8,6 +8,7 @@ from support.computed_or_dry import computed_or_dry
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.records import Approximation, ApproximationKind
+from pytorch_memlab.render.notes import texts
 from pytorch_memlab.simulation.ops.registry import definitions
 
 SCRIPT = """\
@@ -161,7 +162,7 @@ def test_reads_without_any_use_of_a_gpu_are_marked():
         work()
         report = profiler.display().report
         assert approximations_of(profiler, work) == {1: [("Tensor.item", 1)]}
-    assert "Tensor.item at" in report.notes[-1]
+    assert "Tensor.item at" in texts(report.notes)[-1]
 
 
 def test_every_gpu_rests_on_a_read_and_the_summary_counts_it_once():
@@ -175,7 +176,7 @@ def test_every_gpu_rests_on_a_read_and_the_summary_counts_it_once():
     report = profiler.display().report
     line = work.__code__.co_firstlineno + 3
     assert [list(table.approximations) for table in report.tables] == [[line], [line]]
-    assert report.notes[-1] == (
+    assert texts(report.notes)[-1] == (
         f"dry run: Tensor.item at {__file__}:{line} (once, assumed 0): a real run may branch "
         "differently"
     )
@@ -190,7 +191,7 @@ def test_values_that_are_there_are_no_gap(compute):
     with simulate("24GiB", compute=compute), LineProfiler(work) as profiler:
         work()
     assert not any(approximations_of(profiler, work).values())
-    assert not any("dry run" in note for note in profiler.display().report.notes)
+    assert not any("dry run" in note for note in texts(profiler.display().report.notes))
 
 
 def test_every_rule_that_counts_has_its_words():

@@ -1,0 +1,85 @@
+"""The words of every kind of note."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import pytest
+
+from pytorch_memlab.records import (
+    Approximated,
+    Approximation,
+    ApproximationKind,
+    CpuTensors,
+    EditedFunctions,
+    FilesNotWritten,
+    FunctionsThatDidNotRun,
+    IdleDevices,
+    NoFunctions,
+    Note,
+    PeakShare,
+    SimulatedGpus,
+    StaleSources,
+    SwitchedOff,
+    TracingEnded,
+)
+from pytorch_memlab.render.approximations import kind_of
+from pytorch_memlab.render.notes import text, texts
+
+QR = Approximation(ApproximationKind.UNMODELLED, "linalg_qr", 2, 1024)
+SORT = Approximation(ApproximationKind.UNMODELLED, "sort", 1, 4096)
+CPU = "CPU tensors were measured, of the storages that ops made while profiled functions ran"
+
+WORDS = {
+    "as a file has it": "as a file has it",
+    SwitchedOff(): "PYTORCH_MEMLAB=0 turns profiling off",
+    SimulatedGpus("NVIDIA T4", ("cuda:0", "cuda:1")): "simulated GPU: NVIDIA T4 (cuda:0, cuda:1)",
+    CpuTensors(has_gpu=True): CPU,
+    CpuTensors(has_gpu=False): f"no GPU here: {CPU}",
+    Approximated((QR, SORT)): (
+        "not modelled: sort (1 call, 4.0 KiB of outputs), linalg_qr (2 calls, 1.0 KiB of outputs): "
+        "only outputs are counted, so the true peak may be higher"
+    ),
+    PeakShare("cuda:0", 1000, 13, (QR,)): (
+        "cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated, kernel memory of "
+        "linalg_qr not counted"
+    ),
+    FilesNotWritten(("a.pt",)): "not written, for tensors of a dry run have no values: a.pt",
+    FilesNotWritten(tuple("abcdefghijkl")): (
+        "not written, for tensors of a dry run have no values: a, b, c, d, e, f, g, h, i, j and 2 "
+        "more"
+    ),
+    StaleSources(("f", "g")): (
+        "f, g: the file has changed since it was loaded, so there is no source to show; reload it"
+    ),
+    EditedFunctions(("f",)): (
+        "f was edited since: these lines are of the version before; make another LineProfiler"
+    ),
+    TracingEnded("at a.py:3", in_main_thread=True, began_again=False): (
+        "tracing ended at a.py:3: lines that ran later are missing"
+    ),
+    TracingEnded("at a.py:3", in_main_thread=False, began_again=True): (
+        "tracing of a thread ended at a.py:3: its lines that ran until it began again are missing"
+    ),
+    FunctionsThatDidNotRun(("f", "g"), tracing_ended=False): "f, g did not run while profiled",
+    FunctionsThatDidNotRun(("f",), tracing_ended=True): "f did not run before tracing ended",
+    IdleDevices(("cuda:1",)): "no memory was in use on cuda:1: no table",
+    NoFunctions(): "no function was registered, see LineProfiler(function) and @profile",
+}
+
+
+@pytest.mark.parametrize(("note", "words"), WORDS.items())
+def test_its_words(note: Note, words: str) -> None:
+    assert text(note) == words
+    assert texts([note]) == (words,)
+
+
+def test_every_kind_has_words() -> None:
+    assert {type(note) for note in WORDS} == set(get_args(Note))
+
+
+def test_a_summary_of_a_saved_profile_has_the_kind_of_the_one_that_was_saved() -> None:
+    for kind in ApproximationKind:
+        note = Approximated((Approximation(kind, "sort", 1),))
+        assert kind_of(note) is kind_of(text(note)) is kind
+    assert kind_of("a note") is kind_of(NoFunctions()) is None
