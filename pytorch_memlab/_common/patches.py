@@ -28,6 +28,12 @@ class Patches:
         self._undo: list[tuple[Any, str, Any]] = []
         self._before = ExitStack()
 
+    def __enter__(self) -> Patches:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()
+
     def set(self, owner: Any, name: str, value: Any) -> None:
         """Replace one attribute.
 

@@ -45,13 +45,10 @@ def replaced_file(
         was_read()
         return content
 
-    patches = Patches()
-    try:
+    with Patches() as patches:
         _replace_open(patches, is_meant, contents)
         _replace_import(patches, is_meant, contents)
         yield
-    finally:
-        patches.undo()
 
 
 def _replace_open(

@@ -164,8 +164,7 @@ def _trial(request: TrialRequest) -> Trial:
         machine = exits.enter_context(
             simulate(gpu, request.num_gpus, compute=False, context=context, others=others)
         )
-        patches = Patches()
-        exits.callback(patches.undo)
+        patches = exits.enter_context(Patches())
         reads.watch(machine, patches)
         return _Run(request, machine, reads).trial()
 

@@ -59,14 +59,11 @@ class AttentionBackend(Remedy):
         self._against: str | None = None
         self._backend, self._member, self._reason = _BACKENDS[self.name]
         self._before = _enabled()
-        patches = Patches()
-        try:
+        with Patches() as patches:
             patches.set_by_name(
                 attention_backends.select, self._choosing(attention_backends.select)
             )
             yield
-        finally:
-            patches.undo()
 
     def finding(self) -> Finding:
         """Applied if another backend ran before."""

@@ -70,8 +70,7 @@ class Checkpointing(Remedy):
         self._recomputed: set[int] = set()
         self._is_of_program = False
         self._models = BlockModels(self._change)
-        patches = Patches()
-        try:
+        with Patches() as patches:
             # One calls the other, where there are both.
             way = next(each for each in _WAYS if hasattr(torch_checkpoint, each))
             patches.set(torch_checkpoint, way, self._generator(getattr(torch_checkpoint, way)))
@@ -79,8 +78,6 @@ class Checkpointing(Remedy):
             patches.set(torch_checkpoint, _REENTRANT, _Reentrant(reentrant, self))
             with self._steps.counting(), self._models.watching():
                 yield
-        finally:
-            patches.undo()
 
     def finding(self) -> Finding:
         """The blocks that were computed again, and the flops that they cost."""

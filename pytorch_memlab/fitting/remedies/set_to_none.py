@@ -30,13 +30,10 @@ class SetToNone(Remedy):
     @contextmanager
     def applied(self) -> Iterator[None]:
         """Free gradients in every ``zero_grad`` of an optimizer or a module."""
-        patches = Patches()
-        try:
+        with Patches() as patches:
             for owner in (torch.optim.Optimizer, torch.nn.Module):
                 patches.set(owner, _NAME, self._freeing(getattr(owner, _NAME)))
             yield
-        finally:
-            patches.undo()
 
     def finding(self) -> Finding:
         """Applied if the program kept gradients."""

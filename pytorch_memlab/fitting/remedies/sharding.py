@@ -60,12 +60,9 @@ class Sharding(Remedy):
         self._edits: list[Edit | None] = []
         self._code: list[str] = []
         self._of_program = ""
-        patches = Patches()
-        try:
+        with Patches() as patches:
             patches.set(Optimizer, "__init__", self._sharding(Optimizer.__init__))
             yield
-        finally:
-            patches.undo()
 
     def finding(self) -> Finding:
         """Applied if a model was sharded."""
