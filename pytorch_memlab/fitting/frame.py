@@ -139,7 +139,8 @@ def fit(
 def fit_frame(report: FitReport) -> FitFrame:
     """The verdicts as a frame."""
     rows = [_row(one) for one in report.verdicts]
-    frame = FitFrame(rows, columns=list(_COLUMNS), index=_index(report.verdicts))
+    index = pd.Index([one.name for one in report.verdicts], name="gpu", dtype=object)
+    frame = FitFrame(rows, columns=list(_COLUMNS), index=index)
     frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out
     frame.report = report
     return frame
@@ -168,10 +169,6 @@ _SIZES = (*("peak", "headroom", "capacity", "context", "next", "next_needs", "ba
 _COLUMNS = (
     *("fits", "capacity", "context", "peak", "active_peak", "headroom", "fails_at", "request"),
 )
-
-
-def _index(verdicts: Sequence[Verdict]) -> pd.Index[str]:
-    return pd.Index([one.name for one in verdicts], name="gpu", dtype=object)
 
 
 def _row(verdict: Verdict) -> tuple[Any, ...]:

@@ -275,7 +275,7 @@ def _model_twice(oom: OutOfMemory) -> Remedy | None:
     for block in oom.blocks:
         if block.category is Category.PARAMETERS and "." in block.name:
             owners[block.name.partition(".")[0]] += block.size
-    for (first, one), (second, other) in _pairs(owners.most_common()):
+    for (first, one), (second, other) in pairwise(owners.most_common()):
         if one == other and _is_much(other, oom):
             name = second if _line_with(oom, rf"\b{second}\s*=.*copy") else first
             return Remedy(
@@ -448,12 +448,6 @@ def _is_nameless_tensor(block: BlockInUse) -> bool:
 def _are_parameters_again(oom: OutOfMemory, name: str) -> bool:
     remedy = _model_twice(oom)
     return remedy is not None and remedy.details["name"] == name
-
-
-def _pairs(
-    owners: list[tuple[str, int]],
-) -> list[tuple[tuple[str, int], tuple[str, int]]]:
-    return list(pairwise(owners))
 
 
 def _list_details(oom: OutOfMemory, group: TensorGroup) -> dict[str, str | int]:

@@ -277,7 +277,10 @@ def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
     """The last event of each step of an optimizer that allocates or frees in it."""
     is_step = np.array(
         [
-            any(frame.name == _STEP and _is_of_optimizer(frame.filename) for frame in stack)
+            any(
+                name == _STEP and file.replace("\\", "/").endswith(_OPTIMIZER)
+                for file, _, name in stack
+            )
             for stack in stacks
         ],
         bool,
@@ -294,7 +297,3 @@ def _is(log: EventLog, action: str) -> npt.NDArray[np.bool_]:
     """For each event, whether it is of one action."""
     numbers = [number for number, name in enumerate(log.action_names) if name == action]
     return np.isin(np.array(log.actions, np.int64), numbers)
-
-
-def _is_of_optimizer(filename: str) -> bool:
-    return filename.replace("\\", "/").endswith(_OPTIMIZER)

@@ -136,7 +136,7 @@ def _sharing(
 
 
 def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
-    """Share of equal lines."""
+    """Share of equal lines, or of equal characters."""
     return SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 
@@ -177,7 +177,7 @@ def _changed(
     scores = []
     for place, line in enumerate(lines):
         for other in others[max(0, place - _REACH) : place + _REACH + 1]:
-            score = SequenceMatcher(None, left[line], right[other], autojunk=False).ratio()
+            score = _likeness(left[line], right[other])
             if score >= _ALIKE:
                 scores.append((-score, abs(line - other), line, other))
     for other, line in _greedy((line, other) for _, _, line, other in sorted(scores)):

@@ -13,7 +13,6 @@ from ..errors import UsageError
 from ..history.holders import PeakHolders
 from ..history.model import AllocationHistory
 from ..records import (
-    DeviceInfo,
     FunctionInfo,
     FunctionTable,
     LineEntry,
@@ -164,7 +163,8 @@ def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
     """The profile with the label before its runs and devices."""
     if not label:
         return profile
-    names = {one.device: _named(one.device, label) for one in profile.devices}
+    devices = [one.device for one in profile.devices]
+    names = {one: replace(one, name=f"{label} {one.name}") for one in devices}
     return replace(
         profile,
         runs=tuple(replace(run, label=label) for run in profile.runs),
@@ -181,10 +181,6 @@ def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
         history=None,
         histories={} if profile.history is None else {label: profile.history},
     )
-
-
-def _named(device: DeviceInfo, label: str) -> DeviceInfo:
-    return replace(device, name=f"{label} {device.name}")
 
 
 def _places(

@@ -36,7 +36,7 @@ def png(report: GridReport) -> bytes:
 
 
 def _picture(report: GridReport, kind: str) -> bytes:
-    shown = [one for one in report.combinations if any(map(_has_points, report.of(one)))]
+    shown = [one for one in report.combinations if any(answer.points for answer in report.of(one))]
 
     def draw(figure: Figure) -> None:
         title = f"{report.program}: memory by {report.variable.name}"
@@ -48,10 +48,6 @@ def _picture(report: GridReport, kind: str) -> bytes:
             _curve(axes, report, combination)
 
     return drawn(draw, (_WIDTH, _HEIGHT * max(len(shown), 1)), kind)
-
-
-def _has_points(answer: Answer) -> bool:
-    return bool(answer.points)
 
 
 def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -> None:

@@ -25,14 +25,10 @@ def fragment(root: ModuleNode, place: int = 0) -> Fragment:
             device=place,
             rows=_rows(root),
             has_modules=bool(root.children),
-            left_out=max(_count(root) - _MOST_MODULES, 0),
+            left_out=max(sum(1 for _ in _nodes(root)) - _MOST_MODULES, 0),
         ),
         "module_tree.css",
     )
-
-
-def _count(root: ModuleNode) -> int:
-    return sum(1 for _ in _nodes(root))
 
 
 def _nodes(root: ModuleNode) -> list[tuple[int, ModuleNode]]:

@@ -22,7 +22,7 @@ def section_lines(section: Section) -> list[str]:
     lines = [f"## {section.title}", ""]
     if section.rows:
         lines.append(_row("", section.columns))
-        lines += [_row(name, tuple(map(_size, values))) for name, values in section.rows]
+        lines += [_row(name, tuple(map(readable_size, values))) for name, values in section.rows]
     return [*lines, *section.notes]
 
 
@@ -30,7 +30,3 @@ def _row(name: str, values: tuple[str, ...]) -> str:
     room = WIDTH - _VALUE * len(values)
     shown = name if len(name) <= room else name[: room - 1] + "…"
     return f"{shown:<{room}}" + "".join(f"{value:>{_VALUE}}" for value in values)
-
-
-def _size(nbytes: int | None) -> str:
-    return "" if nbytes is None else readable_size(nbytes)

@@ -145,7 +145,7 @@ def _growing(
         Growth(*key, tuple(each.get(key, 0) for each in history), lines.get(key))
         for key in history[-1]
     ]
-    growing = [each for each in found if _grows(each.sizes)]
+    growing = [one for one in found if all(more > less for less, more in pairwise(one.sizes))]
     return tuple(sorted(growing, key=lambda each: -each.per_iteration))
 
 
@@ -154,7 +154,3 @@ def _of_devices(sizes: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]
     for (device, _), nbytes in sizes.items():
         sums[device, _ALL] += nbytes
     return dict(sums)
-
-
-def _grows(sizes: tuple[int, ...]) -> bool:
-    return all(later > earlier for earlier, later in pairwise(sizes))

@@ -243,14 +243,11 @@ def _attributes(model: torch.nn.Module) -> Iterator[tuple[str, object]]:
             if name in _OWN_ATTRIBUTES or id(type(value)) in _HAS_NO_TENSOR:
                 continue
             if name.startswith(_COMPOSABLE) and issubclass(type(value), dict):
-                states = list(dict.values(value))
-                yield from ((path, state) for state in states if not _is_tensor(state))
+                for state in list(dict.values(value)):
+                    if not issubclass(type(state), torch.Tensor):
+                        yield path, state
             else:
                 yield f"{path}.{name}".lstrip("."), value
-
-
-def _is_tensor(value: object) -> bool:
-    return issubclass(type(value), torch.Tensor)
 
 
 def _attributes_of(value: object) -> Iterator[tuple[str, object]]:

@@ -103,7 +103,7 @@ def after_assignment(line: Line, name: str, new: Sequence[str]) -> Edit | None:
         around = [one for one in classes if one.lineno <= line.number <= _end(one)]
         nodes = list(ast.walk(around[-1])) if around else []
     else:
-        nodes = [node for node in _within(scope) if _starts(node) <= line.number]
+        nodes = [node for node in _within(scope) if getattr(node, "lineno", 0) <= line.number]
     found = [
         node
         for node in nodes
@@ -174,10 +174,6 @@ def _if_valid(edit: Edit) -> Edit | None:
 
 def _end(node: ast.expr | ast.stmt) -> int:
     return node.end_lineno or node.lineno
-
-
-def _starts(node: ast.AST) -> int:
-    return getattr(node, "lineno", 0)
 
 
 def _span(node: ast.expr) -> tuple[int, int, int]:
