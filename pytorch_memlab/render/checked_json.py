@@ -11,6 +11,9 @@ from ..errors import MemlabError
 _TOO_LARGE: Final = 2**63
 """Counters are of 64 bits."""
 
+_OWN: Final[Any] = object()
+"""Stands for the value of the field itself."""
+
 
 class DamagedError(MemlabError):
     """A field is missing, or is not what it has to be."""
@@ -46,29 +49,44 @@ class Checked:
             return value
         raise _refused(name, value, "true or false")
 
-    def number(self, name: str) -> int:
-        """An integer."""
-        return self.checked_number(self.value(name), name)
+    def number(self, name: str, value: Any = _OWN) -> int:
+        """An integer: the field, or a value in it. So all others."""
+        value = self.value(name) if value is _OWN else value
+        if type(value) is int and -_TOO_LARGE < value < _TOO_LARGE:
+            return value
+        raise _refused(name, value, "a whole number of 64 bits")
 
-    def count(self, name: str) -> int:
+    def count(self, name: str, value: Any = _OWN) -> int:
         """An integer that is not negative."""
-        return self.checked_count(self.value(name), name)
+        value = self.value(name) if value is _OWN else value
+        if type(value) is int and 0 <= value < _TOO_LARGE:
+            return value
+        raise _refused(name, value, "a whole number from 0 on")
 
-    def index(self, name: str, length: int) -> int:
+    def index(self, name: str, length: int, value: Any = _OWN) -> int:
         """An index of a list of that length."""
-        return self.checked_index(self.value(name), length, name)
+        value = self.value(name) if value is _OWN else value
+        if type(value) is int and 0 <= value < length:
+            return value
+        raise _refused(name, value, f"an index below {length}")
 
-    def seconds(self, name: str) -> float:
+    def seconds(self, name: str, value: Any = _OWN) -> float:
         """A number that is not negative."""
-        return self.checked_seconds(self.value(name), name)
+        value = self.value(name) if value is _OWN else value
+        if (isinstance(value, float) or type(value) is int) and 0 <= value < _TOO_LARGE:
+            return float(value)
+        raise _refused(name, value, "a number from 0 on")
 
-    def object(self, name: str) -> Checked:
+    def object(self, name: str, value: Any = _OWN) -> Checked:
         """An object."""
-        return self.checked_object(self.value(name), name)
+        value = self.value(name) if value is _OWN else value
+        if isinstance(value, dict):
+            return Checked(value)
+        raise _refused(name, value, "an object")
 
     def objects(self, name: str) -> list[Checked]:
         """A list of objects."""
-        return [self.checked_object(value, name) for value in self._list(name)]
+        return [self.object(name, value) for value in self._list(name)]
 
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings."""
@@ -79,7 +97,7 @@ class Checked:
 
     def numbers(self, name: str, length: int) -> list[int]:
         """A list of indexes."""
-        return [self.checked_index(value, length, name) for value in self._list(name)]
+        return [self.index(name, length, value) for value in self._list(name)]
 
     def rows(self, name: str, width: int) -> Iterator[list[Any]]:
         """A list of lists, each of that length; their values are unchecked."""
@@ -116,40 +134,6 @@ class Checked:
         if not all(key.isdecimal() for key in value._data):
             raise _refused(name, list(value._data), "names that are numbers")
         return {int(key): value._list(key) for key in value._data}
-
-    def checked_number(self, value: Any, name: str) -> int:
-        """A value of a field: an integer that a counter can have."""
-        if (
-            isinstance(value, int)
-            and not isinstance(value, bool)
-            and -_TOO_LARGE < value < _TOO_LARGE
-        ):
-            return value
-        raise _refused(name, value, "a whole number of 64 bits")
-
-    def checked_count(self, value: Any, name: str) -> int:
-        """A value of a field: an integer that is not negative."""
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _TOO_LARGE:
-            return value
-        raise _refused(name, value, "a whole number from 0 on")
-
-    def checked_index(self, value: Any, length: int, name: str) -> int:
-        """A value of a field: an index of a list of that length."""
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < length:
-            return value
-        raise _refused(name, value, f"an index below {length}")
-
-    def checked_seconds(self, value: Any, name: str) -> float:
-        """A value of a field: a number that is not negative."""
-        if (isinstance(value, float) or type(value) is int) and 0 <= value < _TOO_LARGE:
-            return float(value)
-        raise _refused(name, value, "a number from 0 on")
-
-    def checked_object(self, value: Any, name: str) -> Checked:
-        """A value of a field: an object."""
-        if isinstance(value, dict):
-            return Checked(value)
-        raise _refused(name, value, "an object")
 
     def _list(self, name: str) -> list[Any]:
         value = self.value(name)

@@ -52,7 +52,7 @@ def _table(data: Checked, width: int) -> FunctionTable:
             raise DamagedError(f"line {line} has {len(values)} values for {width} columns")
         rows[line] = tuple(_value(data, value) for value in values)
     approximations = {
-        line: tuple(read_approximation(data.checked_object(one, "gaps")) for one in found)
+        line: tuple(read_approximation(data.object("gaps", one)) for one in found)
         for line, found in (data.lists_by_number("gaps") if data.has("gaps") else {}).items()
     }
     function, device = data.object("function"), data.object("device")
@@ -62,5 +62,5 @@ def _table(data: Checked, width: int) -> FunctionTable:
 def _value(data: Checked, value: Any) -> float | None:
     if value is None:
         return None
-    check = data.checked_seconds if isinstance(value, float) else data.checked_number
-    return check(value, "rows")
+    check = data.seconds if isinstance(value, float) else data.number
+    return check("rows", value)

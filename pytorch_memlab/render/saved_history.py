@@ -110,17 +110,17 @@ def _device(data: Checked, texts: tuple[str, ...], stacks: int) -> DeviceHistory
 
 def _event(data: Checked, fields: list[Any], texts: tuple[str, ...], stacks: int) -> Event:
     action, address, size, stream, time, stack, forward, category, module = fields
-    count, index = data.checked_count, data.checked_index
+    index = data.index
     return Event(
-        texts[index(action, len(texts), "events")],
-        index(address, 2**64, "events"),
-        count(size, "events"),
-        data.checked_number(stream, "events"),
-        data.checked_number(time, "events"),
-        index(stack, stacks, "events"),
-        index(forward, stacks, "events"),
-        category_named(texts[index(category, len(texts), "events")]),
-        texts[index(module, len(texts), "events")],
+        texts[index("events", len(texts), action)],
+        index("events", 2**64, address),
+        data.count("events", size),
+        data.number("events", stream),
+        data.number("events", time),
+        index("events", stacks, stack),
+        index("events", stacks, forward),
+        category_named(texts[index("events", len(texts), category)]),
+        texts[index("events", len(texts), module)],
     )
 
 
@@ -131,10 +131,10 @@ def _segment(data: Checked, fields: list[Any], texts: tuple[str, ...], stacks: i
     if not isinstance(blocks, list):
         raise DamagedError("a segment has no list of blocks")
     return Segment(
-        data.checked_index(address, 2**64, "segments"),
-        data.checked_count(size, "segments"),
+        data.index("segments", 2**64, address),
+        data.count("segments", size),
         is_expandable,
         tuple(read_block(data, block, texts, stacks) for block in blocks),
-        data.checked_number(stream, "segments"),
+        data.number("segments", stream),
         is_small,
     )

@@ -79,9 +79,9 @@ def read_stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stac
         file, line, name = frame
         found.append(
             Frame(
-                texts[data.checked_index(file, len(texts), "stacks")],
-                data.checked_count(line, "stacks"),
-                texts[data.checked_index(name, len(texts), "stacks")],
+                texts[data.index("stacks", len(texts), file)],
+                data.count("stacks", line),
+                texts[data.index("stacks", len(texts), name)],
             )
         )
     return tuple(found)
@@ -107,11 +107,11 @@ def read_block(data: Checked, fields: object, texts: tuple[str, ...], stacks: in
     address, size, requested, stack, forward, category, module = fields
     return Block(
         # An address is of 64 bits without a sign.
-        data.checked_index(address, 2**64, "blocks"),
-        data.checked_count(size, "blocks"),
-        data.checked_count(requested, "blocks"),
-        None if stack is None else data.checked_index(stack, stacks, "blocks"),
-        data.checked_index(forward, max(stacks, 1), "blocks"),
-        category_named(texts[data.checked_index(category, len(texts), "blocks")]),
-        texts[data.checked_index(module, len(texts), "blocks")],
+        data.index("blocks", 2**64, address),
+        data.count("blocks", size),
+        data.count("blocks", requested),
+        None if stack is None else data.index("blocks", stacks, stack),
+        data.index("blocks", max(stacks, 1), forward),
+        category_named(texts[data.index("blocks", len(texts), category)]),
+        texts[data.index("blocks", len(texts), module)],
     )

@@ -173,10 +173,10 @@ def _histories(data: Checked) -> Iterator[tuple[str, AllocationHistory]]:
 
 def _failures(data: Checked, functions: int) -> Iterator[tuple[tuple[int, int], int]]:
     for function, line, size in data.rows("failures", 3):
-        place = data.checked_index(function, functions, "failures")
+        place = data.index("failures", functions, function)
         yield (
-            (place, data.checked_count(line, "failures")),
-            data.checked_count(size, "failures"),
+            (place, data.count("failures", line)),
+            data.count("failures", size),
         )
 
 
@@ -186,7 +186,7 @@ def _section(data: Checked) -> Section:
     for name, values in data.rows("rows", 2):
         if not isinstance(name, str) or not isinstance(values, list):
             raise DamagedError("a row of a section has no name or no values")
-        checked = (one if one is None else data.checked_number(one, "rows") for one in values)
+        checked = (one if one is None else data.number("rows", one) for one in values)
         rows.append((name, tuple(checked)))
         if len(values) != len(columns):
             raise DamagedError("a row of a section has other values than the columns")
@@ -232,7 +232,7 @@ def read_function(data: Checked) -> FunctionInfo:
     source = data.value("source")
     folded = []
     for pair in data.rows("folded", 2) if data.has("folded") else ():
-        first, last = (data.checked_count(value, "folded") for value in pair)
+        first, last = (data.count("folded", value) for value in pair)
         folded.append((first, last))
     return FunctionInfo(
         data.text("qual_name"),
@@ -266,9 +266,9 @@ def _entries(data: Checked, functions: int, devices: list[DeviceInfo]) -> Iterat
     for number, line in enumerate(data.rows("lines", 7)):
         function, place, device, hits, time, delta, row = line
         key = (
-            data.checked_index(function, functions, "lines"),
-            data.checked_count(place, "lines"),
-            data.checked_index(device, len(devices), "lines"),
+            data.index("lines", functions, function),
+            data.count("lines", place),
+            data.index("lines", len(devices), device),
         )
         if key in seen:
             raise DamagedError("a line is there twice")
@@ -277,10 +277,10 @@ def _entries(data: Checked, functions: int, devices: list[DeviceInfo]) -> Iterat
             key[0],
             key[1],
             devices[key[2]],
-            data.checked_count(hits, "lines"),
-            data.checked_seconds(time, "lines"),
-            data.checked_number(delta, "lines"),
-            {} if row is None else stats[data.checked_index(row, len(stats), "lines")],
+            data.count("lines", hits),
+            data.seconds("lines", time),
+            data.number("lines", delta),
+            {} if row is None else stats[data.index("lines", len(stats), row)],
             tuple(approximations.pop(number, ())),
         )
     if approximations:
@@ -298,7 +298,7 @@ def _statistics(data: Checked) -> list[Mapping[str, int]]:
             if value is None:
                 del stats[name]
             else:
-                stats[name] = data.checked_number(value, "rows")
+                stats[name] = data.number("rows", value)
         rows.append(stats)
     return rows
 
@@ -306,8 +306,8 @@ def _statistics(data: Checked) -> list[Mapping[str, int]]:
 def _approximations(data: Checked) -> dict[int, list[Approximation]]:
     approximations: dict[int, list[Approximation]] = {}
     for number, value in data.rows("gaps", 2):
-        found = read_approximation(data.checked_object(value, "gaps"))
-        approximations.setdefault(data.checked_count(number, "gaps"), []).append(found)
+        found = read_approximation(data.object("gaps", value))
+        approximations.setdefault(data.count("gaps", number), []).append(found)
     return approximations
 
 
