@@ -1,4 +1,4 @@
-"""Running a function in processes of its own: forks of this one, or else new Pythons.
+"""Runs a function in child processes: forks of this one, or else new Pythons.
 
 Note [Forks for trials]
 A fork has torch imported already, which takes a new Python a second or more. It ends without the
@@ -42,7 +42,7 @@ def can_fork() -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Request, Result]):
-    """Something to do in a process of its own."""
+    """Something to do in a child process."""
 
     function: Callable[[Request], Result]
     request: Request
@@ -53,14 +53,14 @@ class Work(Generic[Request, Result]):
 
 
 def run_in_child(work: Work[Request, Result]) -> Result:
-    """Do something in a process of its own."""
+    """Do something in a child process."""
     return next(run_in_children([work], 1))[1]
 
 
 def run_in_children(
     works: Sequence[Work[Request, Result]], processes: int
 ) -> Iterator[tuple[int, Result]]:
-    """Do several things in processes of their own, some at a time.
+    """Do several things in child processes, some at a time.
 
     Processes that still run when this is closed or fails are ended.
     """
@@ -198,7 +198,7 @@ class _CannotTrain:
 def _can_train() -> bool:
     """True if autograd works in this fork.
 
-    Where it has threads of its own, such as one for each GPU, it refuses to work in a fork of a
+    Where it has its own threads, such as one for each GPU, it refuses to work in a fork of a
     process that has run a backward pass. There is no other way to ask.
     """
     torch = sys.modules.get("torch")

@@ -88,12 +88,12 @@ def fit(
 ) -> FitFrame | VaryFrame:
     """On which GPUs a program fits, without any of them.
 
-    The program runs without values, in processes of its own, so nothing here changes. GPUs on
+    The program runs without values, in other processes, so nothing here changes. GPUs on
     which the same happens share a run.
 
     Args:
         step: a function that is called until the peak of its calls repeats, or of its optimizer
-            steps if it has a loop of its own; or the path of a script.
+            steps if it has its own loop; or the path of a script.
         gpus: names such as ``"rtx4090"``, sizes such as ``"24GiB"`` or ``GPU(...)``, one or
             several; None for all presets.
         steps: steps after which the program ends; None for when the peak repeats.

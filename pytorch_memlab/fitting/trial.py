@@ -1,4 +1,4 @@
-"""One run of a program without values, in a process of its own."""
+"""One run of a program without values, in a child process."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class TrialRequest:
     is_limited: bool = False  # whether the GPU has its own memory; otherwise it never runs out
     # bytes of the CUDA context; None for the estimate that goes with the GPU
     context: int | None = None
-    others: int = 0  # bytes that other processes hold, on a GPU of its own memory
+    others: int = 0  # bytes that other processes hold, on a GPU whose memory is limited
     output: str = ""  # file for what the program prints; empty for none
 
 

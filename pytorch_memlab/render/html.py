@@ -76,7 +76,7 @@ _Line = tuple[int, int]
 
 
 def render(report: Report) -> str:
-    """The report as a page of its own, which loads nothing from elsewhere."""
+    """The report as a whole page, which loads nothing from elsewhere."""
     names = dict.fromkeys(table.function.qual_name for table in report.tables)
     title = f"Line profile of {', '.join(names)}" if names else "Line profile"
     # The title of the page is a heading of the first level, those of the tables of the second.

@@ -76,7 +76,7 @@ def _line(name: str, path: str, size: int, own: int, total: int) -> dict[str, ob
         "name": name,
         "path": path,
         "size": prose_size(size),
-        "own": "" if own in (0, size) else f"{prose_size(own)} of its own",
+        "own": "" if own in (0, size) else f"{prose_size(own)} itself",
         "share": f"{share:.1%}",
         "width": f"{100 * share:.4g}",
     }

@@ -6,7 +6,7 @@ JupyterLab shows the outputs of a notebook that is not trusted, such as a fresh 
 sanitizer: it drops ``<style>``, roles, and of inline styles every value that it cannot check,
 ``var(...)`` and ``position:sticky`` among them. So all styles are inline, and nothing depends on
 those values: without them text and ground are the theme's own, dark or light, bars let the ground
-shine through, and quieter text is translucent. No text has a colour of its own, as no colour is
+shine through, and quieter text is translucent. No text has its own colour, as no colour is
 readable on both a white and a black ground.
 
 With them, ground and text are the theme's own too, by its variables: the code, which stays at the

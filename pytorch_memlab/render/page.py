@@ -33,7 +33,7 @@ class Fragment:
 
 
 def page(title: str, fragments: Sequence[Fragment], heading: str = "") -> str:
-    """A page of its own, light or dark as the reader's system is."""
+    """A whole page, light or dark as the system of the reader."""
     parts = [part for one in fragments for part in one.with_parts()]
     styles = dict.fromkeys(["page.css", *(one.style for one in parts)])
     scripts = dict.fromkeys(one.script for one in parts if one.script)

@@ -23,7 +23,7 @@ _MOST_NAMED: Final = 3
 def render(
     peaks: Sequence[PeakHolders], title: str = "What holds the GPU memory at its peak"
 ) -> str:
-    """The peaks of some GPUs as a page of its own, which loads nothing from elsewhere."""
+    """The peaks of some GPUs as a whole page, which loads nothing from elsewhere."""
     several_runs = len({one.peak.run for one in peaks}) > 1
     return page(
         title,

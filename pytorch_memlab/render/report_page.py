@@ -62,7 +62,7 @@ class _DeviceView:
 
 
 def render(profile: RecordedProfile, report: Report) -> str:
-    """A profile as a page of its own, which loads nothing from elsewhere."""
+    """A profile as a whole page, which loads nothing from elsewhere."""
     views = _views(profile, report)
     runs = list(dict.fromkeys(command(run) for run in profile.runs))
     heading = ", ".join(runs) or "GPU memory"

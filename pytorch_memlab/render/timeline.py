@@ -30,7 +30,7 @@ _FAR: Final = 4
 
 
 def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -> str:
-    """Timelines as a page of their own, which loads nothing from elsewhere."""
+    """Timelines as a whole page, which loads nothing from elsewhere."""
     several_runs = len({one.run for one in timelines}) > 1
     return page(
         title,

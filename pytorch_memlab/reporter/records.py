@@ -29,7 +29,7 @@ CATEGORIES = (PARAMETERS, GRADIENTS, OPTIMIZER_STATE, BUFFERS, SAVED, OTHERS)
 
 @dataclass(frozen=True, slots=True)
 class TensorRow:
-    """One row of a report: a tensor, or a part of it that has memory of its own.
+    """One row of a report: a tensor, or a part of it that has its own memory.
 
     Args:
         name: what the tensor is called.

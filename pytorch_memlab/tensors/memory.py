@@ -31,7 +31,7 @@ class SymbolicSize(str):
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A part of a tensor that has memory of its own."""
+    """A part of a tensor that has its own memory."""
 
     suffix: str  # distinguishes the pieces of a tensor: ``""`` for a strided tensor, ``.values``
     device: torch.device  # where its memory is; ``meta`` for fake tensors, which have none

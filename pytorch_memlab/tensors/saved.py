@@ -56,7 +56,7 @@ def grad_fn(tensor: torch.Tensor) -> Any:
     """The node that made a tensor, None for a leaf or one that does not tell."""
     try:
         return tensor.grad_fn
-    except Exception:  # a subclass that refuses; its inner tensors have graphs of their own
+    except Exception:  # a subclass that refuses; its inner tensors have their own graphs
         return None
 
 

@@ -3,7 +3,7 @@
 Note [Checkpointing of transformers]
 A model of ``transformers`` has a switch for activation checkpointing, which also keeps the blocks
 from filling a key-value cache a second time while they are computed again. Where a model has it,
-it is used, and its blocks are those that have a flag of their own.
+it is used, and its blocks are those that have the flag.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class BlockModel:
     model: nn.Module
     variable: ModelVariable
     blocks: tuple[Named, ...]
-    switch: str | None  # path of the module that has a switch of its own; None if there is none
+    switch: str | None  # path of the module that has a switch; None if there is none
 
     def names(self, blocks: Sequence[Named]) -> tuple[str, ...]:
         """Blocks as the program writes them."""

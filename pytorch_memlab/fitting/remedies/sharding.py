@@ -40,7 +40,7 @@ class Sharding(Remedy):
             raise UsageError(f"shard=N takes a number of GPUs from 2 on, not {ranks}")
         self.ranks = int(ranks)
         self.name = f"shard={self.ranks}"
-        self.what_it_changes = f"needs {self.ranks} GPUs, each with a batch of its own"
+        self.what_it_changes = f"needs {self.ranks} GPUs, each with its own batch"
         self._before = os.environ.get("WORLD_SIZE", "1")
 
     def environment(self) -> Mapping[str, str]:
