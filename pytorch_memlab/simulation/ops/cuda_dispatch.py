@@ -80,7 +80,7 @@ def _dispatch(
 
 
 def _run_on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
-    """Call the host's kernel of an op, as the layout of its first tensor asks for it."""
+    """Call the CPU's kernel of an op for the layout of its first tensor."""
     return op._op_dk(_HOST_KEYS.get(args[0].layout, _COMPRESSED), *args, **kwargs)
 
 
@@ -89,7 +89,7 @@ def _refuse_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
 
 
 def _gpu_of(machine: Machine | None, args: tuple[Any, ...]) -> SimulatedGPU | None:
-    """The simulated GPU of a call's first tensor, None if that is one of the host."""
+    """The simulated GPU of the first tensor of a call, None if that is on the CPU."""
     first = next((value for value in args if isinstance(value, torch.Tensor)), None)
     if machine is None or first is None:
         return None

@@ -94,7 +94,7 @@ def runs_on_host(op: Any) -> bool:
 def refuse_to_compute(op: Any) -> UnsupportedCUDACallError:
     """The error of an op whose results only CUDA can compute."""
     return UnsupportedCUDACallError(
-        f"{op.name()} has a kernel for CUDA alone, so that its values cannot be computed without a "
+        f"{op.name()} has a kernel for CUDA only, so that its values cannot be computed without a "
         "GPU; simulate(compute=False) (--dry-run) runs it for its shapes, by its fake kernel"
     )
 

@@ -1,4 +1,4 @@
-"""What a reduction stages: a buffer for partial results, and semaphores, part by part."""
+"""Workspaces of reductions: a buffer for partial results, and semaphores, part by part."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Kernel:
     fits_result: bool = True
 
 
-def stage(
+def alloc_reduction_workspace(
     call: OpCall,
     sizes: Sequence[int],
     strides: Sequence[int],
@@ -57,7 +57,7 @@ def stage(
     widths: tuple[int, int],
     kernel: Kernel,
 ) -> None:
-    """Take buffer and semaphores of each part of a reduction, one part after another."""
+    """Allocate and free buffer and semaphores of each part of a reduction, one after another."""
     if not prod(sizes):
         return
     reduced = reduced_dims(dims, len(sizes))
@@ -102,14 +102,14 @@ def reduced_dims(dims: Sequence[int] | int | None, count: int) -> tuple[int, ...
     return tuple(dim % count if count else 0 for dim in dims)
 
 
-def stage_sum(
+def alloc_sum_workspace(
     call: OpCall,
     source: torch.Tensor,
     dims: Sequence[int] | int | None = None,
     dtype: torch.dtype | None = None,
     element_size: int | None = None,
 ) -> None:
-    """Take what a sum, a mean or a norm of a tensor stages, and give it back."""
+    """Allocate and free the workspace of a sum, a mean or a norm of a tensor."""
     of = dtype or source.dtype
     kernel = Kernel(
         _ACCUMULATED_IN.get(of, 8),
@@ -117,37 +117,43 @@ def stage_sum(
         fits_result=not (of in LOW_PRECISION and source.dtype == of),
     )
     width = element_size or source.element_size()
-    stage(call, source.shape, source.stride(), dims, (width, of.itemsize), kernel)
+    alloc_reduction_workspace(
+        call, source.shape, source.stride(), dims, (width, of.itemsize), kernel
+    )
 
 
-def stage_columns(call: OpCall, rows: int, columns: int, dtype: torch.dtype) -> None:
-    """Take what the sum of a contiguous matrix over its rows stages, and give it back."""
+def alloc_column_sums_workspace(call: OpCall, rows: int, columns: int, dtype: torch.dtype) -> None:
+    """Allocate and free the workspace of the sum of a contiguous matrix over its rows."""
     kernel = Kernel(_ACCUMULATED_IN.get(dtype, 8), fits_result=dtype not in LOW_PRECISION)
-    stage(call, (rows, columns), (columns, 1), 0, (dtype.itemsize, dtype.itemsize), kernel)
+    alloc_reduction_workspace(
+        call, (rows, columns), (columns, 1), 0, (dtype.itemsize, dtype.itemsize), kernel
+    )
 
 
-def stage_values(
+def alloc_extremes_workspace(
     call: OpCall,
     source: torch.Tensor,
     dims: Sequence[int] | int | None = None,
     dtype: torch.dtype | None = None,
 ) -> None:
-    """Take what the largest values of a tensor stage, and give it back: see ``stage_sum``."""
+    """Allocate and free the workspace of the largest values of a tensor."""
     of = dtype or source.dtype
     kernel = Kernel(of.itemsize, fits_result=of not in LOW_PRECISION)
-    stage(call, source.shape, source.stride(), dims, (of.itemsize, of.itemsize), kernel)
+    alloc_reduction_workspace(
+        call, source.shape, source.stride(), dims, (of.itemsize, of.itemsize), kernel
+    )
 
 
-def stage_pairs(call: OpCall, source: torch.Tensor) -> None:
-    """Take what the smallest and the largest value stage, and give it back: see ``stage_sum``."""
+def alloc_aminmax_workspace(call: OpCall, source: torch.Tensor) -> None:
+    """Allocate and free the workspace of the smallest and the largest value."""
     width = source.element_size()
     kernel = Kernel(2 * width, fits_result=False)
     dim = call.kwargs.get("dim")
-    stage(call, source.shape, source.stride(), dim, (width, width), kernel)
+    alloc_reduction_workspace(call, source.shape, source.stride(), dim, (width, width), kernel)
 
 
-def stage_indices(call: OpCall, source: torch.Tensor, dim: int) -> None:
-    """Take what the indices of largest values stage, and give it back: see ``stage_sum``."""
+def alloc_argmax_workspace(call: OpCall, source: torch.Tensor, dim: int) -> None:
+    """Allocate and free the workspace of the indices of largest values."""
     kernel = Kernel(VALUE_AND_INDEX, fits_result=False)
     widths = (source.element_size(), 8)
-    stage(call, source.shape, source.stride(), dim, widths, kernel)
+    alloc_reduction_workspace(call, source.shape, source.stride(), dim, widths, kernel)

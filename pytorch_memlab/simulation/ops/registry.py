@@ -28,7 +28,7 @@ Implementation = Callable[..., Any]
 class Provenance(Enum):
     """How well the memory of an op is known.
 
-    ``RECORDING``: a recording of a real GPU has an allocation of the op besides its outputs, and
+    ``RECORDING``: a recording of a real GPU has an allocation of the op that is no output, and
     the simulation of the recorded program makes the same one; a test finds it in
     ``test/data/recordings``. ``SOURCE``: the sources of PyTorch give every size and the order, but
     no recording shows them. ``ESTIMATE``: something decides that the sources do not show, such as

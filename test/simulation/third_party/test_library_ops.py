@@ -188,7 +188,7 @@ def test_what_only_cuda_computes_is_refused_by_name(op):
     with simulate("24GiB"):
         x = torch.ones(4, device="cuda")
         with pytest.raises(
-            UnsupportedCUDACallError, match=r"^somelib::.* has a kernel for CUDA alone"
+            UnsupportedCUDACallError, match=r"^somelib::.* has a kernel for CUDA only"
         ):
             op(x)
 

@@ -1,7 +1,7 @@
 """Memory-efficient attention's backward kernels: which one runs, and its workspace.
 
 ``transformers/cuda/mem_eff_attention/kernels/cutlassB.h`` below ``aten/src/ATen/native`` lists the
-kernels in the order in which they are tried; ``kernel_backward.h`` beside it tells their
+kernels in the order in which they are tried; ``kernel_backward.h`` in the same folder tells their
 accumulators. Shared memory is ``sizeof(SharedStorage)`` of each, the largest of its variants, as
 nvcc lays it out (torch 2.13, CUTLASS 3.8).
 """

@@ -2,7 +2,7 @@
 
 ``aten/src/ATen/native/transformers/cuda/attention.cu``: where a fused attention can run, it stands
 between two projections. Else matrices are multiplied around a softmax, in the storage of the
-query: the same calls that the CPU's kernel makes (``attention.cpp`` beside it), so that one runs.
+query: the same calls that the CPU's kernel makes (``attention.cpp``), so that one runs.
 An encoder layer (``transformer.cpp``) has one function for every device.
 """
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
-from ..reduction_workspace import stage_sum
+from ..reduction_workspace import alloc_sum_workspace
 from ..registry import Provenance, op
 from .backends import Backend, Convolution, convolution_of
 from .cudnn import CUDNN_WORKSPACES, alloc_copy_into, winograd_workspace
@@ -175,7 +175,7 @@ def _backward_memory(call: OpCall) -> None:
     if grad_bias is not None:
         call.alloc_outputs(grad_bias)
         if backend in (Backend.CUDNN, Backend.DEPTHWISE):
-            stage_sum(call, grad_output, [0, *range(2, grad_output.dim())])
+            alloc_sum_workspace(call, grad_output, [0, *range(2, grad_output.dim())])
 
 
 def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.Tensor) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from .. import cub
 from ..data_dependence import TRUE, ZERO, DataDependence, options_after_first
-from ..reduction_workspace import stage_columns, stage_values
+from ..reduction_workspace import alloc_column_sums_workspace, alloc_extremes_workspace
 from ..reductions.scans import scan_row
 from ..registry import Provenance, define, op
 
@@ -158,7 +158,7 @@ def _repeat_interleave(call: OpCall) -> None:
         with call.scope():
             call.alloc_temp(count)
             call.alloc_temp(1)
-            stage_columns(call, count, 1, torch.bool)
+            alloc_column_sums_workspace(call, count, 1, torch.bool)
 
 
 def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -179,7 +179,7 @@ def _bincount(call: OpCall) -> None:
     for _smallest_and_largest in range(2):
         with call.scope():
             call.alloc_temp(source.element_size())
-            stage_values(call, source)
+            alloc_extremes_workspace(call, source)
 
 
 @op("aten::searchsorted.Tensor", provenance=Provenance.SOURCE, source=_BUCKETS)

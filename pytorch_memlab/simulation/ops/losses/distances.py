@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..reduction_workspace import stage_sum
+from ..reduction_workspace import alloc_sum_workspace
 from ..registry import Provenance, op
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def _euclidean_dist(call: OpCall) -> None:
         squares = call.alloc_temp(matrix.numel() * matrix.element_size())
         rows = matrix.numel() // max(1, matrix.shape[-1]) * matrix.element_size()
         columns += [call.alloc_temp(rows)]
-        stage_sum(call, matrix, -1)
+        alloc_sum_workspace(call, matrix, -1)
         call.free_temp(squares)
         columns += [call.alloc_temp(rows)]
     for matrix, pair in zip(matrices, (columns[:2], columns[2:]), strict=True):
@@ -81,7 +81,7 @@ def _pdist_backward(call: OpCall) -> None:
 def _sum_pairs(call: OpCall, shape: tuple[int, ...], dim: int) -> None:
     pairs = torch.empty(shape, dtype=call.result.dtype, device="meta")
     call.alloc_copy(pairs)
-    stage_sum(call, pairs, dim)
+    alloc_sum_workspace(call, pairs, dim)
 
 
 def _is_product(call: OpCall) -> bool:

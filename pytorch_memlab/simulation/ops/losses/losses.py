@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..reduction_workspace import stage_columns, stage_sum
+from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
 from ..registry import Memory, Provenance, define, op
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def reduced_in_place(position: int) -> Memory:
         tensor: torch.Tensor = call.args[0]
         if call.argument(position, "reduction", 1) != REDUCTION_NONE:
             call.alloc_temp(tensor.element_size())
-            stage_sum(call, tensor)
+            alloc_sum_workspace(call, tensor)
 
     return memory
 
@@ -60,7 +60,7 @@ def _mse_loss(call: OpCall) -> None:
     if call.argument(2, "reduction", 1) != REDUCTION_NONE:
         count, dtype = _broadcast(call)
         call.alloc_temp(count * dtype.itemsize)
-        stage_columns(call, count, 1, dtype)
+        alloc_column_sums_workspace(call, count, 1, dtype)
 
 
 @op("aten::huber_loss", provenance=Provenance.SOURCE, source=_LOSS)
@@ -69,7 +69,7 @@ def _huber_loss(call: OpCall) -> None:
         count, dtype = _broadcast(call)
         call.alloc_temp(count * dtype.itemsize)
         call.alloc_outputs()
-        stage_columns(call, count, 1, call.result.dtype)
+        alloc_column_sums_workspace(call, count, 1, call.result.dtype)
 
 
 define(
@@ -95,7 +95,7 @@ def _binary_cross_entropy_with_logits(call: OpCall) -> None:
         call.alloc_copy(tensor)
     call.alloc_outputs()
     if is_reduced:
-        stage_sum(call, tensor)
+        alloc_sum_workspace(call, tensor)
 
 
 def _contiguous(start: int, stop: int) -> Memory:

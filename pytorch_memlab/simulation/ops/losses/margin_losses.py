@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..reduction_workspace import stage_columns
+from ..reduction_workspace import alloc_column_sums_workspace
 from ..registry import Provenance, define, op
 from .losses import REDUCTION_NONE, reduced_in_place, reduced_meta
 
@@ -35,7 +35,7 @@ def _multi_margin_loss(call: OpCall) -> None:
     call.alloc_contiguous(*call.args[:2], call.argument(4, "weight"))
     if tensor.dim() == _BATCHED and call.argument(5, "reduction", 1) != REDUCTION_NONE:
         call.alloc_temp(tensor.shape[0] * tensor.element_size())
-        stage_columns(call, tensor.shape[0], 1, tensor.dtype)
+        alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
 
 
 @op(
@@ -63,7 +63,7 @@ def _multilabel_margin_loss_forward(call: OpCall) -> None:
         return
     call.alloc_temp(tensor.shape[0] * tensor.element_size())
     call.alloc_outputs(loss)
-    stage_columns(call, tensor.shape[0], 1, tensor.dtype)
+    alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
 
 
 @op(

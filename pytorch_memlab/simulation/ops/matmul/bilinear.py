@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..reduction_workspace import stage_sum
+from ..reduction_workspace import alloc_sum_workspace
 from ..registry import Provenance, op
 from .cublas import multiply_batches
 
@@ -59,7 +59,7 @@ def _multiply_pair(
             source = right if left.shape[dim] == 1 else left
             total = source.sum(dim, True)
             copies.append(call.alloc_temp(total.numel() * total.element_size()))
-            stage_sum(call, source, dim)
+            alloc_sum_workspace(call, source, dim)
             left, right = (left, total) if source is right else (total, right)
     kept = [dim for dim in range(left.dim()) if dim not in dims]
     both = [dim for dim in kept if left.shape[dim] != 1 and right.shape[dim] != 1]

@@ -21,7 +21,7 @@ RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 """Of the installed PyTorch."""
 
 BARE_HANDLE_SINCE: Final = (2, 13)
-"""Release in which asking for cuBLASLt's handle alone makes no workspace (pull request 179022)."""
+"""Release in which asking for cuBLASLt's handle makes no workspace (pull request 179022)."""
 
 _SHARED_ON_REQUEST_SINCE: Final = (2, 8)
 _KEPT_SINCE: Final = (2, 9)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..reduction_workspace import stage_values
+from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import Provenance, op
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def _unpad(call: OpCall) -> None:
     if call.argument(2, "total_L") is None:
         with call.scope():
             call.alloc_temp(offsets[-1].element_size())
-            stage_values(call, offsets[-1])
+            alloc_extremes_workspace(call, offsets[-1])
     call.alloc_copy(result)
     call.alloc_outputs()
     if not dense.numel() or not result.numel():

@@ -12,7 +12,7 @@ import torch
 
 from ...hardware.decisions import decision
 from ..memory_formats import acc_type
-from ..reduction_workspace import stage_columns
+from ..reduction_workspace import alloc_column_sums_workspace
 from ..registry import Provenance, op
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def alloc_weight_sums(call: OpCall, *weight_gradients: torch.Tensor | None) -> N
     for weight in given:
         with call.scope():  # the sum takes the place of a weight's gradient made before
             call.alloc_temp(weight.shape[-1] * weight.element_size())
-            stage_columns(call, blocks, weight.shape[-1], weight.dtype)
+            alloc_column_sums_workspace(call, blocks, weight.shape[-1], weight.dtype)
 
 
 @decision

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION, is_dense
-from ..reduction_workspace import stage_sum, stage_values
+from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
 from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _norms(call: OpCall) -> None:
     call.alloc_outputs()
     if not together:
         for tensor in call.args[0]:
-            stage_sum(call, tensor)
+            alloc_sum_workspace(call, tensor)
 
 
 @op("aten::_foreach_max", provenance=Provenance.SOURCE, source=_SOURCE)
@@ -47,7 +47,7 @@ def _max(call: OpCall) -> None:
     call.alloc_outputs()
     if not together:
         for tensor in call.args[0]:
-            stage_values(call, tensor)
+            alloc_extremes_workspace(call, tensor)
 
 
 def _collect(call: OpCall, width: int) -> None:

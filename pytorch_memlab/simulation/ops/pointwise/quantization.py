@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..pooling.pooling import formatted_inputs
-from ..reduction_workspace import stage_values
+from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
@@ -47,4 +47,4 @@ def _check_zero_points(call: OpCall) -> None:
     with call.scope():
         for _smallest_and_largest in range(2):
             call.alloc_temp(zero_point.element_size())
-            stage_values(call, zero_point)
+            alloc_extremes_workspace(call, zero_point)

@@ -71,7 +71,7 @@ def _dropout(op: Any) -> tuple[int, str | None]:
 
 @functools.cache
 def _with_generator(op: Any) -> Any:
-    """The overload of an op that takes a generator besides; the op itself if it takes one."""
+    """The overload of an op that takes a generator; the op itself if it takes one."""
     names = [argument.name for argument in op._schema.arguments]
     if "generator" in names:
         return op

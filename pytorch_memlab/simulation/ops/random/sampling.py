@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .. import cub
-from ..reduction_workspace import stage_columns, stage_indices, stage_pairs, stage_sum
+from ..reduction_workspace import (
+    alloc_aminmax_workspace,
+    alloc_argmax_workspace,
+    alloc_column_sums_workspace,
+    alloc_sum_workspace,
+)
 from ..reductions.scans import scan_row
 from ..registry import Provenance, define, op
 from ..sorting.sorting import take_largest
@@ -47,18 +52,18 @@ def _check(call: OpCall, source: torch.Tensor) -> None:
     """Take the extremes of a distribution, and what is true of them and of its sums."""
     for _smallest_and_largest in range(2):
         call.alloc_temp(source.element_size())
-    stage_pairs(call, source)
+    alloc_aminmax_workspace(call, source)
     comparisons = [call.alloc_temp(1) for _ in range(2)]
     call.alloc_temp(1)
     for comparison in reversed(comparisons):
         call.free_temp(comparison)
     rows = 1 if source.dim() == 1 else source.shape[0]
     sums = call.alloc_temp(rows * source.element_size())
-    stage_sum(call, source, None if source.dim() == 1 else 1)
+    alloc_sum_workspace(call, source, None if source.dim() == 1 else 1)
     zeros = call.alloc_temp(rows)
     if source.dim() > 1:
         call.alloc_temp(1)
-        stage_columns(call, rows, 1, torch.bool)
+        alloc_column_sums_workspace(call, rows, 1, torch.bool)
         call.free_temp(zeros)
     call.free_temp(sums)
     call.alloc_and_free(1)
@@ -68,7 +73,7 @@ def _race(call: OpCall, source: torch.Tensor, samples: int) -> None:
     """Take the quotients, and what finds the largest of them."""
     call.alloc_copy(source)
     if samples == 1:
-        stage_indices(call, source, source.dim() - 1)
+        alloc_argmax_workspace(call, source, source.dim() - 1)
         return
     call.alloc_temp(call.result.numel() * source.element_size())
     take_largest(call, source, source.dim() - 1, samples)
@@ -115,7 +120,7 @@ def _dirichlet(call: OpCall) -> None:
     samples: torch.Tensor = call.result
     if samples.numel():
         call.alloc_temp(samples.numel() // samples.shape[-1] * samples.element_size())
-        stage_sum(call, samples, -1)
+        alloc_sum_workspace(call, samples, -1)
 
 
 @op(

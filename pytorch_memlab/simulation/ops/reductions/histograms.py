@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..reduction_workspace import stage_values
+from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import Provenance, op
 
 if TYPE_CHECKING:
@@ -49,4 +49,4 @@ def _memory(call: OpCall) -> None:
     for _ in ("smallest", "largest"):
         with call.scope():
             call.alloc_temp(tensor.element_size())
-            stage_values(call, tensor)
+            alloc_extremes_workspace(call, tensor)

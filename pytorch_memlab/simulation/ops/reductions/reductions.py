@@ -12,11 +12,11 @@ from ..memory_formats import LOW_PRECISION
 from ..reduction_workspace import (
     VALUE_AND_INDEX,
     Kernel,
+    alloc_aminmax_workspace,
+    alloc_extremes_workspace,
+    alloc_reduction_workspace,
+    alloc_sum_workspace,
     reduced_dims,
-    stage,
-    stage_pairs,
-    stage_sum,
-    stage_values,
 )
 from ..registry import Provenance, op
 
@@ -47,7 +47,7 @@ def _sums(dim_position: int | None) -> Memory:
             call.alloc_temp(tensor.numel() * result.element_size())
         dims = None if dim_position is None else call.argument(dim_position, "dim")
         element = result.element_size() if cast else tensor.element_size()
-        stage_sum(call, tensor, dims, result.dtype, element)
+        alloc_sum_workspace(call, tensor, dims, result.dtype, element)
 
     return memory
 
@@ -60,7 +60,7 @@ def _trace(call: OpCall) -> None:
     if _is_cast_first(diagonal.dtype, dtype):
         diagonal = torch.empty(diagonal.shape, dtype=dtype, device="meta")
         call.alloc_copy(diagonal)
-    stage_sum(call, diagonal, None, dtype)
+    alloc_sum_workspace(call, diagonal, None, dtype)
 
 
 def _values_and_indices(dim_position: int) -> Memory:
@@ -81,7 +81,7 @@ def _values(dim_position: int | None) -> Memory:
 @_source("aten::aminmax")
 def _aminmax(call: OpCall) -> None:
     call.alloc_outputs()
-    stage_pairs(call, call.args[0])
+    alloc_aminmax_workspace(call, call.args[0])
 
 
 def _moments(dim_position: int | None) -> Memory:
@@ -107,7 +107,7 @@ def _count_nonzero(call: OpCall) -> None:
         call.alloc_temp(tensor.numel())
     call.alloc_outputs()
     call.alloc_temp(tensor.numel() * 8)
-    stage_sum(call, tensor, call.argument(1, "dim"), torch.int64, 8)
+    alloc_sum_workspace(call, tensor, call.argument(1, "dim"), torch.int64, 8)
 
 
 @op("aten::dist", provenance=Provenance.SOURCE, source=_REDUCE_OPS)
@@ -117,7 +117,7 @@ def _dist(call: OpCall) -> None:
     shape = torch.broadcast_shapes(first.shape, second.shape)
     call.alloc_temp(prod(shape) * torch.promote_types(first.dtype, second.dtype).itemsize)
     call.alloc_outputs()
-    stage_sum(call, first)
+    alloc_sum_workspace(call, first)
 
 
 @op("aten::logsumexp", provenance=Provenance.SOURCE, source=_REDUCE_OPS)
@@ -130,13 +130,13 @@ def _logsumexp(call: OpCall) -> None:
         reduced = prod(tensor.shape[dim] for dim in dims) if tensor.dim() else 1
         largest = tensor.numel() // reduced * width
         call.alloc_temp(largest)
-        stage_values(call, tensor, dims)
+        alloc_extremes_workspace(call, tensor, dims)
         with call.scope():  # where they are infinite
             call.alloc_temp(largest)
             call.alloc_temp(largest // width)
         call.alloc_temp(tensor.numel() * width)
     call.alloc_outputs()
-    stage_sum(call, tensor, dims, call.result.dtype)
+    alloc_sum_workspace(call, tensor, dims, call.result.dtype)
 
 
 def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
@@ -153,7 +153,9 @@ def _plain(dim_position: int | None, kernel_of: Callable[[OpCall], Kernel]) -> M
         result = call.result[0] if isinstance(call.result, (tuple, list)) else call.result
         dims = None if dim_position is None else call.argument(dim_position, "dim")
         widths = (tensor.element_size(), result.element_size())
-        stage(call, tensor.shape, tensor.stride(), dims, widths, kernel_of(call))
+        alloc_reduction_workspace(
+            call, tensor.shape, tensor.stride(), dims, widths, kernel_of(call)
+        )
 
     return memory
 

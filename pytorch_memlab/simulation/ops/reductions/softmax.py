@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch._prims_common import compute_elementwise_output_strides, make_contiguous_strides_for
 
-from ..reduction_workspace import stage_values
+from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import Implementation, Provenance, define, op
 
 if TYPE_CHECKING:
@@ -104,5 +104,5 @@ def _safe_softmax(call: OpCall) -> None:
     call.alloc_temp(tensor.numel() * dtype.itemsize)
     call.alloc_temp(tensor.numel())
     call.alloc_temp(tensor.numel() // max(1, tensor.shape[dim]))
-    stage_values(call, tensor, dim, torch.bool)
+    alloc_extremes_workspace(call, tensor, dim, torch.bool)
     call.alloc_temp(dtype.itemsize)

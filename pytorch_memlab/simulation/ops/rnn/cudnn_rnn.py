@@ -1,4 +1,4 @@
-"""``_cudnn_rnn`` and its backward pass: what they return, computed on the host.
+"""``_cudnn_rnn`` and its backward pass: what they return, computed on the CPU.
 
 What that is, ``aten/src/ATen/native/cudnn/RNN.cpp`` tells. The seed of the dropout lies at the
 start of the reserve space.
@@ -14,7 +14,7 @@ import torch
 from ..registry import Provenance, op
 from .call import Call, call_of_backward, separate_gradients
 from .layout import given_parts, views
-from .reference import HostNetwork
+from .reference import CPUNetwork
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -55,7 +55,7 @@ def _reference(*args: Any) -> tuple[torch.Tensor, ...]:
     if call.dropout and reserve.numel() >= _SEED_BYTES:
         seed = int(torch.randint(2**62, (), device="cpu"))
         reserve[:_SEED_BYTES].view(torch.int64).fill_(seed)
-    values = HostNetwork(call).run(seed)
+    values = CPUNetwork(call).run(seed)
     output.copy_(values[0].transpose(0, 1) if call.is_transposed else values[0])
     hy.copy_(values[1])
     if call.cx is not None:
@@ -86,7 +86,7 @@ def _backward_reference(*args: Any) -> tuple[Any, ...]:
         raise RuntimeError("cudnn RNN backward can only be called in training mode")
     reserve = args[20]
     seed = int(reserve[:_SEED_BYTES].view(torch.int64)) if call.dropout else 0
-    values = HostNetwork(call).gradients(seed, gradients)
+    values = CPUNetwork(call).gradients(seed, gradients)
     first = values[0].transpose(0, 1) if call.is_transposed else values[0]
     made = [results[0], results[1], *(() if call.cx is None else (results[2],)), *results[3]]
     for result, value in zip(made, [first, *values[1:]], strict=False):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import acc_type
-from ..reduction_workspace import stage_sum
+from ..reduction_workspace import alloc_sum_workspace
 from ..registry import Provenance, op
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ def _lstm_backward_memory(call: OpCall) -> None:
     grad_gates, grad_cx, grad_bias = call.result
     call.alloc_outputs(grad_gates, grad_cx, grad_bias)
     if grad_bias is not None:
-        stage_sum(call, grad_gates, 0)
+        alloc_sum_workspace(call, grad_gates, 0)
 
 
 @op(
@@ -207,4 +207,4 @@ def _gru_backward_memory(call: OpCall) -> None:
     for gates, bias in zip((grad_input_gates, grad_hidden_gates), grad_biases, strict=True):
         if bias is not None:
             call.alloc_outputs(bias)
-            stage_sum(call, gates, 0)
+            alloc_sum_workspace(call, gates, 0)

@@ -1,6 +1,6 @@
-"""cuDNN's recurrent networks, computed by the host's own.
+"""cuDNN's recurrent networks, computed by those of the CPU.
 
-The gradients are those of the host's network, run again: nothing of the forward pass is kept but
+The gradients are those of the CPU's network, run again: nothing of the forward pass is kept but
 the seed of its dropout.
 """
 
@@ -32,8 +32,8 @@ _PACKETS: Final = (
 )
 
 
-class HostNetwork:
-    """The host's own network for a call: copies of its tensors, in the dtype of the arithmetic.
+class CPUNetwork:
+    """The CPU's own network for a call: copies of its tensors, in the dtype of the arithmetic.
 
     Args:
         call: whose tensors these are.
@@ -120,7 +120,7 @@ def _keys(*wanted: Any) -> Any:
 
 @contextmanager
 def _onednn(wanted: bool) -> Iterator[None]:
-    """Leave it to the host's own kernels: oneDNN would warn that it takes no projections."""
+    """Switch oneDNN off unless it is wanted: it would warn that it takes no projections."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(before and wanted)
     try:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..reduction_workspace import stage_values
+from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
@@ -33,4 +33,4 @@ def _memory(call: OpCall) -> None:
     compared = torch.empty((*elements.shape, among.numel()), dtype=torch.bool, device="meta")
     call.alloc_copy(compared)
     call.alloc_temp(elements.numel())
-    stage_values(call, compared, -1)
+    alloc_extremes_workspace(call, compared, -1)
