@@ -73,7 +73,7 @@ def op_rows() -> Iterator[str]:
 
 
 def op_summary() -> str:
-    """How many ops have each provenance, and the ops without workspace."""
+    """The number of ops with each provenance, and the ops without workspace."""
     counts = Counter(provenance.value for _, provenance, _ in provenances())
     lines = [f"| {one.value} | {counts[one.value]} |\n" for one in Provenance]
     plain = ", ".join(f"`{name}`" for name in sorted(ops_without_workspace()))

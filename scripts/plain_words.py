@@ -40,18 +40,37 @@ WORDS: Final = {
 }
 """Words in sentences, and what to write in their place."""
 
-NAMES: Final = {
-    "ledger": "peak tracker",
+JARGON: Final = {
     "lap": "restart",
+    "ledger": "peak tracker",
     "surprises": "mismatches",
-    "twins": "meta copies",
 }
-"""Parts of names and words of sentences, and the words of the field."""
+"""Private words in sentences and in names, and the words of the field."""
+
+NAMES: Final = JARGON | {
+    "at_rest": "unchanged",
+    "hand_out": "alloc_found_block",
+    "host_results": "cpu_outputs",
+    "launch_config": "reduce_config",
+    "let_go": "release",
+    "making_on": "device_override",
+    "missing_shapes": "missing_meta",
+    "newcomers": "newly_used",
+    "pass_by": "alloc_and_free",
+    "resting": "unchanged",
+    "shape_rules": "data_dependent_ops",
+    "taken_memory": "memory_overhead",
+    "traits": "op_info",
+    "uncovered": "unsupported",
+    "unwinding": "traceback_frames",
+    "values_read": "data_dependent_reads",
+}
+"""Parts of names, and those of the glossary."""
 
 OPENINGS: Final = ("How", "What", "Where", "Whether", "Which")
 """First words of docstrings that are no statement."""
 
-_WORD: Final = re.compile(rf"\b(?:({'|'.join(WORDS)})|({'|'.join(NAMES)})s?)\b", re.IGNORECASE)
+_WORD: Final = re.compile(rf"\b(?:({'|'.join(WORDS)})|({'|'.join(JARGON)})s?)\b", re.IGNORECASE)
 _PART: Final = re.compile(rf"(?:^|_)({'|'.join(NAMES)})s?(?=_|$)")
 _CODE: Final = re.compile(
     r"^(```|~~~).*?^\1$|`[^`\n]*`|<svg.*?</svg>|\]\([^)]*\)", re.DOTALL | re.MULTILINE
@@ -69,7 +88,7 @@ def words_in(text: str, line: int = 1) -> Iterator[Found]:
     """The refused words of a text that begins in a line."""
     for found in _WORD.finditer(text):
         sentence, name = (part and part.lower() for part in found.groups())
-        instead = WORDS[sentence] if sentence else repr(NAMES[name])
+        instead = WORDS[sentence] if sentence else repr(JARGON[name])
         line_of_word = line + text.count("\n", 0, found.start())
         yield Found(line_of_word, f"{found[0].lower()!r}: write {instead}")
 

@@ -27,7 +27,7 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
         write(stream)
         stream.flush()
     except BrokenPipeError:
-        _let_go(stream)
+        _release(stream)
     except OSError as error:
         _say(error.strerror or str(error))
         _fail_at_exit(stream)
@@ -42,7 +42,7 @@ def print_to_stdout(text: str) -> None:
     write_to_stdout(lambda stream: stream.write(text))
 
 
-def _let_go(stream: TextIO) -> None:
+def _release(stream: TextIO) -> None:
     """Let what is left go nowhere: Python complains about what it cannot flush at its end."""
     with suppress(OSError, ValueError):  # a stream of the program's own may have no descriptor
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -52,7 +52,7 @@ def _let_go(stream: TextIO) -> None:
 
 def _fail_at_exit(stream: TextIO) -> None:
     """Leave a newline that Python cannot flush at its end either: it exits with 120 then."""
-    with suppress(OSError, ValueError):  # as in _let_go
+    with suppress(OSError, ValueError):  # as in _release
         sys.stdout = open(stream.fileno(), "w", closefd=False)  # noqa: SIM115 - until the end
         sys.stdout.write("\n")
 

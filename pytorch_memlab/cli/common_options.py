@@ -79,7 +79,7 @@ def add_output_files(add: Add, text: str, *, required: bool = False) -> None:
     )
 
 
-def add_taken_memory(add: Add, gpu: str) -> None:
+def add_memory_overhead(add: Add, gpu: str) -> None:
     """Declare the memory of each GPU that is not the program's."""
     add(
         "--cuda-context",

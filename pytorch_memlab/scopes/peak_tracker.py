@@ -163,7 +163,7 @@ class PeakTracker:
         seen = self._fingerprint
         if found == seen and approximations is self._latest.approximations:
             if self._unchanged is None:
-                self._unchanged = self._latest.at_rest()
+                self._unchanged = self._latest.unchanged()
             return self._unchanged
         # Until the peaks are reset, an interrupt leaves nothing that counts as read.
         self._fingerprint = UNREAD

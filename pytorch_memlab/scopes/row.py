@@ -125,14 +125,14 @@ class RowMaker:
                 # Blocks may have gone with their segments.
                 small.seen = large.seen = UNREAD
             of_segments = segments.row(stats, key, current == peak)
-            key, is_at_rest = _blocks(stats, "large_pool")
+            key, is_unchanged = _blocks(stats, "large_pool")
             if key == large.seen:
                 small.seen = UNREAD
                 of_small = small.pack(stats)
             else:
-                small_key, is_small_at_rest = _blocks(stats, "small_pool")
-                of_small = small.row(stats, small_key, is_small_at_rest)
-            of_large = large.row(stats, key, is_at_rest)
+                small_key, is_small_unchanged = _blocks(stats, "small_pool")
+                of_small = small.row(stats, small_key, is_small_unchanged)
+            of_large = large.row(stats, key, is_unchanged)
             others = self._pack_others(stats)
             return b"".join((self._pack_all(stats), of_small, of_large, of_segments, others))
         except KeyError:
@@ -154,10 +154,10 @@ class _Part:
         self._unchanged: bytes | None = None
         self.seen = UNREAD
 
-    def row(self, stats: Stats, key: Fingerprint, is_at_rest: bool) -> bytes:
+    def row(self, stats: Stats, key: Fingerprint, is_unchanged: bool) -> bytes:
         if key != self.seen:
             # At the next reading the peak, which is the last number, is the current value.
-            self.seen = key if is_at_rest else (*key[:-1], key[-2])
+            self.seen = key if is_unchanged else (*key[:-1], key[-2])
             self._unchanged = None
             return self.pack(stats)
         if self._unchanged is None:

@@ -33,7 +33,7 @@ class Sample:
         """Current values, one for each group and pool."""
         return values_of(self.row)[CURRENT]
 
-    def at_rest(self) -> Sample:
+    def unchanged(self) -> Sample:
         """The next reading if nothing happens after a reset of the peaks."""
         return self.with_peak(self.current)
 

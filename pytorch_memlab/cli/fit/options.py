@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pytorch_memlab.cli.common_options import (
+    add_memory_overhead,
     add_program,
-    add_taken_memory,
     comma_list,
     number_from,
 )
@@ -41,4 +41,4 @@ def add_fit_options(parser: CommandParser) -> None:
         metavar="N",
         help="number of GPUs that the program has, all alike (default: 1)",
     )
-    add_taken_memory(add, "GPU")
+    add_memory_overhead(add, "GPU")

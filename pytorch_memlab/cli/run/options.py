@@ -8,8 +8,8 @@ from pytorch_memlab.cli.common_options import (
     Add,
     add_columns,
     add_functions,
+    add_memory_overhead,
     add_program,
-    add_taken_memory,
     number_from,
 )
 from pytorch_memlab.cli.parser import CommandParser
@@ -143,7 +143,7 @@ def _add_simulation(add: Add) -> None:
         help="let a dry run write files of tensors, with zeros or arbitrary bytes for the values"
         " that it does not have",
     )
-    add_taken_memory(add, "simulated GPU")
+    add_memory_overhead(add, "simulated GPU")
     add(
         "--strict",
         action="store_true",
