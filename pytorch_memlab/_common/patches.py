@@ -45,18 +45,22 @@ class Patches:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
-    def set_by_name(self, original: Any, value: Any) -> None:
-        """Replace a function in every module that holds it under its own name.
+    def set_by_name(self, *replaced: tuple[Any, Any]) -> None:
+        """Replace functions in every module that holds them under their own names.
 
         Args:
-            original: the function.
-            value: what stands for it until ``undo``; modules that are imported before then keep
-                it, so it must do what the original does for those who come later.
+            replaced: a function, and what stands for it until ``undo``. Modules that are imported
+                before then keep it, so it must do what the original does for those who come later.
         """
-        name = original.__name__
+        named = [(original.__name__, original, value) for original, value in replaced]
         for module in list(sys.modules.values()):
-            if getattr(module, "__dict__", {}).get(name) is original:
-                self.set(module, name, value)
+            try:
+                held = module.__dict__
+            except AttributeError:  # None stands for a module that must not be imported
+                continue
+            for name, original, value in named:
+                if held.get(name) is original:
+                    self.set(module, name, value)
 
     def names_of(self, owner: Any) -> frozenset[str]:
         """Names of an owner that are replaced now."""

@@ -61,7 +61,7 @@ class AttentionBackend(Remedy):
         self._before = _enabled()
         with Patches() as patches:
             patches.set_by_name(
-                attention_backends.select, self._choosing(attention_backends.select)
+                (attention_backends.select, self._choosing(attention_backends.select))
             )
             yield
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ..machine.op_arguments import tensors_in
 from ..ops.cuda_dispatch import cuda_dispatch_of
-from .casts import cache, call_with_casts, casts_serve_training, is_eligible, is_on_gpu, widest
+from .casts import cache as cached_casts
+from .casts import call_with_casts, casts_serve_training, is_eligible, is_on_gpu, widest
 from .cudnn_rnn import with_flat_casts
 from .lists import (
     BANNED,
@@ -58,7 +60,7 @@ def install(_machine: Machine, patches: Patches) -> None:
 
     def clear_both() -> None:
         clear()
-        cache.clear()
+        cached_casts.clear()
 
     patches.set(torch, "clear_autocast_cache", clear_both)
     patches.before_undo(_uninstall)
@@ -66,9 +68,8 @@ def install(_machine: Machine, patches: Patches) -> None:
     _installed.append(library)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for name, make in _policies():
-            if torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "AutocastCUDA"):
-                library.impl(name, make(_overload(name)))
+        for name, kernel in _kernels():
+            library.impl(name, kernel)
         for name in RECURRENT:
             op = _overload(name)
             library.impl(name, _kernel(op, with_flat_casts(op)))
@@ -79,7 +80,7 @@ def install(_machine: Machine, patches: Patches) -> None:
 def _uninstall() -> None:
     while _installed:
         _installed.pop()._destroy()
-    cache.clear()
+    cached_casts.clear()
 
 
 @contextmanager
@@ -91,6 +92,17 @@ def autocast_key_included() -> Iterator[None]:
         yield
     finally:
         torch._C._dispatch_tls_set_dispatch_key_included(_KEY, before)
+
+
+@cache
+def _kernels() -> list[tuple[str, Any]]:
+    """The kernels of all simulations: those of ops that this torch casts under autocast."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return [
+        (name, make(_overload(name)))
+        for name, make in _policies()
+        if has_kernel(f"aten::{name}", "AutocastCUDA")
+    ]
 
 
 def _policies() -> Iterator[tuple[str, Callable[[Any], Any]]]:

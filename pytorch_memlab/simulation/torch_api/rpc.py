@@ -18,4 +18,4 @@ def install(_machine: Machine, patches: Patches) -> None:
     original = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
     if original is not None:
         refused = refusal("torch.distributed.rpc.init_rpc")
-        patches.set_by_name(original, functools.wraps(original)(refused))
+        patches.set_by_name((original, functools.wraps(original)(refused)))

@@ -45,13 +45,15 @@ def install(machine: Machine, patches: Patches) -> None:
         patches.set(module, "is_nccl_available", lambda: True)
         patches.set(module, "ProcessGroupNCCL", SimulatedNCCL)
         patches.set(module, "ProcessGroupGloo", SimulatedGloo)
-    for store in (SimulatedTCPStore, SimulatedFileStore):
-        patches.set_by_name(store.real, store)
+    broadcast = _broadcast_object_list(dist.broadcast_object_list)
+    patches.set_by_name(
+        (SimulatedTCPStore.real, SimulatedTCPStore),
+        (SimulatedFileStore.real, SimulatedFileStore),
+        (dist.broadcast_object_list, broadcast),
+    )
     patches.set(c10d, "rendezvous", _rendezvous)
     patches.set(c10d, "_store_based_barrier", _pass_barrier)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
-    broadcast = _broadcast_object_list(dist.broadcast_object_list)
-    patches.set_by_name(dist.broadcast_object_list, broadcast)
     objects = _Objects(machine)
     patches.set(c10d, "_object_to_tensor", objects.sender(c10d._object_to_tensor))
     patches.set(c10d, "_tensor_to_object", objects.receiver(c10d._tensor_to_object))
