@@ -9,35 +9,23 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """A device as reports name it.
+    """A device as reports name it."""
 
-    Args:
-        name: as torch names it, such as ``cuda:0``.
-        description: what the hardware is, such as ``NVIDIA H100 80GB HBM3``.
-        simulated: True when no such hardware was there.
-    """
-
-    name: str
-    description: str
-    simulated: bool
+    name: str  # as torch names it, such as ``cuda:0``
+    description: str  # what the hardware is, such as ``NVIDIA H100 80GB HBM3``
+    simulated: bool  # True when no such hardware was there
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionInfo:
-    """A profiled function and its source.
+    """A profiled function and its source."""
 
-    Args:
-        qual_name: the function's ``__qualname__``.
-        filename: the file that its code names.
-        first_line: number of the first line of ``source``.
-        source: the lines without their ends, None where there is no source to be had.
-        folded: first and last lines of parts of the source that are not shown.
-    """
-
-    qual_name: str
-    filename: str
-    first_line: int
+    qual_name: str  # the function's ``__qualname__``
+    filename: str  # the file that its code names
+    first_line: int  # number of the first line of ``source``
+    # the lines without their ends, None where there is no source to be had
     source: tuple[str, ...] | None
+    # first and last lines of parts of the source that are not shown
     folded: tuple[tuple[int, int], ...] = ()
 
 
@@ -61,26 +49,17 @@ ApproximationKey = tuple[ApproximationKind, str, str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Approximation:
-    """Something that a simulation did without knowing all of it.
+    """Something that a simulation did without knowing all of it."""
 
-    Args:
-        kind: what was not known.
-        name: of the op, without its overload, or of the call that read.
-        calls: how often.
-        nbytes: bytes that an unmodelled op returned, bytes that an estimated one took on top of
-            its results, otherwise 0; over all calls.
-        assumption: of a read: what was taken in place of values.
-        place: of a read: ``file:line`` of the innermost line of the program.
-        unknown: of memory that is not counted: what it is, such as ``cuDNN workspaces``.
-    """
-
-    kind: ApproximationKind
-    name: str
-    calls: int
+    kind: ApproximationKind  # what was not known
+    name: str  # of the op, without its overload, or of the call that read
+    calls: int  # how often
+    # bytes that an unmodelled op returned, bytes that an estimated one took on top of its
+    # results, otherwise 0; over all calls
     nbytes: int = 0
-    assumption: str = ""
-    place: str = ""
-    unknown: str = ""
+    assumption: str = ""  # of a read: what was taken in place of values
+    place: str = ""  # of a read: ``file:line`` of the innermost line of the program
+    unknown: str = ""  # of memory that is not counted: what it is, such as ``cuDNN workspaces``
 
     @property
     def key(self) -> ApproximationKey:
@@ -107,20 +86,14 @@ def merge_approximations(approximations: Iterable[Approximation]) -> tuple[Appro
 
 @dataclass(frozen=True, slots=True)
 class PeakShare:
-    """The peak of a simulated GPU, and how well it is known.
+    """The peak of a simulated GPU, and how well it is known."""
 
-    Args:
-        device: as torch names it, such as ``cuda:0``.
-        active: most active bytes since the simulation began.
-        estimated: those among them that no recording confirms: blocks that kernels held on top
-            of their results, and results and workspaces whose sizes are estimates.
-        approximations: on that GPU since the simulation began.
-    """
-
-    device: str
-    active: int
+    device: str  # as torch names it, such as ``cuda:0``
+    active: int  # most active bytes since the simulation began
+    # those among them that no recording confirms: blocks that kernels held on top of their
+    # results, and results and workspaces whose sizes are estimates
     estimated: int
-    approximations: tuple[Approximation, ...]
+    approximations: tuple[Approximation, ...]  # on that GPU since the simulation began
 
     @property
     def is_exact(self) -> bool:
@@ -131,66 +104,45 @@ class PeakShare:
 
 @dataclass(frozen=True, slots=True)
 class LineEntry:
-    """One line of one function on one device, over all its hits.
+    """One line of one function on one device, over all its hits."""
 
-    Args:
-        code_id: key of the function.
-        line: line number in the file.
-        device: where it was measured.
-        hits: how often the line was begun.
-        time: seconds spent in the line, calls included.
-        delta: bytes allocated when the line ended less those when it began, summed over hits.
-        stats: ``group.pool.metric`` -> the maximum over the hits, in bytes or counts; and
-            ``temporary``: how many bytes the active ones were above those of the start and the end
-            of a hit, the maximum too.
-        approximations: what a simulation did in the line without knowing all of it, calls included.
-    """
-
-    code_id: int
-    line: int
-    device: DeviceInfo
-    hits: int
-    time: float
-    delta: int
+    code_id: int  # key of the function
+    line: int  # line number in the file
+    device: DeviceInfo  # where it was measured
+    hits: int  # how often the line was begun
+    time: float  # seconds spent in the line, calls included
+    delta: int  # bytes allocated when the line ended less those when it began, summed over hits
+    # ``group.pool.metric`` -> the maximum over the hits, in bytes or counts; and ``temporary``:
+    # how many bytes the active ones were above those of the start and the end of a hit, the
+    # maximum too
     stats: Mapping[str, int]
+    # what a simulation did in the line without knowing all of it, calls included
     approximations: tuple[Approximation, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionTable:
-    """One function's lines on one device.
+    """One function's lines on one device."""
 
-    Args:
-        function: what was profiled.
-        device: where it was measured.
-        rows: line number -> values in the order of ``Report.columns``, None where not measured.
-        approximations: line number -> what a simulation approximated there; only lines that have
-            any.
-        failed: line number -> bytes that the program asked for there when the GPU had too few.
-    """
-
-    function: FunctionInfo
-    device: DeviceInfo
+    function: FunctionInfo  # what was profiled
+    device: DeviceInfo  # where it was measured
+    # line number -> values in the order of ``Report.columns``, None where not measured
     rows: Mapping[int, tuple[int | float | None, ...]]
+    # line number -> what a simulation approximated there; only lines that have any
     approximations: Mapping[int, tuple[Approximation, ...]] = field(default_factory=dict)
+    # line number -> bytes that the program asked for there when the GPU had too few
     failed: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of a report without lines of functions, such as the holders of the memory.
+    """A part of a report without lines of functions, such as the holders of the memory."""
 
-    Args:
-        title: what the rows are.
-        columns: headings of the values.
-        rows: a name and its values in bytes, None where a value is not known.
-        notes: lines said below the rows, or in their place.
-    """
-
-    title: str
-    columns: tuple[str, ...] = ()
+    title: str  # what the rows are
+    columns: tuple[str, ...] = ()  # headings of the values
+    # a name and its values in bytes, None where a value is not known
     rows: tuple[tuple[str, tuple[int | None, ...]], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # lines said below the rows, or in their place
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +167,7 @@ class CpuTensors:
 
 @dataclass(frozen=True, slots=True)
 class Approximated:
-    """What the profiled lines approximated, all of one kind."""
+    """Approximations in the profiled lines, all of one kind."""
 
     approximations: tuple[Approximation, ...]
 
@@ -290,16 +242,10 @@ Note = (
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a renderer needs.
+    """Everything that a renderer needs."""
 
-    Args:
-        columns: names of the columns, such as ``active_bytes.all.peak``, ``hits``.
-        tables: one for each function and device.
-        notes: shown below the tables, such as which GPU was simulated or why there is no data.
-        sections: shown between the tables and the notes.
-    """
-
-    columns: tuple[str, ...]
-    tables: tuple[FunctionTable, ...]
+    columns: tuple[str, ...]  # names of the columns, such as ``active_bytes.all.peak``, ``hits``
+    tables: tuple[FunctionTable, ...]  # one for each function and device
+    # shown below the tables, such as which GPU was simulated or why there is no data
     notes: tuple[Note, ...]
-    sections: tuple[Section, ...] = ()
+    sections: tuple[Section, ...] = ()  # shown between the tables and the notes

@@ -32,11 +32,7 @@ _simulated_devices: WeakRegistry[Device] = WeakRegistry()
 
 
 def find_devices() -> list[Device]:
-    """All devices of this process: the simulated or real GPUs, else the host.
-
-    Returns:
-        at least one device; asking initialises none.
-    """
+    """All devices of this process: the GPUs, else the CPU. It initialises none."""
     machine = simulated_machine()
     if machine is not None:
         return [_simulated(machine, index) for index in range(len(machine.known_gpus))]
@@ -49,14 +45,7 @@ def find_devices() -> list[Device]:
 
 
 def get_device(spec: int | str | torch.device | None = None) -> Device:
-    """One device of this process.
-
-    Args:
-        spec: index, string such as ``"cuda:1"`` or ``"cpu"``, ``torch.device``, or None for the
-            current one.
-
-    Returns:
-        always the same object for the same device.
+    """One device of this process, the current one for None.
 
     Raises:
         UnknownDeviceError: there is no such device; the message lists those that there are.

@@ -1,4 +1,4 @@
-"""What a CUDA allocator has handed out, block for block, and what the driver sees of it all."""
+"""The blocks of a CUDA allocator, and the memory of a GPU as the driver counts it."""
 
 from __future__ import annotations
 
@@ -16,55 +16,34 @@ from .driver_memory import driver_memory
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One block that is in somebody's hands.
+    """One block that is allocated."""
 
-    Args:
-        address: of its first byte.
-        size: bytes that it has.
-        requested: bytes that were asked for.
-        frames: file names and lines of the stack that asked, the innermost first; empty unless
-            the program records PyTorch's memory history.
-    """
-
-    address: int
-    size: int
-    requested: int
+    address: int  # of its first byte
+    size: int  # bytes that it has
+    requested: int  # bytes that were asked for
+    # file names and lines of the stack that asked, the innermost first; empty unless the program
+    # records PyTorch's memory history
     frames: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Workspaces:
-    """What is known of the kernels' workspaces that stay allocated between calls.
+    """Workspaces of kernels that stay allocated between calls."""
 
-    Args:
-        addresses: of their blocks, None if they cannot be told.
-        size: bytes of one cuBLAS workspace as PyTorch asks for it.
-    """
-
-    addresses: frozenset[int] | None
-    size: int
+    addresses: frozenset[int] | None  # of their blocks, None if they cannot be told
+    size: int  # bytes of one cuBLAS workspace as PyTorch asks for it
 
 
 @dataclass(frozen=True, slots=True)
 class DriverView:
-    """What the driver says of a device, in bytes.
+    """The memory of a device as the driver counts it, in bytes."""
 
-    Args:
-        used: not free, whoever holds it.
-        process: held by this process, None if the driver does not tell.
-    """
-
-    used: int
-    process: int | None
+    used: int  # not free, in whichever process
+    process: int | None  # held by this process, None if the driver does not tell
 
 
 def allocations_of(device: torch.device) -> list[Allocation] | None:
-    """The blocks that a device's allocator counts as allocated.
-
-    Asking makes no context and allocates nothing on the device.
-
-    Args:
-        device: with an index.
+    """The blocks that a device's allocator counts as allocated. Asking makes no context.
 
     Returns:
         None for a device whose allocator does not show its blocks, or is not PyTorch's own.
@@ -83,11 +62,9 @@ def allocations_of(device: torch.device) -> list[Allocation] | None:
 
 
 def address_finder() -> Callable[[int, int], int]:
-    """What tells where a storage lies on its device.
+    """A function from the host address of a storage, and its ``_cdata``, to that on its device.
 
-    Returns:
-        a function of the storage's address on the host, and of its number (``_cdata``), to the
-        address on the device: on a real GPU they are one.
+    On a real GPU the two addresses are one.
     """
     machine = simulated_machine()
     if machine is None:
@@ -102,14 +79,7 @@ def address_finder() -> Callable[[int, int], int]:
 
 
 def workspaces_of(device: torch.device) -> Workspaces:
-    """The cuBLAS workspaces of a CUDA device that is in use.
-
-    Args:
-        device: with an index.
-
-    Returns:
-        where they are under ``simulate``; PyTorch tells of a real GPU only how large they are.
-    """
+    """The cuBLAS workspaces of a CUDA device that is in use; PyTorch tells only their size."""
     from ..simulation.inspect import workspace_size
 
     machine = simulated_machine()
@@ -122,7 +92,7 @@ def workspaces_of(device: torch.device) -> Workspaces:
 
 
 def driver_view(device: torch.device) -> DriverView | None:
-    """What the driver says of a CUDA device, None for one that this process does not use."""
+    """The memory of a CUDA device, None for one that this process does not use."""
     if device.type != "cuda" or not _in_use(device.index):
         return None
     free, total = driver_memory(device.index)

@@ -25,22 +25,17 @@ _BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes"
 
 
 class Followed(NamedTuple):
-    """A storage that is counted.
+    """A storage that is counted."""
 
-    Args:
-        number: of the storage among those alive (``_cdata``).
-        nbytes: its bytes.
-    """
-
-    number: int
-    nbytes: int
+    number: int  # of the storage among those alive (``_cdata``)
+    nbytes: int  # its bytes
 
 
 class CpuDevice(MeasuringDevice):
-    """The host: every storage that an op makes while somebody reads.
+    """The CPU: every storage that an op makes while there is a reader.
 
-    The host has no pools and keeps nothing in reserve: reserved is what is allocated. Memory
-    that ops take and give back inside, and tensors made before, are not seen.
+    It has no pools and no cache: reserved is what is allocated. Memory that ops take and give back
+    inside, and tensors made before, are not seen.
     """
 
     name = "cpu"
@@ -111,7 +106,7 @@ class CpuDevice(MeasuringDevice):
         if _get_current_dispatch_mode() is mode:
             mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
         else:
-            # The program entered a mode of its own meanwhile: only it may take that off.
+            # The program has entered another mode since, which it alone may take off.
             mode.active = False
 
     def follow(self, tensor: torch.Tensor) -> None:
@@ -140,7 +135,7 @@ class CpuDevice(MeasuringDevice):
 
 
 class _ThreadState(threading.local):
-    """How many read in one thread, and the mode that follows storages there."""
+    """The readers of one thread, and the mode that follows storages there."""
 
     def __init__(self) -> None:
         self.readers = 0

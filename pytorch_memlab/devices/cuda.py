@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def is_used(index: int) -> bool:
-    """Whether this process has made a context on a GPU; asking makes none.
+    """True if this process has made a context on a GPU; asking makes none.
 
     Where torch cannot tell, every GPU counts once CUDA is initialised.
     """

@@ -1,4 +1,4 @@
-"""What the package asks of a device: counters, peaks, capacity."""
+"""The protocol of a device: counters, peaks, capacity."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Stats = dict[str, Any]
 group -> pool -> metric -> bytes or count."""
 
 Approximations = Mapping[Hashable, Approximation]
-"""What a simulated device approximated so far; each entry only grows. Two devices that share an
+"""Approximations of a simulated device so far; each entry only grows. Two devices that share an
 entry, as those of one simulation do, have it under the same key."""
 
 NO_APPROXIMATIONS: Approximations = {}
@@ -38,7 +38,7 @@ class ProgramView(Protocol):
 
 
 class Device(Protocol):
-    """Where numbers come from; ``name`` is torch's, such as ``cuda:0``."""
+    """A source of numbers; ``name`` is torch's, such as ``cuda:0``."""
 
     name: str
 

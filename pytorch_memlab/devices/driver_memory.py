@@ -8,19 +8,14 @@ import torch
 
 
 class DriverMemory(NamedTuple):
-    """Memory of a whole card.
+    """Memory of a whole GPU, in bytes."""
 
-    Args:
-        free: bytes that nobody has.
-        total: bytes of the card.
-    """
-
-    free: int
-    total: int
+    free: int  # bytes that no process has
+    total: int  # bytes of the card
 
 
 def count_gpus() -> int:
-    """How many CUDA devices this process sees, simulated ones in a simulation; 0 without any."""
+    """Number of CUDA devices of this process, simulated ones in a simulation; 0 without any."""
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
@@ -43,20 +38,12 @@ def drop_workspaces() -> None:
 
 
 def driver_memory(index: int) -> DriverMemory:
-    """Memory of a card, as ``torch.cuda.mem_get_info`` reads it off the driver.
-
-    Args:
-        index: as in ``cuda:index``.
-    """
+    """Memory of a GPU, as ``torch.cuda.mem_get_info`` reads it from the driver."""
     return DriverMemory(*torch.cuda.mem_get_info(index))
 
 
 def allocated_memory(index: int) -> int:
-    """Bytes that this process has allocated on a card.
-
-    Args:
-        index: as in ``cuda:index``.
-    """
+    """Bytes that this process has allocated on a GPU."""
     # torch.cuda.memory_allocated would leave 130 objects in reference cycles.
     stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(index)
     return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0

@@ -35,14 +35,10 @@ def observe() -> None:
 
 
 def failed_on_gpu(error: BaseException) -> FailedRequest | None:
-    """What is known of a request that failed on a real GPU.
+    """A request that failed on a real GPU, from the error that PyTorch raised.
 
-    Args:
-        error: that PyTorch raised.
-
-    Returns:
-        The state at the moment of the error if PyTorch's observer told it, else that of now; None
-        if the error does not name a GPU.
+    It has the state at the moment of the error if PyTorch's observer told it, else that of now.
+    None if the error does not name a GPU.
     """
     text = str(error)
     named = _GPU.search(text)
@@ -58,7 +54,7 @@ def failed_on_gpu(error: BaseException) -> FailedRequest | None:
 
 
 def _note(device: int, size: int, _total: int, free: int) -> None:
-    """What PyTorch calls when a request fails, before it raises."""
+    """PyTorch calls this when a request fails, before it raises."""
     try:
         _noted[device] = _state(device, size, "", None, None, free)
     except Exception:  # the program's own error is worth more

@@ -10,13 +10,13 @@ from typing import Protocol
 _STATUS = Path("/proc/self/status")
 _CLEAR_REFS = Path("/proc/self/clear_refs")
 _RESET_PEAK = "5"
-"""What sets the peak of resident memory to the current, when written to ``clear_refs``: proc(5)."""
+"""Written to ``clear_refs``, this sets the peak of resident memory to the current: proc(5)."""
 
 SAMPLING_SECONDS = 0.005
 
 
 class HostProcess(Protocol):
-    """Where the host's numbers come from."""
+    """The source of the numbers of this process."""
 
     def resident(self) -> int:
         """Resident bytes of the process now."""
@@ -42,7 +42,7 @@ class KernelCounters:
 
     @staticmethod
     def work_here() -> bool:
-        """Whether the kernel gives the peak and lets it be reset."""
+        """True if the kernel gives the peak and lets it be reset."""
         try:
             _CLEAR_REFS.write_text(_RESET_PEAK)
             return _field("VmHWM") > 0

@@ -1,4 +1,4 @@
-"""Which devices the process uses, asked so often that asking must be cheap."""
+"""The devices that the process uses, asked for so often that asking must be cheap."""
 
 from __future__ import annotations
 
@@ -19,27 +19,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What is known of the devices at one moment.
+    """The devices at one moment."""
 
-    Args:
-        machine: the simulation that was on, None without one.
-        devices: those in use.
-        newly_used: those among them that came into use after the first question about them.
-        waiting: the others, each with what tells whether it is in use by now.
-    """
-
-    machine: object
-    devices: tuple[Device, ...] = ()
+    machine: object  # the simulation that was on, None without one
+    devices: tuple[Device, ...] = ()  # those in use
+    # those among them that came into use after the first question about them
     newly_used: frozenset[Device] = frozenset()
+    # the others, each with what tells whether it is in use by now
     waiting: tuple[tuple[Callable[[], bool], Device], ...] = ()
 
 
 class DevicesInUse:
     """The devices that the process uses, as they come into use; any thread may ask.
 
-    Args:
-        await_use: told at the first question, and when a simulation begins or ends, which devices
-            are not in use yet.
+    ``await_use`` gets those that are not in use yet: at the first question, and when a simulation
+    begins or ends.
     """
 
     def __init__(self, await_use: Callable[[tuple[Device, ...]], None]) -> None:
@@ -63,12 +57,7 @@ class DevicesInUse:
         return tuple(device for _, device in answer.waiting)
 
     def now(self) -> tuple[Device, ...]:
-        """The devices in use.
-
-        Returns:
-            the very same tuple until another device comes into use, or a simulation begins or
-            ends.
-        """
+        """The devices in use: the very same tuple until that changes."""
         answer = self._answer
         if active.machine is answer.machine:
             for is_used, _ in answer.waiting:
@@ -78,7 +67,7 @@ class DevicesInUse:
         return self._ask_again().devices
 
     def approximations_before_use(self) -> Approximations:
-        """What the devices that are not in use did without knowing all of it: reads of values."""
+        """Approximations of the devices that are not in use: data-dependent reads."""
         for _, device in self._answer.waiting:
             return NO_APPROXIMATIONS if device.approximations is None else device.approximations()
         return NO_APPROXIMATIONS
@@ -115,7 +104,7 @@ def _sorted_by_use(
 
 
 def _question(device: Device) -> Callable[[], bool]:
-    """What tells whether a device is in use by now."""
+    """A function that tells if a device is in use by now."""
     kind, _, index = device.name.partition(":")
     machine = active.machine
     if machine is not None:

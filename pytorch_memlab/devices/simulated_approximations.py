@@ -1,4 +1,4 @@
-"""What a simulated GPU did without knowing all of it, as records name it."""
+"""Approximations of a simulated GPU, as records name them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 class SimulatedApproximations:
     """The approximations of one simulated GPU so far.
 
-    Reads of values are those of the whole machine: what each of its GPUs does next rests on them.
-
-    Args:
-        ops: what was counted on the GPU.
-        reads: of the machine, None if its ops compute.
+    Data-dependent reads are those of the whole simulation: all of its GPUs rest on them.
     """
 
     def __init__(self, ops: OpApproximations, reads: DataDependentReads | None) -> None:
@@ -30,11 +26,7 @@ class SimulatedApproximations:
         self._approximations: dict[Hashable, Approximation] = {}
 
     def now(self) -> Approximations:
-        """All so far.
-
-        Returns:
-            the very same object until there are more.
-        """
+        """All so far: the very same object until there are more."""
         events = self._ops.events + (0 if self._reads is None else self._reads.events)
         if events != self._events:
             approximations = self._approximations.copy()

@@ -1,4 +1,4 @@
-"""Where profiled functions are called: they grow with the places in the program, not with calls."""
+"""Places that call profiled functions: they grow with the program, not with the calls."""
 
 from __future__ import annotations
 
@@ -18,17 +18,13 @@ _PARTS_OF_FUNCTIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<gene
 
 
 class CallSite:
-    """A place in the user's code from which one function is called.
-
-    Args:
-        code: of the caller.
-        offset: of the instruction. Its line is looked up later, as that takes long in long code.
-    """
+    """A place in the user's code from which one function is called."""
 
     __slots__ = ("code", "delta", "hits", "offset")
 
     def __init__(self, code: CodeType, offset: int) -> None:
         self.code = code
+        # Of the instruction; to look up its line takes long in long code.
         self.offset = offset
         self.hits = 0
         self.delta: dict[str, int] = {}
@@ -55,12 +51,7 @@ CallSites = dict[tuple[int, int], CallSite]
 def find_call_site(code: CodeType, known: CallSites) -> CallSite | None:
     """The place that called the innermost frame of a code, past the frames of libraries.
 
-    Args:
-        code: of the function that was called.
-        known: the places that it was called from.
-
-    Returns:
-        None for a frame without a caller in the user's code, as the first one of a thread.
+    None for a frame without a caller in the user's code, as the first one of a thread.
     """
     frame = sys._getframe(1)
     while frame.f_code is not code:

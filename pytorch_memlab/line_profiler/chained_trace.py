@@ -173,7 +173,7 @@ class ChainedFrame:
 
 
 def _is_c_callable(function: Any) -> bool:
-    """Whether it is an object of an extension type, which follows frames from C."""
+    """True for an object of an extension type, which follows frames from C."""
     if isinstance(function, (FunctionType, MethodType, BuiltinFunctionType, functools.partial)):
         return False
     return isinstance(type(function).__call__, WrapperDescriptorType)

@@ -1,4 +1,4 @@
-"""Which columns a table of lines can have."""
+"""The columns that a table of lines can have."""
 
 from __future__ import annotations
 
@@ -25,17 +25,9 @@ KNOWN_COLUMNS = frozenset((*FIELDS, *EXTRA_COLUMNS, *SHORT_NAMES))
 def checked_columns(
     columns: str | Iterable[str] | None, entries: Iterable[LineEntry] = ()
 ) -> tuple[str, ...]:
-    """The columns asked for, each once, after a check that they exist.
+    """The columns asked for, each once and in that order, the default ones for None.
 
-    Args:
-        columns: one name or several: fields of ``torch.cuda.memory_stats()`` such as
-            ``allocated_bytes.all.peak`` or ``num_ooms``, their short names ``peak``, ``reserved``
-            and ``current``, or ``hits``, ``delta`` or ``kept``, ``temporary``, ``time``. None
-            stands for the default ones.
-        entries: recorded lines, whose own fields are known as well.
-
-    Returns:
-        The names in the order asked.
+    Fields of ``entries`` are known as well.
 
     Raises:
         UnknownColumnError: a name that nothing records; the message lists the near ones.

@@ -13,15 +13,10 @@ from pytorch_memlab.line_profiler.source_block import source_block
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function as the program defines it.
+    """A function as the program defines it."""
 
-    Args:
-        qual_name: its ``__qualname__``.
-        code: its code object.
-    """
-
-    qual_name: str
-    code: CodeType
+    qual_name: str  # its ``__qualname__``
+    code: CodeType  # its code object
 
 
 def definitions(code: CodeType) -> list[Definition]:
@@ -41,15 +36,7 @@ def definitions(code: CodeType) -> list[Definition]:
 
 
 def lines_of(code: CodeType, source: str) -> list[str]:
-    """The lines of a function, from the code's first line on.
-
-    Args:
-        code: of the function.
-        source: whole text that was compiled.
-
-    Returns:
-        lines without their ends.
-    """
+    """The lines of a function without their ends, from the code's first line on."""
     block = source_block(_split(source), code.co_firstlineno - 1)
     return [line.rstrip("\n") for line in block]
 

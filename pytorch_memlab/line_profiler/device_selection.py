@@ -63,7 +63,7 @@ class DeviceSelection:
         return frozenset() if self.single_device else self._in_use.newly_used
 
     def approximations_before_use(self) -> Approximations:
-        """What was approximated while no device is in use."""
+        """Approximations while no device is in use."""
         return NO_APPROXIMATIONS if self.single_device else self._in_use.approximations_before_use()
 
     def begin(self) -> None:
@@ -89,16 +89,13 @@ class DeviceSelection:
             tracker.stop_awaiting()
 
     def approximations(self) -> tuple[Approximation, ...]:
-        """What all devices that were ever measured approximated, in profiled lines or elsewhere."""
+        """Those of all devices that were ever measured, in profiled lines or elsewhere."""
         sums = LineApproximations()
         sums.add(self._approximations_before, _approximations_of(self.devices()))
         return sums.all()
 
     def peak_shares(self) -> list[PeakShare]:
-        """How well the peaks of all devices are known that were ever measured.
-
-        Of several simulations the highest peak of each device counts.
-        """
+        """The highest peak of each device that was ever measured, and how well it is known."""
         shares: dict[str, PeakShare] = {}
         for device in self.devices():
             share = None if device.peak_share is None else device.peak_share()
@@ -113,7 +110,7 @@ class DeviceSelection:
 
     @property
     def is_dry_run(self) -> bool:
-        """Whether the simulation that was measured last computes shapes alone."""
+        """True if the simulation that was measured last computes shapes alone."""
         return self._machine is not None and self._machine.is_dry_run
 
     def devices(self) -> Iterable[Device]:

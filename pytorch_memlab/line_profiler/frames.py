@@ -87,14 +87,9 @@ def _approximation_columns(entries: Sequence[LineEntry]) -> dict[str, list[int]]
 
 
 def line_frame(report: Report) -> pd.DataFrame:
-    """The report's numbers by qualified name and line.
+    """The numbers of a report by ``(qual_name, line)``; columns are the parts of their names.
 
-    Args:
-        report: what was measured. Functions of one name and a function's devices share their
-            rows, which hold the maximum.
-
-    Returns:
-        Index ``(qual_name, line)``; columns in the report's order, each as its three parts.
+    Functions of one name, and the devices of a function, share their rows, which hold the maximum.
     """
     import pandas as pd
 

@@ -21,27 +21,17 @@ _Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class FunctionSource(NamedTuple):
-    """Lines of a function.
+    """Lines of a function."""
 
-    Args:
-        first_line: number of the first one, as the function's code counts.
-        lines: without their ends; None where there are none to be had.
-        is_stale: whether there are none since the file has changed.
-    """
-
-    first_line: int
-    lines: tuple[str, ...] | None
-    is_stale: bool = False
+    first_line: int  # number of the first one, as the function's code counts
+    lines: tuple[str, ...] | None  # without their ends; None where there are none to be had
+    is_stale: bool = False  # whether there are none since the file has changed
 
 
 def function_source(code: CodeType, qual_name: str) -> FunctionSource:
-    """Find the source of a function.
+    """Find the source of a function, where its code says or where its file defines its name.
 
     IPython's ``%autoreload`` compiles a function that was edited by itself, from line 1 on.
-
-    Args:
-        code: of the function.
-        qual_name: where its file defines it, should that not be where its code says.
     """
     try:
         found, place = inspect.findsource(code)
@@ -57,7 +47,7 @@ def function_source(code: CodeType, qual_name: str) -> FunctionSource:
 
 
 def _defines(lines: tuple[str, ...], name: str) -> bool:
-    """Whether a block of lines is a definition of this name, decorators included."""
+    """True if a block of lines is a definition of this name, decorators included."""
     if not name.isidentifier():
         return any("lambda" in line for line in lines)
     heads = lines if lines[0].lstrip().startswith("@") else lines[:1]
@@ -74,11 +64,7 @@ def _definitions(filename: str, qual_name: str) -> Iterator[tuple[str, ...]]:
 
 
 class _File:
-    """The functions that a file defines now.
-
-    Args:
-        source: its lines.
-    """
+    """The functions that a file defines now."""
 
     def __init__(self, source: list[str]) -> None:
         text = "".join(source)
@@ -119,7 +105,7 @@ def _named(tree: ast.AST, prefix: str) -> Iterator[tuple[str, _Definition]]:
 
 
 def _has_lines_of(lines: tuple[str, ...], code: CodeType) -> bool:
-    """Whether source compiles to code on the same lines."""
+    """True if source compiles to code on the same lines."""
     try:
         source = textwrap.dedent("\n".join(lines))
         whole = compile(source, "<source>", "exec", dont_inherit=True)

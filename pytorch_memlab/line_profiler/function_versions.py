@@ -15,19 +15,14 @@ if TYPE_CHECKING:
 
 
 class FunctionVersions:
-    """Which version of each function one profiler has."""
+    """The versions of functions that one profiler has."""
 
     def __init__(self) -> None:
         self._codes: dict[int, tuple[weakref.ref[FunctionType], CodeType]] = {}
         self._stale: dict[str, None] = {}
 
     def add(self, registered: RegisteredFunction, *, is_stale: bool) -> None:
-        """Remember a function as it is now.
-
-        Args:
-            registered: the function; it is not kept alive.
-            is_stale: whether its file has another version by now.
-        """
+        """Remember a function as it is now, without keeping it alive."""
         code = registered.code
         self._codes[id(code)] = weakref.ref(registered.function), code
         if is_stale:

@@ -62,7 +62,7 @@ class FunctionIntervals:
         self._ends.clear()
 
     def ends(self) -> list[TracingEnded]:
-        """Where tracing ended."""
+        """The places at which tracing ended."""
         main = threading.main_thread().ident
         return list(
             dict.fromkeys(

@@ -1,4 +1,4 @@
-"""What a simulation did in a line without knowing all of it, over all hits of the line."""
+"""Approximations of a line, over all its hits."""
 
 from __future__ import annotations
 
@@ -22,12 +22,7 @@ class LineApproximations:
         self._sums: dict[ApproximationKey, Approximation] = {}
 
     def add(self, start: Approximations, end: Approximations) -> None:
-        """Take an interval over.
-
-        Args:
-            start: all approximations of the device when it began.
-            end: all when it ended.
-        """
+        """Add an interval by all approximations of the device when it began and ended."""
         sums = self._sums
         for key, approximation in end.items():
             before = start.get(key)

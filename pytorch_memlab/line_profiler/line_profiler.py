@@ -197,7 +197,7 @@ class LineProfiler:
     def display(
         self, func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
     ) -> RecordsDisplay:
-        """What was recorded: a table with bars in a notebook, text elsewhere.
+        """The recorded lines: a table with bars in a notebook, text elsewhere.
 
         It is shown at once where nothing gets the result, as in a script.
 
@@ -254,11 +254,7 @@ class LineProfiler:
         )
 
     def note_failure(self, error: BaseException) -> None:
-        """Mark the lines that an error went through if a GPU ran out of memory; else nothing.
-
-        Args:
-            error: that nothing handled.
-        """
+        """Mark the lines of an unhandled error if a GPU ran out of memory; else nothing."""
         report = uncaught.add(error)
         if report is None or report.facts is None:
             return
@@ -300,9 +296,6 @@ class LineProfiler:
 
     def indexes_of(self, func: object) -> tuple[int, ...]:
         """Places of functions among those of ``recorded``.
-
-        Args:
-            func: as ``display`` takes it.
 
         Raises:
             UsageError: the function is not registered.
@@ -361,7 +354,7 @@ class LineProfiler:
         return load(path)
 
     def peak_holders(self, device: int | str | torch.device | None = None) -> PeakHolders:
-        """What held the memory of a device when its active bytes were highest.
+        """The holders of the memory of a device when its active bytes were highest.
 
         The bytes by source line, function, module, category and stack each add up to that peak,
         which is the highest that the device's allocator counted while the profiler was on. What
@@ -438,7 +431,7 @@ class LineProfiler:
         return within(lambda: self, func)
 
     def __repr__(self) -> str:
-        """What is profiled, and how much was recorded."""
+        """The profiled functions, and how much was recorded."""
         recorded = LineRecords(self._raw_line_records, self._code_infos).summary()
         return f"<{type(self).__name__} of {recorded}, {'on' if self.enabled else 'off'}>"
 
@@ -462,7 +455,7 @@ class LineProfiler:
             current_tracer().watch(self._listener, (code,))
 
     def _recording(self) -> Recording:
-        """What records the holders of the peak, of the device that is measured now."""
+        """The recording of peak holders, of the device that is measured now."""
         from ..history.recorder import Recording
 
         index = _index_of(self._target_gpu)

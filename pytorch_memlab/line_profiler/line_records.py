@@ -37,7 +37,7 @@ _IN_USE_FIELDS = ("active_bytes.all.peak", "allocated_bytes.all.peak")
 
 
 class LineRecords:
-    """What a profiler recorded about each line.
+    """The records of a profiler, line by line.
 
     Args:
         raw_line_records: one entry per function, line and device.
@@ -211,7 +211,7 @@ def _tables(
 
 
 def _is_in_use(entries: Iterable[LineEntry]) -> bool:
-    """Whether a device holds more than memory that the allocator keeps for later."""
+    """True if a device holds more than memory that the allocator keeps for later."""
     return any(
         entry.delta or any(entry.stats.get(field) for field in _IN_USE_FIELDS) for entry in entries
     )

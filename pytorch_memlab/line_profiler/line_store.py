@@ -1,4 +1,4 @@
-"""What the line profiler has recorded: it grows with the number of lines, not of events."""
+"""The records of a line profiler: they grow with the number of lines, not of events."""
 
 from __future__ import annotations
 
@@ -60,13 +60,7 @@ class Line:
             return self.devices.setdefault(device.name, DeviceLine(device))
 
     def entries(self, code_id: int, number: int, devices: list[DeviceInfo]) -> Iterator[LineEntry]:
-        """This line as plain data.
-
-        Args:
-            code_id: key of its function.
-            number: its number in the file.
-            devices: all devices of the record; where this line found one unused, it used 0 B.
-        """
+        """This line as plain data. It used 0 B of devices that it found unused."""
         before = self.approximations_before_use.all()
         for device in devices:
             one = self.devices.get(device.name)
@@ -121,7 +115,7 @@ class LineStore:
         return [seen[name] for name in sorted(seen)]
 
     def __contains__(self, entry: object) -> bool:
-        """Whether a line was recorded just so."""
+        """True if a line was recorded just so."""
         return any(one == entry for one in self)
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The tracer on ``sys.monitoring``, from Python 3.12: code that nobody watches costs nothing."""
+"""The tracer on ``sys.monitoring``, from Python 3.12: only watched code costs anything."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 
 _TOOLS = (3, 4, 5, 2, 1, 0)
-"""Tool ids as they are tried: first the two without a name, since cProfile fails where somebody
-else holds the profilers' (2), as coverage does with its own (1) and debuggers with theirs (0)."""
+"""Tool ids as they are tried: first the two without a name, since cProfile fails where another
+tool holds the profilers' (2), as coverage does with its own (1) and debuggers with theirs (0)."""
 
 _monitoring: Any = getattr(sys, "monitoring", None)
 _getframe = sys._getframe
@@ -32,11 +32,7 @@ class NoFreeToolError(UsageError):
 
 
 class MonitoringTracer:
-    """Line events from ``sys.monitoring``, of the watched codes only, in all threads.
-
-    Args:
-        reason: why this tracer serves.
-    """
+    """Line events from ``sys.monitoring``, of the watched codes only, in all threads."""
 
     name = "sys.monitoring"
 
@@ -73,16 +69,11 @@ class MonitoringTracer:
                 self._tool = None
 
     def notice_ends(self) -> None:
-        """Nothing to tell: an exception in a callback ends nothing, and nobody takes its place."""
+        """Nothing to tell: an exception in a callback ends nothing, and no tool takes its place."""
 
 
 class _Frames:
-    """The frames of watched codes by ``id``: they are not kept alive.
-
-    A generator that is dropped where it is suspended may end without an event. Its entry stays
-    until another frame comes to stand at the same address, so that there are never more entries
-    than the program's frames had addresses.
-    """
+    """The frames of watched codes by ``id``: Note [Frames and generators in the two tracers]."""
 
     def __init__(self, codes: WatchedCodes) -> None:
         self._codes = codes

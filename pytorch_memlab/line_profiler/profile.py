@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class _GlobalLineProfiler(LineProfiler):
-    """The process' profiler: on from the first function, until somebody turns it off."""
+    """The profiler of the process: on from the first function, until it is turned off."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def set_target_gpu(gpu_id: int | str | torch.device | None) -> None:
 def display(
     func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
 ) -> RecordsDisplay:
-    """What the decorators recorded so far: a table with bars in a notebook, text elsewhere.
+    """The lines recorded so far: a table with bars in a notebook, text elsewhere.
 
     It is shown at once where nothing gets the result, as in a script.
 
@@ -238,7 +238,7 @@ class _Counter:
 
 
 def _is_printed_at_exit(func: Any) -> bool:
-    """Whether ``@profile`` records a function too, under any decorator between the two."""
+    """True if ``@profile`` records a function too, under any decorator between the two."""
     codes = {id(found.code) for found in resolve(func)}
     return any(
         id(found.code) in codes for printed, _ in _printed_at_exit for found in resolve(printed)
@@ -246,7 +246,7 @@ def _is_printed_at_exit(func: Any) -> bool:
 
 
 def _prints_at_exit() -> bool:
-    """Whether the program, not a notebook, shows the tables when it ends."""
+    """True if the program, not a notebook, shows the tables when it ends."""
     return not _is_taken_over and not is_in_shell()
 
 
@@ -266,10 +266,9 @@ def _print_tables(stream: TextIO) -> None:
 
 
 def take_over_printing() -> list[tuple[Any, tuple[str, ...]]]:
-    """Keep ``@profile`` from printing at exit; whoever calls this shows the tables.
+    """Keep ``@profile`` from printing at exit; the caller shows the tables.
 
-    Returns:
-        the decorated functions with the columns asked for; it grows as more are decorated.
+    Returns the decorated functions with their columns; the list grows as more are decorated.
     """
     global _is_taken_over
     _is_taken_over = True

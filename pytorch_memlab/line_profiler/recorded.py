@@ -1,4 +1,4 @@
-"""What a line profiler recorded, with what is known of the run, as a file keeps it."""
+"""The records of a line profiler with facts of the run, as a file keeps them."""
 
 from __future__ import annotations
 
@@ -50,15 +50,11 @@ class RunTime:
         self._since = None
 
     def seconds(self) -> float:
-        """How long it was on so far."""
+        """Seconds for which it was on so far."""
         return self._seconds + (0 if self._since is None else time.perf_counter() - self._since)
 
     def run(self, *, is_dry_run: bool) -> Run:
-        """This run.
-
-        Args:
-            is_dry_run: whether shapes alone were simulated.
-        """
+        """This run."""
         program, arguments = _command()
         return Run(
             program,
@@ -79,15 +75,7 @@ def recorded_profile(
     store: LineStore,
     devices: Iterable[Device],
 ) -> RecordedProfile:
-    """What one profiler recorded.
-
-    Args:
-        run: of the program.
-        codes: the profiled code objects by their ``id``.
-        infos: their functions.
-        store: their lines.
-        devices: that were measured.
-    """
+    """The data of one profiler."""
     index = {code_id: place for place, code_id in enumerate(infos)}
     entries = tuple(
         replace(entry, code_id=index[entry.code_id]) for entry in store if entry.code_id in index
@@ -108,12 +96,7 @@ def recorded_profile(
 def measured_devices(
     entries: Iterable[LineEntry], capacities: Mapping[str, _Capacity]
 ) -> tuple[MeasuredDevice, ...]:
-    """The devices of lines, with the most that each held.
-
-    Args:
-        entries: the lines.
-        capacities: of each device by its name.
-    """
+    """The devices of lines, with the most that each held."""
     found: dict[str, MeasuredDevice] = {}
     for entry in entries:
         device = entry.device
@@ -133,12 +116,7 @@ def measured_devices(
 def with_peaks(
     devices: Iterable[MeasuredDevice], peaks: Mapping[str, PeakHolders]
 ) -> tuple[MeasuredDevice, ...]:
-    """Devices with the peaks of the whole run, which may be outside of the recorded lines.
-
-    Args:
-        devices: with the peaks of the lines.
-        peaks: of the run by the names of the devices.
-    """
+    """Devices with the peaks of the whole run, which may be outside of the recorded lines."""
     active = {name: DevicePeaks(holders.peak.active, 0, 0) for name, holders in peaks.items()}
     return with_run_peaks(devices, active)
 
@@ -146,12 +124,7 @@ def with_peaks(
 def with_run_peaks(
     devices: Iterable[MeasuredDevice], peaks: Mapping[str, DevicePeaks]
 ) -> tuple[MeasuredDevice, ...]:
-    """Devices with the peaks of a whole run, where those are higher.
-
-    Args:
-        devices: with the peaks of the lines.
-        peaks: of the run by the names of the devices.
-    """
+    """Devices with the peaks of a whole run, where those are higher."""
     return tuple(
         replace(
             one,
@@ -166,12 +139,7 @@ def with_run_peaks(
 
 
 def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> RecordedProfile:
-    """What several profilers of one process recorded.
-
-    Args:
-        parts: of each profiler; a function of several counts as the first one has it.
-        columns: that tables show.
-    """
+    """The data of several profilers; a function of several counts as the first has it."""
     functions: list[FunctionInfo] = []
     entries: list[LineEntry] = []
     calls: list[Call] = []

@@ -21,21 +21,13 @@ from pytorch_memlab.line_profiler.function_source import FunctionSource, functio
 
 @dataclass(frozen=True, slots=True)
 class RegisteredFunction:
-    """A function whose lines can be profiled.
+    """A function whose lines can be profiled."""
 
-    Args:
-        qual_name: its ``__qualname__``.
-        code: what its frames run.
-        filename: the file that the code names.
-        source: its lines, from a decorator's on where it has one.
-        function: that has this code now.
-    """
-
-    qual_name: str
-    code: CodeType
-    filename: str
-    source: FunctionSource
-    function: FunctionType
+    qual_name: str  # its ``__qualname__``
+    code: CodeType  # what its frames run
+    filename: str  # the file that the code names
+    source: FunctionSource  # its lines, from a decorator's on where it has one
+    function: FunctionType  # that has this code now
 
 
 def resolve(obj: object) -> list[RegisteredFunction]:
@@ -78,7 +70,7 @@ def _python_functions(obj: object) -> Iterator[FunctionType]:
 
 
 def _parts(obj: object) -> Iterable[object]:
-    """What an object consists of that ``line_profiler`` takes apart further."""
+    """The parts of an object that ``line_profiler`` takes apart further."""
     if isinstance(obj, ModuleType):
         return _defined_in(obj)
     if _is_torch_module(obj):

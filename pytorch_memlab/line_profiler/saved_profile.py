@@ -37,11 +37,7 @@ _BEGINNING = re.compile(rb'\s*\{\s*"format"')
 
 
 class SavedProfile:
-    """A profile of a file, which displays as the profiler that recorded it.
-
-    Args:
-        recorded: what the file has.
-    """
+    """A profile of a file, which displays as the profiler that recorded it."""
 
     def __init__(self, recorded: RecordedProfile) -> None:
         self._recorded = recorded
@@ -59,7 +55,7 @@ class SavedProfile:
         )
 
     def peak_holders(self, device: str | None = None) -> PeakHolders:
-        """What held the memory of a device at its peak; see ``LineProfiler.peak_holders``.
+        """The holders of the memory of a device at its peak; see ``LineProfiler.peak_holders``.
 
         Args:
             device: name, as ``cuda:0`` or, in a merged profile, ``rank0 cuda:0``; None for the one
@@ -99,7 +95,7 @@ class SavedProfile:
     def display(
         self, func: object = None, columns: str | Iterable[str] | None = None
     ) -> RecordsDisplay:
-        """What was recorded: a table with bars in a notebook, text elsewhere.
+        """The recorded lines: a table with bars in a notebook, text elsewhere.
 
         It is shown at once where nothing gets the result, as in a script.
 
@@ -180,7 +176,7 @@ class SavedProfile:
         return found
 
     def __repr__(self) -> str:
-        """What ran, and how much was recorded of it."""
+        """The program, and how much was recorded of it."""
         return f"<{type(self).__name__} of {self._recorded.summary()}>"
 
     def _repr_html_(self) -> str:
@@ -204,15 +200,10 @@ class SavedProfile:
 
 
 def save(recorded: RecordedProfile, path: str | PathLike[str], *, force: bool) -> None:
-    """Write a profile to a file.
-
-    Args:
-        recorded: the profile.
-        path: of the file. ``{rank}`` and ``{pid}`` are filled in.
-        force: write it also where there is such a file already.
+    """Write a profile to a file; ``{rank}`` and ``{pid}`` in its name are filled in.
 
     Raises:
-        UsageError: there is one, or it cannot be written.
+        UsageError: there is one and ``force`` is False, or it cannot be written.
     """
     name = path_of_rank(os.fspath(path))
     check_writable(name)
@@ -222,12 +213,7 @@ def save(recorded: RecordedProfile, path: str | PathLike[str], *, force: bool) -
 
 
 def write_page(recorded: RecordedProfile, report: Report, path: str | PathLike[str]) -> None:
-    """Write a profile to a file as a page.
-
-    Args:
-        recorded: the profile.
-        report: the tables to show, one for each function and device.
-        path: of the file. ``{rank}`` and ``{pid}`` are filled in.
+    """Write a profile to a file as a page, with the tables of a report.
 
     Raises:
         UsageError: it cannot be written.
@@ -240,15 +226,7 @@ def write_page(recorded: RecordedProfile, report: Report, path: str | PathLike[s
 
 
 def load(path: str | PathLike[str]) -> SavedProfile:
-    """Read a file that ``LineProfiler.save`` or ``pytorch-memlab run -o`` wrote.
-
-    Nothing in it is executed.
-
-    Args:
-        path: of the file.
-
-    Returns:
-        an object that displays as the profiler does.
+    """Read a file that ``LineProfiler.save`` or ``pytorch-memlab run -o`` wrote, executing nothing.
 
     Raises:
         ProfileError: the file is no saved profile; the message says what it is.
@@ -257,11 +235,7 @@ def load(path: str | PathLike[str]) -> SavedProfile:
 
 
 def is_saved_profile(path: str | PathLike[str]) -> bool:
-    """Whether a file begins as a saved profile does, of any version.
-
-    Args:
-        path: of the file.
-    """
+    """True if a file begins as a saved profile does, of any version."""
     try:
         with open(path, "rb") as file:
             return _BEGINNING.match(file.read(64)) is not None
@@ -271,9 +245,6 @@ def is_saved_profile(path: str | PathLike[str]) -> bool:
 
 def read_text(path: str | PathLike[str]) -> str:
     """The text of a file that may be a saved profile.
-
-    Args:
-        path: of the file.
 
     Raises:
         ProfileError: it cannot be read, or is no text; the message says what it is.

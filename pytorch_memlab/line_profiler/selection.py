@@ -1,4 +1,4 @@
-"""Which of the registered functions a caller means."""
+"""The registered functions that a caller means."""
 
 from __future__ import annotations
 
@@ -13,13 +13,7 @@ from pytorch_memlab.records import FunctionInfo
 def selected_code_ids(func: object, code_infos: Mapping[int, FunctionInfo]) -> tuple[int, ...]:
     """Keys of the functions asked for, in the order in which they were registered.
 
-    Args:
-        func: None for all, a qualified name, anything that ``LineProfiler`` takes, or a list,
-            tuple or set of those.
-        code_infos: the registered functions by the id of their code object.
-
-    Returns:
-        Keys of ``code_infos``.
+    ``func`` is as ``LineProfiler.display`` takes it.
 
     Raises:
         UsageError: something that is not registered; the message lists what is.

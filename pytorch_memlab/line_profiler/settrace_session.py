@@ -1,4 +1,4 @@
-"""What ``SettraceTracer`` installs while somebody watches: trace functions, thread by thread."""
+"""The trace functions of ``SettraceTracer`` while there is a listener, thread by thread."""
 
 from __future__ import annotations
 
@@ -24,25 +24,21 @@ _HEADROOM = 200
 
 
 class _TracedFrame(WatchedFrame):
-    """A watched frame with its local trace function.
-
-    Attributes:
-        local: the local trace function while the frame runs. None while it is suspended or when
-            tracing ended, so that the cycle through the bound method never outlives the frame.
-        thread: ident of the thread in which it runs, or ran last.
-    """
+    """A watched frame with its local trace function."""
 
     __slots__ = ("_session", "local", "thread")
 
     def __init__(self, watched: WatchedCode, session: SettraceSession, thread: int) -> None:
         WatchedFrame.__init__(self, watched)
         self._session = session
-        self.thread = thread
+        self.thread = thread  # in which it runs, or ran last
+        # None while the frame is suspended or when tracing ended, so that the cycle through the
+        # bound method never outlives the frame.
         self.local: TraceFunction | None = self.trace
 
     def trace(self, frame: FrameType, event: str, _arg: object) -> TraceFunction | None:
         local = self.local
-        if local is None:  # from before, found by somebody else's tracer
+        if local is None:  # from before, found by another tracer
             frame.f_trace = None
             return None
         try:
@@ -57,14 +53,12 @@ class _TracedFrame(WatchedFrame):
 
 
 class SettraceSession:
-    """What is installed from the first ``watch`` to the last ``unwatch``.
-
-    Attributes:
-        over: True when nobody watches any more; other threads find out at their next call.
-    """
+    """The trace functions from the first ``watch`` to the last ``unwatch``."""
 
     def __init__(self, codes: WatchedCodes) -> None:
-        self.over = False
+        self.over = (
+            False  # True after the last ``unwatch``; other threads see it at their next call
+        )
         self._codes = codes
         self._running: dict[int, _TracedFrame] = {}
         self._chains: dict[int, Chain | None] = {}  # of the threads that this session traces
@@ -106,7 +100,7 @@ class SettraceSession:
                 frame.f_trace = None
 
     def has_slot(self) -> bool:
-        """Whether a trace function of this session is the calling thread's."""
+        """True if a trace function of this session is in the slot of the calling thread."""
         found = sys.gettrace()
         if found is self._trace:
             return True
@@ -116,16 +110,10 @@ class SettraceSession:
     def call(
         self, frame: FrameType, event: str, arg: object, local: TraceFunction | None
     ) -> TraceFunction | None:
-        """A frame begins or goes on.
+        """A frame of any code begins or goes on; returns the own trace function of a watched one.
 
-        Args:
-            frame: the frame, of any code.
-            event: ``call``; others come from tracers that call a tracer they found for all events.
-            arg: the event's.
-            local: the frame's local trace function of before, which a generator keeps.
-
-        Returns:
-            Our local trace function for a watched frame, None for another.
+        ``local`` is its last one, which a generator keeps. Tracers that pass on all events give
+        other events than ``call``.
         """
         if self.over:
             if sys.gettrace() is self._trace:

@@ -10,11 +10,7 @@ if TYPE_CHECKING:
 
 
 def show(display: RecordsDisplay) -> None:
-    """Show tables now: in IPython as the result of a cell, elsewhere on ``sys.stdout``.
-
-    Args:
-        display: the tables.
-    """
+    """Show tables now: in IPython as the result of a cell, elsewhere on ``sys.stdout``."""
     module = sys.modules.get("IPython")
     if module is not None and module.get_ipython() is not None:
         from IPython.display import display as show_in_cell
@@ -27,10 +23,7 @@ def show(display: RecordsDisplay) -> None:
 def write(display: RecordsDisplay, stream: TextIO | None) -> None:
     """Write tables as text, with colours in a terminal.
 
-    Args:
-        display: the tables.
-        stream: where to; None, which ``sys.stdout`` is where it was closed, for nowhere, as
-            ``print`` has it.
+    ``sys.stdout`` is None where it was closed: nothing is written then, as ``print`` does.
     """
     if stream is None:
         return

@@ -8,15 +8,7 @@ from typing import overload
 
 
 def source_block(lines: Sequence[str], first: int) -> Sequence[str]:
-    """The lines of a definition.
-
-    Args:
-        lines: of the whole file.
-        first: place of the first one in ``lines``.
-
-    Returns:
-        Its lines, with their ends. No other line of the file is copied.
-    """
+    """The lines of the definition that begins at a place in a file; no other line is copied."""
     return inspect.getblock(_Rest(lines, first))
 
 

@@ -25,11 +25,7 @@ TRACER_VARIABLE = "PYTORCH_MEMLAB_TRACER"
 
 @made_once
 def current_tracer() -> LineTracer:
-    """The process' one tracer, chosen at the first call.
-
-    Returns:
-        The one that ``PYTORCH_MEMLAB_TRACER`` names; else ``sys.monitoring`` where Python has it,
-        and ``sys.settrace`` where it has not or while other tools hold all its tool ids.
+    """The one tracer of the process, chosen at the first call.
 
     Raises:
         UsageError: the variable holds another word, or ``monitoring`` before Python 3.12.

@@ -1,4 +1,4 @@
-"""What a tracer tells, and whom.
+"""The protocols of tracers and of their listeners.
 
 No torch here: a tracer says where the program is, its listeners measure.
 
@@ -30,7 +30,7 @@ from typing import Protocol
 
 
 class FrameListener(Protocol):
-    """What is told about one running frame of a watched code."""
+    """Listens to one running frame of a watched code."""
 
     def line(self, line: int, /) -> None:
         """The frame arrived at ``line``: the open interval ends, a new one begins, a hit."""
@@ -42,21 +42,14 @@ class FrameListener(Protocol):
         """
 
     def leave(self) -> None:
-        """The open interval ends, if there is one.
-
-        The frame returned, yielded, waits or unwound, or tracing ended.
-        """
+        """The open interval ends, if there is one."""
 
     def drop(self) -> int | None:
-        """The open interval counts for nothing, for nobody knows when it ended.
-
-        Returns:
-            Its line, None if no interval is open.
-        """
+        """The open interval counts for nothing; returns its line, None if none is open."""
 
 
 class LineListener(Protocol):
-    """What is told about the frames of watched codes."""
+    """Listens to the frames of watched codes."""
 
     def enter(self, code: CodeType, line: int, /) -> FrameListener:
         """A frame of ``code`` is there; ``line``, its first line, has an interval from now.

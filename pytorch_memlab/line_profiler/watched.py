@@ -1,4 +1,4 @@
-"""Which listeners watch which codes, and the frames of these codes: what both tracers share."""
+"""Watched codes with their listeners and frames, for both tracers."""
 
 from __future__ import annotations
 
@@ -27,43 +27,36 @@ class Watch:
 
 
 class WatchedCode:
-    """A code and those who watch it.
-
-    Args:
-        code: kept alive, for it is found by ``id``: codes of equal text compare equal.
-    """
+    """A code and its watches."""
 
     __slots__ = ("code", "first_line", "start", "watches")
 
     def __init__(self, code: CodeType) -> None:
-        self.code = code
+        self.code = code  # kept alive: codes are found by ``id``, as equal ones compare equal
         self.first_line = code.co_firstlineno
         self.start = _start_offset(code)
         self.watches: tuple[Watch, ...] = ()
 
     def is_starting(self, frame: FrameType) -> bool:
-        """Whether the frame, at a call event, has run none of its lines yet."""
+        """True if the frame, at a call event, has run none of its lines yet."""
         return frame.f_lasti <= self.start
 
 
 class WatchedCodes:
-    """All codes that are watched.
-
-    Attributes:
-        by_id: ``id(code)`` -> its watches.
-        names: name -> how many watched codes have it; a test of it is cheaper than of ``by_id``.
-    """
+    """All codes that are watched."""
 
     def __init__(self) -> None:
         self.by_id: dict[int, WatchedCode] = {}
-        self.names: dict[str, int] = {}  # a Counter's membership test takes longer
+        # How many watched codes have a name: a cheaper test than that of ``by_id``. The membership
+        # test of a Counter takes longer.
+        self.names: dict[str, int] = {}
         self._watches: dict[int, Watch] = {}
 
     def __bool__(self) -> bool:
         return bool(self._watches)
 
     def add(self, listener: LineListener, codes: Iterable[CodeType]) -> list[WatchedCode]:
-        """Let a listener watch codes; returns those of them that nobody watched before."""
+        """Let a listener watch codes; returns those of them that had no listener."""
         watch = self._watches.setdefault(id(listener), Watch(listener))
         new = []
         for code in codes:
@@ -78,7 +71,7 @@ class WatchedCodes:
         return new
 
     def remove(self, listener: LineListener) -> list[WatchedCode]:
-        """End a listener's watch; returns the codes that nobody watches any more."""
+        """End a listener's watch; returns the codes that have no listener any more."""
         watch = self._watches.pop(id(listener), None)
         if watch is None:
             return []
@@ -105,9 +98,6 @@ class WatchedFrame:
     """The listeners of one frame, called as one.
 
     It holds no frame: that would keep the locals of a suspended generator alive.
-
-    Attributes:
-        line, resume, leave: the frame listener's own methods where there is one listener.
     """
 
     __slots__ = ("_entered", "_watches", "leave", "line", "resume", "watched")
@@ -127,13 +117,9 @@ class WatchedFrame:
             self._bind({watch: self._enter(watch) for watch in watches})
 
     def update(self, *, is_running: bool) -> list[FrameListener]:
-        """Follow watches that began or ended since.
+        """Follow watches that began or ended since; a frame that stands still has no interval.
 
-        Args:
-            is_running: False while the frame is suspended and no interval is open.
-
-        Returns:
-            The listeners of new watches; the caller resumes them when the frame runs.
+        Returns the listeners of new watches. The caller resumes them when the frame runs.
         """
         watches = self.watched.watches
         if self._watches is watches:
@@ -181,11 +167,7 @@ def outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def running_frames(codes: WatchedCodes) -> list[tuple[int, FrameType, WatchedCode]]:
-    """The frames of watched codes in all threads, callers before what they called.
-
-    Returns:
-        For each the thread's ident, the frame and its code's watches.
-    """
+    """The frames of watched codes with the idents of their threads, callers first."""
     innermost = sys._current_frames()
     # A reference to this function's own frame in a local would be a cycle that keeps all callers'
     # locals until the next garbage collection.

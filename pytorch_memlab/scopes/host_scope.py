@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class HostPeakTracker:
-    """The one owner of the resets of the host's peak: a reset is noted in every open scope first.
-
-    Args:
-        process: where the numbers come from.
-    """
+    """The one owner of the resets of the process's peak: open scopes keep the peak of before."""
 
     def __init__(self, process: HostProcess) -> None:
         self._process = process
@@ -28,14 +24,7 @@ class HostPeakTracker:
         self._lock = threading.RLock()
 
     def open(self, scope: HostScope) -> int:
-        """Begin to follow a scope.
-
-        Args:
-            scope: not open.
-
-        Returns:
-            resident bytes now.
-        """
+        """Begin to follow a scope; returns the resident bytes now."""
         with self._lock:
             if not self._open:
                 self._process.start_tracking()
@@ -45,14 +34,7 @@ class HostPeakTracker:
             return self._process.resident()
 
     def read(self, scope: HostScope) -> tuple[int, int]:
-        """What an open scope sees.
-
-        Args:
-            scope: an open one.
-
-        Returns:
-            resident bytes now, and the highest number of them since the scope began.
-        """
+        """Resident bytes now, and the highest number of them since an open scope began."""
         with self._lock:
             self._merge_peaks()
             used = self._process.resident()

@@ -288,7 +288,7 @@ class PeakTracker:
             return
         first = PeakSegment(self._latest)
         self._program = Window(self, first, self._latest)
-        self._program.is_open = False  # nobody closes it
+        self._program.is_open = False  # it never closes
         self.segments += [first] if self._before_use is None else [self._before_use, first]
         self.sample()
         self.device.install_view(self)

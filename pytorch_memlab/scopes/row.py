@@ -52,7 +52,7 @@ PEAK = slice(METRICS.index("peak"), _WITH_METRICS, len(METRICS))
 """The current values and the peaks of a row, one for each of ``PATHS``."""
 
 FIELD_ORDER = np.array([ROW_FIELDS.index(name) for name in FIELDS])
-"""Where the public ``FIELDS`` are in a row."""
+"""The places of the public ``FIELDS`` in a row."""
 
 _INT64 = np.dtype(np.int64)
 
