@@ -13,14 +13,7 @@ from ..errors import UsageError
 
 
 def check_writable(path: str | os.PathLike[str]) -> None:
-    """Find out beforehand what can be found out.
-
-    Args:
-        path: of a file, there already or not.
-
-    Raises:
-        UsageError: no file can be written there.
-    """
+    """Find out beforehand what can be found out."""
     file = os.path.abspath(path)
     existing = file if os.path.exists(file) else os.path.dirname(file)
     if not os.fspath(path) or os.path.isdir(file) or not os.access(existing, os.W_OK):
@@ -31,16 +24,7 @@ def check_writable(path: str | os.PathLike[str]) -> None:
 
 
 def write_file(path: str | os.PathLike[str], text: str, *, called: str = "") -> None:
-    """Write a text file as ``write_whole`` writes files.
-
-    Args:
-        path: of the file, there already or not.
-        text: what it holds afterwards, in UTF-8.
-        called: what an error calls the file; its path if empty.
-
-    Raises:
-        UsageError: it cannot be written; what was there is still there.
-    """
+    """Write a text file as ``write_whole`` writes files."""
     try:
         content = text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:  # half a character that no file name and no source has
@@ -57,14 +41,6 @@ def write_whole(
     permissions and, where this process may, its owner. A symbolic link stays one. What is no
     regular file, such as ``/dev/stdout``, and a file in a folder where none can be made, is
     written in place.
-
-    Args:
-        path: of the file, there already or not.
-        write: writes the content to the file that it gets.
-        called: what an error calls the file; its path if empty.
-
-    Raises:
-        UsageError: it cannot be written; what was there is still there.
     """
     try:
         _write(path, write)

@@ -14,11 +14,7 @@ _EMPTY = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN"})
 
 
 def instructions_after_call(frame: FrameType) -> Iterator[dis.Instruction]:
-    """The instructions that follow a frame's current call.
-
-    Args:
-        frame: that is in a call.
-    """
+    """The instructions that follow a frame's current call."""
     for instruction in dis.get_instructions(frame.f_code):
         if instruction.offset > frame.f_lasti and instruction.opname not in _EMPTY:
             yield instruction
@@ -26,9 +22,6 @@ def instructions_after_call(frame: FrameType) -> Iterator[dis.Instruction]:
 
 def is_result_dropped(frame: FrameType | None) -> bool:
     """True if nothing gets the result of a frame's current call, not even a prompt to show it.
-
-    Args:
-        frame: that is in a call; None is no frame, which drops nothing.
 
     >>> import sys
     >>> dropped = []

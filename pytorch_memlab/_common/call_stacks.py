@@ -100,11 +100,7 @@ class CallStacks:
                 unread.pop()
 
     def read(self, also: Iterable[TakenStack] = ()) -> None:
-        """Give a number to all stacks that were taken.
-
-        Args:
-            also: some that are to have one in any case.
-        """
+        """Give a number to all stacks that were taken."""
         with self._lock:
             unread, self._unread = self._unread, []
             left = [taken for taken in (*unread, *also) if taken.raw is not None]
@@ -145,11 +141,7 @@ class CallStacks:
         return taken.number
 
     def adopt(self, places: Sequence[Place]) -> int:
-        """The number of a stack that another table has.
-
-        Args:
-            places: its frames.
-        """
+        """The number of a stack that another table has."""
         with self._lock:
             return self._number(tuple(map(self._number_of_place, places)))
 
@@ -176,10 +168,6 @@ class CallStacks:
         """The numbers of a stack's places, those of the package left out.
 
         A function of torch calls the function mode, which calls it again: that is one frame.
-
-        Args:
-            frames: as torch gives them: equal ones are one object.
-            known: numbers of the frames seen, by their ``id``; -1 for one that is left out.
         """
         found: list[int] = []
         called_by_mode = -1

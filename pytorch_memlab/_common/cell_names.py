@@ -6,13 +6,7 @@ import sys
 
 
 def cell_name(filename: str) -> str | None:
-    """The name of a cell, such as ``In[3]``.
-
-    Args:
-        filename: as a code object has it; that of a kernel's cell is a temporary file.
-
-    Returns:
-        None for a file that is no cell, and outside of IPython.
+    """The name of a cell, such as ``In[3]``; the file of a kernel's cell is a temporary one.
 
     >>> cell_name("train.py")
     """

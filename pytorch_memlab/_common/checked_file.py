@@ -16,17 +16,10 @@ Content = str | bytes | Callable[[BinaryIO], object]
 
 
 class CheckedFile:
-    """A file that gets what a run found, also if the program changes its folder in between.
+    """A file that gets what a run found, also if the program changes its folder in between."""
 
-    Args:
-        name: as the user gave it, and as messages call it.
-        keeps_older: refuses a file that has something in it. One that another process writes
-            until the end stays as well: the name of this one then has the number of the process.
-
-    Raises:
-        UsageError: no file can be written there, or an older one is kept.
-    """
-
+    # ``keeps_older``: a file of another process that is there at the end stays as well: the name of
+    # this one then has the number of the process.
     def __init__(self, name: str, *, keeps_older: bool = False) -> None:
         check_writable(name)
         if keeps_older:
@@ -37,14 +30,7 @@ class CheckedFile:
         self.ending = PurePath(name).suffix.lower()
 
     def write(self, content: Content) -> str:
-        """Write the file whole, or not at all.
-
-        Returns:
-            its name.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
+        """Write the file whole, or not at all."""
         path, name = self._path, self._name
         if self._keeps_older and (path := free_path(path)) != self._path:
             name = str(PurePath(name).with_name(path.name))
@@ -57,14 +43,7 @@ class CheckedFile:
         return name
 
     def write_or_tell(self, make: Callable[[], Content]) -> str | None:
-        """Write the file, or say on standard error why it cannot be written.
-
-        Args:
-            make: makes the content, or raises ``UsageError``.
-
-        Returns:
-            its name; None if it was not written.
-        """
+        """Write the file, or say on standard error why it cannot be written."""
         try:
             return self.write(make())
         except UsageError as error:

@@ -57,9 +57,6 @@ class ForwardOps(Generic[T]):
 
     An op runs below autograd after its node was made. So the nodes that were made since the op
     before are those of this op.
-
-    Args:
-        note: what to remember of an op, asked in its thread while it runs.
     """
 
     def __init__(self, note: Callable[[], T]) -> None:
@@ -68,11 +65,7 @@ class ForwardOps(Generic[T]):
         self._thread: _Thread[T] = _Thread(self._threads)
 
     def op_runs(self, op: Any) -> None:
-        """An op runs in this thread.
-
-        Args:
-            op: as the dispatcher names it.
-        """
+        """An op runs in this thread."""
         notes = self._thread.notes
         number = _next_number()
         last = notes.last
@@ -119,11 +112,7 @@ class ForwardOps(Generic[T]):
         return found[0][1] if len(found) == 1 else None
 
     def forget(self, forgotten: Callable[[T], object] = lambda _note: None) -> None:
-        """Forget all nodes that were made so far.
-
-        Args:
-            forgotten: called with each note.
-        """
+        """Forget all nodes that were made so far."""
         for notes in self._threads.copy():
             for _, note in list(notes.values()):
                 forgotten(note)

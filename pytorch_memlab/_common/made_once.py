@@ -14,9 +14,6 @@ def made_once(make: Callable[..., T]) -> Callable[..., T]:
 
     ``functools.cache`` gives two threads that ask at the same time an object each.
 
-    Args:
-        make: a function that has a result and no effects.
-
     >>> made_once(lambda: [])() is made_once(lambda: [])()
     False
     >>> empty = made_once(lambda: [])

@@ -19,15 +19,7 @@ from pytorch_memlab.errors import UsageError
 
 @dataclass(frozen=True)
 class Program:
-    """A program that has not run yet.
-
-    Args:
-        name: of its module, as others import it.
-        code: of its top level.
-        source: its text, None where there is none to be had.
-        argv: of the program, its own name first.
-        attributes: of its ``__main__`` module before the first line runs.
-    """
+    """A program that has not run yet."""
 
     name: str
     code: CodeType
@@ -51,19 +43,7 @@ class Program:
 
 
 def script(path: str, arguments: Sequence[str]) -> Program:
-    """The program in a file.
-
-    Args:
-        path: the file; ``-`` for standard input.
-        arguments: those of the program, without its name.
-
-    Returns:
-        The compiled program.
-
-    Raises:
-        UsageError: there is no such file.
-        SyntaxError: the file is no Python.
-    """
+    """The program in a file."""
     if path == "-":
         return _from_stdin(arguments)
     absolute = os.path.abspath(path)
@@ -102,19 +82,7 @@ def _from_stdin(arguments: Sequence[str]) -> Program:
 
 
 def module(name: str, arguments: Sequence[str]) -> Program:
-    """The program in a module, or in the ``__main__`` of a package, as ``python -m`` finds it.
-
-    Args:
-        name: of the module; the packages that it is in are imported.
-        arguments: those of the program, without its name.
-
-    Returns:
-        The compiled program.
-
-    Raises:
-        UsageError: there is no such module, or nothing in it to run.
-        SyntaxError: the module is no Python.
-    """
+    """The program in a module, or in the ``__main__`` of a package, as ``python -m`` finds it."""
     try:
         spec = importlib.util.find_spec(name)
         if spec and spec.submodule_search_locations is not None:
@@ -149,9 +117,6 @@ def first_on_path(folder: str) -> Iterator[None]:
 
     It takes the place of the folder that this command itself was started from. Where Python was
     told to keep such folders out (``-P``, ``PYTHONSAFEPATH``), nothing is done.
-
-    Args:
-        folder: absolute path.
     """
     before = list(sys.path)
     if not getattr(sys.flags, "safe_path", False):

@@ -6,11 +6,7 @@ from types import FrameType
 
 
 def is_within_another(frame: FrameType) -> bool:
-    """True if an optimizer steps as a part of another one, as ZeroRedundancyOptimizer has it.
-
-    Args:
-        frame: of the code that torch wraps around ``step``.
-    """
+    """True if an optimizer steps as a part of another one, as ZeroRedundancyOptimizer has it."""
     code, outer = frame.f_code, frame.f_back
     while outer is not None:
         if outer.f_code is code:

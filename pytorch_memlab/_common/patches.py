@@ -35,23 +35,13 @@ class Patches:
         self.undo()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace one attribute.
-
-        Args:
-            owner: module or class that holds it, or will.
-            name: the attribute's name.
-            value: what it is until ``undo``.
-        """
+        """Replace one attribute."""
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
     def set_by_name(self, *replaced: tuple[Any, Any]) -> None:
-        """Replace functions in every module that holds them under their own names.
-
-        Args:
-            replaced: a function, and what stands for it until ``undo``. Modules that are imported
-                before then keep it, so it must do what the original does for those who come later.
-        """
+        """Replace functions by others in every module that holds them under their own names."""
+        # Modules imported before ``undo`` keep the others: these must do the same as the originals.
         named = [(original.__name__, original, value) for original, value in replaced]
         for module in list(sys.modules.values()):
             try:

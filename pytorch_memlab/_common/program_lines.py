@@ -9,11 +9,7 @@ import torch
 
 
 def folder_names(*folders: str) -> tuple[str, ...]:
-    """Folders as code objects may name the files in them: through links, and where those lead.
-
-    Args:
-        folders: a virtual environment may be reached by a symbolic link.
-    """
+    """Folders as code objects may name the files in them: through links, and where those lead."""
     both = (name for folder in folders for name in (folder, os.path.realpath(folder)))
     return tuple(os.path.join(name, "") for name in dict.fromkeys(both))
 
@@ -24,9 +20,6 @@ _SKIPPED = (*folder_names(os.path.dirname(torch.__file__), _OWN), "<frozen")
 
 def is_of_program(filename: str) -> bool:
     """True if a file belongs to the program, or to a library that it uses.
-
-    Args:
-        filename: as a code object has it.
 
     >>> is_of_program("train.py"), is_of_program(torch.nn.__file__), is_of_program(__file__)
     (True, False, False)

@@ -6,9 +6,6 @@ from __future__ import annotations
 def prose_size(nbytes: int) -> str:
     """A size in MiB or GiB, as sentences and reports of a history have it.
 
-    Args:
-        nbytes: 0 or more.
-
     >>> prose_size(3 * 2**30), prose_size(5 * 2**20), prose_size(100)
     ('3.00 GiB', '5.0 MiB', '100 B')
     >>> prose_size(2**20 - 1), prose_size(2**30 - 1)

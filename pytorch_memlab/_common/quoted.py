@@ -5,30 +5,19 @@ _UNPRINTABLE = "\ufffd"
 
 
 def quoted(spec: object) -> str:
-    """An argument as the user wrote it, on one line and not too long.
-
-    Args:
-        spec: anything.
-    """
+    """An argument as the user wrote it, on one line and not too long."""
     if isinstance(spec, int) and spec.bit_length() > 64:  # Python refuses to print the longest ones
         return f"an int of {spec.bit_length()} bits"
     return shortened(" ".join(repr(spec).split()))
 
 
 def shortened(text: str) -> str:
-    """A text, or its beginning where it is longer than a message should be.
-
-    Args:
-        text: anything.
-    """
+    """A text, or its beginning where it is longer than a message should be."""
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def printable(text: str) -> str:
     """A text of a program as a report shows it: on one line, not too long, no control characters.
-
-    Args:
-        text: such as the name of a file or a function.
 
     >>> printable("a" + chr(0x202E) + "b" + chr(10)) == "a" + _UNPRINTABLE + "b" + _UNPRINTABLE
     True
@@ -37,10 +26,5 @@ def printable(text: str) -> str:
 
 
 def visible(text: str, kept: str = "") -> str:
-    """A text without signs that change how it is read.
-
-    Args:
-        text: of a program, of any length.
-        kept: control characters that stay.
-    """
+    """A text without signs that change how it is read."""
     return "".join(one if one.isprintable() or one in kept else _UNPRINTABLE for one in text)

@@ -7,15 +7,7 @@ from pathlib import PurePath
 
 
 def path_of_rank(path: str) -> str:
-    """The file that this process writes.
-
-    Args:
-        path: as the user gave it. ``{rank}`` and ``{pid}`` are filled in. Without them, the rank
-            stands before the ending where ``torchrun`` started several processes.
-
-    Returns:
-        The path; outside of a group of processes the rank is 0.
-    """
+    """The file of this process: ``{rank}`` and ``{pid}`` are filled in, or the rank is added."""
     rank = os.environ.get("RANK", "0")
     filled = path.replace("{rank}", rank).replace("{pid}", str(os.getpid()))
     if filled != path or not _is_one_of_several():

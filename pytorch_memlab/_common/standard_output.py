@@ -15,9 +15,6 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
     """Write tables to the ``sys.stdout`` of this moment; standard error says if it cannot be done.
 
     Nothing is said if a reader such as ``head`` has closed the pipe.
-
-    Args:
-        write: writes them to the stream that it gets.
     """
     stream: TextIO | None = sys.stdout
     if stream is None or getattr(stream, "closed", False):
@@ -34,11 +31,7 @@ def write_to_stdout(write: Callable[[TextIO], object]) -> None:
 
 
 def print_to_stdout(text: str) -> None:
-    """Write a text to the ``sys.stdout`` of this moment, as ``write_to_stdout`` does.
-
-    Args:
-        text: with its last newline.
-    """
+    """Write a text to the ``sys.stdout`` of this moment, as ``write_to_stdout`` does."""
     write_to_stdout(lambda stream: stream.write(text))
 
 

@@ -28,14 +28,7 @@ def raise_kept() -> None:
 
 
 def storages_of(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    """All storages that hold a tensor's data.
-
-    Args:
-        tensor: of any layout.
-
-    Returns:
-        one storage for a strided tensor, those of indices and values for a sparse one, none for
-        a tensor without storage (opaque, or not yet materialised).
+    """All storages of a tensor: two or more if sparse, none if opaque or not materialised.
 
     >>> len(storages_of(torch.zeros(2).to_sparse()))
     2
@@ -71,11 +64,8 @@ class StorageTable(Generic[T]):
     A storage's Python object lives as long as C++ holds the storage, so the end of the one is
     the end of the other. Nothing here keeps a storage alive.
 
-    See Note [Deaths of storages].
-
-    Args:
-        on_death: called with what was known, in whichever thread dropped the last reference; where
-            an interrupt kept it from that, at the next question to the table.
+    See Note [Deaths of storages]. ``on_death`` runs in the thread that dropped the last reference,
+    or, where an interrupt kept it from that, at the next question to the table.
 
     >>> deaths = []
     >>> table = StorageTable(deaths.append)
@@ -115,12 +105,7 @@ class StorageTable(Generic[T]):
         return self._known
 
     def add(self, storage: torch.UntypedStorage, value: T) -> None:
-        """Remember ``value`` until ``storage`` dies.
-
-        Args:
-            storage: not known yet.
-            value: what to remember.
-        """
+        """Remember ``value`` until ``storage`` dies."""
         key: int = storage._cdata
         sweeper = self._sweeper()
         next(sweeper)
@@ -134,15 +119,7 @@ class StorageTable(Generic[T]):
             self._deaths[key] = death
 
     def find(self, tensor: torch.Tensor) -> T | None:
-        """The data kept for a tensor's memory.
-
-        Args:
-            tensor: of any layout.
-
-        Returns:
-            the value of the last of its storages, which is that of the values of a sparse
-            tensor; None if it is not known.
-        """
+        """The data kept for a tensor's last storage, which holds the values of a sparse one."""
         if self._dead or _kept:  # asked for every tensor of every op
             self._catch_up()
         with torch._C.DisableTorchFunction():

@@ -15,11 +15,7 @@ SWITCHED_OFF = f"{SWITCH}=0 turns profiling off"
 
 
 def is_switched_off() -> bool:
-    """True if the user turned profiling off for this process.
-
-    Raises:
-        UsageError: the variable is neither 0 nor 1.
-    """
+    """True if the user turned profiling off for this process."""
     value = os.environ.get(SWITCH, "")
     if value not in ("", "0", "1"):
         raise UsageError(f"{SWITCH} is 0 (off) or 1 (on), not {quoted(value)}")

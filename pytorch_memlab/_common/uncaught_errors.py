@@ -25,10 +25,6 @@ import pytorch_memlab
 class Report:
     """The report of one error.
 
-    Args:
-        facts: the data behind the text; None if the report failed.
-        text: the report.
-
     Attributes:
         is_shown: it is on the screen, or another part of the package prints it.
         is_asked_for: show it even if a handler takes the error.
@@ -77,15 +73,7 @@ class _Uncaught:
             self._uninstall()
 
     def add(self, error: BaseException, *, is_asked_for: bool = False) -> Report | None:
-        """The report of an error that leaves a block, made now and shown later.
-
-        Args:
-            error: any.
-            is_asked_for: show it even if a handler takes the error.
-
-        Returns:
-            None for an error that has no report.
-        """
+        """The report of an error that leaves a block, made now and shown later."""
         origin = _origin(error)
         if origin is None:
             return None

@@ -78,9 +78,6 @@ class uninterrupted:  # noqa: N801 - reads as a state
     Python runs handlers in the main thread only, so that in any other thread there is nothing to
     hold back.
 
-    Args:
-        numbers: of the signals; none for all that a program can catch.
-
     >>> with uninterrupted():
     ...     done = "all of it, or nothing"
     """

@@ -21,9 +21,6 @@ _OWN: Final = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__fil
 def is_of_user(filename: str) -> bool:
     """True if a file is the user's own, not a library's, on whichever machine it was recorded.
 
-    Args:
-        filename: as a frame has it.
-
     >>> is_of_user("/home/me/train.py"), is_of_user("/venv/lib/site-packages/torch/nn/modules.py")
     (True, False)
     """

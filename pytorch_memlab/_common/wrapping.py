@@ -16,19 +16,7 @@ if TYPE_CHECKING:
 def decorated(
     context: Callable[[], AbstractContextManager[Any]], func: Callable[..., Any], decorator: str
 ) -> Any:
-    """``within`` for what a user decorates.
-
-    Args:
-        context: makes what a call runs in.
-        func: a function; also one of coroutines, generators or asynchronous generators.
-        decorator: what the user calls this, for the error.
-
-    Returns:
-        the function.
-
-    Raises:
-        UsageError: it is none.
-    """
+    """``within`` for what a user decorates."""
     if not callable(func) or isinstance(func, staticmethod):
         raise UsageError(
             f"@{decorator} takes a function, and this is of type {type(func).__name__}: put it "
@@ -43,13 +31,6 @@ def within(
     """A function that does the same as another, each call within a new context.
 
     The context of a coroutine or a generator, asynchronous or not, lasts until it has ended.
-
-    Args:
-        context: makes what a call runs in.
-        func: a function of any of these.
-
-    Returns:
-        the function.
     """
     if inspect.iscoroutinefunction(func):
 
