@@ -119,12 +119,13 @@ class InPlaceGradientAccumulation(threading.local):
 
     def __init__(self) -> None:
         self._unshared = _unshared_counts()
-        self._node: tuple[int, int] | None = None
+        self._node: tuple[int, str] | None = None
         self._made: set[int] = set()
 
     def enter(self, node: Any) -> None:
         """An op of a node begins."""
-        key = (id(node), node._sequence_nr())
+        # Not by its id: torch 2.4 makes a new Python object for the node at each call.
+        key = (node._sequence_nr(), node.name())
         if key != self._node:
             self._node = key
             self._made.clear()

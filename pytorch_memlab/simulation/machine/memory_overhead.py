@@ -48,7 +48,6 @@ class MemoryOverhead:
         if not self.is_estimate:
             return None
         return (
-            f"{gpu.name} is simulated: {format_size(self.context)} of its memory count as taken by "
-            "the CUDA context, an estimate; simulate(..., context=...) or --cuda-context gives "
-            "another"
+            f"{gpu.name} is simulated: {format_size(self.context)} are assumed for the CUDA context "
+            "(an estimate); pass simulate(..., context=...) or --cuda-context to change it"
         )

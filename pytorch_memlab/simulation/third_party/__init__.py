@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
@@ -9,20 +10,16 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..torch_api.after_import import AfterImport
-from . import bitsandbytes, triton
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
     from types import ModuleType
 
     from ..._common.patches import Patches
     from ..machine.machine import Machine
 
-_LIBRARIES: Mapping[str, Callable[[Machine, Patches, ModuleType], None]] = {
-    "triton": triton.install,
-    "bitsandbytes": bitsandbytes.install,
-}
-"""By the name of the library's package: replaces its names once that package is imported."""
+_LIBRARIES = ("triton", "bitsandbytes")
+"""Packages, each with a module of its name here, which is imported after the package."""
 
 _LOADING_KERNELS = ("bitsandbytes.cextension",)
 """Modules that load CUDA kernels where they find a GPU, and kernels for the CPU otherwise."""
@@ -33,10 +30,14 @@ def install(machine: Machine, patches: Patches) -> None:
     imports = AfterImport()
     for name in _LOADING_KERNELS:
         imports.within(name, _without_gpu)
-    for name, replace in _LIBRARIES.items():
-        imports.call(name, partial(replace, machine, patches))
+    for name in _LIBRARIES:
+        imports.call(name, partial(_replace, machine, patches))
     imports.start()
     patches.before_undo(imports.stop)
+
+
+def _replace(machine: Machine, patches: Patches, package: ModuleType) -> None:
+    importlib.import_module(f".{package.__name__}", __name__).install(machine, patches, package)
 
 
 @contextmanager

@@ -110,8 +110,8 @@ def test_an_estimate_is_called_one_beside_the_error_and_not_in_it() -> None:
     )
     assert error.__notes__ == [
         (
-            "Tesla T4 is simulated: 135.00 MiB of its memory count as taken by the CUDA context, "
-            "an estimate; simulate(..., context=...) or --cuda-context gives another"
+            "Tesla T4 is simulated: 135.00 MiB are assumed for the CUDA context (an estimate); "
+            "pass simulate(..., context=...) or --cuda-context to change it"
         )
     ]
     if hasattr(error, "add_note"):
