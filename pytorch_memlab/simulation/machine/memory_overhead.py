@@ -48,6 +48,6 @@ class MemoryOverhead:
         if not self.is_estimate:
             return None
         return (
-            f"{gpu.name} is simulated: {format_size(self.context)} are assumed for the CUDA context "
-            "(an estimate); pass simulate(..., context=...) or --cuda-context to change it"
+            f"{gpu.name} is simulated: {format_size(self.context)} are assumed for the CUDA "
+            "context (an estimate); pass simulate(..., context=...) or --cuda-context to change it"
         )
