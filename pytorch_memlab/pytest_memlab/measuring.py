@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Generator
 from contextlib import ExitStack
 from dataclasses import asdict
@@ -38,6 +39,10 @@ _LATE: Final = (
     "gpu_memory measures tests that name it, or whose fixtures do: request.getfixturevalue comes"
     " too late"
 )
+
+_KEEPS_TEST_CASES: Final = "_cached_errors_and_skips"
+"""Attribute in which pytest, on Python 3.10, keeps the skipped cases of ``unittest`` and all that
+they hold until the session ends."""
 
 
 def register(config: pytest.Config) -> None:
@@ -143,6 +148,8 @@ class MeasuredTests:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         """Fail a test of which too much stays in use."""
         result = yield
+        if hasattr(item, _KEEPS_TEST_CASES):
+            setattr(item, _KEEPS_TEST_CASES, None)
         run = item.stash.get(_KEY, None)
         if run is not None and run.leaks is not None and run.has_passed:
             if isinstance(item, pytest.Function):
@@ -162,6 +169,8 @@ class MeasuredTests:
         self, item: pytest.Item, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Add the memory, and the explanation where a GPU ran out of it."""
+        if sys.version_info < (3, 11) and call.excinfo is not None:
+            call.excinfo = _without_internal_frames(call.excinfo)
         report = yield
         run = item.stash.get(_KEY, None)
         if run is None:
@@ -194,3 +203,13 @@ class MeasuredTests:
             pytest.fail(text, pytrace=False)
         if not run.memory.was_used and (limit is not None or run.limits.leaks is not None):
             item.warn(pytest.PytestWarning(memory_of_tests.unused(item.name)))
+
+
+def _without_internal_frames(
+    found: pytest.ExceptionInfo[BaseException],
+) -> pytest.ExceptionInfo[BaseException]:
+    """An error without the frames of the simulation, which Python before 3.11 puts back."""
+    from ..simulation.inspect import clear_internal_frames
+
+    clear_internal_frames(found.value)
+    return pytest.ExceptionInfo.from_exception(found.value)

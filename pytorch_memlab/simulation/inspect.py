@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .allocator.driver import SimulatedDriver
     from .allocator.failed_request import FailedRequest, FreeBlock
     from .allocator.settings import AllocatorSettings
+    from .dispatch.traceback_frames import clear_internal_frames
     from .hardware import decisions
     from .hardware.gpu import GPU
     from .hardware.presets import PRESETS, find_gpu
@@ -52,6 +53,7 @@ __all__ = [
     "active",
     "attention_backends",
     "attention_rules",
+    "clear_internal_frames",
     "decisions",
     "find_gpu",
     "parse_size",
@@ -66,6 +68,7 @@ _HOMES = {
     "allocator.driver": ("SimulatedDriver",),
     "allocator.failed_request": ("FailedRequest", "FreeBlock"),
     "allocator.settings": ("AllocatorSettings",),
+    "dispatch.traceback_frames": ("clear_internal_frames",),
     "hardware.gpu": ("GPU",),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("parse_size", "read_size"),
