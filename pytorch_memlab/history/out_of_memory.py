@@ -42,7 +42,6 @@ class BlockInUse(NamedTuple):
     shape: tuple[int, ...] = ()  # of its tensor; empty if it is not known
     dtype: str = ""
     node: str = ""  # of autograd that saved it for backward; empty for none
-    has_graph: bool = False
     is_in_repeated: bool = False
     order: int = -1  # how many allocations came before it; -1 if that is not known
 
