@@ -130,7 +130,7 @@ def fine_tuning():
         optimizer.zero_grad()
 
 
-def test_both_ways_take_the_same():
+def test_a_dry_run_takes_the_same():
     lines = lines_of_both_runs(fine_tuning, [fine_tuning])
     assert kept_by(lines, "frozen = linear_4bit") > 256 * KIB + 8 * KIB
 

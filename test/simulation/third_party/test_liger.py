@@ -84,7 +84,7 @@ def llama_step():
         optimizer.zero_grad()
 
 
-def test_a_patched_llama_takes_the_same_both_ways():
+def test_a_patched_llama_takes_the_same_in_a_dry_run():
     # Liger logs which backends it cannot import, and pytest keeps those records with their frames.
     with simulate("80GiB", compute=False):
         llama_step()

@@ -1,0 +1,225 @@
+"""Which backend of attention runs on a simulated GPU, and why others do not."""
+
+from __future__ import annotations
+
+import json
+import random
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from support.attention_calls import (
+    CUDNN,
+    EFFICIENT,
+    FLASH,
+    HAS_GROUPS,
+    MATH,
+    NODES,
+    node_of,
+    tensors,
+)
+from torch.nn.attention import sdpa_kernel
+
+from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.hardware.gpu import GPU
+from pytorch_memlab.simulation.ops.attention.backends import against_cudnn, cudnn_version
+from pytorch_memlab.simulation.ops.attention.rules import (
+    RELEASE,
+    Call,
+    against_efficient,
+    against_flash,
+)
+
+CHOICES = json.loads((Path(__file__).parents[3] / "data" / "attention_choices.json").read_text())
+RECORDED = CHOICES["2.13"] if RELEASE >= (2, 13) else CHOICES["2.4"] if RELEASE < (2, 5) else []
+
+
+def configurations() -> Any:
+    """Those that were asked about, in order."""
+    draw = random.Random(0)
+    for _ in range(600):
+        yield (
+            draw.choice(("float16", "bfloat16", "bfloat16", "float32", "float64")),
+            draw.choice(
+                (
+                    *((64, 64),) * 2,
+                    (36, 36),
+                    (128, 128),
+                    (200, 200),
+                    (256, 256),
+                    (264, 264),
+                    (192, 128),
+                    (20, 20),
+                )
+            ),
+            draw.choice((*("none",) * 3, "bool", "float4", "grad", "strided", "float3", "keys")),
+            draw.choice(
+                (
+                    *((64, 64, False),) * 2,
+                    (64, 64, True),
+                    (64, 32, True),
+                    (1, 64, False),
+                    (64, 1, False),
+                    (130, 100, False),
+                )
+            ),
+            draw.choice((*((8, 8, False),) * 3, (8, 2, True), (8, 1, True), (8, 2, False))),
+            draw.choice((0.0, 0.0, 0.1, 0.125)),
+            draw.choice((False, True)),
+        )
+
+
+def call_of(gpu: Any, configuration: Any) -> Call:
+    """The call that a configuration stands for."""
+    name, sizes, mask, (queries, keys, causal), heads, dropout, trains = configuration
+    dtype = getattr(torch, name)
+
+    def empty(*shape: int, kind: torch.dtype = dtype, grad: bool = False) -> torch.Tensor:
+        return torch.empty(*shape, dtype=kind, requires_grad=grad)
+
+    masks = {
+        "none": lambda: None,
+        "bool": lambda: empty(queries, keys, kind=torch.bool),
+        "float4": lambda: empty(2, 1, queries, keys),
+        "grad": lambda: empty(2, heads[0], queries, keys, grad=True),
+        "strided": lambda: empty(keys, queries).t(),
+        "float3": lambda: empty(heads[0], queries, keys),
+        "keys": lambda: empty(1, 1, 1, keys),
+    }
+    return Call(
+        gpu,
+        empty(2, heads[0], queries, sizes[0], grad=trains),
+        empty(2, heads[1], keys, sizes[0], grad=trains),
+        empty(2, heads[1], keys, sizes[1], grad=trains),
+        masks[mask](),
+        dropout,
+        causal,
+        heads[2] and HAS_GROUPS,
+    )
+
+
+@pytest.mark.skipif(not RECORDED, reason="recorded for torch 2.13 and 2.4")
+@pytest.mark.parametrize("recorded", RECORDED, ids=lambda one: ",".join(one["capabilities"]))
+def test_a_backend_can_be_used_exactly_where_cudas_own_rules_say_so(recorded):
+    for capability in recorded["capabilities"]:
+        major, minor = map(int, capability.split("."))
+        gpu = GPU(
+            "any", "80GiB", (major, minor), 132, 2048, shared_memory_per_multiprocessor="228KiB"
+        )
+        for configuration, digit in zip(configurations(), recorded["usable"], strict=True):
+            call = call_of(gpu, configuration)
+            usable = (
+                (against_flash(call) is None)
+                + 2 * (against_efficient(call) is None)
+                + 4 * (against_cudnn(call) is None)
+            )
+            assert usable == int(digit), (capability, configuration)
+
+
+FIRST_ON_HOPPER = CUDNN if cudnn_version() > 91500 and RELEASE >= (2, 11) else FLASH
+MASKED_ON_HOPPER = CUDNN if FIRST_ON_HOPPER is CUDNN else EFFICIENT
+
+
+@pytest.mark.parametrize(
+    ("gpu", "dtype", "options", "expected"),
+    [
+        ("a100", torch.bfloat16, {}, FLASH),
+        ("l4", torch.float16, {}, FLASH),
+        ("rtx5090", torch.float16, {}, FLASH),
+        ("h100", torch.bfloat16, {}, FIRST_ON_HOPPER),
+        ("b200", torch.float16, {}, FIRST_ON_HOPPER),
+        ("h100", torch.float32, {}, EFFICIENT),
+        ("a100", torch.float32, {}, EFFICIENT),
+        ("t4", torch.float16, {}, EFFICIENT),
+        ("v100", torch.float32, {}, EFFICIENT),
+        ("t4", torch.bfloat16, {}, MATH),
+        ("a100", torch.float64, {}, MATH),
+        ("a100", torch.float16, {"is_causal": True}, FLASH),
+        ("a100", torch.float16, {"mask": torch.bool}, EFFICIENT),
+        ("a100", torch.float16, {"mask": torch.float16}, EFFICIENT),
+        ("h100", torch.float16, {"mask": torch.bool}, MASKED_ON_HOPPER),
+    ],
+)
+def test_the_first_backend_that_can_runs(gpu, dtype, options, expected):
+    options = dict(options)
+    with simulate(gpu):
+        mask = options.pop("mask", None)
+        if mask is not None:
+            options["attn_mask"] = torch.ones(64, 64, dtype=mask, device="cuda")
+        result = F.scaled_dot_product_attention(*tensors(dtype), **options)
+        assert node_of(result) == NODES.get(expected, node_of(result))
+        assert (expected is MATH) == ("ScaledDotProduct" not in node_of(result))
+
+
+@pytest.mark.skipif(FIRST_ON_HOPPER is FLASH, reason="this release prefers flash attention")
+def test_the_environment_and_the_program_set_the_priority(monkeypatch):
+    with simulate("h100"):
+        parts = tensors()
+        order = [EFFICIENT, FLASH]
+        with sdpa_kernel(order, set_priority=True):
+            assert node_of(F.scaled_dot_product_attention(*parts)) == NODES[EFFICIENT]
+        with sdpa_kernel(order):
+            assert node_of(F.scaled_dot_product_attention(*parts)) == NODES[FLASH]
+        monkeypatch.setenv("TORCH_CUDNN_SDPA_DEPRIORITIZED", "1")
+        assert node_of(F.scaled_dot_product_attention(*parts)) == NODES[FLASH]
+
+
+def test_what_is_switched_off_does_not_run():
+    with simulate("a100"):
+        parts = tensors()
+        torch.backends.cuda.enable_flash_sdp(False)
+        try:
+            assert node_of(F.scaled_dot_product_attention(*parts)) == NODES[EFFICIENT]
+        finally:
+            torch.backends.cuda.enable_flash_sdp(True)
+        with sdpa_kernel(MATH):
+            assert "ScaledDotProduct" not in node_of(F.scaled_dot_product_attention(*parts))
+
+
+def test_no_backend_left_is_cudas_error_and_says_why():
+    with (
+        simulate("a100"),
+        sdpa_kernel(FLASH),
+        warnings.catch_warnings(record=True) as caught,
+    ):
+        warnings.simplefilter("always")
+        parts = tensors(torch.float32)
+        with pytest.raises(RuntimeError, match=r"^No available kernel\. Aborting execution\.$"):
+            F.scaled_dot_product_attention(*parts)
+    texts = [str(warning.message) for warning in caught]
+    assert texts[0] == "Memory-efficient attention not used because: it is switched off"
+    assert texts[1] == (
+        "Flash attention not used because: it takes torch.float16, torch.bfloat16, not "
+        "torch.float32"
+    )
+    assert texts[2] == "cuDNN attention not used because: it is switched off"
+
+
+def test_wrong_arguments_are_refused_as_anywhere():
+    with simulate("a100"):
+        query, key, value = tensors()
+        mask = torch.ones(64, 64, dtype=torch.float64, device="cuda")
+        with pytest.raises(RuntimeError, match="Expected attn_mask dtype"):
+            F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        with pytest.raises(RuntimeError, match="same dtype"):
+            F.scaled_dot_product_attention(query, key.float(), value)
+        mask = torch.zeros(64, 64, device="cuda")
+        with pytest.raises(RuntimeError, match="invalid dtype for bias"):
+            F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+
+
+def test_autocast_comes_before_the_choice():
+    with simulate("a100"), torch.autocast("cuda", torch.bfloat16):
+        result = F.scaled_dot_product_attention(*tensors(torch.float32))
+        assert (result.dtype, node_of(result)) == (torch.bfloat16, NODES[FLASH])
+
+
+def test_tensors_of_the_host_are_pytorchs_own():
+    with simulate("a100"):
+        parts = [torch.randn(2, 8, 16, 64, requires_grad=True) for _ in range(3)]
+        result = F.scaled_dot_product_attention(*parts)
+        assert "FlashAttentionForCpu" in node_of(result)
+        assert torch.cuda.memory_allocated() == 0
