@@ -39,7 +39,7 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
     Args:
         paths: files ending in ``.txt`` for the report, in ``.html`` for a page, in ``.json`` for
             the whole profile; none for standard output. Each process that ``torchrun`` started
-            writes files of its own, and one of them prints.
+            writes its own files, and one of them prints.
         force: overwrite older profiles.
 
     Returns:

@@ -73,7 +73,7 @@ class CpuDevice(MeasuringDevice):
                 metrics["peak"] = metrics["current"]
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
-        """Nobody else reads these peaks."""
+        """These peaks are read by this package only."""
         return True
 
     def capacity(self) -> int:

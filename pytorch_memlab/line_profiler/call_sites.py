@@ -14,7 +14,7 @@ _is_of_user: dict[str, bool] = {}
 """File name -> whether it is the user's own."""
 
 _PARTS_OF_FUNCTIONS = frozenset({"<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>"})
-"""Code with frames of its own, some of them before Python 3.12, on lines of the function around."""
+"""Code with own frames, some of them before Python 3.12, on lines of the function around."""
 
 
 class CallSite:

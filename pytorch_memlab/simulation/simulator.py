@@ -81,7 +81,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
 
     A simulated CUDA tensor is a CPU tensor with a label. A model of PyTorch's caching allocator
     counts it to the byte, and counts what kernels take on top of their outputs. A simulation
-    inside another one has GPUs of its own; there, tensors of the outer one are CPU tensors. As a
+    inside another one has its own GPUs; there, tensors of the outer one are CPU tensors. As a
     decorator it simulates each call of a function; of a coroutine or a generator, until it ends.
 
     Args:

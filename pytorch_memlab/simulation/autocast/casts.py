@@ -37,7 +37,7 @@ class WeightCache:
         return cast
 
     def clear(self) -> None:
-        """Let go of all casts."""
+        """Release all casts."""
         self._casts.clear()
         self._outlived.clear()
 

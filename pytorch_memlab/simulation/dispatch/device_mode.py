@@ -407,6 +407,6 @@ def _with_device_by_name(
 
 
 def _handles_dispatch(kind: type) -> bool:
-    """True if a tensor class has a dispatch of its own, which must run first."""
+    """True if a tensor class has its own dispatch, which must run first."""
     own = getattr(kind, "__torch_dispatch__", None)
     return own is not None and own is not torch._C._disabled_torch_dispatch_impl

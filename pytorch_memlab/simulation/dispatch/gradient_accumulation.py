@@ -12,7 +12,7 @@ ops and mean the copy, because they read the first operand again: those of ``ind
 The engine adds in place only if it alone owns the first gradient, which C++ sees by reference
 counts. Under a mode the counts are higher by what the mode itself holds. How much that is depends
 on the releases of Python and PyTorch, so it is measured once per process: a sum of two gradients
-that nobody else holds is run under a mode like this one.
+that nothing else holds is run under a mode like this one.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class SimulatedGPU:
     #
     # A storage is freed wherever Python drops the last reference: in any thread, inside a garbage
     # collection, between two instructions of a signal handler, and also while this thread is in the
-    # allocator. So `release` only appends the address to a queue. Whoever holds the lock next frees
+    # allocator. So `release` only appends the address to a queue. The next holder of the lock frees
     # what is queued, before its own work, in the order in which the storages were freed.
     #
     # While the lock is held, the garbage collector is off and handlers of standard signals

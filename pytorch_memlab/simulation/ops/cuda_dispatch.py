@@ -53,7 +53,7 @@ def installed() -> Iterator[None]:
 
 @functools.cache
 def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
-    """What runs in place of an op that calls other ops."""
+    """The function that runs in place of an op that calls other ops."""
     definition = definition_of(op)
     if definition is not None and definition.cuda_dispatch is not None:
         composite = functools.partial(op._op_dk, _COMPOSITE)

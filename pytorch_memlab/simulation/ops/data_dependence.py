@@ -1,4 +1,4 @@
-"""How the outputs of an op depend on values, for dry runs, which have none.
+"""The dependence of outputs on values, for dry runs, which have none.
 
 Every rule errs on the side of more memory: all elements of a mask are true, all elements are
 distinct; a number that is read is zero.
@@ -23,7 +23,7 @@ Rule = Callable[["TensorValues", tuple[Any, ...], dict[str, Any]], Any]
 
 @dataclass(frozen=True, slots=True)
 class DataDependence:
-    """What an op does with values.
+    """The use that an op makes of values.
 
     Args:
         called: the name that a program calls it by.

@@ -35,12 +35,12 @@ for the CPU and the arguments. ``third_party`` fills it."""
 
 
 def is_of_library(op: Any) -> bool:
-    """Whether an op is none of PyTorch's own."""
+    """True if an op is none of PyTorch's own."""
     return op.namespace not in _OF_PYTORCH
 
 
 def python_kernel_of(op: Any) -> Callable[..., Any] | None:
-    """What Python registered to run on CUDA for an op.
+    """The Python kernel registered for an op on CUDA.
 
     All that it takes of PyTorch's memory it takes by ops, also where it calls compiled code, and
     those are counted one by one.
@@ -56,7 +56,7 @@ def python_kernel_of(op: Any) -> Callable[..., Any] | None:
 
 
 def host_kernel_of(op: Any) -> Callable[..., Any] | None:
-    """What Python registered to run on the CPU for an op, for tensors of simulated GPUs."""
+    """The Python kernel registered for an op on the CPU, for tensors of simulated GPUs."""
     is_python = is_of_library(op) and _is_registered(op, "CPU")
     return functools.partial(on_host, op) if is_python else None
 
@@ -80,13 +80,13 @@ def _unlabelled(value: Any) -> Any:
 
 
 def _is_registered(op: Any, key: str) -> bool:
-    """Whether Python registered a kernel of an op under a dispatch key."""
+    """True if Python registered a kernel of an op under a dispatch key."""
     namespace, _, name = op.name().partition("::")
     return f"{namespace}/{name}/{key}" in torch.library._impls
 
 
 def runs_on_host(op: Any) -> bool:
-    """Whether an op has a kernel for the CPU."""
+    """True if an op has a kernel for the CPU."""
     has_kernel: bool = torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU")
     return has_kernel
 

@@ -1,4 +1,4 @@
-"""How tensors lie in memory, and the formats and types that CUDA's kernels choose by it."""
+"""The layout of tensors in memory, and the formats and types that CUDA's kernels choose by it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cudnn_conv_memory_format(tensor: torch.Tensor, weight: torch.Tensor) -> torc
 
 
 def has_channels_last(tensor: torch.Tensor) -> bool:
-    """Whether batch norm runs for channels last: ``batch_norm_use_channels_last_kernels``."""
+    """True if batch norm runs for channels last: ``batch_norm_use_channels_last_kernels``."""
     if tensor.numel() >= _INT32:
         return False
     if tensor.is_contiguous() and tensor.stride(1) == 1:
@@ -55,7 +55,7 @@ def acc_type(dtype: torch.dtype) -> torch.dtype:
 
 
 def is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements of a strided tensor lie side by side, each once, in any order."""
+    """True if the elements of a strided tensor lie side by side, each once, in any order."""
     if tensor.is_contiguous():
         return True
     expected = 1

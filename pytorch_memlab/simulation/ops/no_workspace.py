@@ -20,7 +20,7 @@ def ops_without_workspace() -> frozenset[str]:
 
 
 def has_no_workspace(op: Any) -> bool:
-    """Whether the kernels of an op are known to allocate its outputs only.
+    """True if the kernels of an op are known to allocate its outputs only.
 
     Args:
         op: a ``torch._ops.OpOverload``; one that writes to ``out=`` is as the one without.

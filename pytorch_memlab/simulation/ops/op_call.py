@@ -39,7 +39,7 @@ class MemoryContext(Protocol):
         """Allocate the cuBLASLt workspace of this thread and stream; returns estimated bytes."""
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
-        """Whether no simulated GPU holds a tensor."""
+        """True if no simulated GPU holds a tensor."""
 
 
 class OpCall:
@@ -99,7 +99,7 @@ class OpCall:
         return self.kwargs.get(name, default)
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
-        """Whether no simulated GPU holds a tensor."""
+        """True if no simulated GPU holds a tensor."""
         return self._context.is_on_cpu(tensor)
 
     def alloc_temp(self, nbytes: int) -> Any:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OpInfo:
-    """What is known of an op before it runs.
+    """The facts of an op that are known before it runs.
 
     Args:
         name: of the op, without that of the overload.
@@ -87,12 +87,12 @@ class OpInfo:
 
     @property
     def only_writes(self) -> bool:
-        """Whether every output is an argument that it writes to."""
+        """True if every output is an argument that it writes to."""
         return None not in self.returned and bool(self.written)
 
     @property
     def takes_masks(self) -> bool:
-        """Whether its second argument holds indices, among which may be masks."""
+        """True if its second argument holds indices, among which may be masks."""
         return self.data_dependence is not None and self.data_dependence.outputs is None
 
     def argument(self, position: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -110,7 +110,7 @@ class OpInfo:
                 yield from (one for one in value if isinstance(one, torch.Tensor))
 
     def written_result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What a call returns that only writes to its arguments."""
+        """The result of a call that only writes to its arguments."""
         results = tuple(
             self.argument(source, args, kwargs) for source in self.returned if source is not None
         )

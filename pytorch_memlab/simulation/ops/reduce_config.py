@@ -1,4 +1,4 @@
-"""How PyTorch launches a reduction on CUDA, which decides what memory it stages results in.
+"""The launch of a reduction on CUDA, which decides what memory it stages results in.
 
 The rules are those of ``aten/src/ATen/native/cuda/Reduce.cuh`` (``setReduceConfig``) and, for the
 order of dimensions, of ``aten/src/ATen/TensorIterator.cpp``.
@@ -127,7 +127,7 @@ def _compare(
 def staging_of(
     reduction: Reduction, gpu: GPU, element_size: int, max_threads: int = 512, vector: int = _VECTOR
 ) -> tuple[int, int] | None:
-    """What a reduction stages in device memory when it splits each result across blocks."""
+    """The bytes that a reduction stages in device memory if it splits each result across blocks."""
     return _staging(gpu, reduction, element_size, max_threads, vector)
 
 
@@ -202,7 +202,7 @@ class _Config:
 
 
 def _output_vector(reduction: Reduction) -> int:
-    """How many results a thread makes at once; blocks of memory are aligned for it always."""
+    """The number of results that a thread makes at once; blocks of memory are aligned for it."""
     vector = 4
     divided = [reduction.sizes[reduction.reduced]]
     divided += [stride for dim, stride in enumerate(reduction.strides) if dim != reduction.reduced]

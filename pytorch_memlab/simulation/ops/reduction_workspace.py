@@ -34,7 +34,7 @@ VALUE_AND_INDEX: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """How a reduction is compiled.
+    """The parameters that a reduction is compiled with.
 
     Args:
         accumulator: bytes of what a thread accumulates in.

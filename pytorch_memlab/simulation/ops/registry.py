@@ -26,7 +26,7 @@ Implementation = Callable[..., Any]
 
 
 class Provenance(Enum):
-    """How well the memory of an op is known.
+    """The evidence for the memory of an op.
 
     ``RECORDING``: a recording of a real GPU has an allocation of the op that is no output, and
     the simulation of the recorded program makes the same one; a test finds it in
@@ -42,7 +42,7 @@ class Provenance(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpDefinition:
-    """What is known of an op beyond its schema and PyTorch's kernels for the CPU.
+    """The facts of an op beyond its schema and PyTorch's kernels for the CPU.
 
     Args:
         name: of the op, with that of the overload behind a dot where it has one.
@@ -197,7 +197,7 @@ _FOR_OUT: Final = frozenset(
 
 
 def _for_out(definition: OpDefinition) -> OpDefinition:
-    """What holds for the overload that writes to ``out=`` too."""
+    """The facts that hold for the overload that writes to ``out=`` too."""
     kept = {one.name: getattr(definition, one.name) for one in fields(definition)}
     return OpDefinition(**{name: value for name, value in kept.items() if name in _FOR_OUT})
 

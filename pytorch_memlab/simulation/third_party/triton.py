@@ -139,7 +139,7 @@ class _ThreadState(threading.local):
 class _Tuning:
     """Autotuning without time: of equally fast configurations Triton takes the first.
 
-    What a GPU would hold while it measures is taken as there: the copies of arguments that are
+    A GPU counts as holding what it would hold while it measures: the copies of arguments that are
     restored, and the buffer that flushes the cache.
     """
 

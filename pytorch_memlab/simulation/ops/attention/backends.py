@@ -1,4 +1,4 @@
-"""Which backend computes an attention: cuDNN's conditions, the order of priority, the refusals."""
+"""The backend of an attention: the conditions of cuDNN, the order of priority, the refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Backend(IntEnum):
-    """What computes an attention, numbered as in ``at::SDPBackend``."""
+    """The backends of attention, numbered as in ``at::SDPBackend``."""
 
     MATH = 0
     FLASH = 1
@@ -70,7 +70,7 @@ def select(call: Call) -> Backend:
 
 
 def is_any_enabled() -> bool:
-    """Whether the program left any backend switched on."""
+    """True if the program left any backend switched on."""
     return (
         torch._C._get_math_sdp_enabled()
         or torch._C._get_flash_sdp_enabled()

@@ -97,7 +97,7 @@ def tile_of(gpu: GPU, dtype: torch.dtype, size: int, has_dropout: bool) -> Tile:
 def workspace(
     tile: Tile, sizes: tuple[int, int, int, int], head: tuple[int, int], split: bool
 ) -> int:
-    """What ``workspace_size`` of a kernel's parameters returns."""
+    """The result of ``workspace_size`` of a kernel's parameters."""
     batch, heads, queries, keys = sizes
     of_query = _blocks(queries, tile.queries) * _blocks(head[0], tile.keys)
     elements = of_query * (_LOCK_BYTES // 4 + tile.queries * tile.keys)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _SOURCE: Final = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
 _RETURNS: Final = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
 _HAS_RNG_STATE: Final = any(result.name == "rng_state" for result in _RETURNS)
-"""Whether the random state lies on the GPU; before, it is a seed on the CPU."""
+"""True if the random state lies on the GPU; before, it is a seed on the CPU."""
 
 _FLOAT: Final = 4
 _UINT64: Final = 8

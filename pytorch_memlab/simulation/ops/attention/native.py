@@ -64,7 +64,7 @@ def _attention(
 def _fits(
     query: torch.Tensor, embed_dim: int, num_head: int, weights: tuple[torch.Tensor, ...]
 ) -> bool:
-    """Whether the heads are aligned, and PyTorch would not refuse the shapes on any device."""
+    """True if the heads are aligned, and PyTorch would not refuse the shapes on any device."""
     return (
         not query.is_nested
         and query.dim() == 3

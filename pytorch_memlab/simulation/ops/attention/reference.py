@@ -19,7 +19,7 @@ _aten: Final = torch.ops.aten
 
 
 class Attention(NamedTuple):
-    """What an attention computes with.
+    """The arguments of an attention.
 
     Args:
         query: [batch, heads, queries, head dimension].
@@ -108,7 +108,7 @@ def backward(
 
 
 def _suits_cpu_kernel(attention: Attention) -> bool:
-    """Whether the CPU's flash kernel computes just this, in every release."""
+    """True if the CPU's flash kernel computes just this, in every release."""
     bias = attention.bias
     return (
         not attention.dropout
@@ -145,7 +145,7 @@ def _weights(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _dropout_mask(attention: Attention, weights: torch.Tensor) -> torch.Tensor | None:
-    """What dropout multiplies the weights with, the same for the same seed."""
+    """The dropout mask with its scale, the same for the same seed."""
     if not attention.dropout:
         return None
     generator = torch._C.Generator()
@@ -193,7 +193,7 @@ def alloc_heads_behind_sequence(call: OpCall, *positions: int) -> None:
 
 
 def is_deterministic() -> bool:
-    """Whether the program refuses algorithms that are not deterministic."""
+    """True if the program refuses algorithms that are not deterministic."""
     return torch.are_deterministic_algorithms_enabled() and (
         not torch.is_deterministic_algorithms_warn_only_enabled()
     )

@@ -1,4 +1,4 @@
-"""Which kernels can compute an attention: the conditions of flash and memory-efficient attention.
+"""Kernels that can compute an attention: the conditions of flash and memory-efficient attention.
 
 From ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``sdp_utils_cpp.h`` (torch 2.13;
 2.4 differs where a release is named).
@@ -47,7 +47,7 @@ class Call(NamedTuple):
 
     @property
     def trains(self) -> bool:
-        """Whether a gradient of query, key or value will be wanted."""
+        """True if a gradient of query, key or value will be wanted."""
         return torch.is_grad_enabled() and (
             self.query.requires_grad or self.key.requires_grad or self.value.requires_grad
         )
@@ -141,7 +141,7 @@ def _against_head_size(call: Call) -> str | None:
 
 
 def _against_gradient(call: Call) -> str | None:
-    """Where a block has 99 KiB of shared memory, some head dimensions have no backward kernel."""
+    """Some head dimensions have no backward kernel where a block has 99 KiB of shared memory."""
     gpu, size = call.gpu, call.query.shape[-1]
     if size <= 192 or (size > 224 and not call.dropout) or not call.trains:
         return None

@@ -47,7 +47,7 @@ def _attention(
 def _is_valid(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor | None
 ) -> bool:
-    """Whether PyTorch would not refuse the arguments, on any device (``validate_sdpa_input``)."""
+    """True if PyTorch would not refuse the arguments, on any device (``validate_sdpa_input``)."""
     if not query.dtype == key.dtype == value.dtype or query.is_nested:
         return False
     if min(query.dim(), key.dim(), value.dim()) < 2:
@@ -115,7 +115,7 @@ def _drop(results: list[Any]) -> None:
 
 
 def _added_mask(gpu: SimulatedGPU, call: Call) -> Any:
-    """What is added to the scores: 0 where a bool mask lets a key take part."""
+    """The bias of the scores: 0 where a bool mask lets a key take part."""
     mask = call.mask
     if mask is None or mask.dtype != torch.bool:
         return mask

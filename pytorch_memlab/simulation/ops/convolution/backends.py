@@ -1,4 +1,4 @@
-"""Which kernels convolve on CUDA: ``_select_conv_backend`` of ``native/Convolution.cpp``."""
+"""Kernels that convolve on CUDA: ``_select_conv_backend`` of ``native/Convolution.cpp``."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Backend(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """What a convolution is, with one spatial dimension made two.
+    """The parameters of a convolution, with one spatial dimension made two.
 
     Args:
         tensor: its input.
@@ -73,7 +73,7 @@ class Convolution:
         return Backend.CUDNN if self._is_for_cudnn() else Backend.COLUMNS
 
     def needs_columns(self) -> bool:
-        """Whether patches have to be unfolded: each is more than one element, or not its own."""
+        """True if patches have to be unfolded: each is more than one element, or not its own."""
         ones = (*self.weight.shape[2:], *self.stride, *self.dilation)
         return any(one != 1 for one in ones) or any(self.padding) or self.transposed
 
@@ -94,7 +94,7 @@ class Convolution:
         )
 
     def _is_depthwise_of_cudnn(self) -> bool:
-        """Whether cuDNN is the faster one, by PyTorch's table for half precision."""
+        """True if cuDNN is the faster one, by PyTorch's table for half precision."""
         tensor, weight = self.tensor, self.weight
         if not torch._C._get_cudnn_enabled():
             return False
@@ -143,7 +143,7 @@ def convolution_of(
     output_padding: Sequence[int],
     groups: int,
 ) -> Convolution:
-    """What a call convolves."""
+    """The parameters of the convolution of a call."""
     spatial = weight.dim() - 2
     options = [
         tuple(one) * spatial if len(one) == 1 else tuple(one)

@@ -1,6 +1,6 @@
 """Convolutions: the strides of CUDA's outputs, contiguous copies, unfolded patches, workspaces.
 
-Each plan of cuDNN has a workspace of its own. By default the first plan runs that its heuristics
+Each plan of cuDNN has its own workspace. By default the first plan runs that its heuristics
 name and that there is memory for; with ``torch.backends.cudnn.benchmark`` all plans are timed at
 the first call of each shape, in one buffer of the largest workspace, and the cache is emptied
 after it (``native/cudnn/Conv_v8.cpp``). None of it can be told without cuDNN: but for one kind of
@@ -62,12 +62,12 @@ def _backward_meta(*args: Any) -> tuple[torch.Tensor | None, ...]:
 
 
 def _of_forward(args: tuple[Any, ...]) -> Convolution:
-    """What a call of ``convolution`` convolves."""
+    """The convolution of a call of ``convolution``."""
     return convolution_of(*args[:2], *args[3:])
 
 
 def _of_backward(args: tuple[Any, ...]) -> Convolution:
-    """What a call of ``convolution_backward`` convolved."""
+    """The convolution of a call of ``convolution_backward``."""
     return convolution_of(*args[1:3], *args[4:10])
 
 

@@ -1,6 +1,6 @@
 """cuDNN: the copies that its callers make, and its workspaces as far as they are known.
 
-Every plan of cuDNN has a workspace of its own, whose size only cuDNN tells. Where nothing is known
+Every plan of cuDNN has its own workspace, whose size only cuDNN tells. Where nothing is known
 of it no bytes are counted, and the op is named among those that take memory of unknown size.
 """
 

@@ -45,7 +45,7 @@ def _overwrite(call: OpCall) -> None:
 def _alloc_staging(
     call: OpCall, target: torch.Tensor, source: torch.Tensor, non_blocking: bool
 ) -> None:
-    """What ``copy_kernel_cuda`` stages on the GPU; the CPU stages the rest.
+    """The copies that ``copy_kernel_cuda`` stages on the GPU; the CPU stages the rest.
 
     A copy converts on the GPU if it need not wait.
     """
@@ -74,7 +74,7 @@ def _alloc_staging(
 
 
 def _are_laid_out_alike(target: torch.Tensor, source: torch.Tensor) -> bool:
-    """Whether one copy of memory does: elements lie side by side, in the same order."""
+    """True if one copy of memory does: elements lie side by side, in the same order."""
     if target.is_contiguous() and source.is_contiguous():
         return target.shape == source.shape or target.numel() == 1
     if target.shape != source.shape or not is_dense(target):

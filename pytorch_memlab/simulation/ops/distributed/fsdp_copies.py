@@ -31,7 +31,7 @@ _BYTES_PER_BLOCK: Final = _THREADS * 16
     source=_SOURCE,
 )
 def _split(call: OpCall) -> None:
-    """Where each split is, and its blocks."""
+    """The address of each split, and its blocks."""
     call.alloc_outputs()
     source, sizes = call.args[:2]
     dim = call.argument(2, "dim", 0) % source.dim()
@@ -87,7 +87,7 @@ def _chunk(tensor: torch.Tensor, dim: int, chunks: int) -> int:
 
 
 def _is_packed(tensors: Sequence[torch.Tensor], given: torch.Tensor | None) -> bool:
-    """Whether one kernel joins tensors: they and their result lie side by side."""
+    """True if one kernel joins tensors: they and their result lie side by side."""
     if not all(map(is_dense, tensors)):
         return False
     if given is None:

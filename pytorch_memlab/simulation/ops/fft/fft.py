@@ -86,7 +86,7 @@ def _fft_c2c(call: OpCall) -> None:
 
 
 def _transform_to_the_end(call: OpCall, signal: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
-    """Transform complex numbers, a second stage into memory of its own."""
+    """Transform complex numbers, a second stage into separate memory."""
     rest, now = _next(signal, dims)
     signal = _transform(call, signal, list(signal.shape), now, signal.dtype)
     if rest:
@@ -135,7 +135,7 @@ def _transform(
 
 
 def _must_be_cloned(signal: torch.Tensor, sizes: Sequence[int]) -> bool:
-    """Whether an input's strides are no embedding in a larger array, as cuFFT wants them."""
+    """True if an input's strides are no embedding in a larger array, as cuFFT wants them."""
     strides = signal.stride()
     last = strides[-1]
     if last <= 0 or (signal.dtype in _HALVES and last != 1):
@@ -154,7 +154,7 @@ def _must_be_cloned(signal: torch.Tensor, sizes: Sequence[int]) -> bool:
 
 
 def _is_one_plan(dims: Sequence[int]) -> bool:
-    """Whether a transform from or to real numbers is one plan, which is slow for some dims."""
+    """True if a transform from or to real numbers is one plan, which is slow for some dims."""
     return len(dims) <= _MOST_DIMS and list(dims[:2]) != [0, 1]
 
 

@@ -112,7 +112,7 @@ def _sum(call: OpCall, indices: torch.Tensor, dtype: torch.dtype, *, is_bag: boo
 
 
 def _adds_atomically(call: OpCall, segments: int, partial: int, columns: int) -> bool:
-    """Whether partial sums go to the gradient at once: when few rows get many."""
+    """True if partial sums go to the gradient at once: when few rows get many."""
     padded = -(-columns // 32) * 32
     blocks = -(-segments * padded // min(padded, _MOST_THREADS))
     return (
@@ -124,7 +124,7 @@ def _adds_atomically(call: OpCall, segments: int, partial: int, columns: int) ->
 
 @decision
 def _runs_at_once(gpu: GPU, blocks: int) -> bool:
-    """Whether so many blocks of threads are fewer than the GPU runs at once."""
+    """True if so many blocks of threads are fewer than the GPU runs at once."""
     return blocks < gpu.multi_processor_count * _MOST_BLOCKS_PER_PROCESSOR
 
 

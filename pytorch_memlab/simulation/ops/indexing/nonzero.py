@@ -117,7 +117,7 @@ def _masked_select(call: OpCall) -> None:
     "aten::masked_scatter", "aten::masked_scatter_", provenance=Provenance.ESTIMATE, source=_SCATTER
 )
 def _masked_scatter(call: OpCall) -> None:
-    """Where each element of the mask finds its source."""
+    """The index of the source of each element of the mask."""
     call.alloc_outputs()
     mask, source = call.args[1:3]
     target: torch.Tensor = call.result

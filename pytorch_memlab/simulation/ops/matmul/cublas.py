@@ -29,7 +29,7 @@ def batched_memory(call: OpCall) -> None:
 def multiply_batches(
     call: OpCall, first: torch.Tensor, second: torch.Tensor, result: torch.Tensor
 ) -> None:
-    """What a product of batches of matrices allocates after its output."""
+    """The memory that a product of batches of matrices allocates after its output."""
     if result.numel() == 0 or first.shape[2] == 0:
         return
     rows, columns, inner = result.shape[1], result.shape[2], first.shape[2]

@@ -30,13 +30,13 @@ _ROWS_COUNT_SINCE: Final = (2, 10)
 """Release from which also the first matrix must have more than one row."""
 
 _DEFAULT: Final = 1024
-"""KiB of a workspace of its own."""
+"""KiB of a separate workspace."""
 
 _DTYPES: Final = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 class Workspace(Enum):
-    """Where cuBLASLt's workspace comes from."""
+    """The origins of cuBLASLt's workspace."""
 
     SHARED = "the workspace of cuBLAS"
     KEPT = "one for each thread and stream"
@@ -44,7 +44,7 @@ class Workspace(Enum):
 
 
 def workspace() -> Workspace:
-    """Where the workspace comes from, in this release and environment."""
+    """The origin of the workspace in this release and environment."""
     shares = {"0": False, "1": True}.get(os.environ.get("TORCH_CUBLASLT_UNIFIED_WORKSPACE", ""))
     if shares is None or RELEASE < _SHARED_ON_REQUEST_SINCE:
         shares = RELEASE >= _SHARED_SINCE
@@ -54,7 +54,7 @@ def workspace() -> Workspace:
 
 
 def workspace_size() -> int:
-    """Bytes of a workspace of its own, from CUBLASLT_WORKSPACE_SIZE (in KiB) or by default."""
+    """Bytes of a separate workspace, from CUBLASLT_WORKSPACE_SIZE (in KiB) or by default."""
     given = re.match(r"\s*\+?(\d+)", os.environ.get("CUBLASLT_WORKSPACE_SIZE", ""))
     return 1024 * (int(given[1]) if given else _DEFAULT)
 
@@ -71,7 +71,7 @@ def need(call: OpCall) -> None:
 
 
 def adds_bias(call: OpCall) -> bool:
-    """Whether ``addmm`` runs on cuBLASLt, which adds the bias itself.
+    """True if ``addmm`` runs on cuBLASLt, which adds the bias itself.
 
     The rule is that of ``aten/src/ATen/native/cuda/Blas.cpp`` for builds with CUDA 12.1 or later.
     """

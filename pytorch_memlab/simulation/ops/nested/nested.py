@@ -62,7 +62,7 @@ def _unpad(call: OpCall) -> None:
 
 
 def _is_searched(call: OpCall, dense: torch.Tensor, offsets: list[torch.Tensor]) -> bool:
-    """Whether rows are found by a search of offsets that fit in two thirds of shared memory."""
+    """True if rows are found by a search of offsets that fit in two thirds of shared memory."""
     shared = call.model.shared_memory_per_multiprocessor // 1024 * 2 // 3 // 16 * 16
     strides = (dense.stride(-2), call.result.stride(-2), dense.storage_offset())
     return (

@@ -193,7 +193,7 @@ def _native_backward_memory(call: OpCall) -> None:
 
 
 def _reshapes_freely(grad_output: torch.Tensor) -> bool:
-    """Whether a gradient is a view when its dimensions after the second become one."""
+    """True if a gradient is a view when its dimensions after the second become one."""
     try:
         grad_output.view(*grad_output.shape[:2], -1)
     except RuntimeError:

@@ -95,5 +95,5 @@ def alloc_weight_sums(call: OpCall, *weight_gradients: torch.Tensor | None) -> N
 
 @decision
 def _is_narrow(gpu: GPU, columns: int) -> bool:
-    """Whether blocks of threads for all columns leave most of the GPU idle."""
+    """True if blocks of threads for all columns leave most of the GPU idle."""
     return columns // _COLUMNS < gpu.multi_processor_count // 2

@@ -18,7 +18,7 @@ _lent = threading.Lock()
 
 
 def draws(op: Any) -> bool:
-    """Whether an op draws random numbers: backward passes use those that were drawn."""
+    """True if an op draws random numbers: backward passes use those that were drawn."""
     schema = op._schema
     return (
         torch.Tag.nondeterministic_seeded in op.tags
@@ -42,7 +42,7 @@ def generator_of(kwargs: dict[str, Any], on_gpu: bool) -> SimulatedGenerator | N
 def drawing(
     op: Any, run: Callable[..., Any], named: SimulatedGenerator | None, default: SimulatedGenerator
 ) -> Callable[..., Any]:
-    """What runs an op that draws on a simulated GPU."""
+    """A function that runs an op which draws on a simulated GPU."""
     source = (named or default).start_draw()
     if named is not None:
         return functools.partial(_run_with_source, run, source)
@@ -53,7 +53,7 @@ def drawing(
 
 
 def draws_nothing(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call has a dropout of zero, and draws nothing for it."""
+    """True if a call has a dropout of zero, and draws nothing for it."""
     position, name = _dropout(op)
     if name is None:
         return False

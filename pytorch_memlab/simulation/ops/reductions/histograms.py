@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) -> torch.Tensor:
-    """How many elements fall into each of some bins of equal width.
+    """The number of elements in each of some bins of equal width.
 
     The bin of an integer is found in integers (aten/src/ATen/native/cuda/SummaryOps.cu).
 

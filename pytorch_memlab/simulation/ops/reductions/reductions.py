@@ -140,7 +140,7 @@ def _logsumexp(call: OpCall) -> None:
 
 
 def _is_cast_first(tensor: torch.dtype, result: torch.dtype) -> bool:
-    """Whether a sum's input is copied to the result's dtype: not for half to float."""
+    """True if a sum's input is copied to the result's dtype: not for half to float."""
     if tensor == result or tensor.is_complex:
         return False
     return not (result == torch.float32 and tensor in LOW_PRECISION)

@@ -86,7 +86,7 @@ class Call:
 
     @property
     def needs_buffer(self) -> bool:
-        """Whether the weights have to be copied into a buffer first."""
+        """True if the weights have to be copied into a buffer first."""
         return self.buffer is None
 
     def output_size(self) -> tuple[int, ...]:
@@ -121,5 +121,5 @@ def call_of_backward(args: tuple[Any, ...]) -> tuple[Call, tuple[Any, ...], list
 
 
 def separate_gradients(call: Call) -> bool:
-    """Whether weights' gradients are copied out of the buffer that cuDNN writes them to."""
+    """True if weights' gradients are copied out of the buffer that cuDNN writes them to."""
     return call.count != (5 if call.network.proj_size else 4)

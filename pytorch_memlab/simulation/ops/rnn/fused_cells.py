@@ -201,7 +201,7 @@ def _lstm_backward_memory(call: OpCall) -> None:
     meta=_gru_backward_meta,
 )
 def _gru_backward_memory(call: OpCall) -> None:
-    """Each bias has a gradient of its own."""
+    """Each bias has its own gradient."""
     grad_input_gates, grad_hidden_gates, grad_hx, *grad_biases = call.result
     call.alloc_outputs(grad_input_gates, grad_hidden_gates, grad_hx)
     for gates, bias in zip((grad_input_gates, grad_hidden_gates), grad_biases, strict=True):

@@ -71,7 +71,7 @@ class Network:
         return self.proj_size or self.hidden_size
 
     def parts(self) -> list[list[Part]]:
-        """Where each parameter lies."""
+        """The position of each parameter."""
         rows = _GATES[self.mode] * self.hidden_size
         layers = []
         offset = 0

@@ -40,7 +40,7 @@ _states: weakref.WeakKeyDictionary[SimulatedGPU, torch.Tensor] = weakref.WeakKey
 
 
 def use_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
-    """Whether cuDNN runs a recurrent network."""
+    """True if cuDNN runs a recurrent network."""
     if not torch._C._get_cudnn_enabled() or not tensor.numel():
         return False
     if tensor.dtype == torch.bfloat16:
@@ -141,7 +141,7 @@ def _cudnn(
 
 
 def _dropout_state(gpu: SimulatedGPU, dropout: float) -> torch.Tensor:
-    """What cuDNN draws numbers from: made once, and kept."""
+    """The state of cuDNN's dropout, made once for each GPU."""
     state = _states.get(gpu)
     if state is None:
         torch.empty((), dtype=torch.int64, device=gpu.device)

@@ -25,7 +25,7 @@ _SMALL: Final = 4096
 """Longest slice that one block of threads sorts in place."""
 
 _LONG: Final = 1_000_000
-"""Length of a slice that a sort of its own keeps a GPU busy with."""
+"""Length of a slice that keeps a GPU busy in a separate sort."""
 
 _FEW: Final = 128
 """Slices from which on a segmented sort is faster than two sorts of everything."""

@@ -24,7 +24,7 @@ def _all_distinct(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str
 
 
 def written(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What an op that writes to its first argument returns."""
+    """The result of an op that writes to its first argument."""
     target = args[0]
     if target.layout is torch.strided:
         tensors.forget_values(target)
