@@ -44,9 +44,12 @@ class CudaDevice(MeasuringDevice):
 
     def stats(self) -> Stats:
         """Counters of the caching allocator; empty before CUDA is initialised."""
-        if not torch.cuda.is_initialized():
-            return {}
-        stats: Stats = (self._counters or counter_functions()).read(self._index)
+        counters = self._counters
+        if counters is None:
+            if not torch.cuda.is_initialized():
+                return {}
+            counters = counter_functions()
+        stats: Stats = counters.read(self._index)
         return stats
 
     def reset_peaks(self) -> None:
@@ -56,7 +59,8 @@ class CudaDevice(MeasuringDevice):
     def install_view(self, view: ProgramView) -> None:
         """Let a view answer the program. Until it ends, this reads torch's functions of now."""
         # A simulation that begins later puts functions of its own in their place.
-        self._counters = self._counters or counter_functions()
+        if self._counters is None and torch.cuda.is_initialized():
+            self._counters = counter_functions()
         program_view.install(self._index, view)
 
     def remove_view(self, view: ProgramView) -> None:

@@ -168,7 +168,7 @@ class PeakTracker:
         # Until the peaks are reset, an interrupt leaves nothing that counts as read.
         self._fingerprint = UNREAD
         if not seen:
-            self._rows.forget()
+            self._rows.begin(stats)
         row = self._rows.row(stats)
         sample = Sample(row, stats["allocated_bytes"]["all"]["current"], approximations)
         self.segments[-1].merge_peaks(row)

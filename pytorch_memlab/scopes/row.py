@@ -104,13 +104,17 @@ class RowMaker:
     __slots__ = ("_large", "_pack_all", "_pack_others", "_segments", "_small")
 
     def __init__(self) -> None:
-        self._pack_all, small, large, segments, self._pack_others = _packers()
+        self._pack_all, small, large, segments = _packers()
+        self._pack_others = _others_packer(_WITHOUT_METRICS)
         self._small = _Part(small)
         self._large = _Part(large)
         self._segments = _Part(segments)
 
-    def forget(self) -> None:
-        """Nothing is known of the last reading."""
+    def begin(self, stats: Stats) -> None:
+        """Nothing is known of a reading before this one."""
+        self._pack_others = _others_packer(
+            tuple(name for name in _WITHOUT_METRICS if name in stats)
+        )
         for part in (self._small, self._large, self._segments):
             part.seen = UNREAD
 
@@ -141,7 +145,9 @@ class RowMaker:
 
 def row_of(stats: Stats) -> bytes:
     """One reading as a row."""
-    return RowMaker().row(stats)
+    rows = RowMaker()
+    rows.begin(stats)
+    return rows.row(stats)
 
 
 class _Part:
@@ -175,23 +181,34 @@ def _blocks(stats: Stats, pool: str) -> tuple[Fingerprint, bool]:
 
 @functools.cache
 def _packers() -> tuple[Callable[[Stats], bytes], ...]:
-    parts = (_ALL, _SMALL, _LARGE, _SEGMENTS)
-    return (*(_compiled(part, ()) for part in parts), _compiled((), _WITHOUT_METRICS))
+    return tuple(
+        _compiled(
+            [
+                f"m{number} = stats[{group!r}]{'' if pool is None else f'[{pool!r}]'}"
+                for number, (group, pool) in enumerate(part)
+            ],
+            [f"m{number}[{metric!r}]" for number in range(len(part)) for metric in METRICS],
+        )
+        for part in (_ALL, _SMALL, _LARGE, _SEGMENTS)
+    )
 
 
-def _compiled(paths: tuple[Path, ...], names: tuple[str, ...]) -> Callable[[Stats], bytes]:
+@functools.cache
+def _others_packer(present: tuple[str, ...]) -> Callable[[Stats], bytes]:
+    """For a release of PyTorch that has these of the counters without metrics."""
+    return _compiled(
+        [], [f"stats[{name!r}]" if name in present else "0" for name in _WITHOUT_METRICS]
+    )
+
+
+def _compiled(steps: list[str], values: list[str]) -> Callable[[Stats], bytes]:
     """A function that packs fields, written out field by field.
 
     The interpreter then knows each key; a loop over the names takes three times as long.
     """
-    lines = ["def row(stats):", "    get = stats.get"]
-    values = [f"m{i}[{metric!r}]" for i in range(len(paths)) for metric in METRICS]
-    for number, (group, pool) in enumerate(paths):
-        lines.append(f"    m{number} = stats[{group!r}]{'' if pool is None else f'[{pool!r}]'}")
-    values += [f"get({name!r}, 0)" for name in names]
-    lines.append(f"    return pack({', '.join(values)})")
+    lines = ["def row(stats):", *steps, f"return pack({', '.join(values)})"]
     namespace: dict[str, Any] = {"pack": Struct(f"={len(values)}q").pack}
-    exec("\n".join(lines), namespace)  # noqa: S102 - made of the constants above alone
+    exec("\n    ".join(lines), namespace)  # noqa: S102 - made of the constants above alone
     made: Callable[[Stats], bytes] = namespace["row"]
     return made
 

@@ -53,6 +53,7 @@ def test_every_reading_has_all_counters_of_that_moment(
     with simulate("1GiB"):
         device, rows = get_device(0), RowMaker()
         held.append(torch.empty(1, device="cuda"))
+        rows.begin(device.stats())
         for _ in range(120):
             do_something(chance, held)
             stats = device.stats()
