@@ -180,7 +180,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         """Begin to simulate.
 
         Returns:
-            the simulated machine.
+            the simulated GPUs.
         """
         return self._entered(None)
 
@@ -188,7 +188,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         """Begin again, with the GPUs and the tensors that were there when this ended last.
 
         Returns:
-            the simulated machine; a fresh one if there was none.
+            the simulated GPUs; new ones if there were none.
         """
         return self._entered(self._machine)
 

@@ -137,7 +137,7 @@ class Machine:
 
     @property
     def unmodelled(self) -> dict[str, OpCount]:
-        """Ops that ran without an entry in the kernels' table, with the bytes of their results.
+        """Ops that ran without a memory model, with the bytes of their outputs.
 
         By their names with namespace and overload, over all GPUs.
         """
@@ -172,7 +172,7 @@ class Machine:
         self.calls_are_hidden = self.allocations.calls_are_hidden = are_hidden and CAN_HIDE
 
     def current_stream(self, index: int) -> int:
-        """Id of the stream that this thread uses on a GPU: in a backward pass, the node's."""
+        """Id of the stream that this thread uses on a GPU: in a backward pass, that of the node."""
         streams = self.thread.streams
         if streams.any_change:
             of_node = streams.of_new_node()
@@ -200,7 +200,7 @@ class Machine:
             self.thread.streams.use(index, new)
 
     def new_stream(self, index: int, priority: int) -> int:
-        """Id of the next stream of a priority that a GPU hands out."""
+        """Id of a new stream of a GPU."""
         ids = self._stream_ids[index]
         if not ids.any_given:
             for one in all_ids():
@@ -237,7 +237,7 @@ class Machine:
         return self._trace is not None
 
     def traced(self, event: str, *args: int) -> None:
-        """Tell the callbacks of ``torch.cuda._gpu_trace``, if the program wants them."""
+        """Call the callbacks of ``torch.cuda._gpu_trace``, if the program uses them."""
         if self._trace is not None:
             self._trace.fire(event, *args)
 
@@ -317,7 +317,7 @@ class Machine:
                 gpu.release(before)
 
     def living(self) -> Iterator[Allocation]:
-        """Every allocation in use."""
+        """The allocations of all storages that live on GPUs."""
         return self.allocations.values()
 
 
