@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ..machine.machine import Machine
     from ..machine.simulated_gpu import SimulatedGPU
 
-_HOST_KEYS: Final = {
+_CPU_KEYS: Final = {
     torch.strided: torch._C.DispatchKey.CPU,
     torch.sparse_coo: torch._C.DispatchKey.SparseCPU,
 }
@@ -61,7 +61,7 @@ def cuda_dispatch_of(op: Any) -> Callable[..., Any] | None:
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     if definition is not None and definition.composite is not None:
         # PyTorch ends the process when a kernel is called that is not there.
-        kernel = _run_on_host if has_kernel(op.name(), "CPU") else _refuse_on_cpu
+        kernel = _run_on_cpu if has_kernel(op.name(), "CPU") else _refuse_on_cpu
         return functools.partial(_dispatch, definition.composite, functools.partial(kernel, op))
     if has_kernel(op.name(), _COMPOSITE) and not has_kernel(op.name(), "CPU"):
         return functools.partial(op._op_dk, _COMPOSITE)
@@ -79,9 +79,9 @@ def _dispatch(
     return otherwise(*args, **kwargs)
 
 
-def _run_on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
+def _run_on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Call the CPU's kernel of an op for the layout of its first tensor."""
-    return op._op_dk(_HOST_KEYS.get(args[0].layout, _COMPRESSED), *args, **kwargs)
+    return op._op_dk(_CPU_KEYS.get(args[0].layout, _COMPRESSED), *args, **kwargs)
 
 
 def _refuse_on_cpu(*_args: Any, **_kwargs: Any) -> Any:

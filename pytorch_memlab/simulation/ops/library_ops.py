@@ -52,16 +52,16 @@ def python_kernel_of(op: Any) -> Callable[..., Any] | None:
         return None
     kernel = functools.partial(op._op_dk, getattr(torch._C.DispatchKey, key))
     run = RUNNERS.get(op.namespace) if key == "CUDA" else None
-    return kernel if run is None else functools.partial(run, kernel, functools.partial(on_host, op))
+    return kernel if run is None else functools.partial(run, kernel, functools.partial(on_cpu, op))
 
 
-def host_kernel_of(op: Any) -> Callable[..., Any] | None:
+def cpu_kernel_of(op: Any) -> Callable[..., Any] | None:
     """The Python kernel registered for an op on the CPU, for tensors of simulated GPUs."""
     is_python = is_of_library(op) and _is_registered(op, "CPU")
-    return functools.partial(on_host, op) if is_python else None
+    return functools.partial(on_cpu, op) if is_python else None
 
 
-def on_host(op: Any, *args: Any, **kwargs: Any) -> Any:
+def on_cpu(op: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an op by its kernel for the CPU, to which its tensors are tensors of the CPU."""
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         return op(*tree_map(_unlabelled, args), **tree_map(_unlabelled, kwargs))
@@ -85,7 +85,7 @@ def _is_registered(op: Any, key: str) -> bool:
     return f"{namespace}/{name}/{key}" in torch.library._impls
 
 
-def runs_on_host(op: Any) -> bool:
+def has_cpu_kernel(op: Any) -> bool:
     """True if an op has a kernel for the CPU."""
     has_kernel: bool = torch._C._dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU")
     return has_kernel
@@ -102,7 +102,7 @@ def refuse_to_compute(op: Any) -> UnsupportedCUDACallError:
 def refuse_its_shape(op: Any) -> UnsupportedCUDACallError:
     """The error of an op of which nothing tells the results' shapes."""
     name = op._schema.name
-    if not is_of_library(op) or runs_on_host(op):
+    if not is_of_library(op) or has_cpu_kernel(op):
         return UnsupportedCUDACallError(
             f"{name} has no shape without values: simulate(compute=True) runs it"
         )

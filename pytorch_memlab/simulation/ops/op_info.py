@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .cuda_dispatch import cuda_dispatch_of
-from .library_ops import host_kernel_of, is_of_library, python_kernel_of, runs_on_host
+from .library_ops import cpu_kernel_of, has_cpu_kernel, is_of_library, python_kernel_of
 from .no_workspace import has_no_workspace
 from .random.random_draws import draws
 from .registry import OpDefinition, Provenance, definition_of
@@ -147,7 +147,7 @@ def _read(op: Any) -> OpInfo:
     writes_out = any(argument.is_out for argument in schema.arguments)
     makes_tensors = any(info is None for info in aliases)
     is_library = is_of_library(op)
-    runs_on_cpu = not is_library or runs_on_host(op)
+    runs_on_cpu = not is_library or has_cpu_kernel(op)
     is_modelled = definition.provenance is not None
     python_kernel = None if is_modelled else python_kernel_of(op)
     if is_library:
@@ -178,7 +178,7 @@ def _read(op: Any) -> OpInfo:
         draws=draws(op),
         device_position=_device_position(schema),
         composite=cuda_dispatch_of(op),
-        reference=host_kernel_of(op) or definition.reference,
+        reference=cpu_kernel_of(op) or definition.reference,
         meta=definition.meta or op,
         corrects_meta=definition.corrects_meta,
         python_kernel=python_kernel,

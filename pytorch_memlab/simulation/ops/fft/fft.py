@@ -38,7 +38,7 @@ def _fft_r2c(call: OpCall) -> None:
     half[last] = half[last] // 2 + 1
     sizes = half if onesided or _is_given(call) else list(source.shape)
     complex_size = 2 * source.element_size()
-    _result_aside(call, sizes, complex_size)
+    _alloc_output_aside(call, sizes, complex_size)
     signal = _like(source)
     copy = None
     if source.storage_offset() * source.element_size() % complex_size:
@@ -64,7 +64,7 @@ def _fft_c2r(call: OpCall) -> None:
         return
     sizes = list(source.shape)
     sizes[dims[-1]] = length
-    _result_aside(call, sizes, source.element_size() // 2)
+    _alloc_output_aside(call, sizes, source.element_size() // 2)
     call.alloc_copy(source)
     of_real = source.dtype.to_real()
     if _is_one_plan(dims):
@@ -81,7 +81,7 @@ def _fft_c2c(call: OpCall) -> None:
     call.alloc_outputs()
     source, dims = call.args[:2]
     if source.numel() and dims:
-        _result_aside(call, list(source.shape), source.element_size())
+        _alloc_output_aside(call, list(source.shape), source.element_size())
         _transform_to_the_end(call, _like(source), dims)
 
 
@@ -162,8 +162,8 @@ def _is_given(call: OpCall) -> bool:
     return call.kwargs.get("out") is not None
 
 
-def _result_aside(call: OpCall, sizes: Sequence[int], width: int) -> None:
-    """Take a result that is copied into one that was given."""
+def _alloc_output_aside(call: OpCall, sizes: Sequence[int], width: int) -> None:
+    """Allocate an output that is copied into one that was given."""
     if _is_given(call):
         call.alloc_temp(_numel(sizes) * width)
 

@@ -60,7 +60,7 @@ def workspace_size() -> int:
 
 
 def need(call: OpCall) -> None:
-    """Take cuBLASLt's workspace, and what its handle brings with it."""
+    """Allocate the workspace of cuBLASLt, and what its handle brings with it."""
     source = workspace()
     if source is Workspace.PASSING:
         call.alloc_temp(workspace_size())

@@ -16,7 +16,7 @@ from ..reduction_workspace import (
 )
 from ..reductions.scans import scan_row
 from ..registry import Provenance, define, op
-from ..sorting.sorting import take_largest
+from ..sorting.sorting import alloc_topk
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -49,7 +49,7 @@ def _multinomial(call: OpCall) -> None:
 
 
 def _check(call: OpCall, source: torch.Tensor) -> None:
-    """Take the extremes of a distribution, and what is true of them and of its sums."""
+    """The extremes of a distribution, and what is true of them and of its sums."""
     for _smallest_and_largest in range(2):
         call.alloc_temp(source.element_size())
     alloc_aminmax_workspace(call, source)
@@ -70,13 +70,13 @@ def _check(call: OpCall, source: torch.Tensor) -> None:
 
 
 def _race(call: OpCall, source: torch.Tensor, samples: int) -> None:
-    """Take the quotients, and what finds the largest of them."""
+    """The quotients, and what finds the largest of them."""
     call.alloc_copy(source)
     if samples == 1:
         alloc_argmax_workspace(call, source, source.dim() - 1)
         return
     call.alloc_temp(call.result.numel() * source.element_size())
-    take_largest(call, source, source.dim() - 1, samples)
+    alloc_topk(call, source, source.dim() - 1, samples)
 
 
 @op(

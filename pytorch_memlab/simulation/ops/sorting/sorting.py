@@ -99,10 +99,10 @@ def _topk(call: OpCall) -> None:
     count: int = call.args[1]
     if source.dim() and count:
         is_sorted = call.argument(4, "sorted", True)
-        take_largest(call, source, call.argument(2, "dim", -1), count, is_sorted=is_sorted)
+        alloc_topk(call, source, call.argument(2, "dim", -1), count, is_sorted=is_sorted)
 
 
-def take_largest(
+def alloc_topk(
     call: OpCall, source: torch.Tensor, dim: int, count: int, *, is_sorted: bool = True
 ) -> None:
     """Allocate what the largest elements of slices need.
