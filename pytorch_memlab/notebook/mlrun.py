@@ -66,8 +66,8 @@ def _compiled(source: str | ast.Module, name: str, cells: int) -> CodeType:
     code: CodeType = compile(source, name, "exec", flags, dont_inherit=True)
     if code.co_flags & inspect.CO_COROUTINE:
         raise UsageError(
-            "%mlrun cannot await: decorate the function with @profile, await it in a cell of its "
-            "own, and call pytorch_memlab.display() in the next"
+            "%mlrun cannot await: decorate the function with @profile, await it in another "
+            "cell, and call pytorch_memlab.display() in the next"
         )
     return code
 

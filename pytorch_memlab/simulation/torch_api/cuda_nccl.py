@@ -123,7 +123,7 @@ class _Collectives:
         gpus = [self._machine.gpu_of(tensor) for tensor in tensors]
         if None in gpus or len(set(gpus)) < len(gpus):
             where = ", ".join("cpu" if gpu is None else str(gpu.device) for gpu in gpus)
-            raise RuntimeError(f"NCCL needs each tensor on a GPU of its own, not on {where}")
+            raise RuntimeError(f"NCCL needs each tensor on another GPU, not on {where}")
 
 
 def _combined(inputs: Tensors, op: int) -> torch.Tensor:

@@ -211,7 +211,7 @@ def test_nccl_in_one_process() -> None:
     nccl.all_gather(outputs, wide)
     assert wide[2].tolist() == [3.0, 6.0, 9.0, 12.0, 15.0, 18.0]
     assert [after - b for after, b in zip(allocated(), before, strict=True)] == [1024] * 3
-    with pytest.raises(RuntimeError, match="a GPU of its own, not on cuda:0, cuda:0, cpu"):
+    with pytest.raises(RuntimeError, match="on another GPU, not on cuda:0, cuda:0, cpu"):
         nccl.all_reduce([torch.ones(1, device="cuda"), torch.ones(1).cuda(), torch.ones(1)])
 
 
