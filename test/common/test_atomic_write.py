@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import resource
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from support.python_process import run_python
 
 from pytorch_memlab import MemReporter
 from pytorch_memlab._common.atomic_write import check_writable, write_file
@@ -87,21 +86,12 @@ def test_a_file_in_a_folder_that_is_closed_to_us_is_written_in_place(tmp_path, m
         write_file(tmp_path / "other.txt", "new")
 
 
-def full_disk(limit: int):
-    """Files of this process may have so many bytes: a larger write fails, as on a full disk."""
-
-    def limited() -> None:
-        import signal
-
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
-    return limited
-
-
+# Files of the process may have so many bytes: a larger write fails, as on a full disk.
 WRITERS = """
-import sys
-sys.path.insert(0, {here!r})
+import resource, signal, sys
+sys.dont_write_bytecode = True  # half a file of byte code would stay
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 from pytorch_memlab import LineProfiler, MemReporter
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab._common.checked_file import CheckedFile
@@ -134,16 +124,14 @@ def test_a_full_disk_leaves_what_was_there(limit, tmp_path):
     for path in paths:
         path.write_text("of before")
     script = tmp_path / "script.py"
-    script.write_text(WRITERS.format(here=str(Path(__file__).parent), padding="x" * 100))
-    done = subprocess.run(
-        [sys.executable, "-B", script, *paths],  # half a file of byte code would stay
-        preexec_fn=full_disk(limit),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert done.stdout.splitlines() == [f"cannot write {path}: File too large" for path in paths]
+    script.write_text(WRITERS.format(limit=limit, padding="x" * 100))
+    reads, writes = os.pipe()  # a file could not take what it prints
+    done = run_python([script, *paths], stdout=writes)
+    os.close(writes)
+    with open(reads) as printed:
+        lines = printed.read().splitlines()
+    assert done.returncode == 0
+    assert lines == [f"cannot write {path}: File too large" for path in paths]
     assert [path.read_text() for path in paths] == ["of before"] * 4
     assert files_in(tmp_path) == sorted([*(path.name for path in paths), "script.py"])
 

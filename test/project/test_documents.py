@@ -182,7 +182,7 @@ def test_the_remedy_works_when_it_is_applied(clone):
     )
     assert replaced == 1
     (clone / "fixed.py").write_text(program)
-    before = run("pytorch-memlab run --gpu 2GiB examples/out_of_memory.py", clone)
+    before = run("pytorch-memlab run --dry-run --gpu 2GiB examples/out_of_memory.py", clone)
     after = run("pytorch-memlab run --gpu 2GiB fixed.py", clone)
     assert (before.returncode, after.returncode) == (1, 0)
     assert "torch.OutOfMemoryError" in before.stderr
