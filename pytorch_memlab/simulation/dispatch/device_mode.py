@@ -32,6 +32,7 @@ from ..._common.storages import storages_of
 from ...errors import (
     EstimatedMemoryError,
     HostMemoryError,
+    MemlabError,
     UnmodelledOpError,
     UnsupportedCUDACallError,
 )
@@ -147,8 +148,17 @@ class SimulatedDeviceMode(TorchDispatchMode):
         if info.only_writes and not info.writes_out:
             # An error for lack of memory leaves the arguments as they were.
             result = info.written_result(args, kwargs)
-            self._allocate(func, info, runs_on, gpu, args, kwargs, result)
-            return self._computed(func, info, gpu, args, kwargs, pin)
+            misfit = None
+            try:
+                self._allocate(func, info, runs_on, gpu, args, kwargs, result)
+            except (torch.OutOfMemoryError, MemlabError):
+                raise
+            except Exception as error:
+                misfit = error  # arguments that do not fit: PyTorch refuses them in its words
+            result = self._computed(func, info, gpu, args, kwargs, pin)
+            if misfit is not None:
+                raise misfit
+            return result
         result = self._computed(func, info, gpu, args, kwargs, pin)
         self._allocate(func, info, runs_on, gpu, args, kwargs, result)
         return result
