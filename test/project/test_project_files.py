@@ -18,7 +18,8 @@ else:
 
 ROOT = Path(__file__).parents[2]
 GITHUB = ROOT / ".github"
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT = PYPROJECT["project"]
 WORKFLOWS = {path.stem: yaml.safe_load(path.read_text()) for path in GITHUB.glob("workflows/*.yml")}
 JOBS = WORKFLOWS["tests"]["jobs"]
 PINNED = re.compile(r"[\w.-]+/[\w.-]+@[0-9a-f]{40}")
@@ -147,3 +148,20 @@ def test_a_form_of_an_issue_asks_for_each_thing_once(path):
     ids = [field["id"] for field in form["body"]]
     assert len(set(ids)) == len(ids)
     assert all(field["attributes"]["description"].endswith(".") for field in form["body"])
+
+
+def test_the_source_distribution_has_every_file_that_the_tests_read():
+    included = PYPROJECT["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
+    assert all((ROOT / name).exists() for name in included)
+    always = {"pyproject.toml", "README.md", "LICENSE", ".gitignore"}
+    named = set(re.findall(r'ROOT / "([\w.-]+)"', "".join(sources_of_tests()))) - {
+        "build",
+        ".cache",
+    }
+    assert {"CITATION.cff", "Makefile", "demo.ipynb"} <= named
+    assert named <= {*included, *always}
+
+
+def sources_of_tests():
+    """The text of every test file."""
+    return [path.read_text(encoding="utf-8") for path in (ROOT / "test").rglob("*.py")]
