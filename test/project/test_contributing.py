@@ -8,8 +8,6 @@ import csv
 import io
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 from support.op_memory import events, randn
+from support.python_process import run_python
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.cli import command_line, main
@@ -76,13 +75,8 @@ def test_the_targets_of_make_are_those_of_the_table():
 
 def test_the_command_that_runs_one_test_finds_tests():
     (command,) = re.findall(r"^\$ \.venv/bin/python (.*)$", section("Run one test"), re.MULTILINE)
-    done = subprocess.run(
-        [sys.executable, *shlex.split(command), "--collect-only", "-q", "-p", "no:cacheprovider"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options = ("--collect-only", "-q", "-p", "no:cacheprovider")
+    done = run_python([*shlex.split(command), *options], cwd=ROOT)
     assert done.returncode == 0, done.stdout
     assert "softmax" in done.stdout
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
+from support.python_process import run_python
 
 PROGRAM = """
 import gc, sys
@@ -33,6 +31,5 @@ print(sorted(name for name in collected_in if name.startswith("pytorch_memlab.")
 
 @pytest.mark.parametrize("collects", [True, False])
 def test_first_use_of_a_name_searches_for_no_garbage(collects: bool) -> None:
-    command = [sys.executable, "-c", PROGRAM, "on" if collects else "off"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = run_python(["-c", PROGRAM, "on" if collects else "off"])
     assert done.stdout == f"{collects} True\n[]\n"
