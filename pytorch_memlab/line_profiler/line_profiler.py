@@ -495,12 +495,14 @@ class LineProfiler:
 
 
 def _index_of(target: int | str | torch.device | None) -> int | None:
-    """The index of a GPU, -1 for the host; None for every device."""
+    """The index under which the history has a device; None for every device."""
+    from ..history.sources import CPU
+
     if target is None or isinstance(target, int):
         return target
     kind, _, index = str(target).partition(":")
     if kind == "cpu":
-        return -1
+        return CPU
     name = get_device(target).name if not index.isdecimal() else f"{kind}:{index}"
     return int(name.rpartition(":")[2])
 
