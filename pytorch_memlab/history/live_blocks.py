@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _is_grad_enabled = torch.is_grad_enabled
+_UNKNOWN = Category.UNKNOWN  # a member of an enum takes longer to find than a global
 
 
 @dataclass(slots=True)
@@ -143,7 +144,7 @@ class LiveBlocks:
             stack = block.stack = self._stack_at(address)
             if stack is not None:
                 stack.is_kept = True
-        if block.category is Category.UNKNOWN and block.data is not None and self._is_wanted(block):
+        if block.category is _UNKNOWN and block.data is not None and self._is_wanted(block):
             self._see_end(block, self.state)
 
     def free_completed(self, address: int, stream: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from struct import Struct
 from time import time_ns
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from .live_block import LiveBlock
 
 T = TypeVar("T")
+
+_pack: Final = Struct("=6q").pack  # a third of the time of array.extend
 
 _MOST_OPEN: Final = 6 * 4096
 """Numbers of events that wait to be written, with the stacks and categories of their blocks."""
@@ -47,14 +50,15 @@ class LiveLog:
         numbers = self.events.number_of
         self._alloc, self._free_completed = numbers("alloc"), numbers("free_completed")
 
-    # Open events are plain numbers: as objects they would leave the processor's cache until they
-    # are written, which costs a program more than all that this does.
+    # Open events are plain numbers: as tuples they would take four times the memory and the time to
+    # be written.
 
     def allocated(self, block: LiveBlock, stream: int) -> None:
         """A block was allocated."""
         module = self.events.module_number(block.module) if block.module else 0
         now = time_ns() // 1000
-        self._open.extend((self._alloc, block.address, block.requested, stream, now, module))
+        numbers = _pack(self._alloc, block.address, block.requested, stream, now, module)
+        self._open.frombytes(numbers)
         block.number = self._count
         self._count += 1
         self._unread.append(block)
@@ -62,7 +66,8 @@ class LiveLog:
     def freed(self, block: LiveBlock, stream: int) -> None:
         """A block is free again."""
         now = time_ns() // 1000
-        self._open.extend((self._free_completed, block.address, block.requested, stream, now, 0))
+        numbers = _pack(self._free_completed, block.address, block.requested, stream, now, 0)
+        self._open.frombytes(numbers)
         self._count += 1
         if block.number >= 0:
             self._ended.append(block)
@@ -72,7 +77,7 @@ class LiveLog:
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         """Another event: of a segment, or out of memory."""
         number = self.events.number_of(action)
-        self._open.extend((number, address, size, stream, time_ns() // 1000, 0))
+        self._open.frombytes(_pack(number, address, size, stream, time_ns() // 1000, 0))
         self._count += 1
 
     def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
