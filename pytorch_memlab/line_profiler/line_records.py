@@ -24,7 +24,7 @@ from pytorch_memlab.records import (
     NoFunctions,
     Report,
 )
-from pytorch_memlab.render import html, text
+from pytorch_memlab.render import text
 from pytorch_memlab.render.approximations import kind_of
 
 if TYPE_CHECKING:
@@ -177,6 +177,8 @@ class RecordsDisplay:
 
     def _repr_html_(self) -> str:
         """The tables as a piece of HTML."""
+        from pytorch_memlab.render import html
+
         return html.fragment(self.report)
 
 

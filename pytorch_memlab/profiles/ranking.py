@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from ..records import FunctionInfo, LineEntry
-from .recorded import RecordedProfile
+if TYPE_CHECKING:
+    from ..records import FunctionInfo, LineEntry
+    from .recorded import RecordedProfile
 
 PEAK = "active_bytes.all.peak"
 

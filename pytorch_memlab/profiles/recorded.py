@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
-from ..history.holders import PeakHolders
-from ..history.model import AllocationHistory
 from ..records import DeviceInfo, FunctionInfo, LineEntry, Note, Section
+
+if TYPE_CHECKING:
+    from ..history.holders import PeakHolders
+    from ..history.model import AllocationHistory
 
 
 @dataclass(frozen=True, slots=True)

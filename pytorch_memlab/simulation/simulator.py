@@ -25,7 +25,6 @@ from ..errors import UsageError
 from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
-from .dry_run.executor import DryRunExecutor
 from .hardware.gpu import GPU
 from .hardware.presets import find_gpu
 from .machine import active, visible_devices
@@ -234,6 +233,8 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         machine.strict = self._options["strict"]
         if values is not None:
             values.reads.strict = bool(self._options["strict"])
+            from .dry_run.executor import DryRunExecutor
+
             machine.execute = DryRunExecutor(values).execute
         return machine
 

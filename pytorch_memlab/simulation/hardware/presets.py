@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import re
-import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
+
+import numpy as np
 
 from ..._common.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
@@ -39,7 +40,7 @@ def context_of_messages(messages: Iterable[Sequence[float]]) -> int:
     138
     """
     sizes = ((held - allocated) * _KIB - reserved for held, allocated, reserved in messages)
-    return round(statistics.median(sizes)) * _MIB
+    return round(float(np.median(list(sizes)))) * _MIB
 
 
 def _contexts() -> dict[str, int]:
@@ -63,8 +64,7 @@ def _contexts() -> dict[str, int]:
         return list(known.values())
 
     return {
-        name: known[name] if name in known else int(statistics.median(relatives(name)))
-        for name in _TABLES
+        name: known[name] if name in known else int(np.median(relatives(name))) for name in _TABLES
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from fractions import Fraction
 
 from ..._common.quoted import quoted
 from ...errors import UsageError
@@ -33,7 +32,10 @@ def parse_size(text: str) -> int | None:
     number, prefix, suffix = match.groups()
     base = 1000 if suffix and suffix.lower() == "b" else 1024
     exponent = " kmgt".index(prefix.lower()) if prefix else 0
-    return int(Fraction(number) * base**exponent)
+    whole, _, decimals = number.partition(".")
+    nbytes = int(whole + decimals) * base**exponent
+    rounded_down = abs(nbytes) // 10 ** len(decimals)
+    return rounded_down if nbytes >= 0 else -rounded_down
 
 
 def read_size(name: str, size: str | int) -> int:
