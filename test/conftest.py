@@ -107,6 +107,12 @@ def freeze() -> Iterator[Callable[[], None]]:
     _freeze()
 
 
+def _recordings() -> int:
+    """Recordings of histories that are on."""
+    module = sys.modules.get("pytorch_memlab.history.program")
+    return 0 if module is None else module.program._users
+
+
 @pytest.fixture(autouse=True)
 def everything_is_given_back() -> Iterator[None]:
     """Tracer, modes, patched names and peaks are after a test what they were before it."""
@@ -125,6 +131,7 @@ def everything_is_given_back() -> Iterator[None]:
     global_line_profiler._is_off = False
     assert simulated_machine() is None
     assert uncaught._watching == watching
+    assert _recordings() == 0
     assert signal.getsignal(signal.SIGINT) is ctrl_c
     assert (sys.gettrace(), threading.gettrace(), _monitoring_tools()) == tracers
     assert _get_current_dispatch_mode_stack() == []

@@ -50,7 +50,7 @@ def test_after_an_interrupt_all_ops_are_registered(monkeypatch):
 
 
 PACKAGE = Path(pytorch_memlab.__file__).parent
-LISTS = ("ops/no_workspace.txt", "autocast/lists.py", "dispatch/gradient_accumulation.py")
+LISTS = ("ops/no_workspace.txt", "autocast/lists.toml", "dispatch/gradient_accumulation.py")
 """Tables of PyTorch's own rules, by the names of ops without ``aten::``."""
 
 MOST_PLACES = {"aten::index_put": 3}
