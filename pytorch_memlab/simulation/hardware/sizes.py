@@ -34,7 +34,7 @@ def parse_size(text: str) -> int | None:
     exponent = " kmgt".index(prefix.lower()) if prefix else 0
     whole, _, decimals = number.partition(".")
     nbytes = int(whole + decimals) * base**exponent
-    rounded_down = abs(nbytes) // 10 ** len(decimals)
+    rounded_down: int = abs(nbytes) // 10 ** len(decimals)
     return rounded_down if nbytes >= 0 else -rounded_down
 
 
