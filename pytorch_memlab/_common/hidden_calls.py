@@ -28,8 +28,9 @@ if CAN_HIDE:
 def hidden(work: Callable[..., T], *args: Any) -> T:
     """Do work while no trace or profile function of this thread is called."""
     state = _thread_state()
-    _enter(state)
     try:
+        # In the block: Python may raise an interrupt when the call returns, and not before it.
+        _enter(state)
         return work(*args)
     finally:
         _leave(state)
