@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+import weakref
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final, Generic, TypeVar
@@ -17,6 +18,8 @@ MOST_NODES: Final = 2**16
 A node takes about 200 bytes."""
 
 _MOST_THREADS: Final = 64
+"""Threads that are remembered when some of them have ended: a graph may outlive its thread."""
+
 _LEAF: Final = 2**64 - 1
 """Number of the nodes that accumulate a gradient: no op made them."""
 
@@ -34,7 +37,7 @@ class _Notes(Generic[T]):
         of_nodes: op and note of each node, by its number.
     """
 
-    __slots__ = ("last", "makes_node", "of_nodes")
+    __slots__ = ("__weakref__", "last", "makes_node", "of_nodes")
 
     def __init__(self) -> None:
         self.last = _next_number()
@@ -42,14 +45,31 @@ class _Notes(Generic[T]):
         self.of_nodes: dict[int, tuple[Any, T]] = {}
 
 
+class _Threads(Generic[T]):
+    """The notes of all threads. Those of a thread that runs stay, however many others end."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[int, tuple[Any, T]]] = []
+        self._owners: list[weakref.ref[_Notes[T]]] = []
+        self._lock = threading.Lock()
+
+    def add(self, notes: _Notes[T]) -> None:
+        with self._lock:
+            self.nodes.append(notes.of_nodes)
+            self._owners.append(weakref.ref(notes))
+            if len(self.nodes) > _MOST_THREADS:
+                ended = (place for place, owner in enumerate(self._owners) if owner() is None)
+                oldest = next(ended, None)
+                if oldest is not None:
+                    del self.nodes[oldest], self._owners[oldest]
+
+
 class _Thread(threading.local, Generic[T]):
     """The notes of each thread, which an op looks up once."""
 
-    def __init__(self, threads: list[dict[int, tuple[Any, T]]]) -> None:
+    def __init__(self, threads: _Threads[T]) -> None:
         self.notes: _Notes[T] = _Notes()
-        threads.append(self.notes.of_nodes)
-        if len(threads) > _MOST_THREADS:
-            del threads[0]
+        threads.add(self.notes)
 
 
 class ForwardOps(Generic[T]):
@@ -61,8 +81,9 @@ class ForwardOps(Generic[T]):
 
     def __init__(self, note: Callable[[], T]) -> None:
         self._note = note
-        self._threads: list[dict[int, tuple[Any, T]]] = []
-        self._thread: _Thread[T] = _Thread(self._threads)
+        threads: _Threads[T] = _Threads()
+        self._threads = threads.nodes
+        self._thread: _Thread[T] = _Thread(threads)
 
     def op_runs(self, op: Any) -> None:
         """An op runs in this thread."""

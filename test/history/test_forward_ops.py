@@ -129,3 +129,25 @@ def test_several_observers_of_an_allocator_are_each_called_once_for_an_event():
         del x
     assert seen["one"] == ["segment_alloc", "alloc"]
     assert seen["other"] == ["segment_alloc", "alloc", "free_requested", "free_completed"]
+
+
+def test_a_thread_that_runs_is_remembered_whatever_number_of_others_ended():
+    notes = iter(range(1000))
+    ops = ForwardOps(lambda: next(notes))
+    with NotedOps(ops) as mode:
+        x = torch.ones(2, requires_grad=True)
+        kept = x.exp()
+
+        def short():
+            ops.op_runs(torch.ops.aten.add.Tensor)
+
+        for _ in range(200):
+            thread = threading.Thread(target=short)
+            thread.start()
+            thread.join()
+        assert 1 < len(ops._threads) <= 64
+        kept.sum().backward()
+    assert ("mul", 0) in mode.found
+    forgotten = []
+    ops.forget(forgotten.append)
+    assert 0 in forgotten
