@@ -618,14 +618,14 @@ def test_distributed_tensors():
     from torch.distributed import HashStore, destroy_process_group, init_process_group
 
     tensor = pytest.importorskip("torch.distributed.tensor")  # of its own since torch 2.5
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    mesh = tensor.DeviceMesh("cpu", [0])
 
     def make():
-        init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
         try:
-            mesh = tensor.DeviceMesh("cpu", [0])
             return tensor.distribute_tensor(torch.ones(300, 4), mesh, [tensor.Shard(0)])
         finally:
-            destroy_process_group()  # joins threads that may still hold what they sent
+            destroy_process_group()  # ends threads that may still hold what they sent
 
     assert sizes_on(CPU, make) == {".local_tensor": ((300, 4), 5120)}
 
