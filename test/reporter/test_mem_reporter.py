@@ -8,6 +8,7 @@ import io
 import string
 import sys
 import textwrap
+import time
 import warnings
 import weakref
 
@@ -618,16 +619,24 @@ def test_distributed_tensors():
     from torch.distributed import HashStore, destroy_process_group, init_process_group
 
     tensor = pytest.importorskip("torch.distributed.tensor")  # of its own since torch 2.5
-    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    mesh = tensor.DeviceMesh("cpu", [0])
 
     def make():
-        try:
-            return tensor.distribute_tensor(torch.ones(300, 4), mesh, [tensor.Shard(0)])
-        finally:
-            destroy_process_group()  # ends threads that may still hold what they sent
+        whole = torch.ones(300, 4)
+        made = tensor.distribute_tensor(whole, mesh, [tensor.Shard(0)])
+        alive = weakref.ref(whole)
+        del whole
+        while alive() is not None:  # a thread of the group lets go of what it sent
+            time.sleep(0.001)
+        return made
 
-    assert sizes_on(CPU, make) == {".local_tensor": ((300, 4), 5120)}
+    init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    try:
+        mesh = tensor.DeviceMesh("cpu", [0])
+        made = sizes_on(CPU, make)
+    finally:
+        destroy_process_group()
+
+    assert made == {".local_tensor": ((300, 4), 5120)}
 
 
 def test_inside_functionalize_and_jvp():
