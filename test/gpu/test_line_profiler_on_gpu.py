@@ -6,31 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.sample_reports import SAMPLE_TEXT
 
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parent.parent.parent
-
-TABLES = """\
-## outer
-
-active_bytes reserved_bytes line  code
-         all            all
-        peak           peak
-       0.00B          0.00B    7  def outer():
-      40.00K          2.00M    8      linear = torch.nn.Linear(100, 100).cuda()
-      80.00K          2.00M    9      linear2 = torch.nn.Linear(100, 100).cuda()
-     120.00K          2.00M   10      inner()
-
-
-## inner
-
-active_bytes reserved_bytes line  code
-         all            all
-        peak           peak
-      80.00K          2.00M    4  def inner():
-     120.00K          2.00M    5      torch.nn.Linear(100, 100).cuda()
-"""
 
 
 @pytest.mark.parametrize(
@@ -43,7 +23,7 @@ def test_sample_gives_the_known_tables(command):
         [sys.executable, *command], cwd=ROOT, capture_output=True, text=True, check=True
     )
 
-    assert done.stdout == TABLES
+    assert done.stdout == SAMPLE_TEXT
     assert "simulated" not in done.stdout
 
 

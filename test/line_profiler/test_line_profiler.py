@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.sample_reports import SAMPLE_TEXT
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import (
@@ -49,28 +50,7 @@ def table(prof: LineProfiler, func: Any, columns: Any = (PEAK, "hits", "delta"))
     }
 
 
-SAMPLE = """\
-## outer
-
-active_bytes reserved_bytes line  code
-         all            all
-        peak           peak
-       0.00B          0.00B    7  def outer():
-      40.00K          2.00M    8      linear = torch.nn.Linear(100, 100).cuda()
-      80.00K          2.00M    9      linear2 = torch.nn.Linear(100, 100).cuda()
-     120.00K          2.00M   10      inner()
-
-
-## inner
-
-active_bytes reserved_bytes line  code
-         all            all
-        peak           peak
-      80.00K          2.00M    4  def inner():
-     120.00K          2.00M    5      torch.nn.Linear(100, 100).cuda()
-
-simulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)
-"""
+SAMPLE = f"{SAMPLE_TEXT}\nsimulated GPU: NVIDIA H100 80GB HBM3 (cuda:0)\n"
 
 SAMPLE_SOURCE = """\
 import torch

@@ -8,7 +8,7 @@ import torch
 
 from ..convolution.cudnn import CUDNN_WORKSPACES
 from ..registry import Provenance, op
-from .reference import Attention, backward, copy_into, forward, new_seed
+from .reference import Attention, copy_into, forward, input_gradients, new_seed
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -113,11 +113,7 @@ def _backward_reference(
 ) -> tuple[torch.Tensor, ...]:
     seed = int(philox_seed) if dropout_p else 0
     attention = Attention(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
-    values = backward(attention, grad_out, out, logsumexp.squeeze(-1), False)
-    return tuple(
-        torch.empty_like(like).copy_(made)
-        for like, made in zip((query, key, value), values[:3], strict=True)
-    )
+    return input_gradients(attention, grad_out, out, logsumexp.squeeze(-1))
 
 
 @op(

@@ -12,9 +12,9 @@ from ..registry import Provenance, op
 from .reference import (
     Attention,
     alloc_heads_behind_sequence,
-    backward,
     copy_into,
     forward,
+    input_gradients,
     is_deterministic,
     new_seed,
 )
@@ -155,11 +155,7 @@ def _backward_reference(
     state = philox_seed.view(torch.int64) if _HAS_RNG_STATE else philox_seed
     seed = int(state.reshape(-1)[0]) if dropout_p else 0
     attention = Attention(query, key, value, None, dropout_p, is_causal, scale, seed)
-    values = backward(attention, grad_out, out, logsumexp, False)
-    return tuple(
-        torch.empty_like(like).copy_(made)
-        for like, made in zip((query, key, value), values[:3], strict=True)
-    )
+    return input_gradients(attention, grad_out, out, logsumexp)
 
 
 @op(

@@ -107,6 +107,20 @@ def backward(
     return grad_query, grad_key, grad_value, grad_bias if wants_bias else None
 
 
+def input_gradients(
+    attention: Attention,
+    grad_output: torch.Tensor,
+    result: torch.Tensor,
+    logsumexp: torch.Tensor,
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of query, key and value, each laid out as its input."""
+    inputs = attention.query, attention.key, attention.value
+    values = backward(attention, grad_output, result, logsumexp, False)
+    return tuple(
+        torch.empty_like(like).copy_(made) for like, made in zip(inputs, values[:3], strict=True)
+    )
+
+
 def _suits_cpu_kernel(attention: Attention) -> bool:
     """True if the CPU's flash kernel computes just this, in every release."""
     bias = attention.bias
