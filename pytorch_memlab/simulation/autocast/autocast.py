@@ -10,12 +10,15 @@ composite one is cast like one that the program calls.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 from ..machine.op_arguments import tensors_in
 from ..ops.cuda_dispatch import cuda_dispatch_of
 from .casts import cache as cached_casts
@@ -31,12 +34,6 @@ from .lists import (
     RECURRENT,
     RECURRENT_COMPOSITE,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _KEY: Final = torch._C.DispatchKey.AutocastCUDA
 _THIS: Final = torch._C.DispatchKeySet(_KEY)

@@ -6,16 +6,14 @@ dtype is, and within autograd.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ..ops.rnn.call import Call
 from ..ops.rnn.layout import given_parts, views
 from .casts import call_with_casts, is_eligible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _HALF = torch.float16
 

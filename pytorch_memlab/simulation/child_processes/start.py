@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ..._common.patches import Patches
 from ..hardware.gpu import GPU
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
 
 VARIABLE = "PYTORCH_MEMLAB_SIMULATE"
 _PATH = "PYTHONPATH"

@@ -17,7 +17,8 @@ is registered, and each read is kept with the line that made it (``machine/tenso
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -26,9 +27,6 @@ from ..machine.tensor_values import TensorValues, is_small
 from ..ops.op_info import OpInfo, op_info
 from .mask_indices import with_indices
 from .meta_results import MetaResults, OutputMeta, TensorMeta
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
 _untyped_storage = torch._C.TensorBase.untyped_storage

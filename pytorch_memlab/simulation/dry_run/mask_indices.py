@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ..machine.tensor_values import TensorValues
 from ..ops.data_dependence import MASKS
-
-if TYPE_CHECKING:
-    from ..machine.tensor_values import TensorValues
 
 
 def with_indices(

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from types import ModuleType
 
 import torch
 
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 from ..torch_api.after_import import AfterImport
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import ModuleType
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _LIBRARIES = ("triton", "bitsandbytes")
 """Packages, each with a module of its name here, which is imported after the package."""

@@ -10,23 +10,20 @@ from __future__ import annotations
 import ctypes
 import functools
 import threading
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from types import ModuleType
+from typing import Any, Final
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map
 
+from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
 from ..machine import active
+from ..machine.machine import Machine
 from ..machine.uncommitted_memory import uncommitted
 from ..ops.library_ops import RUNNERS
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _USERS_OF_THE_LIBRARY: Final = ("cextension", "functional", "backends.cuda.ops")
 

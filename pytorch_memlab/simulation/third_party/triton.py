@@ -9,21 +9,18 @@ marked as lower bounds.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
 from ...errors import UnmodelledOpError, UnsupportedCUDACallError
+from ..machine.machine import Machine
 from . import triton_interpreter, triton_source
 from .triton_driver import SimulatedDriver
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _CAPABILITY_WITH_TMA = 9
 """Major compute capability from which kernels keep tensor descriptors in global scratch memory."""

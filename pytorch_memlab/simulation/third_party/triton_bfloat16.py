@@ -5,15 +5,13 @@ Every operation widens its operands to float32 and rounds its result, as the GPU
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
+from ..._common.patches import Patches
 
 _OPERATIONS = (
     *("unary_op", "binary_op", "ternary_op", "create_fabs", "create_rsqrt", "create_erf"),

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ...errors import UnsupportedCUDACallError
-
-if TYPE_CHECKING:
-    from ..machine.machine import Machine
+from ..machine.machine import Machine
 
 _REGISTERS_OF_A_BLOCK = 65_536
 """CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": of all since 5.0,

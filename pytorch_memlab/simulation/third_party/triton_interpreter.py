@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import types
+from collections.abc import Callable, Collection
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +19,6 @@ from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
 from . import triton_bfloat16
 from .triton_libdevice import extern_elementwise
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
 
 _one_at_a_time = threading.RLock()  # the interpreter replaces names of modules
 _LIBDEVICE = "triton.language.extra.libdevice"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 
 from ...errors import UnsupportedCUDACallError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 def _reciprocal_root(values: Any) -> Any:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
 
 def install(machine: Machine, patches: Patches) -> None:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
+from ..hardware.gpu import GPU
+from ..machine.machine import Machine
 from ..machine.unsupported import refusal
 from ..ops.attention.backends import against_cudnn
 from ..ops.attention.rules import Call, against_efficient, against_flash
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..hardware.gpu import GPU
-    from ..machine.machine import Machine
 
 _AGAINST: dict[str, Callable[[Call], str | None]] = {
     "_can_use_flash_attention": against_flash,

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 import torch.backends.cudnn.rnn
 
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 from ..ops.attention.backends import cudnn_version
 from ..ops.rnn.layout import MODES, flatten
-
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _BENCHMARK_LIMIT = 10
 """Plans that cuDNN tries by default when it benchmarks (``aten/src/ATen/Context.h``)."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import functools
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
 from ..dispatch import fused_flex_attention
-
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..machine.machine import Machine
 
 
 def install(_machine: Machine, patches: Patches) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
 from ..dispatch.transfers import move
+from ..machine.machine import Machine
+from ..machine.simulated_gpu import SimulatedGPU
 from .jit import make_known
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")
 _SPARSE = (

@@ -6,12 +6,16 @@ summaries, contexts) is what it is on hardware.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
 from ..allocator.caching_allocator import CachingAllocator
+from ..hardware.gpu import GPU
 from ..machine.device_properties import DeviceProperties
+from ..machine.machine import Machine
 from ..machine.stream_ids import handle_of, id_of
 from ..machine.unsupported import unsupported
 from . import unsupported as unsupported_calls
@@ -23,13 +27,6 @@ from .cuda_streams import (
     SimulatedStream,
 )
 from .cudart import Runtime
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..hardware.gpu import GPU
-    from ..machine.machine import Machine
 
 _CYCLES_PER_SECOND = 1e9
 """Of a GPU's clock, for ``torch.cuda._sleep``: a round number, GPUs run at 1 to 2.6 GHz."""

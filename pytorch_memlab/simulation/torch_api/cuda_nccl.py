@@ -9,17 +9,15 @@ from __future__ import annotations
 import functools
 import operator
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
-
-    Tensors = Sequence[torch.Tensor]
+Tensors = Sequence[torch.Tensor]
 
 _COMBINE: dict[int, Callable[[Any, Any], Any]] = {
     0: operator.add,

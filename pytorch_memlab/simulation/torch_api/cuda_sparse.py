@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 from ..machine.unsupported import refusal
-
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 
 class _SparseType(type):

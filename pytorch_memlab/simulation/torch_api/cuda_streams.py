@@ -9,18 +9,15 @@ import ctypes
 import itertools
 import time
 from abc import ABCMeta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from typing_extensions import Self
 
+from ..allocator.stream_work import Work
+from ..machine.machine import Machine
 from ..machine.stream_ids import PRIORITIES, handle_of, priority_of
 from ..machine.unsupported import unsupported
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
-
-    from ..allocator.stream_work import Work
-    from ..machine.machine import Machine
 
 CUDA_DEVICE_TYPE = 1
 """``c10::DeviceType::CUDA``, as stream triples name it."""

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from ..machine.machine import Machine
 from ..machine.unsupported import refusal
-
-if TYPE_CHECKING:
-    from ..machine.machine import Machine
 
 _TEXTS = {
     0: "no error",

@@ -7,19 +7,16 @@ where ``torch.overrides.has_torch_function`` finds a mode; on a GPU there is non
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
 from ...errors import UnmodelledOpError
 from ..dispatch.function_mode import SimulatedFunctionMode
+from ..machine.machine import Machine
 from .jit import make_known
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _has_torch_function = torch.overrides.has_torch_function
 _NO_FUNCTION = torch._C._disabled_torch_function_impl

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch._subclasses import FakeTensor, fake_tensor
 
+from ..._common.patches import Patches
 from ..dispatch.fake_tensors import BUILD_HAS_CUDA
-
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..machine.machine import Machine
 
 
 def install(_machine: Machine, patches: Patches) -> None:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import sys
 from functools import partial
-from typing import TYPE_CHECKING
 
+from ..._common.patches import Patches
 from ..dispatch.flex_attention import trace
-
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..machine.machine import Machine
 
 
 def install(_machine: Machine, patches: Patches) -> None:

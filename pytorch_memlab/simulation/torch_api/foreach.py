@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]]
 _NAME = "_group_tensors_by_device_and_dtype"

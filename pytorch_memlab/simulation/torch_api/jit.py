@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.jit._builtins
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
 
 def install(machine: Machine, patches: Patches) -> None:

@@ -8,20 +8,18 @@ import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from ..._common.call_stacks import CallStacks, Place, TakenStack
 from ..._common.forward_ops import ForwardOps
+from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
+from ..machine.machine import Machine
+from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.storage_at import address_on_gpu, allocation_at
 from ..machine.stream_ids import handle_of
-
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 _ACTIONS = frozenset(

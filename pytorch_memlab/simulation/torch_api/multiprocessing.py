@@ -9,14 +9,13 @@ from __future__ import annotations
 import multiprocessing.reduction
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.multiprocessing import get_sharing_strategy
 
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
 _Storage: Any = torch.UntypedStorage
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
 _NAME: Final = "_no_grad_trunc_normal_"
 _MOST_ROUNDS: Final = 100

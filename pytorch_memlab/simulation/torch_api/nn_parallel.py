@@ -7,7 +7,8 @@ results is taken here either; NCCL's own buffers are not PyTorch's, and are not 
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from torch._utils import (
@@ -17,13 +18,10 @@ from torch._utils import (
     _unflatten_dense_tensors,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
-
-    Tensors = Sequence[torch.Tensor]
+Tensors = Sequence[torch.Tensor]
 
 _CPU_INDEX = -1
 """The CPU as a destination of ``gather``."""

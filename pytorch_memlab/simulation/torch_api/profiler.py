@@ -13,23 +13,19 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch._C._profiler import _EventType
 from torch.autograd import profiler as autograd_profiler
 from torch.profiler import profiler as kineto_profiler
 
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 from .memory_history import MemoryHistory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _NEEDED: Final = ("record_shapes", "profile_memory", "with_stack")
 """The options that PyTorch requires of a profile of memory."""

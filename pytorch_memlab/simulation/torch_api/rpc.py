@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import functools
 import sys
-from typing import TYPE_CHECKING
 
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 from ..machine.unsupported import refusal
-
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 
 def install(_machine: Machine, patches: Patches) -> None:

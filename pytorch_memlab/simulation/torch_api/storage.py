@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
-    from ..machine.tensor_values import TensorValues
+from ..._common.patches import Patches
+from ..machine.machine import Machine
+from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.tensor_values import TensorValues
 
 _Storage = torch.UntypedStorage
 

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
 
+from ..._common.patches import Patches
 from ..dispatch.transfers import move
+from ..machine.machine import Machine
+from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.tensor_values import TensorValues
 from . import legacy_types
 from .files.numpy_arrays import ArrayWithoutValues
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
-    from ..machine.tensor_values import TensorValues
 
 _Base = torch._C.TensorBase
 _tolist = torch.Tensor.tolist

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
+from ..._common.patches import Patches
 from ..autocast.autocast import autocast_key_included
 from ..dispatch.device_mode import SimulatedDeviceMode
 from ..dispatch.function_mode import SimulatedFunctionMode
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..machine.machine import Machine
 
 
 @contextmanager

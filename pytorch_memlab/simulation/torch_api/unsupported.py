@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 from ..machine.unsupported import refusal, unsupported
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
 
 _PREFIXES = ("_cuda_", "_nccl_", "_cudart", "_gds_", "_accelerator_")
 

@@ -6,13 +6,12 @@ autograd would look for CUDA; so for C++ they are on the CPU, like all others.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from ..._common.patches import Patches
-    from ..machine.machine import Machine
+from ..._common.patches import Patches
+from ..machine.machine import Machine
 
 _CPU = torch.device("cpu")
 

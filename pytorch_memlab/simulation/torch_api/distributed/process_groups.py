@@ -6,20 +6,17 @@ import functools
 import inspect
 import os
 import pickle
+from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import parse_qsl, urlparse
 
 import torch
 import torch.distributed as dist
 
+from ...._common.patches import Patches
 from ....errors import UnsupportedCUDACallError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ...._common.patches import Patches
-    from ...machine.machine import Machine
+from ...machine.machine import Machine
 
 _MOST_SENT = 8
 """Objects that are remembered until they come back."""

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ...._common.patches import Patches
+from ...machine.machine import Machine
 from ..after_import import AfterImport
-
-if TYPE_CHECKING:
-    from ...._common.patches import Patches
-    from ...machine.machine import Machine
 
 
 def install(machine: Machine, patches: Patches) -> None:

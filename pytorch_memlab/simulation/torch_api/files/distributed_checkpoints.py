@@ -6,15 +6,14 @@ one that describes the others. See Note [Files without values].
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-if TYPE_CHECKING:
-    from ...._common.patches import Patches
-    from ...machine.kept_files import KeptFiles
-    from ...machine.tensor_values import TensorValues
-    from ..after_import import AfterImport
+from ...._common.patches import Patches
+from ...machine.kept_files import KeptFiles
+from ...machine.tensor_values import TensorValues
+from ..after_import import AfterImport
 
 
 def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:

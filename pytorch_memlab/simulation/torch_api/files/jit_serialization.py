@@ -5,18 +5,15 @@ from __future__ import annotations
 import io
 import json
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from ...machine.kept_files import MARK
+from ...._common.patches import Patches
+from ...machine.kept_files import MARK, KeptFiles
+from ...machine.tensor_values import TensorValues
 from .opened_files import parent_exists
 from .serialization import write_marked
-
-if TYPE_CHECKING:
-    from ...._common.patches import Patches
-    from ...machine.kept_files import KeptFiles
-    from ...machine.tensor_values import TensorValues
 
 _jit: Any = torch.jit
 _Module = _jit.RecursiveScriptModule

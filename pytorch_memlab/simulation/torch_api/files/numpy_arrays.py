@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import os
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
-from ...machine.kept_files import MARK
+from ...._common.patches import Patches
+from ...machine.kept_files import MARK, KeptFiles
+from ...machine.tensor_values import TensorValues
 from ..jit import make_known
 from .marks import WithoutValues, is_marked
 from .opened_files import leave_room, watched_file
-
-if TYPE_CHECKING:
-    from ...._common.patches import Patches
-    from ...machine.kept_files import KeptFiles
-    from ...machine.tensor_values import TensorValues
 
 
 class BytesWithoutValues(WithoutValues, bytes):

@@ -10,18 +10,14 @@ import io
 import os
 import pathlib
 import shutil
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ...machine.kept_files import MARK, resolved
+from ...._common.patches import Patches
+from ...machine.kept_files import MARK, KeptFiles, resolved
+from ..after_import import AfterImport
 from .marks import is_marked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...._common.patches import Patches
-    from ...machine.kept_files import KeptFiles
-    from ..after_import import AfterImport
 
 _open = io.open
 _unlink = os.unlink

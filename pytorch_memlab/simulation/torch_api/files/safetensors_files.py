@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from typing_extensions import Self
 
-from ...machine.kept_files import MARK
+from ...._common.patches import Patches
+from ...machine.kept_files import MARK, KeptFiles
+from ...machine.tensor_values import TensorValues
+from ..after_import import AfterImport
 from .marks import is_marked
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from typing_extensions import Self
-
-    from ...._common.patches import Patches
-    from ...machine.kept_files import KeptFiles
-    from ...machine.tensor_values import TensorValues
-    from ..after_import import AfterImport
 
 _DTYPES = {
     torch.bool: "BOOL",

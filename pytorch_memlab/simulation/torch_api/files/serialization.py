@@ -10,19 +10,15 @@ import io
 import json
 import os
 import tempfile
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from ...machine.kept_files import MARK
+from ...._common.patches import Patches
+from ...machine.kept_files import MARK, KeptFiles
+from ...machine.tensor_values import TensorValues
 from .opened_files import parent_exists, watched_file
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...._common.patches import Patches
-    from ...machine.kept_files import KeptFiles
-    from ...machine.tensor_values import TensorValues
 
 _serialization: Any = torch.serialization
 _RECORD = MARK.decode()
