@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import gzip
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Final
 
 from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
 from .category import category_named
 from .event_log import EventLog
-from .model import AllocationHistory, Block, DeviceHistory, Event, Frame, Segment, Stack
-from .snapshot_file import open_snapshot
+from .model import AllocationHistory, Block, DeviceHistory, Frame, Segment, Stack
 from .snapshot_pickle import EVENT, ForbiddenCodeError, PickleReader, Sink, StackReference
+
+_GZIP: Final = b"\x1f\x8b"
+_HEAD: Final = 512
+_DUMP: Final = "a snapshot is what torch.cuda.memory._dump_snapshot() writes"
+_MOST_EXPANSION: Final = 100
+"""Times its size that a compressed file may have; snapshots have some twenty."""
 
 
 def read_snapshot(path: str | Path) -> AllocationHistory:
@@ -30,7 +38,7 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
     stacks = _Stacks()
     log = EventLog()
     try:
-        with open_snapshot(path) as file, no_garbage_collection():
+        with _open(path) as file, no_garbage_collection():
             snapshot = PickleReader(file, _Events(log, stacks)).read()
     except OSError as error:
         raise SnapshotError(f"cannot read {path}: {error.strerror or error}") from None
@@ -89,7 +97,7 @@ def _history(snapshot: Any, stacks: _Stacks, read: EventLog) -> AllocationHistor
         devices = [
             DeviceHistory(device, log, segments.get(device, [])) for device, log in enumerate(logs)
         ]
-    except _FAILURES as error:
+    except (_EntryError, *_FAILURES) as error:
         raise SnapshotError(str(_entry_error(error))) from None
     return AllocationHistory(devices, stacks.all, dict(snapshot.get("allocator_settings") or {}))
 
@@ -103,22 +111,25 @@ def _log_of(trace: Sequence[Any], read: EventLog, begin: int, stacks: _Stacks) -
             raise ValueError("events and other things in one list")
         return read.part(begin, begin + len(trace))
     log = EventLog()
+    events = _Events(log, stacks)
     for entry in trace:
-        log.append(*_event(entry, stacks))
+        events.add(entry)
     return log
 
 
 _FAILURES = (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError)
 """Errors that an entry may cause that PyTorch did not write."""
 
-_MOST_DEVICES = 1024
+_MOST_DEVICES: Final = 1024
 
 
 class _EntryError(Exception):
     """An entry of a snapshot is not as PyTorch writes it."""
 
 
-def _entry_error(error: Exception) -> _EntryError:
+def _entry_error(error: Exception) -> Exception:
+    if isinstance(error, _EntryError):
+        return error
     return _EntryError(
         f"an entry of the snapshot is not as PyTorch writes it ({type(error).__name__}: "
         f"{_first_line(error)})"
@@ -131,39 +142,44 @@ class _Events(Sink):
     def __init__(self, log: EventLog, stacks: _Stacks) -> None:
         self._log = log
         self._stacks = stacks
+        self._adders: dict[tuple[str, ...], Callable[[list[Any]], None]] = {}
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Take an event as PyTorch writes it."""
-        try:
-            self._log.append(*_event(entry, self._stacks))
-        except _FAILURES as error:
-            raise _entry_error(error) from None
+        keys = tuple(entry)
+        add = self._adders.get(keys)
+        if add is None:
+            add = self._adders[keys] = self.adder(keys)
+        add(list(entry.values()))
 
     def adder(self, keys: Sequence[str]) -> Callable[[list[Any]], None]:
         """A function that takes events with the same keys."""
         place = {key: number for number, key in enumerate(keys)}
-        action, size, stream = place["action"], place["size"], place["stream"]
-        address = place["device_free"] if "device_free" in place else place["addr"]
+        try:
+            address = place["device_free"] if "device_free" in place else place["addr"]
+            action, size, stream = place["action"], place["size"], place["stream"]
+        except KeyError as error:
+            raise _entry_error(error) from None
         # Behind the values stand a number and a text, for what an event does not have.
         number, text = len(keys), len(keys) + 1
         time, frames = place.get("time_us", number), place.get("frames", number)
         forward = place.get("forward_frames", number)
         category, module = place.get("category", text), place.get("module", text)
-        is_plain = category == module == text
         append, index_of = self._log.append, self._stacks.index_of
 
         def add(values: list[Any]) -> None:
             values += (0, "")
             try:
                 append(
-                    values[action],
+                    str(values[action]),
                     values[address],
                     values[size],
                     values[stream],
                     values[time],
                     index_of(values[frames]),
-                    index_of(values[forward]) if forward != number else 0,
-                    *(() if is_plain else (category_named(values[category]), values[module])),
+                    index_of(values[forward]),
+                    category_named(values[category]),
+                    str(values[module]),
                 )
             except _FAILURES as error:
                 raise _entry_error(error) from None
@@ -210,21 +226,6 @@ class _Stacks:
         return known[1]
 
 
-def _event(entry: Mapping[str, Any], stacks: _Stacks) -> Event:
-    action = entry["action"]
-    return Event(
-        str(action),
-        entry["device_free" if action == "oom" else "addr"],
-        entry["size"],
-        entry["stream"],
-        entry.get("time_us", 0),
-        stacks.index_of(entry.get("frames")),
-        stacks.index_of(entry.get("forward_frames")),
-        category_named(entry.get("category")),
-        str(entry.get("module", "")),
-    )
-
-
 def _segment(segment: Mapping[str, Any], stacks: _Stacks) -> Segment:
     blocks = []
     address = segment["address"]
@@ -259,3 +260,61 @@ def _segment(segment: Mapping[str, Any], stacks: _Stacks) -> Segment:
 
 def _first_line(error: Exception) -> str:
     return (str(error) or type(error).__name__).splitlines()[0]
+
+
+@contextmanager
+def _open(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a file that may be compressed by gzip, and read its pickle."""
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+        file.seek(0)
+        if not head.startswith(_GZIP):
+            _check(path, head)
+            yield file
+            return
+        with gzip.open(file) as expanded:
+            _check(path, expanded.read(_HEAD))
+            expanded.seek(0)
+            yield _Expanded(expanded, path, os.fstat(file.fileno()).st_size)  # type: ignore[misc]
+
+
+class _Expanded:
+    """A compressed file that does not expand to more than a snapshot would."""
+
+    def __init__(self, file: gzip.GzipFile, path: str | Path, size: int) -> None:
+        self._file = file
+        self._path = path
+        self._left = max(size, 2**16) * _MOST_EXPANSION
+
+    def read(self, size: int) -> bytes:
+        """So many bytes of the content."""
+        data = self._file.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise SnapshotError(
+                f"{self._path} is not a memory snapshot: it expands to more than "
+                f"{_MOST_EXPANSION} times its size"
+            )
+        return data
+
+
+def _check(path: str | Path, head: bytes) -> None:
+    """Refuse what is no pickle of protocol 2 or newer."""
+    if head.startswith(b"\x80"):
+        return
+    if not head:
+        raise SnapshotError(f"{path} is empty: {_DUMP}")
+    raise SnapshotError(f"{path} is not a memory snapshot: {_kind(path, head)}")
+
+
+def _kind(path: str | Path, head: bytes) -> str:
+    text = head.lstrip()
+    if text.startswith((b"{", b"[")):
+        if b'"format"' in text:
+            return f"it is a saved profile, which pytorch-memlab show {path} shows"
+        return f"it is JSON, and {_DUMP}"
+    if text.startswith(b"<"):
+        return f"it is a web page, and {_DUMP}"
+    if head.startswith(b"PK"):
+        return f"it is a zip file, such as torch.save() writes, and {_DUMP}"
+    return f"it is no pickle of protocol 2 or newer, and {_DUMP}"

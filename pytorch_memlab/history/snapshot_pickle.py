@@ -13,8 +13,8 @@ The events that follow are each one match of that; what does not match is read o
 
 from __future__ import annotations
 
+import pickletools
 import re
-import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Final, NamedTuple, NoReturn
 
@@ -33,18 +33,26 @@ _MOST_KNOWN: Final = 200_000
 _LONGEST_KNOWN: Final = 9
 """Bytes of the opcodes of a time, which do not come again."""
 
+_PLAIN: Final = {
+    one.code.encode("latin-1"): one
+    for one in pickletools.opcodes
+    if one.name
+    in {
+        *("EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS", "MARK", "NONE"),
+        *("EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "NEWTRUE", "NEWFALSE"),
+        *("BINGET", "LONG_BINGET", "BINPUT", "LONG_BINPUT", "MEMOIZE", "PROTO", "FRAME", "STOP"),
+        *("BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT"),
+        *("SHORT_BINUNICODE", "BINUNICODE", "BINUNICODE8"),
+    }
+}
+"""The opcodes of plain data, by their bytes."""
+
 _CODE: Final = {
     0x52: "to call a function",
     0x62: "to change an object",
-    0x69: "an object of a class",
-    0x6F: "an object of a class",
-    0x81: "an object of a class",
-    0x92: "an object of a class",
-    0x82: "a class or a function by its number",
-    0x83: "a class or a function by its number",
-    0x84: "a class or a function by its number",
-    0x50: "an object from elsewhere",
-    0x51: "an object from elsewhere",
+    **dict.fromkeys((0x69, 0x6F, 0x81, 0x92), "an object of a class"),
+    **dict.fromkeys((0x82, 0x83, 0x84), "a class or a function by its number"),
+    **dict.fromkeys((0x50, 0x51), "an object from elsewhere"),
 }
 """Opcodes of objects and calls, and what they want."""
 
@@ -92,154 +100,133 @@ class _Shape(NamedTuple):
     is_memoized: bool
 
 
+class _Buffer:
+    """A file of which the part around the position is in memory."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._is_whole = False
+        self.data = b""
+        self.pos = 0
+        self.offset = 0  # in the file, of the data
+
+    def read(self, size: int) -> bytes:
+        """The next bytes."""
+        if size > _LONGEST_TEXT:
+            raise NotPlainPickleError(f"a text of {size} bytes")
+        self.fill(size)
+        start = self.pos
+        self.pos += size
+        if self.pos > len(self.data):
+            raise EOFError
+        return self.data[start : self.pos]
+
+    def fill(self, size: int) -> None:
+        """Have so many bytes after the position in memory, up to the end of the file."""
+        if len(self.data) - self.pos < size and not self._is_whole:
+            read = self._file.read(max(_BUFFER, size))
+            self._is_whole = not read
+            self.offset += self.pos
+            self.data = self.data[self.pos :] + read
+            self.pos = 0
+
+    def lines(self, count: int) -> list[str]:
+        """The text of the next lines, if they are short."""
+        text = self.data[self.pos : self.pos + 500].decode("utf-8", "replace")
+        return text.split("\n")[:count]
+
+
 class PickleReader:
     """Reads one pickle."""
 
     def __init__(self, file: IO[bytes], sink: Sink) -> None:
-        self._file = file
+        self._file = _Buffer(file)
         self._sink = sink
-        self._data = b""
-        self._is_whole = False
         self._memo: list[Any] = []
         self._stack: list[Any] = []
         self._marks: list[int] = []
         self._shapes: list[_Shape] = []
         self._starts: dict[int, int] = {}
-        self._offset = 0
-        self._texts: dict[bytes, str] = {}
+        self._texts: dict[str, str] = {}
         self._lists: dict[bytes, StackReference] = {}
         self._known: dict[bytes, Any] = {}
         """Values by their opcodes."""
 
     def read(self) -> Any:
         """The content of the pickle, with ``EVENT`` in place of each event."""
-        stack, marks, memo = self._stack, self._marks, self._memo
-        data, pos = self._refilled(0)
+        stack, memo, file = self._stack, self._memo, self._file
         while True:
-            if pos > len(data) - _MARGIN and not self._is_whole:
-                data, pos = self._refilled(pos)
-            if pos >= len(data):
-                raise EOFError
-            op = data[pos]
-            pos += 1
-            if op == 0x7D:  # EMPTY_DICT
-                end = self._read_event(pos - 1)
-                if end:
-                    pos = end
+            code = file.read(1)
+            if code == b"}":
+                file.fill(_MARGIN)
+                if self._read_event(file.pos - 1):
                     stack.append(EVENT)
                     continue
-                entry: dict[Any, Any] = {}
-                self._starts[id(entry)] = self._offset + pos - 1
-                stack.append(entry)
-            elif op == 0x68:  # BINGET
-                stack.append(self._got(data[pos]))
-                pos += 1
-            elif op == 0x6A:  # LONG_BINGET
-                stack.append(self._got(int.from_bytes(data[pos : pos + 4], "little")))
-                pos += 4
-            elif op == 0x94:  # MEMOIZE
-                memo.append(stack[-1])
-            elif op == 0x28:  # MARK
-                marks.append(len(stack))
-            elif op == 0x75:  # SETITEMS
-                items = self._since_mark()
-                if len(items) % 2:
-                    raise NotPlainPickleError("a dictionary has a key without a value")
-                self._set_items(items, pos)
-            elif op == 0x73:  # SETITEM
-                value, key = stack.pop(), stack.pop()
-                self._set_items([key, value], pos)
-            elif op == 0x5D:  # EMPTY_LIST
-                stack.append([])
-            elif op == 0x65:  # APPENDS
-                items = self._since_mark()
-                self._top_list().extend(items)
-            elif op == 0x61:  # APPEND
-                value = stack.pop()
-                self._top_list().append(value)
-            elif op == 0x4B:  # BININT1
-                stack.append(data[pos])
-                pos += 1
-            elif op == 0x4D:  # BININT2
-                stack.append(int.from_bytes(data[pos : pos + 2], "little"))
-                pos += 2
-            elif op == 0x4A:  # BININT
-                stack.append(int.from_bytes(data[pos : pos + 4], "little", signed=True))
-                pos += 4
-            elif op == 0x8A:  # LONG1
-                size = data[pos]
-                if size > _LONGEST_NUMBER:
-                    raise NotPlainPickleError(f"a number of {size} bytes")
-                pos += 1
-                stack.append(int.from_bytes(data[pos : pos + size], "little", signed=True))
-                pos += size
-            elif op == 0x8C:  # SHORT_BINUNICODE
-                size = data[pos]
-                pos += 1
-                stack.append(self._text(data[pos : pos + size]))
-                pos += size
-            elif op in (0x58, 0x8D):  # BINUNICODE, BINUNICODE8
-                width = 4 if op == 0x58 else 8
-                size = int.from_bytes(data[pos : pos + width], "little")
-                if size > _LONGEST_TEXT:
-                    raise NotPlainPickleError(f"a text of {size} bytes")
-                pos += width
-                if pos + size > len(data):
-                    data, pos = self._refilled(pos, size)
-                stack.append(self._text(data[pos : pos + size]))
-                pos += size
-            elif op == 0x4E:  # NONE
-                stack.append(None)
-            elif op in (0x88, 0x89):  # NEWTRUE, NEWFALSE
-                stack.append(op == 0x88)
-            elif op == 0x47:  # BINFLOAT
-                stack.append(struct.unpack(">d", data[pos : pos + 8].ljust(8, b"\0"))[0])
-                pos += 8
-            elif op == 0x95:  # FRAME
-                pos += 8
-            elif op in (0x71, 0x72):  # BINPUT, LONG_BINPUT
-                width = 1 if op == 0x71 else 4
-                self._put(int.from_bytes(data[pos : pos + width], "little"), stack[-1])
-                pos += width
-            elif op == 0x29:  # EMPTY_TUPLE
-                stack.append(())
-            elif op in (0x85, 0x86, 0x87):  # TUPLE1, TUPLE2, TUPLE3
-                count = op - 0x84
-                if len(stack) < count:
-                    raise NotPlainPickleError("a tuple lacks its items")
-                items = stack[-count:]
-                stack[-count:] = [tuple(items)]
-            elif op == 0x74:  # TUPLE
-                stack.append(tuple(self._since_mark()))
-            elif op == 0x80:  # PROTO
-                if not 2 <= data[pos] <= 5:
-                    raise NotPlainPickleError(f"protocol {data[pos]}; 2 to 5 can be read")
-                pos += 1
-            elif op == 0x2E:  # STOP
-                if len(stack) != 1:
-                    raise NotPlainPickleError("it ends within an object")
-                return stack[0]
-            else:
-                self._refuse(op, data[pos : pos + 500])
+            opcode = _PLAIN.get(code)
+            if opcode is None:
+                self._refuse(code[0])
+            value: Any = None if opcode.arg is None else opcode.arg.reader(file)  # type: ignore[arg-type]
+            match opcode.name:
+                case "EMPTY_DICT":
+                    entry: dict[Any, Any] = {}
+                    self._starts[id(entry)] = file.offset + file.pos - 1
+                    stack.append(entry)
+                case "BINGET" | "LONG_BINGET":
+                    stack.append(self._got(value))
+                case "MEMOIZE":
+                    memo.append(stack[-1])
+                case "BINPUT" | "LONG_BINPUT":
+                    self._put(value, stack[-1])
+                case "MARK":
+                    self._marks.append(len(stack))
+                case "SETITEMS":
+                    self._set_items(self._since_mark())
+                case "SETITEM":
+                    value, key = stack.pop(), stack.pop()
+                    self._set_items([key, value])
+                case "APPENDS":
+                    items = self._since_mark()
+                    self._top_list().extend(items)
+                case "APPEND":
+                    value = stack.pop()
+                    self._top_list().append(value)
+                case "TUPLE":
+                    stack.append(tuple(self._since_mark()))
+                case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                    count = int(opcode.name[-1])
+                    if len(stack) < count:
+                        raise NotPlainPickleError("a tuple lacks its items")
+                    stack[-count:] = [tuple(stack[-count:])]
+                case "SHORT_BINUNICODE" | "BINUNICODE" | "BINUNICODE8":
+                    stack.append(self._texts.setdefault(value, value))
+                case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "NONE":
+                    if type(value) is int and value.bit_length() > 8 * _LONGEST_NUMBER:
+                        raise NotPlainPickleError(
+                            f"a number of {-(-value.bit_length() // 8)} bytes"
+                        )
+                    stack.append(value)
+                case "NEWTRUE" | "NEWFALSE":
+                    stack.append(opcode.name == "NEWTRUE")
+                case "EMPTY_LIST":
+                    stack.append([])
+                case "EMPTY_TUPLE":
+                    stack.append(())
+                case "PROTO" if not 2 <= value <= 5:
+                    raise NotPlainPickleError(f"protocol {value}; 2 to 5 can be read")
+                case "STOP":
+                    if len(stack) != 1:
+                        raise NotPlainPickleError("it ends within an object")
+                    return stack[0]
 
-    def _refuse(self, op: int, following: bytes) -> NoReturn:
+    def _refuse(self, op: int) -> NoReturn:
         if op == 0x93:  # STACK_GLOBAL
             names = [one if isinstance(one, str) else "?" for one in self._stack[-2:]]
             raise ForbiddenCodeError(".".join(names))
         if op == 0x63:  # GLOBAL
-            names = following.decode("utf-8", "replace").split("\n")[:2]
-            raise ForbiddenCodeError(".".join(names))
+            raise ForbiddenCodeError(".".join(self._file.lines(2)))
         if op in _CODE:
             raise ForbiddenCodeError(_CODE[op])
         raise NotPlainPickleError(f"the opcode {op:#04x} is none of plain data")
-
-    def _refilled(self, pos: int, needed: int = 0) -> tuple[bytes, int]:
-        """The buffer from a position on, with more of the file, and the position in it."""
-        read = self._file.read(max(_BUFFER, needed))
-        self._is_whole = not read
-        self._offset += pos
-        self._data = self._data[pos:] + read
-        return self._data, 0
 
     def _since_mark(self) -> list[Any]:
         if not self._marks:
@@ -265,25 +252,20 @@ class PickleReader:
 
     def _put(self, index: int, value: Any) -> None:
         memo = self._memo
-        if index > self._offset + len(self._data):
+        if index > self._file.offset + len(self._file.data):
             raise NotPlainPickleError(f"it numbers its {len(memo)}th object {index}")
         if index < len(memo):
             raise NotPlainPickleError(f"it has two objects of the number {index}")
         memo.extend([None] * (index - len(memo)))
         memo.append(value)
 
-    def _text(self, encoded: bytes) -> str:
-        """A text; equal ones are one object."""
-        known = self._texts.get(encoded)
-        if known is None:
-            known = self._texts[encoded] = encoded.decode("utf-8", "surrogatepass")
-        return known
-
-    def _set_items(self, items: list[Any], end: int) -> None:
+    def _set_items(self, items: list[Any]) -> None:
         """Put keys and values into the dictionary on top, and hand it on if it is an event."""
         entry = self._stack[-1]
         if type(entry) is not dict:
             raise NotPlainPickleError("keys of something that is no dictionary")
+        if len(items) % 2:
+            raise NotPlainPickleError("a dictionary has a key without a value")
         entry.update(zip(items[::2], items[1::2], strict=True))
         start = self._starts.pop(id(entry), None)
         if "action" not in entry or not ("addr" in entry or "device_free" in entry):
@@ -295,20 +277,21 @@ class PickleReader:
             if memo[index] is entry:
                 memo[index] = EVENT
                 break
-        if start is not None and start >= self._offset and len(self._shapes) < _MOST_SHAPES:
-            shape = _shape_of(self._data[start - self._offset : end], self._memo, self._sink)
+        file = self._file
+        if start is not None and start >= file.offset and len(self._shapes) < _MOST_SHAPES:
+            shape = _shape_of(file.data[start - file.offset : file.pos], memo, self._sink)
             if shape is not None:
                 self._shapes.insert(0, shape)
 
-    def _read_event(self, pos: int) -> int:
-        """Hand an event of a known shape on."""
-        shapes = self._shapes
+    def _read_event(self, start: int) -> bool:
+        """Hand an event of a known shape on; False if there is none."""
+        file, shapes = self._file, self._shapes
         for shape in shapes:
-            match = shape.match(self._data, pos)
+            match = shape.match(file.data, start)
             if match is not None:
                 break
         else:
-            return 0
+            return False
         if shape is not shapes[0]:
             shapes.remove(shape)
             shapes.insert(0, shape)
@@ -327,7 +310,8 @@ class PickleReader:
             if values[number][0] in (0x5D, 0x8C):
                 memo.append(decoded[number])
         shape.add(decoded)
-        return match.end()
+        file.pos = match.end()
+        return True
 
     def _decoded(self, value: bytes) -> Any:
         """The value that the opcodes of a group stand for."""
@@ -339,7 +323,8 @@ class PickleReader:
         if op == 0x5D:
             return self._list(value)
         if op == 0x8C:
-            return self._text(value[2 : 2 + value[1]])
+            text = value[2 : 2 + value[1]].decode("utf-8", "surrogatepass")
+            return self._texts.setdefault(text, text)
         return int.from_bytes(value[1:], "little", signed=op == 0x4A)
 
     def _list(self, value: bytes) -> StackReference:
@@ -358,72 +343,47 @@ _PUT_WIDTHS: Final = {0x94: 1, 0x71: 2, 0x72: 5}
 """Bytes of the opcodes that memoize what is on top: MEMOIZE, BINPUT, LONG_BINPUT."""
 
 _PUT: Final = rb"(?:\x94|q.|r.{4})"
+_LIST: Final = rb"\]" + _PUT + rb"(?:\((?:" + _GET + rb")*e|(?:" + _GET + rb")a)?"
+_STACKS: Final = ("frames", "forward_frames")
+_BEGIN: Final = re.compile(rb"\}(" + _PUT + rb")?\(", re.DOTALL)
+_KEY: Final = re.compile(_GET, re.DOTALL)
+_VALUE: Final = re.compile(
+    rb"(?P<get>" + _GET + rb")|(?P<number>" + _INTEGER + rb")|(?P<list>" + _LIST + rb")", re.DOTALL
+)
 
 
 def _shape_of(written: bytes, memo: list[Any], sink: Sink) -> _Shape | None:
     """The shape of an event; None if it has parts that differ from event to event."""
-    pos = 1
-    pattern = [rb"\}"]
+    begin = _BEGIN.match(written)
+    if begin is None:
+        return None
+    is_memoized = begin[1] is not None
+    pattern = [rb"\}", _PUT if is_memoized else b"", rb"\("]
+    pos = begin.end()
     keys: list[str] = []
     memoized: list[int] = []
-
-    def put() -> bool:
-        nonlocal pos
-        width = _PUT_WIDTHS.get(written[pos], 0)
-        pos += width
-        if width:
-            pattern.append(_PUT)
-        return bool(width)
-
-    def get() -> bytes:
-        nonlocal pos
-        width = {0x68: 2, 0x6A: 5}.get(written[pos], 0)
-        pos += width
-        return written[pos - width : pos]
-
-    is_memoized = put()
-    if written[pos] != 0x28:
-        return None
-    pattern.append(rb"\(")
-    pos += 1
     while written[pos] != 0x75:
-        key = get()
-        if not key:
+        key = _KEY.match(written, pos)
+        if key is None:
             return None
-        keys.append(memo[int.from_bytes(key[1:], "little")])
-        pattern.append(re.escape(key))
-        op = written[pos]
-        if get():
-            is_stack = keys[-1] in _STACKS
-            pattern.append(rb"(" + _GET + (rb"|" + _LIST if is_stack else rb"") + rb")")
-            memoized += [len(keys) - 1] if is_stack else []
-        elif op in _NUMBER_WIDTHS or op == 0x8A:
-            pos += _NUMBER_WIDTHS.get(op) or 2 + written[pos + 1]
-            pattern.append(rb"(" + _INTEGER + rb")")
-        elif op == 0x8C:
-            size = written[pos + 1]
-            pos += 2 + size
-            begin = len(pattern)
-            is_put = put()
-            del pattern[begin:]
+        pattern.append(re.escape(key[0]))
+        value = _VALUE.match(written, key.end())
+        keys.append(memo[int.from_bytes(key[0][1:], "little")])
+        if value is not None:
+            pos = value.end()
+            is_list = value["list"] is not None or keys[-1] in _STACKS
+            form = _GET + rb"|" + _LIST if is_list else _GET if value["get"] else _INTEGER
+            pattern.append(rb"(" + form + rb")")
+            memoized += [len(keys) - 1] if is_list else []
+        elif written[key.end()] == 0x8C:
+            size = written[key.end() + 1]
+            pos = key.end() + 2 + size
+            width = _PUT_WIDTHS.get(written[pos], 0)
+            pos += width
             text = re.escape(bytes([0x8C, size])) + rb".{%d}" % size
-            pattern.append(rb"(" + text + rb")" + (_PUT if is_put else rb""))
-            if is_put:
-                memoized.append(len(keys) - 1)
-        elif op == 0x5D:
-            match = re.compile(_LIST, re.DOTALL).match(written, pos)
-            if match is None:
-                return None
-            pos = match.end()
-            pattern.append(rb"(" + _GET + rb"|" + _LIST + rb")")
-            memoized.append(len(keys) - 1)
+            pattern.append(rb"(" + text + rb")" + (_PUT if width else rb""))
+            memoized += [len(keys) - 1] if width else []
         else:
             return None
-    pattern.append(rb"u")
-    compiled = re.compile(b"".join(pattern), re.DOTALL)
+    compiled = re.compile(b"".join(pattern) + rb"u", re.DOTALL)
     return _Shape(compiled.match, sink.adder(keys), tuple(memoized), is_memoized)
-
-
-_LIST: Final = rb"\]" + _PUT + rb"(?:\((?:" + _GET + rb")*e|(?:" + _GET + rb")a)?"
-_STACKS: Final = ("frames", "forward_frames")
-_NUMBER_WIDTHS: Final = {0x4B: 2, 0x4D: 3, 0x4A: 5}

@@ -11,7 +11,7 @@ import zipfile
 import pytest
 
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.history import snapshot_file
+from pytorch_memlab.history import snapshot
 
 DUMP = "a snapshot is what torch.cuda.memory._dump_snapshot() writes"
 ENTRY = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0}
@@ -81,7 +81,7 @@ def test_a_file_that_cannot_be_read(here, capsys, command, monkeypatch):
     def refuse(*_):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(snapshot_file, "open", refuse, raising=False)
+    monkeypatch.setattr(snapshot, "open", refuse, raising=False)
     assert problem(capsys, command, "FILE") == "cannot read FILE: Permission denied"
 
 
