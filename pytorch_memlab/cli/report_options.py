@@ -6,7 +6,7 @@ import argparse
 
 from pytorch_memlab.cli.common_options import Add, number_from
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.profiles.choice import SORTS, Choice
+from pytorch_memlab.profiles.overview import SORTS, Choice
 
 
 def add_report_options(add: Add) -> None:

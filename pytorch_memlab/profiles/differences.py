@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
+from .._common.quoted import quoted
+from ..errors import UsageError
 from ..history.holders import PeakHolders, Share
 from ..records import FunctionInfo
+from ..simulation.inspect import parse_size
 from .matching import match_functions, match_lines
 from .ranking import calling_lines, kept_by_line, peak_of
 from .recorded import MeasuredDevice, RecordedProfile
 
 Matched = tuple[int | None, int | None, Mapping[int, int]]
 """Indexes of a function in both profiles, and the lines of the first one in the second one."""
+
+_PERCENT: Final = re.compile(r"(\d+(?:\.\d+)?)\s*%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,22 @@ class Differences:
         return sorted(lines, key=lambda line: -abs(line.peak.growth))
 
 
+def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
+    """A function that is true for a size that grew too much."""
+    if text is None:
+        return lambda _: False
+    share = _PERCENT.fullmatch(text.strip())
+    if share:
+        most = float(share[1]) / 100
+        return lambda change: change.growth > most * change.before
+    size = parse_size(text)
+    if size is None or size < 0:
+        raise UsageError(
+            f"{option} is a share such as 5% or a size such as 64MiB, not {quoted(text)}"
+        )
+    return lambda change: change.growth > size
+
+
 def compare(before: RecordedProfile, after: RecordedProfile) -> Differences:
     """Match two profiles and compare their sizes."""
     names = _device_names(before, after)
@@ -114,12 +137,13 @@ def _holder_changes(
         device = names.get(name, name)
         now = after.peaks.get(device)
         if now is not None:
-            of_lines = _by_place(held, places), _by_place(now, {})
-            of_categories = _by_name(held.by_category()), _by_name(now.by_category())
-            of_modules = _by_name(held.by_module()), _by_name(now.by_module())
-            yield HolderChanges(device, "category", _changes(*of_categories))
-            yield HolderChanges(device, "module", _changes(*of_modules))
-            yield HolderChanges(device, "line", _changes(*of_lines))
+            ways = {
+                "category": (_by_name(held.by_category()), _by_name(now.by_category())),
+                "module": (_by_name(held.by_module()), _by_name(now.by_module())),
+                "line": (_by_place(held, places), _by_place(now, {})),
+            }
+            for by, sizes in ways.items():
+                yield HolderChanges(device, by, _changes(*sizes))
 
 
 def _by_place(
@@ -145,14 +169,10 @@ def _changes(left: Mapping[str, int], right: Mapping[str, int]) -> tuple[tuple[s
 
 def _device_names(before: RecordedProfile, after: RecordedProfile) -> dict[str, str]:
     """Names in the first profile and in the second one; single devices match under any name."""
-    left, right = _names(before), _names(after)
+    left, right = ([one.device.name for one in each.devices] for each in (before, after))
     if len(left) == len(right) == 1:
         return dict(zip(left, right, strict=True))
     return {name: name for name in left}
-
-
-def _names(profile: RecordedProfile) -> list[str]:
-    return [one.device.name for one in profile.devices]
 
 
 def _device_changes(
@@ -161,17 +181,11 @@ def _device_changes(
     left = {names[one.device.name]: one for one in before.devices}
     right = {one.device.name: one for one in after.devices}
     for name in {**left, **right}:
-        one, other = left.get(name), right.get(name)
-        yield DeviceChange(
-            name,
-            Change(_active(one), _active(other)),
-            Change(one.peak_allocated if one else 0, other.peak_allocated if other else 0),
-            Change(one.peak_reserved if one else 0, other.peak_reserved if other else 0),
-        )
+        yield DeviceChange(name, *map(Change, _peaks(left.get(name)), _peaks(right.get(name))))
 
 
-def _active(device: MeasuredDevice | None) -> int:
-    return device.peak_active if device else 0
+def _peaks(one: MeasuredDevice | None) -> tuple[int, int, int]:
+    return (one.peak_active, one.peak_allocated, one.peak_reserved) if one else (0, 0, 0)
 
 
 def _line_changes(
@@ -180,81 +194,51 @@ def _line_changes(
     names: Mapping[str, str],
     matched: Iterable[Matched],
 ) -> Iterator[LineChange]:
-    left, right = _Lines(before, names), _Lines(after, {})
+    left, right = _lines(before, names), _lines(after, {})
     for one, other, lines in matched:
         former = {number: line for line, number in lines.items()}
-        if other is not None:
-            function = after.functions[other]
-            for line, device in right.of(other):
-                number = former.get(line)
-                old = None if one is None or number is None else (one, number)
-                yield LineChange(
-                    function,
-                    line,
-                    device,
-                    None if old is None else (before.functions[old[0]], old[1]),
-                    old is None or not left.has(*old, device),
-                    False,
-                    Change(left.kept(old, device), right.kept((other, line), device)),
-                    Change(left.peak(old, device), right.peak((other, line), device)),
-                    right.calls(other, line, device),
-                )
-        if one is not None:
-            for line, device in left.of(one):
-                now = None if other is None or line not in lines else (other, lines[line])
-                if now is None or not right.has(*now, device):
-                    key = (one, line)
-                    yield LineChange(
-                        before.functions[one],
-                        line,
-                        device,
-                        None,
-                        False,
-                        True,
-                        Change(left.kept(key, device), 0),
-                        Change(left.peak(key, device), 0),
-                        left.calls(one, line, device),
-                    )
-
-
-class _Lines:
-    """The lines of one profile by function, number and device."""
-
-    def __init__(self, profile: RecordedProfile, names: Mapping[str, str]) -> None:
-        self._kept = {
-            (function, line, names.get(device, device)): size
-            for (function, line, device), size in kept_by_line(profile).items()
-        }
-        self._calls = {
-            (function, line, names.get(device, device))
-            for function, line, device in calling_lines(profile)
-        }
-        self._peaks = {
-            (entry.code_id, entry.line, names.get(entry.device.name, entry.device.name)): peak_of(
-                entry
+        old, new = left.get(one, {}), right.get(other, {})
+        for (line, device), now in sorted(new.items()):
+            number = former.get(line)
+            was = None if number is None else old.get((number, device))
+            yield LineChange(
+                now.function,
+                line,
+                device,
+                None if one is None or number is None else (before.functions[one], number),
+                was is None,
+                False,
+                Change(was.kept if was else 0, now.kept),
+                Change(was.peak if was else 0, now.peak),
+                now.calls,
             )
-            for entry in profile.entries
-        }
-        self._of: dict[int, list[tuple[int, str]]] = {}
-        for function, line, device in self._peaks:
-            self._of.setdefault(function, []).append((line, device))
+        for (line, device), gone in sorted(old.items()):
+            if line not in lines or (lines[line], device) not in new:
+                kept, peak = Change(gone.kept, 0), Change(gone.peak, 0)
+                yield LineChange(
+                    gone.function, line, device, None, False, True, kept, peak, gone.calls
+                )
 
-    def of(self, function: int) -> Iterable[tuple[int, str]]:
-        """Numbers and devices of the lines of a function."""
-        return sorted(self._of.get(function, ()))
 
-    def has(self, function: int, line: int, device: str) -> bool:
-        """True if the line was measured."""
-        return (function, line, device) in self._peaks
+class _Line(NamedTuple):
+    """A line in one profile."""
 
-    def kept(self, place: tuple[int, int] | None, device: str) -> int:
-        """Bytes that a line kept itself."""
-        return 0 if place is None else self._kept.get((*place, device), 0)
+    function: FunctionInfo
+    kept: int
+    peak: int
+    calls: bool
 
-    def peak(self, place: tuple[int, int] | None, device: str) -> int:
-        """The peak of a line."""
-        return 0 if place is None else self._peaks.get((*place, device), 0)
 
-    def calls(self, function: int, line: int, device: str) -> bool:
-        """True if the peak of the line is one of a function that it calls."""
-        return (function, line, device) in self._calls
+def _lines(
+    profile: RecordedProfile, names: Mapping[str, str]
+) -> dict[int | None, dict[tuple[int, str], _Line]]:
+    """The lines of each function, by number and device."""
+    kept, callers = kept_by_line(profile), calling_lines(profile)
+    found: dict[int | None, dict[tuple[int, str], _Line]] = {}
+    for entry in profile.entries:
+        name = entry.device.name
+        place = (entry.code_id, entry.line, name)
+        found.setdefault(entry.code_id, {})[entry.line, names.get(name, name)] = _Line(
+            profile.functions[entry.code_id], kept[place], peak_of(entry), place in callers
+        )
+    return found

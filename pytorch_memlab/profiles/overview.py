@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..records import (
     ApproximationKind,
@@ -15,7 +15,6 @@ from ..records import (
     Report,
     Section,
 )
-from .choice import Choice
 from .ranking import calling_lines, kept_by_line, peak_of
 from .verdict import OUT_OF_MEMORY, DeviceVerdict, not_counted, verdicts
 
@@ -23,8 +22,26 @@ if TYPE_CHECKING:
     from ..history.holders import Share
     from .recorded import MeasuredDevice, RecordedProfile
 
+COLUMNS: Final = ("peak", "kept", "temporary")
+"""Columns of a report unless others are asked for."""
+
+SORTS: Final = ("peak", "kept", "temporary", "name", "line")
+"""Orders of functions; without one, those that add most come first."""
+
 _LINES: Final = 10
 _FUNCTIONS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The functions and lines of a profile that a report shows, and their order."""
+
+    # how many functions, and how many lines of each; None for the usual number
+    top: int | None = None
+    # one of ``SORTS``; None for what adds most, or with ``everything`` the order in which the
+    # program defines the functions
+    sort: str | None = None
+    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,24 +262,20 @@ class _Function:
         return not self._is_marked(line), -by.get(sort or "", abs(sizes.kept) + sizes.temporary)
 
 
+_ORDERS: Final[Mapping[str, Callable[[_Function], Any]]] = {
+    "": lambda one: -(one.kept + one.temporary),
+    "peak": lambda one: -one.peak,
+    "kept": lambda one: -one.kept,
+    "temporary": lambda one: -one.temporary,
+    "name": lambda one: one.table.function.qual_name,
+    "line": lambda one: (one.table.function.filename, one.table.function.first_line),
+}
+
+
 def _ordered(functions: Sequence[_Function], choice: Choice) -> list[_Function]:
-    match choice.sort:
-        case "peak":
-            return sorted(functions, key=lambda one: -one.peak)
-        case "kept":
-            return sorted(functions, key=lambda one: -one.kept)
-        case "temporary":
-            return sorted(functions, key=lambda one: -one.temporary)
-        case "name":
-            return sorted(functions, key=lambda one: one.table.function.qual_name)
-        case "line":
-            return sorted(
-                functions,
-                key=lambda one: (one.table.function.filename, one.table.function.first_line),
-            )
-    if choice.everything:
+    if choice.sort is None and choice.everything:
         return list(functions)
-    return sorted(functions, key=lambda one: -(one.kept + one.temporary))
+    return sorted(functions, key=_ORDERS[choice.sort or ""])
 
 
 def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:

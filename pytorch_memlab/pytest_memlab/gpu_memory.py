@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ..devices import find_devices, simulated_machine
 from ..history.recorder import Recording
-from ..profiles.measured_tests import HoldingLine, MeasuredTest
+from ..profiles.changed_tests import HoldingLine, MeasuredTest
 from ..records import ApproximationKind
 from ..scopes import DevicePeaks, RunPeaks
 

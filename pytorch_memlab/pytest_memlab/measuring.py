@@ -16,7 +16,7 @@ from ..devices.failed_request import observe
 from ..errors import MemlabError
 from ..history.recorder import Recording
 from ..profiles.changed_tests import ChangedTest, changed_lines
-from ..profiles.growth_limit import growth_limit
+from ..profiles.differences import growth_limit
 from ..render import memory_of_tests
 from ..render.saved_tests import read
 from ..simulation.inspect import active
@@ -29,7 +29,7 @@ from .selection import REPORT_FIELD, asks_for_memory
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..profiles.measured_tests import MeasuredTest
+    from ..profiles.changed_tests import MeasuredTest
 
 _NAME: Final = "memlab-measuring"
 _KEY: Final = pytest.StashKey["RunOfTest"]()

@@ -10,7 +10,7 @@ from .._common.atomic_write import check_writable, write_file
 from .._common.switch import is_switched_off
 from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest
-from ..profiles.growth_limit import growth_limit
+from ..profiles.differences import growth_limit
 from ..render import memory_of_tests
 from ..render.saved_tests import from_report, read, text_of
 from .selection import REPORT_FIELD
@@ -18,7 +18,7 @@ from .selection import REPORT_FIELD
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from ..profiles.measured_tests import MeasuredTest
+    from ..profiles.changed_tests import MeasuredTest
 
 _NAME: Final = "memlab-session"
 _BROKEN_OFF: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR)

@@ -17,9 +17,8 @@ from .rows import cut, wrapped
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders, Share
-    from ..profiles.changed_tests import ChangedLine, ChangedTest
+    from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest
     from ..profiles.differences import Change
-    from ..profiles.measured_tests import MeasuredTest
 
 _LINES: Final = 8
 _PARTS: Final = 4

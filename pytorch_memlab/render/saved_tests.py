@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from .._common.version import __version__
 from ..errors import ProfileError
-from ..profiles.measured_tests import HoldingLine, MeasuredTest
+from ..profiles.changed_tests import HoldingLine, MeasuredTest
 from .checked_json import Checked, DamagedError
 
 FORMAT: Final = "pytorch_memlab.tests"

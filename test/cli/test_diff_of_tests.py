@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.profiles.measured_tests import HoldingLine, MeasuredTest
+from pytorch_memlab.profiles.changed_tests import HoldingLine, MeasuredTest
 from pytorch_memlab.render.saved_tests import text_of
 
 MIB = 1 << 20

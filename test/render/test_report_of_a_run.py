@@ -9,8 +9,7 @@ import pytest
 from rich.text import Text
 from support.terminal import coloured
 
-from pytorch_memlab.profiles.choice import COLUMNS, Choice
-from pytorch_memlab.profiles.overview import Overview, overview
+from pytorch_memlab.profiles.overview import COLUMNS, Choice, Overview, overview
 from pytorch_memlab.profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from pytorch_memlab.records import (
     Approximation,

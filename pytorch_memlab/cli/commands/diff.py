@@ -17,8 +17,8 @@ from pytorch_memlab.errors import UsageError
 if TYPE_CHECKING:
     from typing import TextIO
 
+    from pytorch_memlab.profiles.changed_tests import MeasuredTest
     from pytorch_memlab.profiles.differences import Change, Differences
-    from pytorch_memlab.profiles.measured_tests import MeasuredTest
 
 
 class DiffCommand:
@@ -55,8 +55,7 @@ class DiffCommand:
     def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
         """Read both files."""
         from pytorch_memlab.line_profiler.saved_profile import load
-        from pytorch_memlab.profiles.differences import compare
-        from pytorch_memlab.profiles.growth_limit import growth_limit
+        from pytorch_memlab.profiles.differences import compare, growth_limit
         from pytorch_memlab.render import differences
 
         is_too_much = growth_limit("--fail-over", options.fail_over)

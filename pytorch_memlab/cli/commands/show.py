@@ -16,8 +16,7 @@ from pytorch_memlab.cli.report_options import add_report_options, report_choice
 from pytorch_memlab.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
-    from pytorch_memlab.profiles.choice import Choice
-    from pytorch_memlab.profiles.overview import Overview
+    from pytorch_memlab.profiles.overview import Choice, Overview
     from pytorch_memlab.profiles.recorded import RecordedProfile
     from pytorch_memlab.records import Report
 
@@ -98,7 +97,7 @@ _LIMITS = "--top, --sort and --all are for the report of one run"
 
 def _limits(choice: Choice | None) -> bool:
     """True if an option asks for a part of the report."""
-    from pytorch_memlab.profiles.choice import Choice
+    from pytorch_memlab.profiles.overview import Choice
 
     return choice not in (None, Choice())
 
@@ -134,8 +133,7 @@ class _Profile:
     ) -> None:
         from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
         from pytorch_memlab.line_profiler.saved_profile import SavedProfile
-        from pytorch_memlab.profiles.choice import COLUMNS
-        from pytorch_memlab.profiles.overview import overview
+        from pytorch_memlab.profiles.overview import COLUMNS, overview
         from pytorch_memlab.profiles.verdict import verdicts
         from pytorch_memlab.render.run_notes import run_note, run_notes
         from pytorch_memlab.render.verdict import sentences
