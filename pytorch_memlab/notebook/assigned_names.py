@@ -1,4 +1,7 @@
-"""The names that a cell assigns, from its source: an assignment of the same value counts."""
+"""The names that a cell assigns, from its source, and the one that the current call gets.
+
+An assignment of the same value counts.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import re
 import symtable
 from typing import TYPE_CHECKING
 
+from .._common.call_results import instructions_after_call
 from .mlrun_options import split_statement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 _MAGIC_OF_CODE = re.compile(r"%%(?:time|timeit|capture|mlrun|prun)\b[^\n]*\n(.*)", re.DOTALL)
 """Cell magics whose body is Python that runs in the cell's own namespace."""
@@ -19,6 +24,15 @@ _MAGIC_OF_STATEMENT = re.compile(r"^([ \t]*)%(time|mlrun)\b[ \t]*(.*)$", re.MULT
 """Line magics before a statement that runs in the cell's own namespace."""
 
 _OWN_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+
+_STORES = frozenset({"STORE_NAME", "STORE_GLOBAL", "STORE_FAST"})
+_ON_THE_WAY = frozenset(
+    {
+        "CALL", "CALL_FUNCTION", "CALL_FUNCTION_KW", "CALL_FUNCTION_EX", "CALL_KW", "PRECALL",
+        "KW_NAMES", "COPY", "DUP_TOP", "BEFORE_WITH", "SETUP_WITH", "SWAP", "LOAD_SPECIAL",
+    }
+)  # fmt: skip
+"""Instructions that may stand between a call and the assignment of its result."""
 
 
 def body_of(source: str) -> str:
@@ -99,3 +113,25 @@ def _bound_after(tree: ast.Module, line: int) -> set[str]:
             ):
                 bound.add(name)
     return bound
+
+
+def assignment_target(frame: FrameType) -> str | None:
+    """The first name that a frame will assign the result of its current call to, also by ``with``.
+
+    >>> import sys
+    >>> def call():
+    ...     return assignment_target(sys._getframe(1))
+    >>> def use():
+    ...     result = call()
+    ...     return result
+    >>> use()
+    'result'
+    >>> call() is None
+    True
+    """
+    for instruction in instructions_after_call(frame):
+        if instruction.opname in _STORES:
+            return str(instruction.argval)
+        if instruction.opname not in _ON_THE_WAY:
+            return None
+    return None

@@ -1,12 +1,11 @@
 """The memory that an experiment follows: one class per backend.
 
-To add one, write a class with these methods and put it into ``BACKENDS``.
+To add one, write a class that overrides the methods of ``Backend``, and put it into ``BACKENDS``.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 from .._common.quoted import quoted
 from ..devices.driver_memory import (
@@ -30,10 +29,10 @@ class GPUState:
     total: int
 
 
-class Backend(Protocol):
-    """A framework whose memory an experiment follows."""
+class Backend:
+    """A framework whose memory an experiment follows: this one is the process alone."""
 
-    name: str
+    name = "cpu"
 
     def load(self) -> None:
         """Load what the first use would load, so that it counts in no experiment."""
@@ -43,33 +42,15 @@ class Backend(Protocol):
 
     def current(self) -> int | None:
         """Index of the GPU that is in use now, None if the backend has none."""
-
-    def gpus(self) -> list[GPUState]:
-        """Every GPU that the program can use."""
-
-
-class CPUBackend:
-    """The process alone."""
-
-    name = "cpu"
-
-    def load(self) -> None:
-        """Nothing is to be loaded."""
-
-    def empty_cache(self) -> None:
-        """Nothing is cached."""
-
-    def current(self) -> int | None:
-        """There is no GPU."""
         return None
 
     def gpus(self) -> list[GPUState]:
-        """There is no GPU."""
+        """Every GPU that the program can use, simulated ones in a simulation."""
         return []
 
 
-class PytorchBackend:
-    """PyTorch, on every CUDA device that it sees, simulated ones in a simulation."""
+class PytorchBackend(Backend):
+    """PyTorch, on every CUDA device that it sees."""
 
     name = "pytorch"
 
@@ -83,7 +64,7 @@ class PytorchBackend:
         preload_pytorch()
 
     def empty_cache(self) -> None:
-        """Empty the allocator's cache on every device."""
+        """Empty the cache of the allocator on every device."""
         empty_caches()
 
     def current(self) -> int | None:
@@ -98,9 +79,7 @@ class PytorchBackend:
         ]
 
 
-BACKENDS: dict[str, type[Backend]] = {
-    backend.name: backend for backend in (CPUBackend, PytorchBackend)
-}
+BACKENDS = {backend.name: backend for backend in (Backend, PytorchBackend)}
 
 
 def find_backend(name: str) -> Backend:

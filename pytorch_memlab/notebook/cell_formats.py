@@ -9,8 +9,7 @@ from .._common.prose_size import prose_size
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from .cell_reading import CellReading, Usage
-    from .cpu_load import CpuLoad
+    from .cell_measurement import CellReading, CpuLoad, Usage
 
 MIB: Final = 2**20
 
@@ -97,7 +96,7 @@ def memory_usage_line(reading: CellReading, since_last: int, load: CpuLoad) -> s
 def last_cell(reading: CellReading) -> str:
     """The end of a logger's ``repr``: the last cell; empty before a cell has ended.
 
-    >>> from pytorch_memlab.notebook.cell_reading import CellReading, Usage
+    >>> from pytorch_memlab.notebook.cell_measurement import CellReading, Usage
     >>> last_cell(CellReading(3, 0.5, Usage(2**20, 0, 0), Usage(-512, 0, 0)))
     ', In [3] took +1.0 MiB on the host and -512 B on the GPU in 0.500 s'
     """

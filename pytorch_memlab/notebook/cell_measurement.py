@@ -6,19 +6,59 @@ import ast
 import gc
 from dataclasses import dataclass
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from ..devices import get_device
 from ..devices.driver_memory import current_gpu, driver_memory, empty_caches
 from ..scopes import HostScope, PeakScope
 from .cell_events import CellListener, all_listeners, cell_events
-from .cell_reading import NO_CELL, NOTHING, CellReading, Usage
 from .shell import current_shell
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
     from .cell_events import Cell, CellEvents
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Memory of one kind over a cell, in bytes."""
+
+    consumed: int  # used when the cell ended less what was used when it began
+    peak: int  # the highest that was used less what was used when it began
+    used: int  # when the cell ended; of a GPU that of the whole GPU, all processes included
+
+    @property
+    def above_end(self) -> int:
+        """Bytes that the peak went above what was used when the cell ended."""
+        return max(0, self.peak - self.consumed)
+
+    @property
+    def overhead(self) -> int:
+        """Bytes that the peak went above what was used before the cell and is used after it."""
+        return max(0, self.peak - max(0, self.consumed))
+
+
+@dataclass(frozen=True, slots=True)
+class CellReading:
+    """The memory and the time of a cell."""
+
+    number: int  # of IPython's prompt
+    seconds: float  # without those of measuring
+    host: Usage  # resident memory of the process
+    gpu: Usage  # allocated memory of the current GPU; zeros without one
+
+
+class CpuLoad(NamedTuple):
+    """Load in percent; 0 of less than 50 ms, for which the kernel's counters are too coarse."""
+
+    mean: float  # of all processors over the whole time
+    highest: float  # of the busiest processor over the busiest sample
+
+
+NOTHING = Usage(0, 0, 0)
+NO_CELL = CellReading(0, 0.0, NOTHING, NOTHING)
+"""The reading before a cell has ended."""
 
 
 class Companion(CellListener, Protocol):
@@ -147,10 +187,6 @@ class CellMeasurement:
         if open_cell.gpu is not None:
             open_cell.gpu.stop()
 
-    def is_of_kind(self, kind: Hashable) -> bool:
-        """True if it makes the reports of a kind."""
-        return kind is not None and self._kind == kind
-
 
 def stop_everywhere(kind: Hashable) -> None:
     """Stop the measurements of a kind, in all shells; without any nothing happens."""
@@ -158,9 +194,10 @@ def stop_everywhere(kind: Hashable) -> None:
 
 
 def _stop_kind(kind: Hashable, listeners: Iterable[CellListener]) -> None:
-    for listener in listeners:
-        if isinstance(listener, CellMeasurement) and listener.is_of_kind(kind):
-            listener.stop()
+    if kind is not None:
+        for listener in listeners:
+            if isinstance(listener, CellMeasurement) and listener._kind == kind:
+                listener.stop()
 
 
 def _host_usage(scope: HostScope) -> Usage:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from .backends import GPUState
 
 
@@ -101,16 +99,20 @@ def start_text(backend: str, state: MemoryState) -> str:
 
 def finish_text(outcome: Outcome) -> str:
     """The text when an experiment has finished."""
+    consumed, reclaimed = outcome.consumed(), outcome.reclaimed()
+    names = [
+        ("Keeping the following local variables:", outcome.kept),
+        ("No such variables, which were to be kept:", outcome.not_found),
+        (
+            f"Variables from before that cells assigned, now {outcome.reassigned_are}:",
+            outcome.reassigned,
+        ),
+    ]
     sections = [
         "\n*** Finishing experiment...",
-        _names("*** Deleting the following local variables:", outcome.deleted),
+        f"*** Deleting the following local variables:\n{outcome.deleted}",
+        *(f"*** {heading}\n{found}" for heading, found in names if found),
     ]
-    sections += _optional_names("*** Keeping the following local variables:", outcome.kept)
-    sections += _optional_names("*** No such variables, which were to be kept:", outcome.not_found)
-    sections += _optional_names(
-        f"*** Variables from before that cells assigned, now {outcome.reassigned_are}:",
-        outcome.reassigned,
-    )
     if outcome.collected:
         sections.append(
             "*** Circular ref objects gc collected during the experiment:\n"
@@ -121,36 +123,17 @@ def finish_text(outcome: Outcome) -> str:
             "*** Potential memory leaks during the experiment:\n"
             f"leaked garbage of {outcome.uncollectable} objects"
         )
-    consumed, reclaimed = outcome.consumed(), outcome.reclaimed()
-    sections += [
-        "\n".join(
-            [
-                "*** RAM consumed during the experiment:",
-                *(f"{label}: {human_size(nbytes)}" for label, nbytes in consumed.items()),
-            ]
-        ),
-        "\n".join(
-            [
-                "*** RAM reclaimed at the end of the experiment:",
-                *(
-                    f"{label}: {human_size(nbytes)}{_share(nbytes, consumed.get(label, 0))}"
-                    for label, nbytes in reclaimed.items()
-                ),
-            ]
-        ),
-        *(["*** Gen contains the tensors of the simulated GPUs"] if outcome.host_has_gpus else []),
-        f"*** Elapsed wallclock time:\n{_clock_of_seconds(outcome.seconds)}",
-        state_text(outcome.after),
-    ]
+    sections.append("*** RAM consumed during the experiment:")
+    for label, nbytes in consumed.items():
+        sections[-1] += f"\n{label}: {human_size(nbytes)}"
+    sections.append("*** RAM reclaimed at the end of the experiment:")
+    for label, nbytes in reclaimed.items():
+        sections[-1] += f"\n{label}: {human_size(nbytes)}{_share(nbytes, consumed.get(label, 0))}"
+    if outcome.host_has_gpus:
+        sections.append("*** Gen contains the tensors of the simulated GPUs")
+    clock = _clock_of_seconds(outcome.seconds)
+    sections += [f"*** Elapsed wallclock time:\n{clock}", state_text(outcome.after)]
     return "\n\n".join(sections)
-
-
-def _names(heading: str, names: Iterable[str]) -> str:
-    return f"{heading}\n{list(names)}"
-
-
-def _optional_names(heading: str, names: list[str]) -> list[str]:
-    return [_names(heading, names)] if names else []
 
 
 def _share(reclaimed: int, consumed: int) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
 from ..errors import UsageError
-from .assignment_target import assignment_target
+from .assigned_names import assignment_target
 from .backends import find_backend
 from .cell_logger import CellLogger
 from .experiment_report import growth
@@ -16,7 +16,7 @@ from .running_experiment import RunningExperiment, memory_now
 from .shell import current_shell, is_resetting
 
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
+    from types import FrameType
 
     from IPython.core.interactiveshell import InteractiveShell
     from typing_extensions import Self, Unpack
@@ -184,12 +184,7 @@ class IPyExperiments:
         """It runs already."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End it; an exception goes on, without the variables of its frames."""
         _end(self.cl, self._running, error)
 

@@ -14,7 +14,7 @@ from .shell import current_shell
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from .cell_reading import CellReading
+    from .cell_measurement import CellReading
 
 
 class MemoryData(NamedTuple):

@@ -27,8 +27,7 @@ from ..errors import MemlabError, UnknownGPUError, UsageError
 from ..line_profiler.line_records import RecordsDisplay
 from ..simulation.inspect import active
 from .memory_usage import start_watching_memory, stop_watching_memory
-from .mlrun import CellRun, CellSyntaxError
-from .mlrun_file import MlrunFile
+from .mlrun import CellRun, CellSyntaxError, MlrunFile
 from .mlrun_options import OPTIONS, chosen_columns, split_statement, words_of
 from .simulate_magic import end_simulation, simulate_by_words
 
@@ -39,8 +38,8 @@ if TYPE_CHECKING:
 
 def _with_mlrun_options(magic: Any) -> Any:
     """Give a magic the parser and the help of ``%mlrun``."""
-    for option in reversed(OPTIONS):
-        magic = argument(*option.names, **option.settings)(magic)
+    for names, settings in reversed(OPTIONS.items()):
+        magic = argument(*names.split(), **settings)(magic)
     return magic_arguments()(magic)
 
 

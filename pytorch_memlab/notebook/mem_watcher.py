@@ -8,7 +8,7 @@ from .cell_formats import MIB, last_cell, mem_watcher_line
 from .cell_measurement import CellMeasurement
 
 if TYPE_CHECKING:
-    from .cell_reading import CellReading
+    from .cell_measurement import CellReading
 
 
 class Measurements(NamedTuple):

@@ -2,18 +2,80 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING, Any
 
 from .cell_formats import memory_usage_line
-from .cell_measurement import CellMeasurement, stop_everywhere
-from .cpu_load import CpuLoad, CpuLoadMeter
+from .cell_measurement import CellMeasurement, CpuLoad, stop_everywhere
 from .perf import PerfStat
 
 if TYPE_CHECKING:
     from .cell_events import Cell
-    from .cell_reading import CellReading
+    from .cell_measurement import CellReading
 
 _KIND = "%imu_start"
+
+SAMPLING_SECONDS = 0.1
+
+_SHORTEST = 0.05
+"""Seconds over which a load can be measured: the kernel counts in steps of 10 ms."""
+
+_Times = list[tuple[float, float]]
+
+
+class CpuLoadMeter:
+    """Follows the load of the system's processors; a thread wakes ten times a second for it."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True)
+        self._first = self._latest = _times()
+        self._highest = 0.0
+        self._thread.start()
+
+    def stop(self) -> CpuLoad:
+        """End; the load since the beginning."""
+        self._stop.set()
+        self._thread.join()
+        loads = _loads(self._first, self._look())
+        return CpuLoad(sum(loads) / len(loads) if loads else 0.0, self._highest)
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLING_SECONDS):
+            self._look()
+
+    def _look(self) -> _Times:
+        times = _times()
+        loads = _loads(self._latest, times)
+        if loads:
+            self._highest = max(self._highest, *loads)
+            self._latest = times
+        return times
+
+
+def _times() -> _Times:
+    """Seconds that each processor was busy, and that it was there at all, since the start."""
+    import psutil
+
+    return [_busy_and_all(one) for one in psutil.cpu_times(percpu=True)]
+
+
+def _busy_and_all(times: Any) -> tuple[float, float]:
+    # A guest's time is part of the user's already.
+    named = times._asdict()
+    total = sum(value for name, value in named.items() if not name.startswith("guest"))
+    return total - named["idle"] - named.get("iowait", 0.0), total
+
+
+def _loads(before: _Times, after: _Times) -> list[float]:
+    """Load of each processor between two readings; none of too short a time."""
+    loads = []
+    for (busy_before, all_before), (busy, total) in zip(before, after, strict=True):
+        elapsed = total - all_before
+        if elapsed < _SHORTEST:
+            return []
+        loads.append(min(100.0, max(0.0, 100.0 * (busy - busy_before) / elapsed)))
+    return loads
 
 
 class _Processors:
@@ -51,28 +113,20 @@ class _Processors:
         self.counted()
 
 
-class MemoryUsageLogger:
-    """Prints a line after every cell.
+class _MemoryUsageLogger:
+    """Prints a line after every cell, and counts the events of perf where that is installed."""
 
-    ``used`` is resident memory now less that at the last report; ``peaked`` is the peak of the cell
-    less its end. Events of ``perf stat`` are counted only where it is installed.
-    """
-
-    def __init__(self, perf: str | None = None) -> None:
+    def __init__(self, perf: str | None) -> None:
         event = perf if perf is not None and PerfStat.is_installed() else None
         self._processors = _Processors(event)
-        self._measurement = CellMeasurement(
+        self._resident: int | None = None
+        CellMeasurement(
             self._print,
             kind=_KIND,
             gc_collect=False,
             empty_cache=False,
             companions=[self._processors],
-        )
-        self._resident: int | None = None
-
-    def start(self) -> None:
-        """Report from now on, on the running cell too."""
-        self._measurement.start()
+        ).start()
 
     def _print(self, reading: CellReading) -> None:
         host = reading.host
@@ -94,7 +148,7 @@ def start_watching_memory(perf: str | None = None) -> None:
         UsageError: this is not IPython.
     """
     stop_watching_memory()
-    MemoryUsageLogger(perf).start()
+    _MemoryUsageLogger(perf)
 
 
 def stop_watching_memory() -> None:

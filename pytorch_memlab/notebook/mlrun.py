@@ -20,12 +20,14 @@ import traceback
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .._common.checked_file import CheckedFile
 from ..errors import MemlabError, UsageError
 from ..line_profiler.line_profiler import LineProfiler
 from ..line_profiler.line_records import RecordsDisplay
 from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
 from ..profiles.verdict import verdicts
+from ..render import report_page, saved_profile, text
 from ..render.verdict import sentences
 from ..scopes import RunPeaks
 from .shell import last_cell_number
@@ -105,22 +107,22 @@ class CellRun:
         """
         __tracebackhide__ = True  # IPython leaves this frame out of a failing cell's traceback
         shell = self._shell
-        text = shell.transform_cell(source)
+        python = shell.transform_cell(source)
         number = last_cell_number(shell)
-        name = shell.compile.cache(text, number, raw_code=source)
+        name = shell.compile.cache(python, number, raw_code=source)
         try:
-            whole = _compiled(text, name, shell.compile.flags)
+            whole = _compiled(python, name, shell.compile.flags)
         except SyntaxError as error:
             raise CellSyntaxError(shell, error) from error
         namespace = shell.user_ns if local_ns is None else local_ns
-        own = SourceFunctions(whole, text, _CELL)
+        own = SourceFunctions(whole, python, _CELL)
         self._own = own.names
         self._found = {asked for asked in self._asked if own.named(asked)}
         known = self._objects(namespace)
         # See Note [Names that a statement brings].
-        parts = [whole] if not self._missing() else self._statements(text, name)
+        parts = [whole] if not self._missing() else self._statements(python, name)
         for part in parts:
-            self._add_own(SourceFunctions(part, text, _CELL))
+            self._add_own(SourceFunctions(part, python, _CELL))
         self._add(known)
         self._peaks.begin()
         try:
@@ -156,8 +158,8 @@ class CellRun:
         simulated = [one for one in found if one.measured.device.simulated]
         return RecordsDisplay(replace(tables, notes=(*sentences(simulated), *tables.notes)))
 
-    def _statements(self, text: str, name: str) -> list[CodeType]:
-        tree = ast.parse(text, name)
+    def _statements(self, source: str, name: str) -> list[CodeType]:
+        tree = ast.parse(source, name)
         return [
             _compiled(ast.Module([statement], tree.type_ignores), name, self._shell.compile.flags)
             for statement in tree.body
@@ -202,3 +204,32 @@ class CellRun:
         near = list(dict.fromkeys(nearest(missing[0], known)))
         hint = f": there is {', '.join(near)}" if near else ""
         return f"no function {', '.join(missing)} to profile{hint}"
+
+
+class MlrunFile:
+    """A page, a profile or text, as the name asks; a cell that runs again overwrites it."""
+
+    def __init__(self, path: str, *, is_quiet: bool) -> None:
+        self._path = path
+        self._file = CheckedFile(path)
+        self._is_quiet = is_quiet
+
+    @property
+    def is_page(self) -> bool:
+        """True for a page."""
+        return self._file.ending == ".html"
+
+    def write(self, run: CellRun, columns: tuple[str, ...]) -> None:
+        """Write it, or say on standard error why it cannot be written."""
+        name = self._file.write_or_tell(lambda: self._text(run, columns))
+        if name is not None and self.is_page and not self._is_quiet:
+            from IPython.display import FileLink, display
+
+            display(FileLink(self._path))
+
+    def _text(self, run: CellRun, columns: tuple[str, ...]) -> str:
+        if self.is_page:
+            return report_page.render(run.recorded(), run.tables(columns))
+        if self._file.ending == ".json":
+            return saved_profile.render(replace(run.recorded(), columns=columns))
+        return text.render(run.display(columns).report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import UsageError
 from ..line_profiler.columns import DEFAULT_COLUMNS, checked_columns
@@ -16,95 +16,60 @@ _WORD = re.compile(r"""(?:[^\s"']|"[^"]*"|'[^']*'|["'])+""")
 _QUOTED = re.compile(r"""(["'])(.*?)\1""")
 
 
-class Option(NamedTuple):
-    """An option, as ``add_argument`` of ``argparse`` takes it."""
+_REPEATABLE: Final = {"action": "append", "default": []}
+_SWITCH: Final = {"action": "store_true"}
 
-    names: tuple[str, ...]
-    settings: dict[str, Any]
-
-
-def _option(*names: str, **settings: Any) -> Option:
-    return Option(names, settings)
-
-
-OPTIONS: Final = (
-    _option(
-        "-f",
-        "--function",
-        metavar="FUNC",
-        action="append",
-        default=[],
-        help="Profile this function, method or class, of the cell itself or known by then;"
+OPTIONS: Final[dict[str, dict[str, Any]]] = {
+    "-f --function": _REPEATABLE
+    | {
+        "metavar": "FUNC",
+        "help": "Profile this function, method or class, of the cell itself or known by then;"
         " repeatable. Without it: all functions that the cell defines, or its top level.",
-    ),
-    _option(
-        "-c",
-        "--column",
-        metavar="NAME,...",
-        action="append",
-        default=[],
-        help="Show this column with the default ones, as in version 0.3: peak, reserved, current,"
-        " delta, hits, time, or any field of torch.cuda.memory_stats(); repeatable.",
-    ),
-    _option(
-        "--columns",
-        metavar="LIST",
-        action="append",
-        default=[],
-        help="Show these columns instead of the default ones, as pytorch-memlab run -c does.",
-    ),
-    _option(
-        "-D",
-        "--no-default-columns",
-        "--no_default_columns",
-        action="store_true",
-        help=f"Leave out the default columns, {', '.join(DEFAULT_COLUMNS)}.",
-    ),
-    _option(
-        "-r",
-        "--return-profiler",
-        action="store_true",
-        help="Return the LineProfiler, and show nothing.",
-    ),
-    _option(
-        "-g",
-        "--gpu",
-        "--device",
-        metavar="ID",
-        help="Measure this device alone, such as 1 or cuda:1. Without it: every one in use.",
-    ),
-    _option("-q", "--quiet", action="store_true", help="Show nothing."),
-    _option(
-        "-T",
-        "--output",
-        "--dump-profile",
-        dest="output",
-        metavar="FILE",
-        help="Write the tables to a file: a page if its name ends in .html, data if in .json,"
+    },
+    "-c --column": _REPEATABLE
+    | {
+        "metavar": "NAME,...",
+        "help": "Show this column with the default ones, as in version 0.3: peak, reserved,"
+        " current, delta, hits, time, or any field of torch.cuda.memory_stats(); repeatable.",
+    },
+    "--columns": _REPEATABLE
+    | {
+        "metavar": "LIST",
+        "help": "Show these columns instead of the default ones, as pytorch-memlab run -c does.",
+    },
+    "-D --no-default-columns --no_default_columns": _SWITCH
+    | {"help": f"Leave out the default columns, {', '.join(DEFAULT_COLUMNS)}."},
+    "-r --return-profiler": _SWITCH | {"help": "Return the LineProfiler, and show nothing."},
+    "-g --gpu --device": {
+        "metavar": "ID",
+        "help": "Measure this device alone, such as 1 or cuda:1. Without it: every one in use.",
+    },
+    "-q --quiet": _SWITCH | {"help": "Show nothing."},
+    "-T --output --dump-profile": {
+        "metavar": "FILE",
+        "help": "Write the tables to a file: a page if its name ends in .html, data if in .json,"
         " else text.",
-    ),
-    _option(
-        "--simulate",
-        metavar="NAME|SIZE",
-        help="Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"
+    },
+    "--simulate": {
+        "metavar": "NAME|SIZE",
+        "help": "Simulate this GPU while the code runs: a name such as t4 or h100, or its memory,"
         " such as 24GiB. %%simulate does so for many cells.",
-    ),
-    _option(
-        "--num-gpus",
-        "--count",
-        type=int,
-        default=1,
-        metavar="N",
-        help="Number of GPUs to simulate.",
-    ),
-    _option("-h", "--help", action="store_true", help="Show this, and run nothing."),
-)
+    },
+    "--num-gpus --count": {
+        "metavar": "N",
+        "type": int,
+        "default": 1,
+        "help": "Number of GPUs to simulate.",
+    },
+    "-h --help": _SWITCH | {"help": "Show this, and run nothing."},
+}
+"""The names of each option, with what ``add_argument`` of ``argparse`` takes for it."""
 
 _WITH_VALUE: Final = frozenset(
     name
-    for option in OPTIONS
-    if option.settings.get("action") != "store_true"
-    for name in option.names
+    for names, settings in OPTIONS.items()
+    if settings.get("action") != "store_true"
+    for name in names.split()
 )
 
 

@@ -1,8 +1,12 @@
-"""An experiment that runs: the variables from before it, and the names assigned since."""
+"""An experiment that runs: the variables from before it, and the names assigned since.
+
+At its end, variables are deleted for good.
+"""
 
 from __future__ import annotations
 
 import gc
+import re
 import sys
 import time
 import weakref
@@ -14,16 +18,18 @@ from .cell_events import cell_events
 from .experiment_report import MemoryState, Outcome, finish_text, start_text
 from .shell import last_cell_number, running_source
 from .traceback_cleaning import clear_frames, forget_last_error
-from .variables import delete_variables, forget_outputs_since, variable_names
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from types import FrameType
 
     from IPython.core.interactiveshell import InteractiveShell
 
     from .backends import Backend
     from .cell_events import Cell
+
+_CACHED_OUTPUT = re.compile(r"_{1,3}|_\d+")
+_MISSING: Any = object()
 
 
 def memory_now(backend: Backend) -> MemoryState:
@@ -58,7 +64,7 @@ class RunningExperiment:
         self._was_bound = False
         self._on_lost: Callable[[], Any] = lambda: None
         self.outcome: Outcome | None = None
-        self._before = variable_names(shell)
+        self._before = _variable_names(shell)
         self._values = {name: shell.user_ns[name] for name in self._before if policy == "restore"}
         self._assigned: set[str] = set()
         self._first_cell = last_cell_number(shell)
@@ -120,7 +126,7 @@ class RunningExperiment:
         end = memory_now(self._backend)
         if error is not None:
             clear_frames(error)
-        names = variable_names(self._shell)
+        names = _variable_names(self._shell)
         new = sorted(name for name in names - self._before if not self._is_experiment(name))
         kept = [name for name in new if name in self._keep]
         deleted = [name for name in new if name not in self._keep]
@@ -128,9 +134,9 @@ class RunningExperiment:
         reassigned = sorted(name for name in assigned if not self._is_experiment(name))
         if self._failed or _is_failing():
             forget_last_error(self._shell)
-        delete_variables(self._shell, deleted)
+        _delete_variables(self._shell, deleted)
         reassigned_are = self._apply_policy(reassigned)
-        forget_outputs_since(self._shell, self._first_cell)
+        _forget_outputs_since(self._shell, self._first_cell)
         garbage = len(gc.garbage)
         collected = gc.collect()
         self._backend.empty_cache()
@@ -153,10 +159,10 @@ class RunningExperiment:
         """Keep, delete or restore variables from before; the word for what was done."""
         values, self._values = self._values, {}
         if self._policy == "delete":
-            delete_variables(self._shell, reassigned)
+            _delete_variables(self._shell, reassigned)
             return "deleted"
         if self._policy == "restore":
-            delete_variables(self._shell, reassigned)
+            _delete_variables(self._shell, reassigned)
             self._shell.user_ns.update({name: values[name] for name in reassigned})
             return "restored"
         return "kept"
@@ -180,3 +186,52 @@ def _host_has_gpus() -> bool:
 def _is_failing() -> bool:
     """True while an exception is being handled."""
     return sys.exc_info()[1] is not None
+
+
+def _variable_names(shell: InteractiveShell) -> set[str]:
+    """Names that the user has defined: none of IPython's own, none that begin with ``_``."""
+    hidden = shell.user_ns_hidden
+    return {
+        name
+        for name, value in shell.user_ns.items()
+        if not name.startswith("_") and value is not hidden.get(name, _MISSING)
+    }
+
+
+def _delete_variables(shell: InteractiveShell, names: Iterable[str]) -> None:
+    """Delete variables, and the same objects in ``Out`` and ``_``.
+
+    An object that another variable refers to stays in both. Scripts that ``%run`` ran lose
+    variables of these names too: IPython keeps the namespace of each script.
+    """
+    deleted = {}
+    for name in names:
+        if name in shell.user_ns:
+            value = shell.user_ns.pop(name)
+            deleted[id(value)] = value
+            for script in shell._main_mod_cache.values():
+                script.__dict__.pop(name, None)
+    for name, value in shell.user_ns.items():
+        if not _CACHED_OUTPUT.fullmatch(name):
+            deleted.pop(id(value), None)
+    _forget_outputs(shell, lambda number, value: id(value) in deleted)
+
+
+def _forget_outputs_since(shell: InteractiveShell, number: int) -> None:
+    """Forget results in ``Out`` and ``_`` of the cells from a number on."""
+    _forget_outputs(shell, lambda found, value: found >= number)
+
+
+def _forget_outputs(shell: InteractiveShell, is_to_go: Any) -> None:
+    outputs = shell.user_ns.get("Out", {})
+    for number in [found for found, value in outputs.items() if is_to_go(found, value)]:
+        value = outputs.pop(number)
+        # IPython keeps each result under several names, and all of these a second time as hidden.
+        for namespace in (shell.user_ns, shell.user_ns_hidden):
+            namespace.pop(f"_{number}", None)
+            for name in ("_", "__", "___"):
+                if namespace.get(name) is value:
+                    namespace[name] = ""
+        for name in ("_", "__", "___"):
+            if getattr(shell.displayhook, name, None) is value:
+                setattr(shell.displayhook, name, "")

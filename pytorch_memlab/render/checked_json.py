@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any, Final, TypeVar
 
 from .._common.quoted import quoted
 from ..errors import MemlabError
@@ -13,6 +14,8 @@ _TOO_LARGE: Final = 2**63
 
 _OWN: Final[Any] = object()
 """Stands for the value of the field itself."""
+
+T = TypeVar("T")
 
 
 class DamagedError(MemlabError):
@@ -37,52 +40,34 @@ class Checked:
 
     def text(self, name: str) -> str:
         """A string."""
-        value = self.value(name)
-        if isinstance(value, str):
-            return value
-        raise _refused(name, value, "a text")
+        return self._checked(name, _OWN, "a text", (str,))
 
     def flag(self, name: str) -> bool:
         """True or false."""
-        value = self.value(name)
-        if isinstance(value, bool):
-            return value
-        raise _refused(name, value, "true or false")
+        return self._checked(name, _OWN, "true or false", (bool,))
 
     def number(self, name: str, value: Any = _OWN) -> int:
         """An integer: the field, or a value in it. So all others."""
-        value = self.value(name) if value is _OWN else value
-        if type(value) is int and -_TOO_LARGE < value < _TOO_LARGE:
-            return value
-        raise _refused(name, value, "a whole number of 64 bits")
+        least = 1 - _TOO_LARGE
+        expected = "a whole number of 64 bits"
+        return self._checked(name, value, expected, (int,), lambda one: least <= one < _TOO_LARGE)
 
     def count(self, name: str, value: Any = _OWN) -> int:
         """An integer that is not negative."""
-        value = self.value(name) if value is _OWN else value
-        if type(value) is int and 0 <= value < _TOO_LARGE:
-            return value
-        raise _refused(name, value, "a whole number from 0 on")
+        return self._checked(name, value, "a whole number from 0 on", (int,), _is_count)
 
     def index(self, name: str, length: int, value: Any = _OWN) -> int:
         """An index of a list of that length."""
-        value = self.value(name) if value is _OWN else value
-        if type(value) is int and 0 <= value < length:
-            return value
-        raise _refused(name, value, f"an index below {length}")
+        expected = f"an index below {length}"
+        return self._checked(name, value, expected, (int,), lambda one: 0 <= one < length)
 
     def seconds(self, name: str, value: Any = _OWN) -> float:
         """A number that is not negative."""
-        value = self.value(name) if value is _OWN else value
-        if (isinstance(value, float) or type(value) is int) and 0 <= value < _TOO_LARGE:
-            return float(value)
-        raise _refused(name, value, "a number from 0 on")
+        return float(self._checked(name, value, "a number from 0 on", (int, float), _is_count))
 
     def object(self, name: str, value: Any = _OWN) -> Checked:
         """An object."""
-        value = self.value(name) if value is _OWN else value
-        if isinstance(value, dict):
-            return Checked(value)
-        raise _refused(name, value, "an object")
+        return Checked(self._checked(name, value, "an object", (dict,)))
 
     def objects(self, name: str) -> list[Checked]:
         """A list of objects."""
@@ -91,56 +76,80 @@ class Checked:
     def texts(self, name: str) -> tuple[str, ...]:
         """A list of strings."""
         values = self._list(name)
-        if all(isinstance(value, str) for value in values):
-            return tuple(values)
-        raise _refused(name, values, "a list of texts")
+        are_texts = all(isinstance(value, str) for value in values)
+        return tuple(self._checked(name, values, "a list of texts", (list,), lambda _: are_texts))
 
-    def numbers(self, name: str, length: int) -> list[int]:
+    def indexes(self, name: str, length: int) -> tuple[int, ...]:
         """A list of indexes."""
-        return [self.index(name, length, value) for value in self._list(name)]
+        return tuple(self.index(name, length, value) for value in self._list(name))
 
     def rows(self, name: str, width: int) -> Iterator[list[Any]]:
         """A list of lists, each of that length; their values are unchecked."""
         for row in self._list(name):
-            if not isinstance(row, list) or len(row) != width:
-                raise _refused(name, row, f"a list of {width}")
-            yield row
+            yield self._checked(
+                name, row, f"a list of {width}", (list,), lambda one: len(one) == width
+            )
 
     def lists(self, name: str) -> Iterator[list[Any]]:
         """A list of lists; their values are unchecked."""
-        for row in self._list(name):
-            if not isinstance(row, list):
-                raise _refused(name, row, "a list")
-            yield row
+        return (self._list(name, row) for row in self._list(name))
 
     def object_by_name(self, name: str) -> dict[str, Checked]:
         """An object of objects."""
-        value = self.object(name)
-        return {key: value.object(key) for key in value._data}
+        return self._by_name(name, Checked.object)
 
     def text_by_name(self, name: str) -> dict[str, str]:
         """An object of strings."""
-        value = self.object(name)
-        return {key: value.text(key) for key in value._data}
+        return self._by_name(name, Checked.text)
 
     def number_by_name(self, name: str) -> dict[str, int]:
         """An object of integers."""
-        value = self.object(name)
-        return {key: value.number(key) for key in value._data}
+        return self._by_name(name, Checked.number)
 
     def lists_by_number(self, name: str) -> dict[int, list[Any]]:
         """An object of lists, whose names are integers."""
-        value = self.object(name)
-        if not all(key.isdecimal() for key in value._data):
-            raise _refused(name, list(value._data), "names that are numbers")
-        return {int(key): value._list(key) for key in value._data}
+        inner = self.object(name)
+        keys, expected = list(inner._data), "names that are numbers"
+        self._checked(name, keys, expected, (list,), lambda _: all(map(str.isdecimal, keys)))
+        return {int(key): inner._list(key) for key in keys}
 
-    def _list(self, name: str) -> list[Any]:
-        value = self.value(name)
-        if isinstance(value, list):
-            return value
-        raise _refused(name, value, "a list")
+    def record(self, kind: type[T], /, **others: Any) -> T:
+        """A dataclass of the fields of its names, each by its type, but for others."""
+        named = [one for one in fields(kind) if one.name not in others]  # type: ignore[arg-type]
+        return kind(**{one.name: _READERS[one.type](self, one.name) for one in named}, **others)
+
+    def _by_name(self, name: str, read: Callable[[Checked, str], T]) -> dict[str, T]:
+        inner = self.object(name)
+        return {key: read(inner, key) for key in inner._data}
+
+    def _list(self, name: str, value: Any = _OWN) -> list[Any]:
+        return self._checked(name, value, "a list", (list,))
+
+    def _checked(
+        self,
+        name: str,
+        value: Any,
+        expected: str,
+        kinds: tuple[type[T], ...],
+        is_right: Callable[[Any], bool] = lambda _: True,
+    ) -> T:
+        found: T = self.value(name) if value is _OWN else value
+        if type(found) in kinds and is_right(found):
+            return found
+        raise DamagedError(f"{quoted(name)} has {quoted(found)}, expected is {expected}")
 
 
-def _refused(name: str, value: object, expected: str) -> DamagedError:
-    return DamagedError(f"{quoted(name)} has {quoted(value)}, expected is {expected}")
+def _is_count(number: float) -> bool:
+    return 0 <= number < _TOO_LARGE
+
+
+_READERS: Final[dict[Any, Callable[[Checked, str], Any]]] = {
+    "str": Checked.text,
+    "bool": Checked.flag,
+    "int": Checked.count,
+    "int | None": lambda data, name: data.count(name) if data.has(name) else None,
+    "float": Checked.seconds,
+    "tuple[str, ...]": Checked.texts,
+    "Mapping[str, str]": Checked.text_by_name,
+}
+"""By the types of fields as their classes write them."""

@@ -7,14 +7,9 @@ import re
 from typing import Any, Final
 
 from ..errors import UsageError
-from ..records import FunctionTable, Report
+from ..records import DeviceInfo, FunctionTable, Report
 from .checked_json import Checked, DamagedError
-from .saved_profile import (
-    read_approximation,
-    read_device_info,
-    read_function,
-    refuse_constant,
-)
+from .saved_profile import read_approximation, read_function, refuse_constant
 
 FORMAT: Final = 1
 
@@ -55,8 +50,8 @@ def _table(data: Checked, width: int) -> FunctionTable:
         line: tuple(read_approximation(data.object("gaps", one)) for one in found)
         for line, found in (data.lists_by_number("gaps") if data.has("gaps") else {}).items()
     }
-    function, device = data.object("function"), data.object("device")
-    return FunctionTable(read_function(function), read_device_info(device), rows, approximations)
+    device = data.object("device").record(DeviceInfo)
+    return FunctionTable(read_function(data.object("function")), device, rows, approximations)
 
 
 def _value(data: Checked, value: Any) -> float | None:

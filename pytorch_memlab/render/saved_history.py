@@ -1,28 +1,47 @@
-"""An allocation history as JSON, and back: compressed, as it has a row for every event."""
+"""Allocation histories and the holders of a peak as JSON, and back.
+
+A history is compressed, as it has a row for every event.
+"""
 
 from __future__ import annotations
 
 import base64
 import json
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any, Final
 
 from ..history.category import category_named
 from ..history.event_log import EventLog
-from ..history.model import AllocationHistory, DeviceHistory, Event, Segment
+from ..history.holders import PeakHolders
+from ..history.model import (
+    AllocationHistory,
+    Block,
+    DeviceHistory,
+    Event,
+    Frame,
+    Segment,
+    Stack,
+)
+from ..history.peak import Peak
 from .checked_json import Checked, DamagedError
-from .saved_holders import Texts, block_data, read_block, read_stack, stack_data
 
 _LARGEST: Final = 4 << 30
 """Bytes that a history may have when it is not compressed."""
 
+_BLOCK_FIELDS: Final = 7
+
+
+Texts = defaultdict[str, int]
+"""Texts that stand once, and are named by their index."""
+
 
 def history_data(history: AllocationHistory) -> dict[str, Any]:
     """An allocation history as an object with one text."""
-    texts = Texts()
+    texts = _no_texts()
     data = {
-        "stacks": [stack_data(stack, texts) for stack in history.stacks],
+        "stacks": [_stack_data(stack, texts) for stack in history.stacks],
         "devices": [
             {
                 "device": one.device,
@@ -34,7 +53,7 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
             for one in history.devices
         ],
         "settings": json.loads(json.dumps(history.settings, default=str)),
-        "texts": texts.all(),
+        "texts": list(texts),
     }
     packed = zlib.compress(json.dumps(data, separators=(",", ":")).encode())
     return {"zlib": base64.b64encode(packed).decode()}
@@ -44,7 +63,7 @@ def read_history(data: Checked) -> AllocationHistory:
     """The inverse of ``history_data``."""
     unpacked = _unpacked(data.text("zlib"))
     texts = unpacked.texts("texts")
-    stacks = [read_stack(unpacked, frames, texts) for frames in unpacked.lists("stacks")]
+    stacks = [_stack(unpacked, frames, texts) for frames in unpacked.lists("stacks")]
     devices = [_device(one, texts, len(stacks)) for one in unpacked.objects("devices")]
     settings = unpacked.value("settings")
     if not isinstance(settings, dict):
@@ -66,32 +85,23 @@ def _unpacked(text: str) -> Checked:
     return Checked(data)
 
 
+def _no_texts() -> Texts:
+    texts: Texts = defaultdict()
+    texts.default_factory = texts.__len__
+    return texts
+
+
 def _event_data(event: Event, texts: Texts) -> list[int]:
-    return [
-        texts.index(event.action),
-        event.address,
-        event.size,
-        event.stream,
-        event.time,
-        event.stack,
-        event.forward,
-        texts.index(str(event.category)),
-        texts.index(event.module),
-    ]
+    action, *numbers, category, module = event
+    return [texts[action], *numbers, texts[str(category)], texts[module]]
 
 
 def _segments_data(segments: Iterable[Segment], texts: Texts) -> list[list[Any]]:
-    return [
-        [
-            one.address,
-            one.size,
-            one.is_expandable,
-            one.stream,
-            one.is_small,
-            [block_data(block, texts) for block in one.blocks],
-        ]
-        for one in segments
-    ]
+    rows = []
+    for one in segments:
+        blocks = [_block_data(block, texts) for block in one.blocks]
+        rows.append([one.address, one.size, one.is_expandable, one.stream, one.is_small, blocks])
+    return rows
 
 
 def _device(data: Checked, texts: tuple[str, ...], stacks: int) -> DeviceHistory:
@@ -134,7 +144,85 @@ def _segment(data: Checked, fields: list[Any], texts: tuple[str, ...], stacks: i
         data.index("segments", 2**64, address),
         data.count("segments", size),
         is_expandable,
-        tuple(read_block(data, block, texts, stacks) for block in blocks),
+        tuple(_block(data, block, texts, stacks) for block in blocks),
         data.number("segments", stream),
         is_small,
+    )
+
+
+def holders_data(holders: PeakHolders) -> dict[str, Any]:
+    """The peak of a device, its blocks, and their stacks."""
+    peak = holders.peak
+    texts = _no_texts()
+    return {
+        "device": peak.device,
+        "active": peak.active,
+        "reserved": peak.reserved,
+        "event": peak.event,
+        "events": peak.events,
+        "stacks": [_stack_data(stack, texts) for stack in holders.stacks],
+        "blocks": [_block_data(block, texts) for block in peak.blocks],
+        "texts": list(texts),
+    }
+
+
+def read_holders(data: Checked, run: str = "") -> PeakHolders:
+    """The inverse of ``holders_data``."""
+    texts = data.texts("texts")
+    stacks = [_stack(data, frames, texts) for frames in data.lists("stacks")]
+    blocks = tuple(_block(data, fields, texts, len(stacks)) for fields in data.lists("blocks"))
+    active = data.count("active")
+    if active != sum(block.size for block in blocks):
+        raise DamagedError("the blocks of a peak do not add up to it")
+    peak = Peak(
+        data.number("device"),
+        active,
+        data.count("reserved"),
+        data.number("event"),
+        data.count("events"),
+        blocks,
+        run=run,
+    )
+    return PeakHolders(peak, stacks)
+
+
+def _stack_data(stack: Stack, texts: Texts) -> list[list[int]]:
+    return [[texts[one.filename], one.line, texts[one.name]] for one in stack]
+
+
+def _stack(data: Checked, frames: list[Any], texts: tuple[str, ...]) -> Stack:
+    found = []
+    for frame in frames:
+        if not isinstance(frame, list) or len(frame) != 3:
+            raise DamagedError("a frame of a stack has other than three fields")
+        file, line, name = frame
+        found.append(
+            Frame(
+                texts[data.index("stacks", len(texts), file)],
+                data.count("stacks", line),
+                texts[data.index("stacks", len(texts), name)],
+            )
+        )
+    return tuple(found)
+
+
+def _block_data(block: Block, texts: Texts) -> list[int | None]:
+    category, module = texts[str(block.category)], texts[block.module]
+    numbers = [block.address, block.size, block.requested, block.stack, block.forward]
+    return [*numbers, category, module]
+
+
+def _block(data: Checked, fields: object, texts: tuple[str, ...], stacks: int) -> Block:
+    if not isinstance(fields, list) or len(fields) != _BLOCK_FIELDS:
+        raise DamagedError(f"a block has other than {_BLOCK_FIELDS} fields")
+    address, size, requested, stack, forward, category, module = fields
+    return Block(
+        # An address is of 64 bits without a sign.
+        data.index("blocks", 2**64, address),
+        data.count("blocks", size),
+        data.count("blocks", requested),
+        None if stack is None else data.index("blocks", stacks, stack),
+        data.index("blocks", max(stacks, 1), forward),
+        category_named(texts[data.index("blocks", len(texts), category)]),
+        texts[data.index("blocks", len(texts), module)],
     )

@@ -21,8 +21,7 @@ from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import Approximation, ApproximationKind, DeviceInfo, FunctionInfo, LineEntry, Section
 from .checked_json import Checked, DamagedError
 from .notes import texts
-from .saved_history import history_data, read_history
-from .saved_holders import holders_data, read_holders
+from .saved_history import history_data, holders_data, read_history, read_holders
 
 FORMAT: Final = "pytorch_memlab.profile"
 VERSION: Final = 2
@@ -151,7 +150,7 @@ def _profile(data: Checked) -> RecordedProfile:
         tuple(_entries(data, len(functions), [one.device for one in devices])),
         tuple(_call(one, len(functions), names) for one in data.objects("calls")),
         data.texts("columns"),
-        None if shown is None else tuple(data.numbers("shown", len(functions))),
+        None if shown is None else data.indexes("shown", len(functions)),
         data.texts("notes"),
         data.texts("ends"),
         tuple(_section(one) for one in data.objects("sections")),
@@ -195,51 +194,22 @@ def _section(data: Checked) -> Section:
 
 def _run(data: Checked) -> Run:
     status = data.value("exit_status")
-    return Run(
-        data.text("program"),
-        data.texts("arguments"),
-        data.text_by_name("versions"),
-        data.text("started"),
-        data.seconds("seconds"),
-        data.flag("is_dry_run"),
-        None if status is None else data.number("exit_status"),
-        data.text("exception"),
-        data.count("rank"),
-        data.count("world_size"),
-        data.text("label"),
-    )
+    status = None if status is None else data.number("exit_status")
+    return data.record(Run, exit_status=status)
 
 
 def _device(data: Checked) -> MeasuredDevice:
-    return MeasuredDevice(
-        read_device_info(data.object("device")),
-        data.count("capacity"),
-        data.count("peak_active"),
-        data.count("peak_allocated"),
-        data.count("peak_reserved"),
-        data.count("taken") if data.has("taken") else None,
-        data.count("context") if data.has("context") else None,
-    )
-
-
-def read_device_info(data: Checked) -> DeviceInfo:
-    """The name of a device and its hardware."""
-    return DeviceInfo(data.text("name"), data.text("description"), data.flag("simulated"))
+    return data.record(MeasuredDevice, device=data.object("device").record(DeviceInfo))
 
 
 def read_function(data: Checked) -> FunctionInfo:
     """A function with its source."""
     source = data.value("source")
-    folded = []
-    for pair in data.rows("folded", 2) if data.has("folded") else ():
-        first, last = (data.count("folded", value) for value in pair)
-        folded.append((first, last))
-    return FunctionInfo(
-        data.text("qual_name"),
-        data.text("filename"),
-        data.count("first_line"),
-        None if source is None else data.texts("source"),
-        tuple(folded),
+    folded = data.rows("folded", 2) if data.has("folded") else ()
+    return data.record(
+        FunctionInfo,
+        source=None if source is None else data.texts("source"),
+        folded=tuple(tuple(data.count("folded", line) for line in pair) for pair in folded),
     )
 
 
@@ -248,14 +218,11 @@ def _call(data: Checked, functions: int, devices: Iterable[str]) -> Call:
     delta = data.number_by_name("delta")
     if not delta.keys() <= set(devices):
         raise DamagedError("a call names a device that is not there")
-    return Call(
-        data.index("callee", functions),
-        None if caller is None else data.index("caller", functions),
-        data.text("filename"),
-        data.text("function"),
-        data.count("line"),
-        data.count("hits"),
-        delta,
+    return data.record(
+        Call,
+        callee=data.index("callee", functions),
+        caller=None if caller is None else data.index("caller", functions),
+        delta=delta,
     )
 
 
@@ -316,12 +283,5 @@ def read_approximation(data: Checked) -> Approximation:
     kind = data.text("kind")
     if kind not in {one.value for one in ApproximationKind}:
         raise DamagedError(f"{kind!r} is no kind of gap")
-    return Approximation(
-        ApproximationKind(kind),
-        data.text("name"),
-        data.count("calls"),
-        data.count("nbytes"),
-        data.text("assumption"),
-        data.text("place"),
-        data.text("unknown") if data.has("unknown") else "",
-    )
+    unknown = data.text("unknown") if data.has("unknown") else ""
+    return data.record(Approximation, kind=ApproximationKind(kind), unknown=unknown)

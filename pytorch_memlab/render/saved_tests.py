@@ -62,27 +62,8 @@ def read(path: str) -> dict[str, MeasuredTest]:
 
 def measured_test(data: Checked) -> MeasuredTest:
     """The memory of one test, from the fields that ``asdict`` made of it."""
-    return MeasuredTest(
-        data.text("device"),
-        data.text("gpu"),
-        data.flag("simulated"),
-        data.count("peak"),
-        data.count("reserved"),
-        data.count("before"),
-        data.flag("is_lower_bound"),
-        data.count("limit") if data.has("limit") else None,
-        tuple(_holder(one) for one in data.objects("holders")),
-    )
-
-
-def _holder(data: Checked) -> HoldingLine:
-    return HoldingLine(
-        data.text("file"),
-        data.count("line"),
-        data.text("function"),
-        data.text("code"),
-        data.count("size"),
-    )
+    holders = tuple(one.record(HoldingLine) for one in data.objects("holders"))
+    return data.record(MeasuredTest, holders=holders)
 
 
 def from_report(data: Mapping[str, Any]) -> MeasuredTest:

@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from pytorch_memlab.notebook.assigned_names import assigned_names, body_of
-from pytorch_memlab.notebook.assignment_target import assignment_target
+from pytorch_memlab.notebook.assigned_names import assigned_names, assignment_target, body_of
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pytorch_memlab.notebook import cell_formats
-from pytorch_memlab.notebook.cell_reading import CellReading, Usage
-from pytorch_memlab.notebook.cpu_load import CpuLoad
+from pytorch_memlab.notebook.cell_measurement import CellReading, CpuLoad, Usage
 
 MIB = 2**20
 

@@ -9,9 +9,10 @@ import threading
 import pytest
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.notebook import cpu_load, perf
-from pytorch_memlab.notebook.cpu_load import CpuLoad, CpuLoadMeter
+from pytorch_memlab.notebook import memory_usage, perf
 from pytorch_memlab.notebook.memory_usage import (
+    CpuLoad,
+    CpuLoadMeter,
     start_watching_memory,
     stop_watching_memory,
 )
@@ -75,8 +76,8 @@ def test_its_thread_ends_with_the_cell(shell, run, watched):
 
 def test_the_load_is_that_of_all_processors_and_of_the_busiest(monkeypatch):
     samples = iter([[(0, 0), (5, 10)], [(10, 10), (5, 20)], [(10, 20), (10, 30)]])
-    monkeypatch.setattr(cpu_load, "_times", lambda: next(samples))
-    monkeypatch.setattr(cpu_load, "SAMPLING_SECONDS", 1000)
+    monkeypatch.setattr(memory_usage, "_times", lambda: next(samples))
+    monkeypatch.setattr(memory_usage, "SAMPLING_SECONDS", 1000)
     meter = CpuLoadMeter()
     meter._look()
     assert meter.stop() == CpuLoad(mean=(50 + 25) / 2, highest=100)
@@ -94,8 +95,8 @@ def test_the_load_is_that_of_all_processors_and_of_the_busiest(monkeypatch):
 )
 def test_of_a_moment_there_is_no_load(monkeypatch, samples, load):
     left = iter(samples)
-    monkeypatch.setattr(cpu_load, "_times", lambda: next(left))
-    monkeypatch.setattr(cpu_load, "SAMPLING_SECONDS", 1000)
+    monkeypatch.setattr(memory_usage, "_times", lambda: next(left))
+    monkeypatch.setattr(memory_usage, "SAMPLING_SECONDS", 1000)
     meter = CpuLoadMeter()
     for _ in samples[1:-1]:
         meter._look()
@@ -103,8 +104,8 @@ def test_of_a_moment_there_is_no_load(monkeypatch, samples, load):
 
 
 def test_too_short_for_the_kernels_clock_is_no_load(monkeypatch):
-    monkeypatch.setattr(cpu_load, "_times", lambda: [(3.0, 7.0)])
-    monkeypatch.setattr(cpu_load, "SAMPLING_SECONDS", 1000)
+    monkeypatch.setattr(memory_usage, "_times", lambda: [(3.0, 7.0)])
+    monkeypatch.setattr(memory_usage, "SAMPLING_SECONDS", 1000)
     assert CpuLoadMeter().stop() == CpuLoad(0.0, 0.0)
 
 
