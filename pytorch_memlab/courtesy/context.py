@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -17,32 +17,6 @@ if TYPE_CHECKING:
 _LOST = "CUDA is lost in this process, but all tensors are safe in host memory: save them"
 
 
-class Context(Protocol):
-    """The memory of this process on the GPUs outside PyTorch's allocator."""
-
-    def suspend(self) -> None:
-        """Release the memory. Raises ContextReleaseError if that fails."""
-
-    def resume(self) -> None:
-        """Allocate the memory again. Raises ContextReleaseError if that fails."""
-
-    def is_usable(self) -> bool:
-        """True if CUDA can be called."""
-
-
-def find_context() -> Context | None:
-    """The context of this process, real or simulated; None if CUDA was not used yet.
-
-    Raises ``ContextReleaseError`` if it cannot be released here.
-    """
-    machine = simulated_machine()
-    if machine is not None:
-        return SimulatedContext(machine)
-    if not torch.cuda.is_initialized():
-        return None
-    return CheckpointedContext(find_driver())
-
-
 class CheckpointedContext:
     """A context that the NVIDIA driver moves into host memory, and back.
 
@@ -54,7 +28,10 @@ class CheckpointedContext:
         self._driver = driver
 
     def suspend(self) -> None:
-        """Lock the calls of CUDA of this process, and checkpoint it."""
+        """Lock the calls of CUDA of this process, and checkpoint it.
+
+        Raises ``ContextReleaseError`` if that fails, as ``resume`` does.
+        """
         try:
             self._driver.act("lock")
             self._driver.act("checkpoint")
@@ -116,3 +93,20 @@ class SimulatedContext:
     def is_usable(self) -> bool:
         """Always."""
         return True
+
+
+Context = CheckpointedContext | SimulatedContext
+"""The memory of this process on the GPUs outside the allocator of PyTorch."""
+
+
+def find_context() -> Context | None:
+    """The context of this process, real or simulated; None if CUDA was not used yet.
+
+    Raises ``ContextReleaseError`` if it cannot be released here.
+    """
+    machine = simulated_machine()
+    if machine is not None:
+        return SimulatedContext(machine)
+    if not torch.cuda.is_initialized():
+        return None
+    return CheckpointedContext(find_driver())

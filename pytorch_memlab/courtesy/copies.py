@@ -9,7 +9,7 @@ import torch
 from .._common.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
-    from .progress import Progress
+    from .progress import Arrived
 
 CHUNK = 64 * 2**20
 """Bytes after which an interrupt takes effect: some milliseconds of copying."""
@@ -22,9 +22,9 @@ class Copies:
     the context waits for all copies, so that no memory is used again that one still writes to.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, arrived: Arrived) -> None:
         self.done = 0
-        self._progress = progress
+        self._arrived = arrived
         self._given = 0
         self._chunk = 0
         self._devices: set[torch.device] = set()
@@ -71,7 +71,7 @@ class Copies:
         for event in before:
             event.synchronize()
         self.done = given
-        self._progress.arrived(given)
+        self._arrived(given)
 
 
 def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:

@@ -16,7 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -34,40 +34,6 @@ _LOCK_TIMEOUT = 10_000
 """Milliseconds for work that was given to the GPU before to end; all of ours has ended."""
 
 _TOOL = "cuda-checkpoint"
-
-
-class Driver(Protocol):
-    """A way to the driver, which checkpoints this process."""
-
-    def act(self, action: Action) -> None:
-        """Take a step. Raises ContextReleaseError with the driver's words if it fails."""
-
-    def state(self) -> str:
-        """The state of the process: ``RUNNING``, ``LOCKED``, ``SUSPENDED`` or something worse."""
-
-
-def find_driver() -> Driver:
-    """The first way to the driver here. Raises ``ContextReleaseError`` if there is none."""
-    if sys.platform != "linux":
-        raise _impossible("the driver can do so on Linux only")
-    if torch.version.cuda is None:
-        raise _impossible("only NVIDIA's driver can do so, and this PyTorch is not made for it")
-    version = _driver_version()
-    if version < _OLDEST_DRIVER:
-        raise _impossible(
-            f"this driver is one for CUDA {version // 1000}.{version % 1000 // 10}: NVIDIA's "
-            "driver 570 (CUDA 12.8) or later is needed"
-        )
-    bindings = _bindings()
-    if bindings is not None:
-        return BoundDriver(bindings)
-    tool = shutil.which(_TOOL)
-    if tool is not None:
-        return ToolDriver(tool)
-    raise _impossible(
-        "install cuda-bindings (pip install cuda-bindings), or put NVIDIA's tool cuda-checkpoint "
-        "on the PATH"
-    )
 
 
 class BoundDriver:
@@ -124,6 +90,38 @@ class ToolDriver:
             said = (done.stderr or done.stdout).strip() or f"exit status {done.returncode}"
             raise ContextReleaseError(f"{' '.join(command)} failed: {said}")
         return done.stdout
+
+
+Driver = BoundDriver | ToolDriver
+"""A way to the driver, which checkpoints this process.
+
+``act`` raises ``ContextReleaseError`` with the words of the driver if it fails. ``state`` is
+``RUNNING``, ``LOCKED``, ``SUSPENDED`` or something worse.
+"""
+
+
+def find_driver() -> Driver:
+    """The first way to the driver here. Raises ``ContextReleaseError`` if there is none."""
+    if sys.platform != "linux":
+        raise _impossible("the driver can do so on Linux only")
+    if torch.version.cuda is None:
+        raise _impossible("only NVIDIA's driver can do so, and this PyTorch is not made for it")
+    version = _driver_version()
+    if version < _OLDEST_DRIVER:
+        raise _impossible(
+            f"this driver is one for CUDA {version // 1000}.{version % 1000 // 10}: NVIDIA's "
+            "driver 570 (CUDA 12.8) or later is needed"
+        )
+    bindings = _bindings()
+    if bindings is not None:
+        return BoundDriver(bindings)
+    tool = shutil.which(_TOOL)
+    if tool is not None:
+        return ToolDriver(tool)
+    raise _impossible(
+        "install cuda-bindings (pip install cuda-bindings), or put NVIDIA's tool cuda-checkpoint "
+        "on the PATH"
+    )
 
 
 def _driver_version() -> int:

@@ -43,7 +43,7 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
         torch.cuda.synchronize(used)
     hosts = host_storages([storage.nbytes() for storage in memory.storages])
     total = sum(host.nbytes() for host in hosts)
-    with progress_bar("GPU to host", total) as progress, Copies(progress) as copies:
+    with progress_bar("GPU to host", total) as arrived, Copies(arrived) as copies:
         for storage, host in zip(memory.storages, hosts, strict=True):
             copies.copy(storage, host, storage.device)
         copies.wait()

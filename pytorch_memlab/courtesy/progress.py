@@ -2,36 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
 
 LARGE = 2**30
 """Bytes from which on a bar is shown."""
 
 
-class Progress(Protocol):
-    """Shows the progress of a copy."""
-
-    def arrived(self, nbytes: int) -> None:
-        """``nbytes`` in all have arrived."""
-
-
-class _Silent:
-    def arrived(self, nbytes: int) -> None:
-        """Say nothing."""
+Arrived = Callable[[int], object]
+"""Shows that so many bytes in all have arrived."""
 
 
 @contextmanager
-def progress_bar(what: str, total: int) -> Iterator[Progress]:
+def progress_bar(what: str, total: int) -> Iterator[Arrived]:
     """Show the progress of a large copy in a terminal or a notebook, until it has ended."""
-    if total < LARGE or not _shows_bars(console := _console()):
-        yield _Silent()
+    console = _console() if total >= LARGE else None
+    if console is None or not (console.is_terminal or console.is_jupyter):
+        yield lambda _: None
         return
     from rich import progress
 
@@ -51,23 +42,11 @@ def progress_bar(what: str, total: int) -> Iterator[Progress]:
         redirect_stdout=False,
         redirect_stderr=False,
     ) as bar:
-        yield _Bar(bar, bar.add_task(what, total=total))
-
-
-class _Bar:
-    def __init__(self, bar: RichProgress, task: TaskID) -> None:
-        self._bar, self._task = bar, task
-
-    def arrived(self, nbytes: int) -> None:
-        """Draw it again."""
-        self._bar.update(self._task, completed=nbytes, refresh=True)
+        task = bar.add_task(what, total=total)
+        yield lambda nbytes: bar.update(task, completed=nbytes, refresh=True)
 
 
 def _console() -> Console:
     from rich.console import Console
 
     return Console(stderr=True)
-
-
-def _shows_bars(console: Console) -> bool:
-    return console.is_terminal or console.is_jupyter

@@ -46,7 +46,7 @@ def bring_back(moved: deque[MovedStorage]) -> None:
     total = sum(each.host.nbytes() for each in moved)
     way: deque[_OnItsWay] = deque()
     full: torch.OutOfMemoryError | None = None
-    with progress_bar("host to GPU", total) as progress, Copies(progress) as copies:
+    with progress_bar("host to GPU", total) as arrived, Copies(arrived) as copies:
         for each in list(moved):
             try:
                 storage = room(each, each.host._cdata in views)

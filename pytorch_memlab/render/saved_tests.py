@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Final
 
 from .._common.version import __version__
@@ -62,8 +62,8 @@ def read(path: str) -> dict[str, MeasuredTest]:
 
 def measured_test(data: Checked) -> MeasuredTest:
     """The memory of one test, from the fields that ``asdict`` made of it."""
-    holders = tuple(one.record(HoldingLine) for one in data.objects("holders"))
-    return data.record(MeasuredTest, holders=holders)
+    test = data.record(MeasuredTest, holders=())
+    return replace(test, holders=tuple(one.record(HoldingLine) for one in data.objects("holders")))
 
 
 def from_report(data: Mapping[str, Any]) -> MeasuredTest:

@@ -7,7 +7,6 @@ import copy
 import gc
 import signal
 import sys
-import types
 import warnings
 import weakref
 from itertools import pairwise
@@ -426,7 +425,7 @@ def test_any_sizes_travel_in_chunks(monkeypatch, chunk):
 
     @contextlib.contextmanager
     def watched(what, total):
-        yield types.SimpleNamespace(arrived=arrived.append)
+        yield arrived.append
 
     monkeypatch.setattr(lending, "progress_bar", watched)
     with Courtesy():

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pytorch_memlab.courtesy import Courtesy
-from pytorch_memlab.courtesy.on_signal import SignalledCourtesy
+from pytorch_memlab.courtesy.courtesy import SignalledCourtesy
 from pytorch_memlab.errors import MemlabError, UsageError
 from pytorch_memlab.simulation import simulate
 
