@@ -73,7 +73,7 @@ class VaryFrame(_ReportFrame):
     """
 
     report: GridReport
-    _text, _html = "curve:text", "curve_html:fragment"
+    _text, _html = "curve:text", "fit_html:grid_fragment"
 
 
 def fit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from ..records import (
@@ -15,6 +16,9 @@ from ..records import (
     PeakShare,
     merge_approximations,
 )
+
+if TYPE_CHECKING:
+    from ..fitting.trial import Trial
 
 _NAMED_IN_LINE = 3
 _NAMED_IN_ALL = 5
@@ -78,6 +82,11 @@ def table_notes(table: FunctionTable) -> list[str]:
 def summary(approximations: Iterable[Approximation]) -> list[str]:
     """Notes below all tables, a sentence for each kind of approximation."""
     return [sentence(found) for _, found in _by_kind(approximations)]
+
+
+def summary_of_runs(runs: Iterable[Trial]) -> list[str]:
+    """Notes on the approximations of some runs of ``fit``, each once."""
+    return summary({one.key: one for run in runs for one in run.approximations}.values())
 
 
 def sentence(approximations: Sequence[Approximation]) -> str:

@@ -9,14 +9,14 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..fitting.report import mark
 from ..fitting.trial import Ending
-from .approximations import summary
+from .approximations import summary_of_runs
+from .fit import COLUMNS, NO_TENSOR
 from .rows import WIDTH, cut, padded, paragraph
 
 if TYPE_CHECKING:
     from ..fitting.curve import Line
     from ..fitting.grid import Answer, GridReport
     from ..fitting.search import TriedValue
-    from ..records import Approximation
 
 _NAME: Final = 16
 _CELL: Final = 11
@@ -173,9 +173,8 @@ def notes(report: GridReport) -> Iterator[str]:
     """Notes on the numbers."""
     name = printable(report.variable.name)
     yield (
-        "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left: what"
-        " is free beside it and the CUDA context, whose size is an estimate; next: the next value,"
-        " which does not fit, and the memory that it needs, by replays to 0.2 %"
+        f"{COLUMNS}; next: the next value, which does not fit, and the memory that it needs, by"
+        " replays to 0.2 %"
     )
     yield from _about_steps(report)
     yield from _about_refused(report, name)
@@ -185,7 +184,7 @@ def notes(report: GridReport) -> Iterator[str]:
             " uses it"
         )
     yield from _about_peaks(report)
-    yield from summary(_approximations(report))
+    yield from summary_of_runs(report.trials)
 
 
 def _about_steps(report: GridReport) -> Iterator[str]:
@@ -222,11 +221,4 @@ def _about_peaks(report: GridReport) -> Iterator[str]:
         )
     used = any(point.peak for one in report.answers for point in one.points)
     if not used and any(one.points for one in report.answers):
-        yield (
-            'the program created no CUDA tensor: move the model and its inputs to the device "cuda"'
-        )
-
-
-def _approximations(report: GridReport) -> tuple[Approximation, ...]:
-    found = {one.key: one for trial in report.trials for one in trial.approximations}
-    return tuple(found.values())
+        yield NO_TENSOR

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from .picture import ALARM, COLOURS, INK, QUIET, drawn, shortened
-from .scale import byte_marks
+from .picture import ALARM, COLOURS, drawn, finish, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from ..fitting.grid import Answer, Curve, GridReport
 
-_WIDTH: Final = 12.0
-_HEIGHT: Final = 6.3
 _LONGEST: Final = 70
 _LABEL: Final = 0.025
 """Height of a label, as a part of the picture."""
@@ -25,32 +22,18 @@ _ABOVE: Final = 1.15
 """Top of the picture, as a multiple of the largest GPU's memory."""
 
 
-def svg(report: GridReport) -> bytes:
-    """The curve as an SVG picture, one for each combination of other variables."""
-    return _picture(report, "svg")
-
-
-def png(report: GridReport) -> bytes:
-    """The curve as a PNG picture, one for each combination of other variables."""
-    return _picture(report, "png")
-
-
-def _picture(report: GridReport, kind: str) -> bytes:
+def _picture(kind: str, report: GridReport) -> bytes:
+    """The curve as a picture, one for each combination of other variables."""
     shown = [one for one in report.combinations if any(answer.points for answer in report.of(one))]
-
-    def draw(figure: Figure) -> None:
-        title = f"{report.program}: memory by {report.variable.name}"
-        figure.suptitle(
-            shortened(title, _LONGEST), x=0.01, ha="left", color=INK, weight="bold", size=16
-        )
-        grid = figure.subplots(max(len(shown), 1), 1, squeeze=False)
-        for axes, combination in zip(grid[:, 0], shown, strict=False):
-            _curve(axes, report, combination)
-
-    return drawn(draw, (_WIDTH, _HEIGHT * max(len(shown), 1)), kind)
+    title = shortened(f"{report.program}: memory by {report.variable.name}", _LONGEST)
+    return drawn(kind, title, shown, partial(_curve, report))
 
 
-def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -> None:
+svg = partial(_picture, "svg")
+png = partial(_picture, "png")
+
+
+def _curve(report: GridReport, axes: Axes, combination: tuple[int | str, ...]) -> None:
     answers = report.of(combination)
     values = [point.value for one in answers for point in one.points]
     top = _ABOVE * max(
@@ -59,7 +42,6 @@ def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -
     )
     last = _last_value(answers, top)
     axes.set_xlim(min(0, *values), last)
-    axes.set_ylim(0, top)
     for number, curve in enumerate(report.curves(combination)):
         axes.plot(
             [point.value for point in curve.points],
@@ -72,17 +54,8 @@ def _curve(axes: Axes, report: GridReport, combination: tuple[int | str, ...]) -
         )
     _rooms(axes, answers, top, last)
     pairs = zip(report.others, combination, strict=True)
-    setting = ", ".join(f"{one.name} {value}" for one, value in pairs)
-    axes.set_title(
-        shortened(setting, _LONGEST), loc="left", fontsize=11, fontweight="bold", color=INK
-    )
-    axes.set_xlabel(printable(report.variable.name), color=QUIET)
-    sizes = byte_marks(round(top))
-    axes.set_yticks(sizes, [prose_size(size) for size in sizes])
-    axes.tick_params(colors=QUIET)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#d4d8dd", linewidth=0.6)
-    axes.set_axisbelow(True)
+    setting = shortened(", ".join(f"{one.name} {value}" for one, value in pairs), _LONGEST)
+    finish(axes, setting, printable(report.variable.name), top)
     axes.legend(
         loc="upper left", frameon=False, title="memory that PyTorch needs", alignment="left"
     )

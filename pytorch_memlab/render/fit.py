@@ -11,7 +11,7 @@ from .._common.quoted import printable
 from .._common.user_code import is_of_user
 from ..fitting.report import mark
 from ..fitting.trial import Ending
-from .approximations import summary
+from .approximations import summary_of_runs
 from .rows import cut, padded, paragraph
 from .source_line import source_line
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
 
 _NAME: Final = 20
 HEADS: Final = ("memory", "context", "peak", "left")
+PEAK: Final = "peak: the most that PyTorch's allocator takes of the GPU, its cache included"
+COLUMNS: Final = (
+    f"{PEAK}; left: what is free beside it and the CUDA context, whose size is an estimate"
+)
+NO_TENSOR: Final = (
+    'the program created no CUDA tensor: move the model and its inputs to the device "cuda"'
+)
 
 
 def text(report: FitReport) -> str:
@@ -125,20 +132,15 @@ def _place(failure: FailedAllocation) -> tuple[str, str]:
 def notes(report: FitReport) -> Iterator[str]:
     """Notes on the numbers."""
     if any(one.fits is not None for one in report.verdicts):
-        yield (
-            "peak: the most that PyTorch's allocator takes of the GPU, its cache included; left:"
-            " what is free beside it and the CUDA context, whose size is an estimate"
-        )
+        yield COLUMNS
     yield from _about_steps(report)
     if report.fitting and not any(one.reserved_peak for one in report.verdicts):
-        yield (
-            'the program created no CUDA tensor: move the model and its inputs to the device "cuda"'
-        )
+        yield NO_TENSOR
     retries = [one for one in report.verdicts if one.fits and one.retries]
     if retries:
         named = ", ".join(one.name for one in retries)
         yield f"close to full, PyTorch gives cached memory back and asks again: {named}"
-    yield from summary(report.approximations)
+    yield from summary_of_runs(report.trials)
 
 
 def _about_steps(report: FitReport) -> Iterator[str]:

@@ -1,25 +1,26 @@
-"""The verdicts of ``fit`` as a table for a notebook. See Note [HTML in notebooks]."""
+"""The answers of ``fit`` as tables for a notebook. See Note [HTML in notebooks]."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from . import fit
+from . import curve, fit
 
 if TYPE_CHECKING:
+    from ..fitting.grid import GridReport
     from ..fitting.report import FitReport
     from ..fitting.verdict import Verdict
 
-BLOCK: Final = "font:13px/1.5 sans-serif;overflow-x:auto"
-TABLE: Final = "border-collapse:collapse;font:13px/1.5 monospace;margin:6px 0"
-CELL: Final = "padding:1px 10px;text-align:right;border:0"
-NAME: Final = "padding:1px 10px;text-align:left;border:0"
-NOTE: Final = "opacity:.75;margin:2px 0"
-"""Styles of the block, its table, numbers, names and notes."""
-_BAR: Final = f"{NAME};min-width:220px"
+_BLOCK: Final = "font:13px/1.5 sans-serif;overflow-x:auto"
+_TABLE: Final = "border-collapse:collapse;font:13px/1.5 monospace;margin:6px 0"
+_CELL: Final = "padding:1px 10px;text-align:right;border:0"
+_NAME: Final = "padding:1px 10px;text-align:left;border:0"
+_NOTE: Final = "opacity:.75;margin:2px 0"
+_BAR: Final = f"{_NAME};min-width:220px"
 _FITS, _LACKS, _CONTEXT = "#2b58", "#e448", "#8888"
 """Translucent, so that the text of a dark theme and of a light one can be read on them."""
 
@@ -27,34 +28,55 @@ _FITS, _LACKS, _CONTEXT = "#2b58", "#e448", "#8888"
 def fragment(report: FitReport) -> str:
     """The verdicts as HTML: a row for each GPU, with a bar of its memory."""
     heading, *lines = fit.heading(report)
-    rows = "".join(map(_row, report.verdicts))
-    notes = "".join(
-        f'<p style="{NOTE}">{escape(note)}</p>'
-        for note in (*fit.failures(report), *fit.notes(report))
-    )
-    about = "".join(f"<div>{escape(line)}</div>" for line in lines)
+    rows = [_row(one.name, fit.sizes(one), fit.answer(one), one) for one in report.verdicts]
+    notes = map(_note, (*fit.failures(report), *fit.notes(report)))
+    return _block(heading, [*map(_line, lines), _table(fit.HEADS, "fits", rows), *notes])
+
+
+def grid_fragment(report: GridReport) -> str:
+    """The largest values as HTML: a row for each GPU, with a bar of its memory."""
+    if report.problem is not None:
+        return _block(curve.heading(report), [_note(curve.refusal(report))])
+    parts = []
+    for combination in report.combinations:
+        rows = [
+            _row(one.name, curve.cells_of(one), curve.next_value(one), one.best)
+            for one in report.of(combination)
+        ]
+        parts += [_line(curve.title(report, combination)), _table(curve.HEADS, "next", rows)]
+        parts += map(_note, curve.curve_lines(report, combination))
+    return _block(curve.heading(report), [*parts, *map(_note, curve.notes(report))])
+
+
+def _block(heading: str, parts: Iterable[str]) -> str:
+    return f'<div style="{_BLOCK}"><div><b>{escape(heading)}</b></div>{"".join(parts)}</div>'
+
+
+def _line(text: str) -> str:
+    return f"<div>{escape(text)}</div>"
+
+
+def _note(text: str) -> str:
+    return f'<p style="{_NOTE}">{escape(text)}</p>'
+
+
+def _table(heads: Sequence[str], answer: str, rows: Iterable[str]) -> str:
+    styled = [(_NAME, "GPU"), *((_CELL, head) for head in heads)]
+    styled += [(_NAME, answer), (_NAME, "share of the memory")]
+    cells = "".join(f'<th style="{style}">{head}</th>' for style, head in styled)
     return (
-        f'<div style="{BLOCK}"><div><b>{escape(heading)}</b></div>{about}'
-        f'<table style="{TABLE}"><thead>{_head()}</thead><tbody>{rows}</tbody></table>'
-        f"{notes}</div>"
+        f'<table style="{_TABLE}"><thead><tr>{cells}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table>"
     )
 
 
-def _head() -> str:
-    cells = [f'<th style="{NAME}">GPU</th>']
-    cells += [f'<th style="{CELL}">{name}</th>' for name in fit.HEADS]
-    cells += [f'<th style="{NAME}">fits</th>', f'<th style="{NAME}">share of the memory</th>']
-    return f"<tr>{''.join(cells)}</tr>"
+def _row(name: str, cells: Sequence[str], answer: str, verdict: Verdict | None) -> str:
+    styled = [(_NAME, printable(name)), *((_CELL, cell) for cell in cells), (_NAME, answer)]
+    row = "".join(f'<td style="{style}">{escape(text)}</td>' for style, text in styled)
+    return f"<tr>{row}{_bar(verdict)}</tr>"
 
 
-def _row(verdict: Verdict) -> str:
-    cells = [f'<td style="{NAME}">{escape(printable(verdict.name))}</td>']
-    cells += [f'<td style="{CELL}">{escape(size)}</td>' for size in fit.sizes(verdict)]
-    cells += [f'<td style="{NAME}">{fit.answer(verdict)}</td>', bar(verdict)]
-    return f"<tr>{''.join(cells)}</tr>"
-
-
-def bar(verdict: Verdict | None) -> str:
+def _bar(verdict: Verdict | None) -> str:
     """A cell with what the context and the peak take of the GPU: all of it where memory lacks."""
     if verdict is None or verdict.fits is None:
         return f'<td style="{_BAR}"></td>'

@@ -1,17 +1,24 @@
-"""The base of all SVG and PNG pictures: matplotlib, its settings, and colours."""
+"""The base of all pictures: the marks of axes, colours, and matplotlib for SVG and PNG."""
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..errors import UsageError
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes
+
+T = TypeVar("T")
+
+_MOST_BYTE_MARKS: Final = 6
+_EVENT_MARKS: Final = 6
 
 COLOURS: Final = (
     "#2961ce",
@@ -31,6 +38,9 @@ INK: Final = "#1b1f24"
 QUIET: Final = "#57606a"
 
 _DOTS_PER_INCH: Final = 100
+_WIDTH: Final = 12.0
+_HEIGHT: Final = 6.3
+"""One part has 1200 x 630 dots, as pages that show a link expect of a picture."""
 
 _SETTINGS: Final[dict[Any, Any]] = {
     "font.family": "sans-serif",
@@ -58,8 +68,8 @@ def shortened(text: str, longest: int) -> str:
     return shown if len(shown) <= longest else f"{shown[: longest - 1]}…"
 
 
-def drawn(draw: Callable[[Figure], object], inches: tuple[float, float], kind: str) -> bytes:
-    """A picture."""
+def drawn(kind: str, title: str, parts: Sequence[T], draw: Callable[[Axes, T], None]) -> bytes:
+    """A picture of some parts, one below the other, as SVG or PNG."""
     check_installed()
     import matplotlib as mpl
     from matplotlib.figure import Figure
@@ -71,7 +81,47 @@ def drawn(draw: Callable[[Figure], object], inches: tuple[float, float], kind: s
         mpl.rcParams.update(_SETTINGS)
         # Letters that no font of the machine has are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
-        figure = Figure(figsize=inches, layout="constrained")
-        draw(figure)
+        rows = max(len(parts), 1)
+        figure = Figure(figsize=(_WIDTH, _HEIGHT * rows), layout="constrained")
+        if title:
+            figure.suptitle(title, x=0.01, ha="left", color=INK, weight="bold", size=16)
+        grid = figure.subplots(rows, 1, squeeze=False)
+        for axes, part in zip(grid[:, 0], parts, strict=False):
+            draw(axes, part)
         figure.savefig(output, format=kind, dpi=_DOTS_PER_INCH, metadata=metadata)
     return output.getvalue()
+
+
+def finish(axes: Axes, title: str, label: str, top: float) -> None:
+    """The title, the label of the axis to the right, and an axis of bytes."""
+    axes.set_title(title, loc="left", fontsize=11, fontweight="bold", color=INK)
+    axes.set_xlabel(label, color=QUIET)
+    axes.set_ylim(0, top)
+    sizes = byte_marks(round(top))
+    axes.set_yticks(sizes, [prose_size(size) for size in sizes])
+    axes.tick_params(colors=QUIET)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#d4d8dd", linewidth=0.6)
+    axes.set_axisbelow(True)
+
+
+def byte_marks(highest: int) -> list[int]:
+    """Sizes that an axis of bytes marks: 0 and up to six multiples of a power of two.
+
+    >>> [mark // 2**30 for mark in byte_marks(80 * 2**30)]
+    [0, 16, 32, 48, 64, 80]
+    """
+    step = 2 ** max(0, math.ceil(math.log2(max(highest, 1) / _MOST_BYTE_MARKS)))
+    return list(range(0, highest + 1, step))
+
+
+def event_marks(first: int, last: int) -> list[int]:
+    """Numbers of events that an axis marks: at most seven, 1, 2 or 5 times a power of ten apart.
+
+    >>> event_marks(0, 1000)
+    [0, 200, 400, 600, 800, 1000]
+    """
+    rough = max((last - first) / _EVENT_MARKS, 1)
+    power = 10 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough)
+    return list(range(math.ceil(first / step) * step, last + 1, step))

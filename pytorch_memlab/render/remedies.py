@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..fitting.report import mark
-from .approximations import summary
+from .approximations import summary_of_runs
+from .fit import PEAK
 from .rows import WIDTH, paragraph
 
 if TYPE_CHECKING:
@@ -19,13 +20,9 @@ if TYPE_CHECKING:
     from ..fitting.remedies.smallest_checkpointing import Smallest
     from ..fitting.remedies.tried import Remedies, TriedRemedy
     from ..fitting.verdict import Verdict
-    from ..records import Approximation
 
 _NAME: Final = 20
-_ABOUT: Final = (
-    "peak: the most that PyTorch's allocator takes of the GPU, its cache included; each row is the"
-    " program with this remedy alone"
-)
+_ABOUT: Final = f"{PEAK}; each row is the program with this remedy alone"
 _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 
 
@@ -41,7 +38,8 @@ def text(found: Remedies) -> str:
     for one in helping:
         if one.finding is not None:
             lines += ["", *_code(one.name, one.finding)]
-    notes = [_ABOUT, *summary(_approximations(found))]
+    shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
+    notes = [_ABOUT, *summary_of_runs(one.trial for one in shown)]
     return "\n".join([*lines, "", *(part for note in notes for part in paragraph(note))]) + "\n"
 
 
@@ -171,10 +169,3 @@ def _where(edit: Edit) -> str:
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:
     return (f"    {visible(line)}" for line in lines)
-
-
-def _approximations(found: Remedies) -> tuple[Approximation, ...]:
-    """Notes on approximations in any run that the table shows."""
-    shown = [found.unchanged, *(one.verdict for one in found.tried if one.verdict is not None)]
-    known = {kind.key: kind for one in shown for kind in one.trial.approximations}
-    return tuple(known.values())

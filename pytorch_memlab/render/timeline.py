@@ -13,7 +13,7 @@ from ..history.category import Category
 from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
 from .peak import peak_sentence
-from .scale import byte_marks, event_marks
+from .picture import byte_marks, event_marks
 from .source_line import source_line
 
 if TYPE_CHECKING:

@@ -3,50 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from .._common.prose_size import prose_size
-from .picture import ALARM, COLOURS, INK, QUIET, drawn, shortened
-from .scale import byte_marks, event_marks
+from .picture import ALARM, COLOURS, INK, QUIET, drawn, event_marks, finish, shortened
 from .timeline import Scene, band_colours, capacity_text, heading, peak_place, step_note
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
     from ..history.timeline import Timeline
 
-_WIDTH: Final = 12.0
-_HEIGHT: Final = 6.3
-"""The picture of one GPU has 1200 x 630 dots, as pages that show a link expect of a picture."""
 _LONGEST: Final = 48
 _LONGEST_TITLE: Final = 90
 
 
-def svg(timelines: Sequence[Timeline], title: str = "") -> bytes:
-    """Timelines as an SVG picture, one below the other."""
-    return _picture(timelines, title, "svg")
+def _picture(kind: str, timelines: Sequence[Timeline], title: str = "") -> bytes:
+    """Timelines as a picture, one below the other."""
+    return drawn(kind, shortened(title, _LONGEST_TITLE), timelines, _timeline)
 
 
-def png(timelines: Sequence[Timeline], title: str = "") -> bytes:
-    """Timelines as a PNG picture, one below the other."""
-    return _picture(timelines, title, "png")
-
-
-def _picture(timelines: Sequence[Timeline], title: str, kind: str) -> bytes:
-    def draw(figure: Figure) -> None:
-        if title:
-            head = shortened(title, _LONGEST_TITLE)
-            figure.suptitle(head, x=0.01, ha="left", color=INK, weight="bold", size=16)
-        _draw(figure, timelines)
-
-    return drawn(draw, (_WIDTH, _HEIGHT * len(timelines)), kind)
-
-
-def _draw(figure: Figure, timelines: Sequence[Timeline]) -> None:
-    grid = figure.subplots(len(timelines), 1, squeeze=False)
-    for axes, timeline in zip(grid[:, 0], timelines, strict=True):
-        _timeline(axes, timeline)
+svg = partial(_picture, "svg")
+png = partial(_picture, "png")
 
 
 def _timeline(axes: Axes, timeline: Timeline) -> None:
@@ -124,17 +103,10 @@ def _mark_peak(axes: Axes, timeline: Timeline, shown: Scene) -> None:
 
 def _finish(axes: Axes, timeline: Timeline, shown: Scene, keys: Sequence[Any]) -> None:
     """The title, the axes and the legend."""
-    axes.set_title(_head(timeline), loc="left", fontsize=11, fontweight="bold", color=INK)
+    finish(axes, _head(timeline), "events of the allocator", shown.top)
     axes.set_xlim(0, shown.last)
-    axes.set_ylim(0, shown.top)
-    sizes, events = byte_marks(shown.top), event_marks(0, shown.last)
-    axes.set_yticks(sizes, [prose_size(size) for size in sizes])
+    events = event_marks(0, shown.last)
     axes.set_xticks(events, [f"{event:,}" for event in events])
-    axes.set_xlabel("events of the allocator", color=QUIET)
-    axes.tick_params(colors=QUIET)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#d4d8dd", linewidth=0.6)
-    axes.set_axisbelow(True)
     legend = axes.legend(
         handles=keys,
         loc="upper left",
