@@ -10,8 +10,12 @@ import pytest
 from support.python_process import run_python
 
 SCRIPT = """\
-import atexit, sys, threading, time
+import atexit, sys, threading, time, torch
 atexit.register(print, "bye")
+class Last:
+    def __del__(self):
+        print("deleted last", torch.__name__)
+last = Last()
 print(sys.argv, sys.path[0], __name__, __file__, sorted(globals()), input())
 print(sys.stdin, sys.stdout, sys.stderr, sys.stderr.errors, file=sys.stderr)
 threading.Thread(target=lambda: (time.sleep(0.1), print("last"))).start()
@@ -32,13 +36,19 @@ def test_a_script_or_module_that_fails(tmp_path, start):
     (tmp_path / "script.py").write_text(SCRIPT)
     plain, fork = both(*start, "--option", cwd=tmp_path, input="typed\n")
     assert "ValueError: 3" in plain.stderr
-    assert plain.stdout.endswith("typed\nlast\nbye\n")
+    assert plain.stdout.endswith("typed\nlast\nbye\ndeleted last torch\n")
     assert vars(fork) == vars(plain)
 
 
 @pytest.mark.parametrize(
     ("end", "code"),
-    [("sys.exit(7)", 7), ("sys.exit('x')", 1), ("raise KeyboardInterrupt", -2), ("os.abort()", -6)],
+    [
+        ("sys.exit(7)", 7),
+        ("sys.exit('x')", 1),
+        ("raise KeyboardInterrupt", -2),
+        ("os.abort()", -6),
+        ("import ctypes; ctypes.CDLL(None).puts(b'C keeps this until the end')", 0),
+    ],
 )
 def test_each_way_to_end(end, code):
     plain, fork = both("-c", f"import os, sys\n{end}")
