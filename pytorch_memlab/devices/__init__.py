@@ -94,8 +94,7 @@ def simulated_machine() -> Machine | None:
 
 
 def _simulated(machine: Machine, index: int) -> Device:
-    from .simulated import SimulatedDevice
-    from .simulated_approximations import SimulatedApproximations
+    from .simulated import SimulatedApproximations, SimulatedDevice
 
     gpu = machine.known_gpus[index]
 

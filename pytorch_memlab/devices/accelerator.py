@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..records import DeviceInfo
-from .device import MeasuringDevice
+from .device import Device
 
 if TYPE_CHECKING:
     from .device import Stats
@@ -22,7 +22,7 @@ def accelerator_type() -> str | None:
     return None if kind == "cuda" or not hasattr(accelerator, "memory_stats") else kind
 
 
-class AcceleratorDevice(MeasuringDevice):
+class AcceleratorDevice(Device):
     """One device of a type such as ``xpu``, by its index."""
 
     def __init__(self, kind: str, index: int) -> None:

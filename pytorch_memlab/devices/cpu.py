@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .._common.storages import StorageTable, storages_of
 from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
-from .device import MeasuringDevice
+from .device import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,7 +31,7 @@ class Followed(NamedTuple):
     nbytes: int  # its bytes
 
 
-class CpuDevice(MeasuringDevice):
+class CpuDevice(Device):
     """The CPU: every storage that an op makes while there is a reader.
 
     It has no pools and no cache: reserved is what is allocated. Memory that ops take and give back

@@ -8,7 +8,7 @@ import torch
 
 from ..records import DeviceInfo
 from . import program_view
-from .device import MeasuringDevice
+from .device import Device
 from .driver_memory import driver_memory
 from .program_view import counter_functions
 
@@ -28,7 +28,7 @@ def is_used(index: int) -> bool:
     return has_context is None or bool(has_context(index))
 
 
-class CudaDevice(MeasuringDevice):
+class CudaDevice(Device):
     """One GPU, by its index."""
 
     def __init__(self, index: int) -> None:

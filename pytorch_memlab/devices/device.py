@@ -1,4 +1,4 @@
-"""The protocol of a device: counters, peaks, capacity."""
+"""A device: counters, peaks, capacity."""
 
 from __future__ import annotations
 
@@ -38,9 +38,16 @@ class ProgramView(Protocol):
 
 
 class Device(Protocol):
-    """A source of numbers; ``name`` is torch's, such as ``cuda:0``."""
+    """A source of numbers.
 
-    name: str
+    What it does by itself is right for hardware: nothing is approximated, and the allocator counts
+    whether anybody reads or not.
+    """
+
+    name: str  # torch's, such as ``cuda:0``
+
+    approximations: Callable[[], Approximations] = staticmethod(lambda: NO_APPROXIMATIONS)
+    """Tells what it approximated so far: the very same object until there is more to tell."""
 
     @property
     def info(self) -> DeviceInfo:
@@ -52,15 +59,6 @@ class Device(Protocol):
     def reset_peaks(self) -> None:
         """Set every peak to its current value."""
 
-    def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
-        """Raise peaks, nested as ``stats``; False if this kind of device cannot do that."""
-
-    def install_view(self, view: ProgramView) -> None:
-        """Let a view answer the program's own reads and resets of peaks; again has no effect."""
-
-    def remove_view(self, view: ProgramView) -> None:
-        """Let torch answer again."""
-
     def capacity(self) -> int:
         """Bytes that it has."""
 
@@ -69,54 +67,32 @@ class Device(Protocol):
 
     def context(self) -> int | None:
         """Those of them that the context takes; None where nothing tells them from the others."""
-
-    @property
-    def approximations(self) -> Callable[[], Approximations] | None:
-        """Tells what it approximated so far; None on hardware, which measures.
-
-        It gives the very same object until there is more to tell.
-        """
-
-    @property
-    def peak_share(self) -> Callable[[], PeakShare] | None:
-        """Tells how well its peak is known; None on hardware, which measures."""
-
-    def kept_files(self) -> tuple[str, ...]:
-        """Paths of the files that a dry run did not write."""
-
-    def start_tracking(self) -> None:
-        """A reader begins in this thread; what costs the program something starts here."""
-
-    def stop_tracking(self) -> None:
-        """A reader of this thread has gone."""
-
-
-class MeasuringDevice:
-    """Hardware: nothing is approximated, and the allocator counts whether anybody reads or not."""
-
-    approximations = None
-    peak_share = None
+        return None
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
-        """No allocator has a way to raise a peak again."""
+        """Raise peaks, nested as ``stats``; False if this kind of device cannot do that."""
         return False
 
     def install_view(self, view: ProgramView) -> None:
-        """The program reads the peaks that are left."""
+        """Let a view answer the program's own reads and resets of peaks; again has no effect."""
+        return
 
     def remove_view(self, view: ProgramView) -> None:
-        """There is none."""
+        """Let torch answer again."""
+        return
 
-    def context(self) -> int | None:
-        """The driver counts all processes together."""
+    def peak_share(self) -> PeakShare | None:
+        """How well its peak is known; None on hardware, which measures."""
         return None
 
     def kept_files(self) -> tuple[str, ...]:
-        """None: the program writes all files."""
+        """Paths of the files that a dry run did not write."""
         return ()
 
     def start_tracking(self) -> None:
-        """The allocator counts anyway."""
+        """A reader begins in this thread; what costs the program something starts here."""
+        return
 
     def stop_tracking(self) -> None:
-        """The allocator counts anyway."""
+        """A reader of this thread has gone."""
+        return

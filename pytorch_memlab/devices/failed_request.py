@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -47,44 +48,21 @@ def failed_on_gpu(error: BaseException) -> FailedRequest | None:
         return None
     device = int(named.group(1))
     noted = _noted.pop(device, None)
-    allowed = _bytes(_ALLOWED.search(text))
-    if noted is not None and abs(noted.segment - tried) * 100 <= tried:
-        return _state(device, noted.segment, text, allowed, noted)
-    return _state(device, tried, text, allowed, None)
+    if noted is None or abs(noted.segment - tried) * 100 > tried:
+        noted = _state(device, tried)
+    return replace(noted, text=text, allowed=_bytes(_ALLOWED.search(text)))
 
 
 def _note(device: int, size: int, _total: int, free: int) -> None:
     """PyTorch calls this when a request fails, before it raises."""
     try:
-        _noted[device] = _state(device, size, "", None, None, free)
+        _noted[device] = _state(device, size, free)
     except Exception:  # the program's own error is worth more
         _noted.pop(device, None)
 
 
-def _state(
-    device: int,
-    segment: int,
-    text: str,
-    allowed: int | None,
-    noted: FailedRequest | None,
-    free: int | None = None,
-) -> FailedRequest:
-    if noted is not None:
-        return FailedRequest(
-            text,
-            device,
-            segment,
-            segment,
-            0,
-            noted.capacity,
-            noted.free,
-            noted.context,
-            noted.others,
-            allowed,
-            noted.reserved,
-            noted.blocks,
-            noted.free_blocks,
-        )
+def _state(device: int, segment: int, free: int | None = None) -> FailedRequest:
+    """The state now, but for the bytes that were free."""
     now_free, capacity = driver_memory(device)
     segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device]
     reserved = sum(one["total_size"] for one in segments)
@@ -100,21 +78,21 @@ def _state(
             else:
                 blocks[block.get("address", address)] = block["size"]
             address += block["size"]
-    used = capacity - (now_free if free is None else free)
+    free = now_free if free is None else free
     return FailedRequest(
-        text,
+        "",
         device,
-        segment,
-        segment,
-        0,
-        capacity,
-        capacity - used,
-        None if process is None else process - reserved,
-        None if process is None else used - process,
-        allowed,
-        reserved,
-        blocks,
-        tuple(free_blocks),
+        requested=segment,
+        segment=segment,
+        stream=0,
+        capacity=capacity,
+        free=free,
+        context=None if process is None else process - reserved,
+        others=None if process is None else capacity - free - process,
+        allowed=None,
+        reserved=reserved,
+        blocks=blocks,
+        free_blocks=tuple(free_blocks),
     )
 
 

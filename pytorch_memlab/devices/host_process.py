@@ -29,12 +29,14 @@ class HostProcess(Protocol):
 
     def start_tracking(self) -> None:
         """A reader begins; what costs something starts here."""
+        return
 
     def stop_tracking(self) -> None:
         """The last reader has gone."""
+        return
 
 
-class KernelCounters:
+class KernelCounters(HostProcess):
     """Linux: the kernel itself keeps the peak (``VmHWM``), exact and without a thread.
 
     The reset also sets back what ``resource.getrusage`` calls ``ru_maxrss``.
@@ -50,25 +52,19 @@ class KernelCounters:
             return False
 
     def resident(self) -> int:
-        """Resident bytes of the process now."""
+        """Counted by the kernel."""
         return _field("VmRSS")
 
     def peak(self) -> int:
-        """Highest number of resident bytes since the last reset."""
+        """Kept by the kernel."""
         return _field("VmHWM")
 
     def reset_peak(self) -> None:
-        """Set the peak to what is resident now."""
+        """Reset by the kernel."""
         _CLEAR_REFS.write_text(_RESET_PEAK)
 
-    def start_tracking(self) -> None:
-        """Counters are there anyway."""
 
-    def stop_tracking(self) -> None:
-        """Counters are there anyway."""
-
-
-class Sampler:
+class Sampler(HostProcess):
     """Elsewhere: a thread reads the resident bytes every 5 ms, and can miss what is shorter."""
 
     def __init__(self) -> None:
@@ -76,11 +72,11 @@ class Sampler:
 
         self._process = psutil.Process()
         self._peak = 0
-        self._stop: threading.Event | None = None
+        self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def resident(self) -> int:
-        """Resident bytes of the process now."""
+        """Counted by ``psutil``."""
         return int(self._process.memory_info().rss)
 
     def peak(self) -> int:
@@ -100,10 +96,10 @@ class Sampler:
 
     def stop_tracking(self) -> None:
         """Stop sampling, and wait until the thread has ended."""
-        if self._stop is not None and self._thread is not None:
+        if self._thread is not None:
             self._stop.set()
             self._thread.join()
-            self._stop = self._thread = None
+            self._thread = None
 
     def _sample(self, stop: threading.Event) -> None:
         while not stop.wait(SAMPLING_SECONDS):

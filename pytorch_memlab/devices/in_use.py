@@ -69,7 +69,7 @@ class DevicesInUse:
     def approximations_before_use(self) -> Approximations:
         """Approximations of the devices that are not in use: data-dependent reads."""
         for _, device in self._answer.waiting:
-            return NO_APPROXIMATIONS if device.approximations is None else device.approximations()
+            return device.approximations()
         return NO_APPROXIMATIONS
 
     def _ask_again(self) -> _Answer:

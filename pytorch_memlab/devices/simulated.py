@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
-from ..records import DeviceInfo, PeakShare, merge_approximations
+from ..records import Approximation, ApproximationKind, DeviceInfo, PeakShare, merge_approximations
 from . import program_view
+from .device import Device
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Iterator, Mapping
 
-    from ..simulation.inspect import KeptFiles, SimulatedGPU
-    from .device import ProgramView, Stats
-    from .simulated_approximations import SimulatedApproximations
+    from ..simulation.inspect import DataDependentReads, KeptFiles, OpApproximations, SimulatedGPU
+    from .device import Approximations, ProgramView, Stats
 
 
-class SimulatedDevice:
+class SimulatedDevice(Device):
     """One GPU of the simulation."""
 
     def __init__(
@@ -80,8 +81,60 @@ class SimulatedDevice:
             self.name, active, estimated, merge_approximations(self.approximations().values())
         )
 
-    def start_tracking(self) -> None:
-        """The allocator counts anyway."""
 
-    def stop_tracking(self) -> None:
-        """The allocator counts anyway."""
+class SimulatedApproximations:
+    """The approximations of one simulated GPU so far, as records name them.
+
+    Data-dependent reads are those of the whole simulation: all of its GPUs rest on them.
+    """
+
+    def __init__(self, ops: OpApproximations, reads: DataDependentReads | None) -> None:
+        self._ops = ops
+        self._reads = reads
+        self._events = 0
+        self._approximations: dict[Hashable, Approximation] = {}
+
+    def now(self) -> Approximations:
+        """All so far: the very same object until there are more."""
+        events = self._ops.events + (0 if self._reads is None else self._reads.events)
+        if events != self._events:
+            known = self._approximations
+            changed = {
+                key: Approximation(*fields)
+                for key, fields in self._all()
+                if key not in known or known[key].calls != fields[2]
+            }
+            self._events, self._approximations = events, known | changed
+        return self._approximations
+
+    def _all(self) -> Iterator[tuple[Hashable, tuple[Any, ...]]]:
+        """The keys and the fields of their records."""
+        ops = self._ops
+        for kind, counts in (
+            (ApproximationKind.UNMODELLED, ops.unmodelled),
+            (ApproximationKind.UNCOUNTED, ops.uncounted),
+            (ApproximationKind.ESTIMATED, ops.estimated),
+        ):
+            for subject, count in counts.copy().items():
+                op, unknown = (subject, "") if isinstance(subject, str) else subject
+                fields = (kind, _name(op), count.calls, count.nbytes, "", "", unknown)
+                yield (ops, kind, subject), fields
+        for read in () if self._reads is None else self._reads.all():
+            place = f"{read.filename}:{read.line}"
+            kind = ApproximationKind.ASSUMED
+            fields = (kind, read.name, read.count, 0, read.assumption, place, "")
+            yield (self._reads, read.op, read.filename, read.line), fields
+
+
+@functools.cache
+def _name(op: str) -> str:
+    """An op without its overload, and without the namespace of torch's own.
+
+    Ops that take functions have neither.
+
+    >>> _name("aten.linalg_qr.default"), _name("torchvision.nms.default"), _name("flex_attention")
+    ('linalg_qr', 'torchvision::nms', 'flex_attention')
+    """
+    namespace, dot, rest = op.partition(".")
+    name = rest.partition(".")[0]
+    return name if namespace == "aten" else f"{namespace}::{name}" if dot else op

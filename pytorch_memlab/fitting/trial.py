@@ -33,7 +33,7 @@ _NEEDED: Final = (
     "torch._dynamo",
     "pytorch_memlab.simulation.simulator",
     "pytorch_memlab.history.recorder",
-    "pytorch_memlab.devices.simulated_approximations",
+    "pytorch_memlab.devices.simulated",
     "pytorch_memlab.fitting.watched_gpu",
 )
 
@@ -285,7 +285,7 @@ def _history(recording: Any) -> AllocationHistory | None:
 
 
 def _approximations(machine: Machine) -> tuple[Approximation, ...]:
-    from ..devices.simulated_approximations import SimulatedApproximations
+    from ..devices.simulated import SimulatedApproximations
 
     reads = None if machine.values is None else machine.values.reads
     found: dict[Any, Approximation] = {}

@@ -98,7 +98,7 @@ class DeviceSelection:
         """The highest peak of each device that was ever measured, and how well it is known."""
         shares: dict[str, PeakShare] = {}
         for device in self.devices():
-            share = None if device.peak_share is None else device.peak_share()
+            share = device.peak_share()
             known = shares.get(device.name)
             if share is not None and (known is None or share.active > known.active):
                 shares[device.name] = share
@@ -130,5 +130,5 @@ def _approximations_of(devices: Iterable[Device]) -> dict[Hashable, Approximatio
     """Approximations of devices, by keys that differ from device to device."""
     together: dict[Hashable, Approximation] = {}
     for device in devices:
-        together.update({} if device.approximations is None else device.approximations())
+        together.update(device.approximations())
     return together

@@ -37,11 +37,7 @@ class GPUMemory:
     def begin(self) -> None:
         """The test itself begins."""
         self._devices = {one.name: one for one in find_devices() if one.name != "cpu"}
-        self._approximations = {
-            name: one.approximations()
-            for name, one in self._devices.items()
-            if one.approximations is not None
-        }
+        self._approximations = {name: one.approximations() for name, one in self._devices.items()}
         self._before = {name: _in_use(one) for name, one in self._devices.items()}
         self._requests = sum(map(_requests, self._devices.values()))
         self._recording = Recording(history=simulated_machine() is None)
@@ -138,8 +134,7 @@ class GPUMemory:
         """Devices on which a simulation did not count all memory."""
         found = set()
         for name, before in self._approximations.items():
-            approximations = self._devices[name].approximations
-            after: Approximations = {} if approximations is None else approximations()
+            after = self._devices[name].approximations()
             if any(
                 approximation.kind in (ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED)
                 and (key not in before or approximation.calls > before[key].calls)

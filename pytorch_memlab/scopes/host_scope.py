@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 
 from .._common.made_once import made_once
 from ..devices.host_process import host_process
-from ..errors import UsageError
+from .scope import Scope
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
-
     from ..devices.host_process import HostProcess
 
 
@@ -61,7 +59,7 @@ def host_peak_tracker() -> HostPeakTracker:
     return HostPeakTracker(host_process())
 
 
-class HostScope:
+class HostScope(Scope):
     """Measures the peak of the resident memory of the process while it is open.
 
     Scopes may nest and overlap, in any number and in any thread. On Linux the peak is the
@@ -77,88 +75,22 @@ class HostScope:
     """
 
     def __init__(self, tracker: HostPeakTracker | None = None) -> None:
+        super().__init__()
         self._tracker = host_peak_tracker() if tracker is None else tracker
-        self._is_open = False
-        self._start: int | None = None
-        self._last = (0, 0)
         self.highest = 0
 
-    def start(self) -> None:
-        """Open the window.
-
-        Raises:
-            UsageError: it is open already.
-        """
-        if self._is_open:
-            raise UsageError("this scope is open: use reset() to begin again")
+    def _open(self) -> int:
         self.highest = 0
-        self._start = self._tracker.open(self)
-        self._is_open = True
+        return self._tracker.open(self)
 
-    def stop(self) -> None:
-        """Close the window; its values stay. A second stop has no effect."""
-        if self._is_open:
-            self._last = self._tracker.read(self)
-            self._tracker.close(self)
-            self._is_open = False
-
-    def reset(self) -> None:
-        """Start again, as if it had been opened now.
-
-        Raises:
-            UsageError: it is not open.
-        """
-        if not self._is_open:
-            raise UsageError("this scope is not open: start() it, or use it in a with statement")
+    def _restart(self) -> int:
         self._tracker.close(self)
-        self._is_open = False
-        self.start()
+        return self._open()
 
-    @property
-    def used(self) -> int:
-        """Resident bytes now, or when it was closed."""
-        return self._read()[0]
+    def _values(self) -> tuple[int, int]:
+        return self._tracker.read(self)
 
-    @property
-    def peak(self) -> int:
-        """Highest number of resident bytes since it began."""
-        return self._read()[1]
-
-    @property
-    def used_delta(self) -> int:
-        """Resident bytes now, or when it was closed, less those when it began."""
-        return self._read()[0] - self._began()
-
-    @property
-    def peaked_delta(self) -> int:
-        """Bytes that the peak went above what was resident before and is resident after."""
-        used, peak = self._read()
-        start = self._began()
-        return max(0, peak - start - max(0, used - start))
-
-    def __enter__(self) -> Self:
-        """Open the window."""
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the window."""
-        self.stop()
-
-    def __repr__(self) -> str:
-        """Values in bytes."""
-        if self._start is None:
-            return "HostScope(not begun)"
-        return (
-            f"HostScope(peak={self.peak}, used_delta={self.used_delta}, "
-            f"peaked_delta={self.peaked_delta})"
-        )
-
-    def _began(self) -> int:
-        if self._start is None:
-            raise UsageError("this scope has not begun: start() it, or use it in a with statement")
-        return self._start
-
-    def _read(self) -> tuple[int, int]:
-        self._began()
-        return self._tracker.read(self) if self._is_open else self._last
+    def _close(self) -> tuple[int, int]:
+        values = self._tracker.read(self)
+        self._tracker.close(self)
+        return values

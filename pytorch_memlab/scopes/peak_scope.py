@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ..devices import Device, get_device
-from ..errors import UsageError
 from .peak_tracker import peak_tracker
+from .scope import Scope
 
 if TYPE_CHECKING:
     import torch
-    from typing_extensions import Self
 
     from .peak_tracker import Window
     from .sample import Sample
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 _PEAK = "allocated_bytes.all.peak"
 
 
-class PeakScope:
+class PeakScope(Scope):
     """Measures the peak of allocated memory on one device while it is open.
 
     Any number of scopes may nest and overlap, in any thread. None changes what another one
@@ -43,95 +42,35 @@ class PeakScope:
     """
 
     def __init__(self, device: int | str | torch.device | Device | None = None) -> None:
-        self._device = device if _is_device(device) else get_device(device)  # type: ignore[arg-type]
+        super().__init__()
+        self._device: Device = device if _is_device(device) else get_device(device)  # type: ignore[arg-type, assignment]
+        self._name = f"{self._device.name}, "
         self._window: Window | None = None
-        self._last: Sample | None = None
-        self._start = 0
 
     @property
     def device(self) -> Device:
         """The device that it looks at."""
-        return self._device  # type: ignore[return-value]
+        return self._device
 
-    def start(self) -> None:
-        """Open the window.
+    def _open(self) -> int:
+        self._window, begin = peak_tracker(self._device).open()
+        return begin.allocated
 
-        Raises:
-            UsageError: it is open already.
-        """
-        if self._window is not None:
-            raise UsageError("this scope is open: use reset() to begin again")
-        self._window, begin = peak_tracker(self.device).open()
-        self._start = begin.allocated
-        self._last = None
+    def _restart(self) -> int | None:
+        window = cast("Window", self._window)
+        sample = window.tracker.restart(window)
+        return None if sample is None else sample.allocated
 
-    def stop(self) -> None:
-        """Close the window; its values stay. A second stop has no effect."""
-        if self._window is not None:
-            self._last = self._window.close() or self._last
-            self._window = None
+    def _values(self) -> tuple[int, int]:
+        return _values_of(cast("Window", self._window).read())
 
-    def reset(self) -> None:
-        """Start again, as if it had been opened now.
+    def _close(self) -> tuple[int, int] | None:
+        sample = cast("Window", self._window).close()
+        return None if sample is None else _values_of(sample)
 
-        Raises:
-            UsageError: it is not open.
-        """
-        sample = None if self._window is None else self._window.tracker.restart(self._window)
-        if sample is None:
-            raise UsageError("this scope is not open: start() it, or use it in a with statement")
-        self._start = sample.allocated
 
-    @property
-    def peak(self) -> int:
-        """Highest number of allocated bytes since it began."""
-        return self._read().value(_PEAK)
-
-    @property
-    def used(self) -> int:
-        """Allocated bytes now, or when it was closed."""
-        return self._read().allocated
-
-    @property
-    def used_delta(self) -> int:
-        """Allocated bytes now, or when it was closed, less those when it began."""
-        return self.used - self._start
-
-    @property
-    def peaked_delta(self) -> int:
-        """Bytes that the peak went above what was used before and is used after.
-
-        The peak less the start, less ``used_delta`` if that is positive: what was needed for a
-        while and not kept.
-        """
-        sample = self._read()
-        used_delta = sample.allocated - self._start
-        return max(0, sample.value(_PEAK) - self._start - max(0, used_delta))
-
-    def __enter__(self) -> Self:
-        """Open the window."""
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        """Close the window."""
-        self.stop()
-
-    def __repr__(self) -> str:
-        """Values in bytes."""
-        if self._window is None and self._last is None:
-            return f"PeakScope({self.device.name}, not begun)"
-        return (
-            f"PeakScope({self.device.name}, peak={self.peak}, used_delta={self.used_delta}, "
-            f"peaked_delta={self.peaked_delta})"
-        )
-
-    def _read(self) -> Sample:
-        if self._window is not None:
-            return self._window.read()
-        if self._last is None:
-            raise UsageError("this scope has not begun: start() it, or use it in a with statement")
-        return self._last
+def _values_of(sample: Sample) -> tuple[int, int]:
+    return sample.allocated, sample.value(_PEAK)
 
 
 def _is_device(device: Any) -> bool:

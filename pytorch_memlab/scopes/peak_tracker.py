@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from .._common.weak_registry import WeakRegistry
-from ..devices import NO_APPROXIMATIONS
 from .peak_segment import PeakSegment
 from .row import PEAK, UNREAD, Fingerprint, RowMaker, after_reset, fingerprint, row_of, values_of
 from .sample import ZERO, Sample, nest_peaks, replace_peaks
@@ -157,8 +156,7 @@ class PeakTracker:
         stats = self.device.stats()
         if not stats:
             return self._latest
-        read = self._approximations
-        approximations = NO_APPROXIMATIONS if read is None else read()
+        approximations = self._approximations()
         found = fingerprint(stats, "all")
         seen = self._fingerprint
         if found == seen and approximations is self._latest.approximations:
