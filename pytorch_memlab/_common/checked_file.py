@@ -1,15 +1,123 @@
-"""A file that is checked before there is anything to write."""
+"""Files that are checked before there is anything to write, and written whole or not at all."""
 
 from __future__ import annotations
 
+import os
+import secrets
+import stat
 import sys
 from collections.abc import Callable
+from contextlib import suppress
+from os import PathLike
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
 from ..errors import UsageError
-from .atomic_write import check_writable, write_file, write_whole
-from .free_file import check_free, free_path
+
+
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Find out beforehand what can be found out."""
+    file = os.path.abspath(path)
+    existing = file if os.path.exists(file) else os.path.dirname(file)
+    if not os.fspath(path) or os.path.isdir(file) or not os.access(existing, os.W_OK):
+        raise UsageError(
+            f"cannot write {os.fspath(path) or repr(path)}: no such folder, or no right to write "
+            "there"
+        )
+
+
+def write_file(path: str | os.PathLike[str], text: str, *, called: str = "") -> None:
+    """Write a text file as ``write_whole`` writes files."""
+    try:
+        content = text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character that no file name and no source has
+        content = text.encode("utf-8", "replace")
+    write_whole(path, lambda file: file.write(content), called=called)
+
+
+def write_whole(
+    path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, called: str = ""
+) -> None:
+    """Write a file so that at every moment there is the older file or all of the new one.
+
+    The content goes into a file beside it, which then takes its place. The file keeps its
+    permissions and, where this process may, its owner. A symbolic link stays one. What is no
+    regular file, such as ``/dev/stdout``, and a file in a folder where none can be made, is
+    written in place.
+    """
+    try:
+        _write(path, write)
+    except OSError as error:
+        raise UsageError(f"cannot write {called or os.fspath(path)}: {error.strerror}") from error
+
+
+def _write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
+    target = os.path.realpath(path)
+    before = _status(target)
+    if before is not None and not stat.S_ISREG(before.st_mode):
+        _write_in_place(target, write)
+        return
+    folder, name = os.path.split(target)
+    beside = os.path.join(folder, f".{name[:40]}.{secrets.token_hex(4)}.tmp")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+    except PermissionError:
+        if before is None:
+            raise
+        _write_in_place(target, write)
+        return
+    try:
+        with open(descriptor, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(descriptor)
+        if before is not None:
+            _take_over(beside, before)
+        os.replace(beside, target)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(beside)
+        raise
+
+
+def _status(path: str) -> os.stat_result | None:
+    try:
+        return os.stat(path)
+    except FileNotFoundError:
+        return None
+
+
+def _take_over(path: str, other: os.stat_result) -> None:
+    """Give a file the owner and the permissions of another one."""
+    if hasattr(os, "chown"):
+        with suppress(PermissionError):
+            os.chown(path, other.st_uid, other.st_gid)
+    os.chmod(path, stat.S_IMODE(other.st_mode))
+
+
+def _write_in_place(path: str, write: Callable[[BinaryIO], object]) -> None:
+    with open(path, "wb") as file:
+        write(file)
+
+
+def is_taken(path: str | PathLike[str]) -> bool:
+    """True if writing would overwrite the content of a file."""
+    return os.path.isfile(path) and os.path.getsize(path) > 0
+
+
+def check_free(path: str) -> None:
+    """Find out beforehand whether there is a recording that would be overwritten."""
+    if is_taken(path):
+        raise UsageError(
+            f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name "
+            "gives every run its own file"
+        )
+
+
+def free_path(path: Path) -> Path:
+    """The path, or one with the number of this process if there is a recording by now."""
+    return path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}") if is_taken(path) else path
+
 
 Content = str | bytes | Callable[[BinaryIO], object]
 """Text, bytes, or what writes them."""

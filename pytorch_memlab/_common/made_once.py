@@ -1,10 +1,12 @@
-"""Objects of which the process has one, whichever threads ask for them first."""
+"""Objects of which the process or an owner has one, whichever threads ask for them first."""
 
 from __future__ import annotations
 
 import functools
+import threading
+import weakref
 from collections.abc import Callable, Hashable
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -30,3 +32,31 @@ def made_once(make: Callable[..., T]) -> Callable[..., T]:
             return made.setdefault(arguments, make(*arguments))
 
     return get
+
+
+Value = TypeVar("Value")
+
+
+class WeakRegistry(Generic[Value]):
+    """Finds the object that was made for an owner, and does not keep it alive.
+
+    Each object keeps its own owner alive, so that no other owner gets the ``id``.
+    """
+
+    # A WeakValueDictionary runs Python code when a value dies, where Python swallows a Ctrl-C.
+
+    def __init__(self) -> None:
+        self._known: dict[int, weakref.ref[Value]] = {}
+        self._lock = threading.RLock()
+
+    def of(self, owner: object, make: Callable[[], Value]) -> Value:
+        """The object of an owner, made if there is none: one for all threads."""
+        with self._lock:
+            known = self._known.get(id(owner))
+            value = None if known is None else known()
+            if value is None:
+                for key in [key for key, one in self._known.items() if one() is None]:
+                    del self._known[key]
+                value = make()
+                self._known[id(owner)] = weakref.ref(value)
+            return value

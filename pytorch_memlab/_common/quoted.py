@@ -1,6 +1,9 @@
-"""Arguments as messages repeat them."""
+"""Arguments as messages repeat them, and names as an enumeration."""
+
+from collections.abc import Iterable
 
 _LONGEST = 100
+_MOST_NAMES = 10
 _UNPRINTABLE = "\ufffd"
 
 
@@ -28,3 +31,14 @@ def printable(text: str) -> str:
 def visible(text: str, kept: str = "") -> str:
     """A text without signs that change how it is read."""
     return "".join(one if one.isprintable() or one in kept else _UNPRINTABLE for one in text)
+
+
+def listed(names: Iterable[str]) -> str:
+    """Each name once, the first ten, then how many more there are.
+
+    >>> listed(["outer", "inner", "outer"])
+    'outer, inner'
+    """
+    unique = list(dict.fromkeys(names))
+    more = len(unique) - _MOST_NAMES
+    return ", ".join(unique[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._common.kept_interrupt import KeptInterrupt
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
-from .._common.uninterrupted import uninterrupted
+from .._common.uninterrupted import KeptInterrupt, uninterrupted
 from ..devices import get_device
 from ..errors import MemlabError, UsageError
 from ..tensors.moves import MovedStorage

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._common.made_once import made_once
+from .._common.made_once import WeakRegistry, made_once
 from .._common.quoted import quoted
-from .._common.weak_registry import WeakRegistry
 from ..errors import UnknownDeviceError
 from ..simulation.inspect import active
 from . import accelerator, cuda

@@ -82,7 +82,7 @@ class Device(Protocol):
         return
 
     def peak_share(self) -> PeakShare | None:
-        """How well its peak is known; None on hardware, which measures."""
+        """The certainty of its peak; None on hardware, which measures."""
         return None
 
     def kept_files(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ..devices import NO_APPROXIMATIONS, find_devices, get_device, simulated_machine
 from ..devices.in_use import DevicesInUse
 from ..scopes import PeakTracker, peak_tracker
-from .line_approximations import LineApproximations
+from .line_store import LineApproximations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable

@@ -7,14 +7,14 @@ import inspect
 import linecache
 import re
 import textwrap
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple
-
-from .source_block import source_block
+from typing import TYPE_CHECKING, NamedTuple, overload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import CodeType
+
 
 _HEAD = re.compile(r"\s*(?:async\s+)?def\s+([^\s(\[\\]+)")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -122,3 +122,28 @@ def _has_lines_of(lines: tuple[str, ...], code: CodeType) -> bool:
 def _offsets(code: CodeType) -> set[int]:
     numbers = (line for _, _, line in code.co_lines() if line is not None)
     return {line - code.co_firstlineno for line in numbers}
+
+
+def source_block(lines: Sequence[str], first: int) -> Sequence[str]:
+    """The lines of the definition that begins at a place in a file; no other line is copied."""
+    return inspect.getblock(_Rest(lines, first))
+
+
+class _Rest(Sequence[str]):
+    """The lines from one of them on; a slice of a list would copy them for each function."""
+
+    def __init__(self, lines: Sequence[str], first: int) -> None:
+        self._lines = lines
+        self._places = range(first, len(lines))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self._lines[place] for place in self._places[index]]
+        return self._lines[self._places[index]]

@@ -26,17 +26,15 @@ from typing import TYPE_CHECKING
 from ..devices import NO_APPROXIMATIONS
 from ..records import TracingEnded
 from ..scopes import ZERO, Sample
-from .call_sites import find_call_site
-from .line_store import Line
+from .line_store import Line, find_call_site
 
 if TYPE_CHECKING:
     from types import CodeType
 
     from ..devices import Approximations, Device
     from ..scopes import Window
-    from .call_sites import CallSite
     from .device_selection import DeviceSelection
-    from .line_store import LineStore
+    from .line_store import CallSite, LineStore
 
 
 class FunctionIntervals:

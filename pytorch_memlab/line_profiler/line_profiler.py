@@ -27,14 +27,11 @@ from ..records import (
 )
 from .columns import DEFAULT_COLUMNS
 from .device_selection import DeviceSelection
-from .function_versions import FunctionVersions
 from .intervals import FunctionIntervals
-from .line_records import LineRecords, RecordsDisplay
+from .line_records import LineRecords, RecordsDisplay, selected_code_ids, show, write
 from .line_store import LineStore
 from .recorded import RunTime, recorded_profile, with_peaks
-from .registration import RegisteredFunction, resolve
-from .selection import selected_code_ids
-from .showing import show, write
+from .registration import FunctionVersions, RegisteredFunction, resolve
 from .tracer import current_tracer
 
 if TYPE_CHECKING:

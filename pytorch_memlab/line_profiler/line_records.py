@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
-from pytorch_memlab._common.listed import listed
 from pytorch_memlab._common.prose_size import prose_size
+from pytorch_memlab._common.quoted import listed, quoted, shortened
+from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
 from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_frame
-from pytorch_memlab.line_profiler.selection import selected_code_ids
 from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import (
     DeviceInfo,
@@ -258,3 +259,60 @@ def _device_order(device: DeviceInfo) -> tuple[str, int, str]:
     """Sorts ``cuda:2`` before ``cuda:10``."""
     kind, _, index = device.name.partition(":")
     return kind, int(index) if re.fullmatch("[0-9]+", index) else -1, device.name
+
+
+def selected_code_ids(func: object, code_infos: Mapping[int, FunctionInfo]) -> tuple[int, ...]:
+    """Keys of the functions asked for, in the order in which they were registered.
+
+    ``func`` is as ``LineProfiler.display`` takes it.
+
+    Raises:
+        UsageError: something that is not registered; the message lists what is.
+    """
+    if func is None:
+        return tuple(code_infos)
+    asked = func if isinstance(func, (list, tuple, set, frozenset)) else [func]
+    chosen = {code_id for item in asked for code_id in _matching(item, code_infos)}
+    return tuple(code_id for code_id in code_infos if code_id in chosen)
+
+
+def _matching(item: object, code_infos: Mapping[int, FunctionInfo]) -> list[int]:
+    if isinstance(item, str):
+        found = [key for key, info in code_infos.items() if info.qual_name == item]
+        wanted = shortened(item)
+    else:
+        from pytorch_memlab.line_profiler.registration import resolve
+
+        functions = resolve(item)
+        found = [id(function.code) for function in functions if id(function.code) in code_infos]
+        wanted = listed(function.qual_name for function in functions) or quoted(item)
+    if found:
+        return found
+    registered = listed(info.qual_name for info in code_infos.values()) or "none"
+    raise UsageError(f"{wanted} is not registered with this profiler; registered: {registered}")
+
+
+def show(display: RecordsDisplay) -> None:
+    """Show tables now: in IPython as the result of a cell, elsewhere on ``sys.stdout``."""
+    module = sys.modules.get("IPython")
+    if module is not None and module.get_ipython() is not None:
+        from IPython.display import display as show_in_cell
+
+        show_in_cell(display)
+    else:
+        write(display, sys.stdout)
+
+
+def write(display: RecordsDisplay, stream: TextIO | None) -> None:
+    """Write tables as text, with colours in a terminal.
+
+    ``sys.stdout`` is None where it was closed: nothing is written then, as ``print`` does.
+    """
+    if stream is None:
+        return
+    if stream.isatty():
+        from ..render import text
+
+        text.write(display.report, stream)
+    else:
+        stream.write(f"{display}\n")

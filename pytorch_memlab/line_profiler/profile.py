@@ -16,8 +16,8 @@ from .._common.wrapping import within
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
+from .line_records import show
 from .registration import resolve
-from .showing import show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -10,13 +10,18 @@ import functools
 import inspect
 import reprlib
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytorch_memlab.errors import NotAFunctionError
 from pytorch_memlab.line_profiler.function_source import FunctionSource, function_source
+from pytorch_memlab.records import EditedFunctions, StaleSources
+
+if TYPE_CHECKING:
+    from pytorch_memlab.records import Note
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,3 +212,34 @@ def _described(obj: object) -> str:
         return f"{type(obj).__name__} {reprlib.repr(obj)}"
     # The repr of a tensor would wait for its device.
     return f"{type(obj).__name__} object"
+
+
+class FunctionVersions:
+    """The versions of functions that one profiler has."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, tuple[weakref.ref[FunctionType], CodeType]] = {}
+        self._stale: dict[str, None] = {}
+
+    def add(self, registered: RegisteredFunction, *, is_stale: bool) -> None:
+        """Remember a function as it is now, without keeping it alive."""
+        code = registered.code
+        self._codes[id(code)] = weakref.ref(registered.function), code
+        if is_stale:
+            self._stale[registered.qual_name] = None
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._codes.clear()
+        self._stale.clear()
+
+    def notes(self) -> list[Note]:
+        """Notes on edited functions."""
+        living = ((reference(), code) for reference, code in self._codes.values())
+        edited = tuple(
+            function.__qualname__
+            for function, code in living
+            if function is not None and function.__code__ is not code
+        )
+        stale = [StaleSources(tuple(self._stale))] if self._stale else []
+        return [*stale, *([EditedFunctions(edited)] if edited else [])]

@@ -8,16 +8,14 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .._common.atomic_write import check_writable, write_file
 from .._common.call_results import is_result_dropped
-from .._common.free_file import check_free
+from .._common.checked_file import check_free, check_writable, write_file
 from .._common.ranks import path_of_rank
 from ..errors import HistoryError, ProfileError
 from ..profiles.merging import over_devices
 from ..render import saved_profile
-from .line_records import LineRecords, RecordsDisplay
+from .line_records import LineRecords, RecordsDisplay, show, write
 from .registration import resolve
-from .showing import show, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from .._common.atomic_write import check_writable, write_file
+from .._common.checked_file import check_writable, write_file
 from .._common.switch import is_switched_off
 from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest

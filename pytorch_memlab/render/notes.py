@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from .._common.listed import listed
+from .._common.quoted import listed
 from .._common.switch import SWITCHED_OFF
 from ..records import (
     Approximated,

@@ -8,7 +8,7 @@ from contextlib import contextmanager, redirect_stdout
 from io import BufferedIOBase, RawIOBase, StringIO
 from typing import IO
 
-from .._common.atomic_write import check_writable, write_file
+from .._common.checked_file import check_writable, write_file
 from ..errors import UsageError
 
 

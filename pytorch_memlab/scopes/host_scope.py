@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from .._common.made_once import made_once
 from ..devices.host_process import host_process
-from .scope import Scope
+from .peak_scope import Scope
 
 if TYPE_CHECKING:
     from ..devices.host_process import HostProcess

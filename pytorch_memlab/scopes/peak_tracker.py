@@ -26,14 +26,62 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .._common.weak_registry import WeakRegistry
-from .peak_segment import PeakSegment
-from .row import PEAK, UNREAD, Fingerprint, RowMaker, after_reset, fingerprint, row_of, values_of
+from .._common.made_once import WeakRegistry
+from .row import (
+    PEAK,
+    UNREAD,
+    Fingerprint,
+    RowMaker,
+    after_reset,
+    fingerprint,
+    highest_row,
+    row_of,
+    values_of,
+)
 from .sample import ZERO, Sample, nest_peaks, replace_peaks
 
 if TYPE_CHECKING:
     from ..devices import Device, Stats
     from .row import Row
+    from .sample import Sample
+
+
+_BATCH = 64
+
+
+class PeakSegment:
+    """The readings between the beginnings of two windows; it holds a few of them at the most."""
+
+    __slots__ = ("base", "rows", "windows")
+
+    def __init__(self, base: Sample) -> None:
+        self.windows: set[int] = set()  # ``id`` of the open ones that begin with it
+        self.base = base  # the reading when it begins
+        self.rows: list[bytes] = []
+
+    def begin(self, base: Sample) -> None:
+        """Begin again with this reading."""
+        self.base = base
+        self.rows = []
+
+    def merge_peaks(self, row: bytes) -> None:
+        """Add a reading; of its values that are no peaks nothing is asked later."""
+        rows = self.rows
+        rows.append(row)
+        if len(rows) > _BATCH:
+            self.rows = [highest_row(rows)]
+
+    def merged(self) -> list[bytes]:
+        """The highest values of all readings as one row, none without any."""
+        if len(self.rows) > 1:
+            self.rows = [highest_row(self.rows)]
+        return self.rows
+
+    def peak(self) -> Row:
+        """Highest values so far, one for each group and pool; never below the base."""
+        rows = self.merged()
+        return values_of(rows[0])[PEAK] if rows else self.base.current
+
 
 _trackers: WeakRegistry[PeakTracker] = WeakRegistry()
 

@@ -12,7 +12,7 @@ import pytest
 from support.python_process import run_python
 
 from pytorch_memlab import MemReporter
-from pytorch_memlab._common.atomic_write import check_writable, write_file
+from pytorch_memlab._common.checked_file import check_writable, write_file
 from pytorch_memlab.errors import UsageError
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="permissions of POSIX")

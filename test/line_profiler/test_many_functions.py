@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pytorch_memlab import LineProfiler
-from pytorch_memlab.line_profiler.definitions import definitions, lines_of
+from pytorch_memlab.line_profiler.source_functions import definitions, lines_of
 
 
 def text_of(functions: int) -> str:

@@ -220,7 +220,7 @@ def _part(report: Report, functions: Sequence[str] | None, columns: Sequence[str
 def _unknown(name: str, known: Sequence[str] | set[str]) -> str:
     import difflib
 
-    from pytorch_memlab._common.listed import listed
+    from pytorch_memlab._common.quoted import listed
 
     near = difflib.get_close_matches(name, known, n=4) or sorted(known)
     return f"there is no function {name} in the file: it has {listed(near) or 'none'}"

@@ -20,10 +20,9 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
-from pytorch_memlab.line_profiler.definitions import definitions, lines_of
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.registration import RegisteredFunction, resolve
-from pytorch_memlab.line_profiler.source_functions import typed_name
+from pytorch_memlab.line_profiler.source_functions import definitions, lines_of, typed_name
 
 
 @dataclass

@@ -21,11 +21,11 @@ from pytorch_memlab.cli.run.steps import Steps
 from pytorch_memlab.cli.run.targets import functions_of, named_functions
 from pytorch_memlab.devices import simulated_machine
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
-from pytorch_memlab.line_profiler.definitions import Definition
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.line_records import RecordsDisplay
 from pytorch_memlab.line_profiler.profile import global_line_profiler, profile, take_over_printing
 from pytorch_memlab.line_profiler.recorded import combined, with_run_peaks
+from pytorch_memlab.line_profiler.source_functions import Definition
 from pytorch_memlab.profiles.overview import COLUMNS, Choice, Overview, overview
 from pytorch_memlab.profiles.recorded import RecordedProfile
 from pytorch_memlab.profiles.verdict import verdicts

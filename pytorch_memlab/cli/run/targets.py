@@ -20,7 +20,7 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.source_functions import SourceFunctions, nearest, typed_name
 
 if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.definitions import Definition
+    from pytorch_memlab.line_profiler.source_functions import Definition
 
 _MAIN = "__main__"
 _TOP_LEVEL = "<module>"
