@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import traceback
 from contextlib import suppress
 from dataclasses import replace
-from io import TextIOBase
 from typing import TYPE_CHECKING, Any
 
-from .._common.call_results import is_result_dropped
 from .._common.switch import is_switched_off
 from .._common.uncaught_errors import chain, uncaught
 from .._common.uninterrupted import uninterrupted
 from .._common.wrapping import within
 from ..devices import find_devices, get_device
-from ..errors import HistoryError, UsageError
+from ..errors import HistoryError
 from ..records import (
     Approximated,
     ApproximationKind,
@@ -28,7 +25,7 @@ from ..records import (
 from .columns import DEFAULT_COLUMNS
 from .device_selection import DeviceSelection
 from .intervals import FunctionIntervals
-from .line_records import LineRecords, RecordsDisplay, selected_code_ids, show, write
+from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
 from .recorded import RunTime, recorded_profile, with_peaks
 from .registration import FunctionVersions, RegisteredFunction, resolve
@@ -38,7 +35,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from os import PathLike
     from types import CodeType
-    from typing import TextIO
 
     import torch
     from typing_extensions import Self
@@ -53,7 +49,7 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
 
 
-class LineProfiler:
+class LineProfiler(RecordedLines):
     """Memory of each line of registered functions, on every device that the process uses.
 
     Args:
@@ -191,56 +187,6 @@ class LineProfiler:
             current_tracer().watch(self._listener, ())
             self._recording().begin()
 
-    def display(
-        self, func: Any = None, columns: str | Iterable[str] | None = DEFAULT_COLUMNS
-    ) -> RecordsDisplay:
-        """The recorded lines: a table with bars in a notebook, text elsewhere.
-
-        It is shown at once where nothing gets the result, as in a script.
-
-        Args:
-            func: a function, its qualified name, or several; None for all.
-            columns: fields of ``torch.cuda.memory_stats()`` such as ``allocated_bytes.all.peak``,
-                its short names ``peak`` (active bytes), ``reserved`` (its peak) and ``current``
-                (active bytes), or ``hits``, ``delta`` or ``kept`` (bytes kept), ``temporary``
-                (bytes in use beyond those of the start and the end), ``time`` (seconds). A
-                statistic over several hits is the maximum; of what is allocated, freed and counted
-                (``num_ooms``), that of a single hit.
-
-        Returns:
-            an object that renders itself.
-
-        Raises:
-            UnknownColumnError: the message lists the near ones.
-            UsageError: the function is not registered.
-        """
-        result = self.records().display(func, columns)
-        if is_result_dropped(sys._getframe(1)):
-            show(result)
-        return result
-
-    def print_stats(
-        self,
-        func: Any = None,
-        columns: str | Iterable[str] | None = DEFAULT_COLUMNS,
-        stream: TextIO | None = None,
-    ) -> None:
-        """Print what was recorded.
-
-        Args:
-            func: as ``display`` takes it.
-            columns: as ``display`` takes them.
-            stream: where to; the ``sys.stdout`` of this moment if None.
-
-        Raises:
-            UnknownColumnError: the message lists the near ones.
-            UsageError: the function is not registered.
-        """
-        if isinstance(func, TextIOBase):
-            raise UsageError("print_stats takes a stream as print_stats(stream=...)")
-        stream = sys.stdout if stream is None else stream
-        write(self.display(func, columns), stream)
-
     def records(self) -> LineRecords:
         """Everything recorded so far, as data."""
         if self.enabled:
@@ -262,7 +208,7 @@ class LineProfiler:
                     self._failures[code_id, line] = report.facts.request.requested
 
     def recorded(self) -> RecordedProfile:
-        """Everything recorded so far and what is known of the run, as ``save`` writes it."""
+        """Everything recorded so far and what is known of the run."""
         records = self.records()
         profile = recorded_profile(
             self._time.run(is_dry_run=self._selection.is_dry_run),
@@ -299,39 +245,6 @@ class LineProfiler:
         """
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         return tuple(places[one] for one in selected_code_ids(func, self._code_infos))
-
-    def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
-        """Write everything recorded so far to a file, which ``load`` reads.
-
-        The command line reads it too: ``pytorch-memlab show FILE``, ``top``, ``diff`` and others.
-
-        Args:
-            path: of the file, such as ``train.memlab.json``. ``{rank}`` and ``{pid}`` are filled
-                in.
-            force: write it also where there is such a file already.
-
-        Raises:
-            UsageError: there is one, or it cannot be written; the older one is as it was.
-        """
-        from .saved_profile import save
-
-        save(self.recorded(), path, force=force)
-
-    def to_html(self, path: str | PathLike[str]) -> None:
-        """Write everything recorded so far to a page, which a browser shows without a network.
-
-        The page has the lines with the memory that each kept, what held the memory at the peak,
-        and, with ``history=True``, the memory over time. A page that is there is overwritten.
-
-        Args:
-            path: of the file, such as ``report.html``. ``{rank}`` and ``{pid}`` are filled in.
-
-        Raises:
-            UsageError: it cannot be written; an older page is as it was.
-        """
-        from .saved_profile import write_page
-
-        write_page(self.recorded(), self.records().display().report, path)
 
     @staticmethod
     def load(path: str | PathLike[str]) -> SavedProfile:
@@ -432,9 +345,8 @@ class LineProfiler:
         recorded = LineRecords(self._raw_line_records, self._code_infos).summary()
         return f"<{type(self).__name__} of {recorded}, {'on' if self.enabled else 'off'}>"
 
-    def _repr_html_(self) -> str:
-        """The tables of all functions: a notebook shows them for a profiler that ends a cell."""
-        return self.records().display()._repr_html_()
+    def _display(self, func: Any, columns: str | Iterable[str] | None) -> RecordsDisplay:
+        return self.records().display(func, columns)
 
     def _register(self, functions: list[RegisteredFunction]) -> None:
         for function in functions:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
+from io import TextIOBase
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from pytorch_memlab._common.call_results import is_result_dropped
+from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab._common.quoted import listed, quoted, shortened
+from pytorch_memlab._common.ranks import path_of_rank
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS, SHORT_NAMES, checked_columns
 from pytorch_memlab.line_profiler.frames import line_frame, statistic, tidy_frame
@@ -29,8 +35,11 @@ from pytorch_memlab.render import text
 from pytorch_memlab.render.approximations import kind_of
 
 if TYPE_CHECKING:
+    from os import PathLike
+
     import pandas as pd
 
+    from pytorch_memlab.profiles.recorded import RecordedProfile
     from pytorch_memlab.records import Note
 
 
@@ -181,6 +190,123 @@ class RecordsDisplay:
         from pytorch_memlab.render import html
 
         return html.fragment(self.report)
+
+
+class RecordedLines(ABC):
+    """Lines that display, print and save themselves: a profiler's, or those of a file."""
+
+    @abstractmethod
+    def recorded(self) -> RecordedProfile:
+        """Everything recorded so far and what is known of the run, as ``save`` writes it."""
+
+    @abstractmethod
+    def _display(self, func: Any, columns: str | Iterable[str] | None) -> RecordsDisplay: ...
+
+    def display(
+        self, func: Any = None, columns: str | Iterable[str] | None = None
+    ) -> RecordsDisplay:
+        """The recorded lines: a table with bars in a notebook, text elsewhere.
+
+        It is shown at once where nothing gets the result, as in a script.
+
+        Args:
+            func: a function, its qualified name, or several; None for all, of a saved profile for
+                those that the run showed.
+            columns: fields of ``torch.cuda.memory_stats()`` such as ``allocated_bytes.all.peak``,
+                its short names ``peak`` (active bytes), ``reserved`` (its peak) and ``current``
+                (active bytes), or ``hits``, ``delta`` or ``kept`` (bytes kept), ``temporary``
+                (bytes in use beyond those of the start and the end), ``time`` (seconds). A
+                statistic over several hits is the maximum; of what is allocated, freed and counted
+                (``num_ooms``), that of a single hit. None for ``DEFAULT_COLUMNS``, of a saved
+                profile for those that the run showed.
+
+        Returns:
+            an object that renders itself.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not registered.
+        """
+        result = self._display(func, columns)
+        if is_result_dropped(sys._getframe(1)):
+            show(result)
+        return result
+
+    def print_stats(
+        self,
+        func: Any = None,
+        columns: str | Iterable[str] | None = None,
+        stream: TextIO | None = None,
+    ) -> None:
+        """Print what was recorded.
+
+        Args:
+            func: as ``display`` takes it.
+            columns: as ``display`` takes them.
+            stream: where to; the ``sys.stdout`` of this moment if None.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not registered.
+        """
+        if isinstance(func, TextIOBase):
+            raise UsageError("print_stats takes a stream as print_stats(stream=...)")
+        stream = sys.stdout if stream is None else stream
+        write(self._display(func, columns), stream)
+
+    def report_of_each_device(
+        self, func: Any = None, columns: str | Iterable[str] | None = None
+    ) -> Report:
+        """The tables as data, in a merged profile one for each function and device.
+
+        Args:
+            func: as ``display`` takes it.
+            columns: as ``display`` takes them.
+
+        Raises:
+            UnknownColumnError: the message lists the near ones.
+            UsageError: the function is not registered.
+        """
+        return self._display(func, columns).report
+
+    def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
+        """Write everything recorded so far to a file, which ``load`` reads.
+
+        The command line reads it too: ``pytorch-memlab show FILE``, ``top``, ``diff`` and others.
+
+        Args:
+            path: of the file, such as ``train.memlab.json``. ``{rank}`` and ``{pid}`` are filled
+                in.
+            force: write it also where there is such a file already.
+
+        Raises:
+            UsageError: there is one, or it cannot be written; the older one is as it was.
+        """
+        from pytorch_memlab.render import saved_profile
+
+        file = CheckedFile(path_of_rank(os.fspath(path)), keeps_older=not force)
+        file.write(saved_profile.render(self.recorded()))
+
+    def to_html(self, path: str | PathLike[str]) -> None:
+        """Write everything recorded so far to a page, which a browser shows without a network.
+
+        The page has the lines with the memory that each kept, what held the memory at the peak,
+        and, with ``history=True``, the memory over time. A page that is there is overwritten.
+
+        Args:
+            path: of the file, such as ``report.html``. ``{rank}`` and ``{pid}`` are filled in.
+
+        Raises:
+            UsageError: it cannot be written; an older page is as it was.
+        """
+        from pytorch_memlab.render import report_page
+
+        file = CheckedFile(path_of_rank(os.fspath(path)))
+        file.write(report_page.render(self.recorded(), self.report_of_each_device()))
+
+    def _repr_html_(self) -> str:
+        """The tables of all functions: a notebook shows them for an object that ends a cell."""
+        return self._display(None, None)._repr_html_()
 
 
 _Lines = dict[int, LineEntry]

@@ -22,7 +22,7 @@ from reports import (
 )
 from timelines import HOSTILE
 
-from pytorch_memlab.line_profiler import intervals, line_store, settrace_session
+from pytorch_memlab.line_profiler import intervals, line_store, settrace_tracer
 from pytorch_memlab.records import FunctionInfo, Section
 from pytorch_memlab.render.highlight import highlighted
 from pytorch_memlab.render.page import asset
@@ -237,7 +237,7 @@ def test_400_measured_lines_take_at_most_60_kb_beside_script_and_style():
 
 def test_400_lines_of_a_program_take_at_most_40_kb_beside_script_and_style():
     """The code is that of this package; a line in two is measured, as comments and ends are not."""
-    files = [Path(one.__file__) for one in (intervals, line_store, settrace_session)]
+    files = [Path(one.__file__) for one in (intervals, line_store, settrace_tracer)]
     code = [line for file in files for line in file.read_text().splitlines()][:400]
     function = replace(MAIN, source=tuple(code))
     entries = tuple(
