@@ -144,12 +144,10 @@ class GPUMemTrace:
         self.data_set()
 
     def __enter__(self) -> Self:
-        """Start again."""
         self.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Freeze the numbers."""
         self.stop()
         if self._reports_on_exit:
             self.report("exit")
@@ -160,7 +158,6 @@ class GPUMemTrace:
             self.stop()
 
     def __repr__(self) -> str:
-        """Both numbers."""
         return self._text("")
 
     def _text(self, note: str) -> str:

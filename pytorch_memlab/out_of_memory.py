@@ -61,7 +61,6 @@ class Explained:
         self.report: str | None = None
 
     def __enter__(self) -> Self:
-        """Begin."""
         from .devices.failed_request import observe
 
         observe()
@@ -69,7 +68,6 @@ class Explained:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        """Make the report, if an error left the block."""
         try:
             found = None if error is None else uncaught.add(error, is_asked_for=True)
             self.report = None if found is None else found.text
@@ -77,7 +75,6 @@ class Explained:
             uncaught.unwatch()
 
     def __repr__(self) -> str:
-        """The first line of the report."""
         found = "no such error" if self.report is None else self.report.strip().partition("\n")[0]
         return f"<explain_oom: {found}>"
 

@@ -67,7 +67,6 @@ class Approximation:
         return self.kind, self.name, self.assumption, self.place, self.unknown
 
     def __add__(self, other: Approximation) -> Approximation:
-        """The sum with another of the same key."""
         return replace(self, calls=self.calls + other.calls, nbytes=self.nbytes + other.nbytes)
 
     def minus(self, before: Approximation) -> Approximation:

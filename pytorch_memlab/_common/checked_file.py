@@ -101,7 +101,6 @@ def _write_in_place(path: str, write: Callable[[BinaryIO], object]) -> None:
 
 
 def is_taken(path: str | PathLike[str]) -> bool:
-    """True if writing would overwrite the content of a file."""
     return os.path.isfile(path) and os.path.getsize(path) > 0
 
 
@@ -138,7 +137,6 @@ class CheckedFile:
         self.ending = PurePath(name).suffix.lower()
 
     def write(self, content: Content) -> str:
-        """Write the file whole, or not at all."""
         path, name = self._path, self._name
         if self._keeps_older and (path := free_path(path)) != self._path:
             name = str(PurePath(name).with_name(path.name))

@@ -43,7 +43,6 @@ class Program:
 
 
 def script(path: str, arguments: Sequence[str]) -> Program:
-    """The program in a file."""
     if path == "-":
         return _from_stdin(arguments)
     absolute = os.path.abspath(path)
@@ -68,7 +67,6 @@ def script(path: str, arguments: Sequence[str]) -> Program:
 
 
 def _from_stdin(arguments: Sequence[str]) -> Program:
-    """The program that ``python -`` would run."""
     if sys.stdin is None:
         raise UsageError("standard input is closed: give the file of a script")
     text = sys.stdin.read()

@@ -35,7 +35,6 @@ class Patches:
         self.undo()
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Replace one attribute."""
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 

@@ -135,7 +135,6 @@ class StorageTable(Generic[T]):
         return list(self._known.values())
 
     def values(self) -> Iterator[T]:
-        """Everything that is known, oldest first."""
         return iter(list(self.known.values()))
 
     def clear(self) -> None:
@@ -145,7 +144,6 @@ class StorageTable(Generic[T]):
             self._known.clear()
 
     def sweep(self) -> None:
-        """Forget the storages that died."""
         if not self._dead:
             return
         with self._lock, uninterrupted(*STANDARD_SIGNALS):

@@ -67,7 +67,6 @@ class _Uncaught:
             self._install()
 
     def unwatch(self) -> None:
-        """Undo one ``watch``."""
         with self._lock:
             self._watching -= 1
             self._uninstall()
@@ -160,7 +159,6 @@ class _CellListener:
         """Nothing is done before an error."""
 
     def cell_ended(self, cell: Any, result: Any, /) -> None:  # noqa: ARG002 - IPython's traceback is shown
-        """A cell has ended, and IPython has shown the traceback of its error."""
         uncaught.cell_ended(getattr(result, "error_in_exec", None))
 
 
@@ -210,7 +208,6 @@ def say(text: str) -> None:
 
 
 def is_in_shell() -> bool:
-    """True if IPython runs the program."""
     return _shell() is not None
 
 

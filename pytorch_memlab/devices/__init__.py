@@ -44,11 +44,7 @@ def find_devices() -> list[Device]:
 
 
 def get_device(spec: int | str | torch.device | None = None) -> Device:
-    """One device of this process, the current one for None.
-
-    Raises:
-        UnknownDeviceError: there is no such device; the message lists those that there are.
-    """
+    """One device of this process, the current one for None; else ``UnknownDeviceError``."""
     devices = find_devices()
     if spec == "cpu" or spec == torch.device("cpu"):
         return _cpu()
@@ -88,7 +84,6 @@ def _cuda_is_on() -> bool:
 
 
 def simulated_machine() -> Machine | None:
-    """The simulated machine that is on."""
     return active.machine
 
 

@@ -36,7 +36,6 @@ class AcceleratorDevice(Device):
         return DeviceInfo(self.name, self._kind.upper(), simulated=False)
 
     def stats(self) -> Stats:
-        """Counters of torch's allocator for it."""
         nested: Stats = {}
         for key, value in torch.accelerator.memory_stats(self._index).items():
             *parents, last = key.split(".")
@@ -47,15 +46,12 @@ class AcceleratorDevice(Device):
         return nested
 
     def reset_peaks(self) -> None:
-        """Set its peaks to the current values."""
         torch.accelerator.reset_peak_memory_stats(self._index)
 
     def capacity(self) -> int:
-        """Bytes that it has."""
         return int(torch.accelerator.get_memory_info(self._index)[1])
 
     def taken(self) -> int:
-        """Bytes that this process's allocator does not have, as they are now."""
         free, total = torch.accelerator.get_memory_info(self._index)
         reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
         return max(int(total) - int(free) - int(reserved), 0)

@@ -43,11 +43,7 @@ class DriverView:
 
 
 def allocations_of(device: torch.device) -> list[Allocation] | None:
-    """The blocks that a device's allocator counts as allocated. Asking makes no context.
-
-    Returns:
-        None for a device whose allocator does not show its blocks, or is not PyTorch's own.
-    """
+    """The blocks in use of a device, without making a context; None where they are not shown."""
     if device.type != "cuda" or not _in_use(device.index):
         return None
     if torch.cuda.get_allocator_backend() != "native":

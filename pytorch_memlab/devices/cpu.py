@@ -53,11 +53,9 @@ class CpuDevice(Device):
 
     @property
     def info(self) -> DeviceInfo:
-        """The host's processor."""
         return DeviceInfo("cpu", platform.processor() or platform.machine(), simulated=False)
 
     def stats(self) -> Stats:
-        """Counters of the storages followed."""
         self.storages.sweep()
         stats: Stats = {
             group: {pool: dict(metrics) for pool, metrics in pools.items()}
@@ -66,7 +64,6 @@ class CpuDevice(Device):
         return stats | {group: dict.fromkeys(METRICS, 0) for group in OVERSIZE_GROUPS}
 
     def reset_peaks(self) -> None:
-        """Set every peak to its current value."""
         self.storages.sweep()
         for group in (*_COUNTS, *_BYTES):
             for metrics in self._stats[group].values():
@@ -77,15 +74,12 @@ class CpuDevice(Device):
         return True
 
     def capacity(self) -> int:
-        """Bytes of the host's memory."""
         return int(psutil.virtual_memory().total)
 
     def taken(self) -> int:
-        """Nothing is set aside."""
         return 0
 
     def context(self) -> int:
-        """There is none."""
         return 0
 
     def start_tracking(self) -> None:
@@ -97,7 +91,6 @@ class CpuDevice(Device):
         thread.readers += 1
 
     def stop_tracking(self) -> None:
-        """One reader less in this thread."""
         thread = self._thread
         thread.readers = max(0, thread.readers - 1)
         if thread.readers or thread.mode is None:
@@ -156,7 +149,6 @@ class _Births(TorchDispatchMode):
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Run one op."""
         for observer in self._device.op_observers if self.active else ():
             observer(func)
         result = func(*args, **(kwargs or {}))

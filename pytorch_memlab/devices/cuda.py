@@ -38,7 +38,6 @@ class CudaDevice(Device):
 
     @property
     def info(self) -> DeviceInfo:
-        """Its name as the driver gives it."""
         name = torch.cuda.get_device_name(self._index)
         return DeviceInfo(self.name, name, simulated=False)
 
@@ -53,7 +52,6 @@ class CudaDevice(Device):
         return stats
 
     def reset_peaks(self) -> None:
-        """Set the allocator's peaks to the current values."""
         (self._counters or counter_functions()).reset_peaks(self._index)
 
     def install_view(self, view: ProgramView) -> None:
@@ -64,16 +62,13 @@ class CudaDevice(Device):
         program_view.install(self._index, view)
 
     def remove_view(self, view: ProgramView) -> None:
-        """Let torch answer again."""
         program_view.remove(self._index, view)
         self._counters = None
 
     def capacity(self) -> int:
-        """Bytes on the GPU."""
         return int(torch.cuda.get_device_properties(self._index).total_memory)
 
     def taken(self) -> int:
-        """Bytes of the context and of other processes, as they are now."""
         free, total = driver_memory(self._index)
         reserved = self.stats().get("reserved_bytes", {}).get("all", {}).get("current", 0)
         return max(total - free - int(reserved), 0)

@@ -43,7 +43,6 @@ def driver_memory(index: int) -> DriverMemory:
 
 
 def allocated_memory(index: int) -> int:
-    """Bytes that this process has allocated on a GPU."""
     # torch.cuda.memory_allocated would leave 130 objects in reference cycles.
     stats: dict[str, Any] = torch.cuda.memory_stats_as_nested_dict(index)
     return int(stats["allocated_bytes"]["all"]["current"]) if stats else 0

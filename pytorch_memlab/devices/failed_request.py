@@ -24,10 +24,7 @@ _observed: list[object] = []
 
 
 def observe() -> None:
-    """Note the state of each GPU at the moment of an error, once CUDA is in use.
-
-    PyTorch cannot detach an observer, so there is one for the whole process.
-    """
+    """Note the state of each GPU at an error, once CUDA is in use; no observer can be detached."""
     attach: Any = getattr(torch._C, "_cuda_attach_out_of_memory_observer", None)
     if attach is None or attach in _observed or not torch.cuda.is_initialized():
         return
@@ -36,11 +33,7 @@ def observe() -> None:
 
 
 def failed_on_gpu(error: BaseException) -> FailedRequest | None:
-    """A request that failed on a real GPU, from the error that PyTorch raised.
-
-    It has the state at the moment of the error if PyTorch's observer told it, else that of now.
-    None if the error does not name a GPU.
-    """
+    """The request of an error that names a GPU, with the state at that moment, else now."""
     text = str(error)
     named = _GPU.search(text)
     tried = _bytes(_TRIED.search(text))

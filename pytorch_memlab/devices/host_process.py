@@ -52,15 +52,12 @@ class KernelCounters(HostProcess):
             return False
 
     def resident(self) -> int:
-        """Counted by the kernel."""
         return _field("VmRSS")
 
     def peak(self) -> int:
-        """Kept by the kernel."""
         return _field("VmHWM")
 
     def reset_peak(self) -> None:
-        """Reset by the kernel."""
         _CLEAR_REFS.write_text(_RESET_PEAK)
 
 
@@ -76,20 +73,16 @@ class Sampler(HostProcess):
         self._thread: threading.Thread | None = None
 
     def resident(self) -> int:
-        """Counted by ``psutil``."""
         return int(self._process.memory_info().rss)
 
     def peak(self) -> int:
-        """Highest number of resident bytes that a sample has shown since the last reset."""
         self._peak = max(self._peak, self.resident())
         return self._peak
 
     def reset_peak(self) -> None:
-        """Set the peak to what is resident now."""
         self._peak = self.resident()
 
     def start_tracking(self) -> None:
-        """Begin to sample."""
         stop = self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample, args=(stop,), daemon=True)
         self._thread.start()
@@ -107,7 +100,6 @@ class Sampler(HostProcess):
 
 
 def host_process() -> HostProcess:
-    """The best source of this process' numbers on this system."""
     if sys.platform == "linux" and KernelCounters.work_here():
         return KernelCounters()
     return Sampler()

@@ -33,49 +33,38 @@ class SimulatedDevice(Device):
 
     @property
     def info(self) -> DeviceInfo:
-        """The model that it stands for."""
         return self._info
 
     def stats(self) -> Stats:
-        """Counters of the modelled allocator."""
         stats: Stats = self._gpu.locked(self._gpu.allocator.memory_stats)
         return stats
 
     def reset_peaks(self) -> None:
-        """Set the allocator's peaks to the current values."""
         self._gpu.locked(self._gpu.allocator.reset_peak_stats)
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> bool:
-        """Put the peaks back."""
         self._gpu.locked(self._gpu.allocator.restore_peaks, peaks)
         return True
 
     def install_view(self, view: ProgramView) -> None:
-        """Let a view answer the program."""
         program_view.install(self._gpu.index, view)
 
     def remove_view(self, view: ProgramView) -> None:
-        """Let the simulation answer again."""
         program_view.remove(self._gpu.index, view)
 
     def capacity(self) -> int:
-        """Bytes on the GPU that it stands for."""
         return self._gpu.model.total_memory
 
     def taken(self) -> int:
-        """Bytes of the context and of other processes."""
         return self._gpu.driver.context + self._gpu.driver.other_processes
 
     def context(self) -> int:
-        """Bytes of the context."""
         return self._gpu.driver.context
 
     def kept_files(self) -> tuple[str, ...]:
-        """Paths of the files that a dry run did not write."""
         return () if self._kept_files is None else self._kept_files.paths()
 
     def peak_share(self) -> PeakShare:
-        """Its peak, and how much of that no recording confirms."""
         active, estimated = self._gpu.peak_share()
         return PeakShare(
             self.name, active, estimated, merge_approximations(self.approximations().values())
@@ -108,7 +97,6 @@ class SimulatedApproximations:
         return self._approximations
 
     def _all(self) -> Iterator[tuple[Hashable, tuple[Any, ...]]]:
-        """The keys and the fields of their records."""
         ops = self._ops
         for kind, counts in (
             (ApproximationKind.UNMODELLED, ops.unmodelled),

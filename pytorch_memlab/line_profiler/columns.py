@@ -25,17 +25,7 @@ KNOWN_COLUMNS = frozenset((*FIELDS, *EXTRA_COLUMNS, *SHORT_NAMES))
 def checked_columns(
     columns: str | Iterable[str] | None, entries: Iterable[LineEntry] = ()
 ) -> tuple[str, ...]:
-    """The columns asked for, each once and in that order, the default ones for None.
-
-    Fields of ``entries`` are known as well.
-
-    Raises:
-        UnknownColumnError: a name that nothing records; the message lists the near ones.
-        UsageError: no names at all.
-
-    >>> checked_columns("hits")
-    ('hits',)
-    """
+    """The columns asked for, each once; the fields of ``entries`` are known as well."""
     if columns is None:
         return DEFAULT_COLUMNS
     names = tuple(dict.fromkeys([columns] if isinstance(columns, str) else columns))

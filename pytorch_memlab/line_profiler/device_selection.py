@@ -37,11 +37,7 @@ class DeviceSelection:
         self.set_target(target)
 
     def set_target(self, target: int | str | torch.device | None) -> None:
-        """Measure on one device from now on, or on every one that the process uses.
-
-        Raises:
-            UnknownDeviceError: there is no such device.
-        """
+        """Measure on one device from now on, or on every one that the process uses."""
         self.single_device = target is not None
         if target is None:
             self.now = self._in_use.now
@@ -51,7 +47,6 @@ class DeviceSelection:
             self.now = lambda: chosen
 
     def tracker(self, device: Device) -> PeakTracker:
-        """The owner of a device's peaks."""
         try:
             return self._trackers[device]
         except KeyError:
@@ -63,7 +58,6 @@ class DeviceSelection:
         return frozenset() if self.single_device else self._in_use.newly_used
 
     def approximations_before_use(self) -> Approximations:
-        """Approximations while no device is in use."""
         return NO_APPROXIMATIONS if self.single_device else self._in_use.approximations_before_use()
 
     def begin(self) -> None:
@@ -76,7 +70,6 @@ class DeviceSelection:
             self._approximations_before.update(_approximations_of(find_devices()))
 
     def end(self) -> None:
-        """Nothing is measured from now on."""
         self._is_on = False
         self._await_use(())
 
@@ -118,7 +111,6 @@ class DeviceSelection:
         return {**self._in_use.seen, **self._chosen} or find_devices()[:1]
 
     def forget(self) -> None:
-        """Forget the devices that were measured so far."""
         self._in_use.seen.clear()
         self._chosen.clear()
         self._trackers.clear()

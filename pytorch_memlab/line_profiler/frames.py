@@ -109,7 +109,6 @@ def line_frame(report: Report) -> pd.DataFrame:
 
 
 def source_line(info: FunctionInfo, line: int) -> str:
-    """The code of a line, empty where there is no source."""
     offset = line - info.first_line
     return info.source[offset] if info.source and 0 <= offset < len(info.source) else ""
 

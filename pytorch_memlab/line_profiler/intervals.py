@@ -46,11 +46,9 @@ class FunctionIntervals:
         self._ends: dict[tuple[str, int], bool] = {}  # whether tracing began again
 
     def tracing_ended(self, where: str, thread: int) -> None:
-        """Tracing of a thread has ended, for good or until it begins again."""
         self._ends[where, thread] = False
 
     def tracing_began_again(self, thread: int) -> None:
-        """Lines of a thread are traced again."""
         for end in self._ends:
             if end[1] == thread:
                 self._ends[end] = True
@@ -60,7 +58,6 @@ class FunctionIntervals:
         self._ends.clear()
 
     def ends(self) -> list[TracingEnded]:
-        """The places at which tracing ended."""
         main = threading.main_thread().ident
         return list(
             dict.fromkeys(
@@ -70,7 +67,6 @@ class FunctionIntervals:
         )
 
     def enter(self, code: CodeType, line: int) -> FrameIntervals:
-        """A frame of a profiled function begins."""
         site = find_call_site(code, self._store.calls_of(id(code)))
         frame = FrameIntervals(self._store.lines_of(id(code)), self._selection, site)
         frame.resume(max(line, code.co_firstlineno))  # a module begins at line 0
@@ -123,7 +119,6 @@ class FrameIntervals:
         self._site = site  # of the call, None if that is not known
 
     def line(self, number: int) -> None:
-        """The frame arrived at a line."""
         # This runs at every line of a profiled function: what it saves in calls, the user gains.
         ended = perf_counter()
         current = self._line
@@ -179,7 +174,6 @@ class FrameIntervals:
             self._called, self._lines = self._line, {}
 
     def leave(self) -> None:
-        """The frame stands still or has ended."""
         ended = perf_counter()
         current = self._line
         if current is None:
@@ -203,7 +197,6 @@ class FrameIntervals:
         self._line = None
 
     def drop(self) -> int | None:
-        """The open interval counts for nothing; returns its line."""
         line, self._line = self._line, None
         if line is None:
             return None

@@ -238,11 +238,7 @@ class LineProfiler(RecordedLines):
         )
 
     def indexes_of(self, func: object) -> tuple[int, ...]:
-        """Places of functions among those of ``recorded``.
-
-        Raises:
-            UsageError: the function is not registered.
-        """
+        """Places of functions among those of ``recorded``."""
         places = {code_id: place for place, code_id in enumerate(self._code_infos)}
         return tuple(places[one] for one in selected_code_ids(func, self._code_infos))
 
@@ -310,7 +306,6 @@ class LineProfiler(RecordedLines):
             self._raw_line_records.forget(id(found.code))
 
     def __enter__(self) -> Self:
-        """Begin to record."""
         self._depth += 1
         try:
             self.enable()
@@ -320,7 +315,6 @@ class LineProfiler(RecordedLines):
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Record no more, once as many have left as have entered."""
         if len(exc) > 1 and isinstance(exc[1], BaseException):
             uncaught.add(exc[1])
             self.note_failure(exc[1])
@@ -341,7 +335,6 @@ class LineProfiler(RecordedLines):
         return within(lambda: self, func)
 
     def __repr__(self) -> str:
-        """The profiled functions, and how much was recorded."""
         recorded = LineRecords(self._raw_line_records, self._code_infos).summary()
         return f"<{type(self).__name__} of {recorded}, {'on' if self.enabled else 'off'}>"
 

@@ -73,11 +73,9 @@ class LineRecords:
         self._failures = failures
 
     def __repr__(self) -> str:
-        """Of which functions, and how much."""
         return f"<{type(self).__name__} of {self.summary()}>"
 
     def _repr_html_(self) -> str:
-        """The tables of all functions."""
         return self.display()._repr_html_()
 
     def summary(self) -> str:
@@ -182,11 +180,9 @@ class RecordsDisplay:
         return line_frame(self.report)
 
     def __repr__(self) -> str:
-        """The tables as text."""
         return text.render(self.report).removesuffix("\n")
 
     def _repr_html_(self) -> str:
-        """The tables as a piece of HTML."""
         from pytorch_memlab.render import html
 
         return html.fragment(self.report)
@@ -257,16 +253,7 @@ class RecordedLines(ABC):
     def report_of_each_device(
         self, func: Any = None, columns: str | Iterable[str] | None = None
     ) -> Report:
-        """The tables as data, in a merged profile one for each function and device.
-
-        Args:
-            func: as ``display`` takes it.
-            columns: as ``display`` takes them.
-
-        Raises:
-            UnknownColumnError: the message lists the near ones.
-            UsageError: the function is not registered.
-        """
+        """The tables as data, in a merged profile one for each function and device."""
         return self._display(func, columns).report
 
     def save(self, path: str | PathLike[str], *, force: bool = False) -> None:
@@ -388,13 +375,7 @@ def _device_order(device: DeviceInfo) -> tuple[str, int, str]:
 
 
 def selected_code_ids(func: object, code_infos: Mapping[int, FunctionInfo]) -> tuple[int, ...]:
-    """Keys of the functions asked for, in the order in which they were registered.
-
-    ``func`` is as ``LineProfiler.display`` takes it.
-
-    Raises:
-        UsageError: something that is not registered; the message lists what is.
-    """
+    """The functions asked for, as ``display`` takes them, as they were registered."""
     if func is None:
         return tuple(code_infos)
     asked = func if isinstance(func, (list, tuple, set, frozenset)) else [func]

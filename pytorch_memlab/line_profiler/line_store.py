@@ -45,7 +45,6 @@ class CallSite:
 
     @property
     def line(self) -> int:
-        """Number of the line."""
         found = (
             line
             for start, end, line in self.code.co_lines()
@@ -149,7 +148,6 @@ class Line:
         self.devices: dict[str, DeviceLine] = {}
 
     def on(self, device: Device) -> DeviceLine:
-        """This line on a device."""
         try:
             return self.devices[device.name]
         except KeyError:
@@ -195,7 +193,6 @@ class LineStore:
         self._calls.get(code_id, {}).clear()
 
     def clear(self) -> None:
-        """Drop everything."""
         self._functions.clear()
         self._calls.clear()
 
@@ -219,7 +216,6 @@ class LineStore:
         return sum(1 for _ in self)
 
     def __iter__(self) -> Iterator[LineEntry]:
-        """All lines as plain data."""
         devices = self.devices()
         for code_id, number, line in self._lines():
             yield from line.entries(code_id, number, devices)

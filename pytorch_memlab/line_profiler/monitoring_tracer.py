@@ -44,11 +44,6 @@ class MonitoringTracer:
         self._lock = threading.RLock()
 
     def watch(self, listener: LineListener, codes: Iterable[CodeType]) -> None:
-        """Tell ``listener`` about frames of ``codes``; see ``LineTracer``.
-
-        Raises:
-            NoFreeToolError: other tools hold all tool ids; nothing is watched then.
-        """
         with self._lock:
             if self._tool is None:
                 self._tool = _take_tool(self._frames.callbacks())
@@ -59,7 +54,6 @@ class MonitoringTracer:
             self._frames.follow_running()
 
     def unwatch(self, listener: LineListener) -> None:
-        """End the listener's watch; see ``LineTracer``."""
         with self._lock:
             for watched in self._codes.remove(listener):
                 _monitoring.set_local_events(self._tool, watched.code, 0)
@@ -82,7 +76,6 @@ class _Frames:
         self._loops: dict[tuple[int, int, int], int] = {}
 
     def callbacks(self) -> dict[int, Callable[..., object]]:
-        """Event -> function."""
         events = _monitoring.events
         return {
             events.LINE: _line_callback(self._running, self._catch_up),

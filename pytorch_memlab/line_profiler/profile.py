@@ -225,7 +225,6 @@ class _Counter:
         """A call begins."""
 
     def __exit__(self, *exc: object) -> None:
-        """A call has ended, however it did."""
         self._called()
 
     def _called(self) -> None:

@@ -36,7 +36,6 @@ class SavedProfile(RecordedLines):
         self._recorded = recorded
 
     def recorded(self) -> RecordedProfile:
-        """Everything in the file."""
         return self._recorded
 
     def records(self) -> LineRecords:
@@ -95,7 +94,6 @@ class SavedProfile(RecordedLines):
         return replace(found, sections=(*found.sections, *recorded.sections))
 
     def __repr__(self) -> str:
-        """The program, and how much was recorded of it."""
         return f"<{type(self).__name__} of {self._recorded.summary()}>"
 
     def _display(self, func: object, columns: str | Iterable[str] | None) -> RecordsDisplay:
@@ -126,11 +124,7 @@ def is_saved_profile(path: str | PathLike[str]) -> bool:
 
 
 def read_text(path: str | PathLike[str]) -> str:
-    """The text of a file that may be a saved profile.
-
-    Raises:
-        ProfileError: it cannot be read, or is no text; the message says what it is.
-    """
+    """The text of a file that may be a saved profile."""
     name = os.fspath(path)
     try:
         with open(path, "rb") as file:

@@ -137,7 +137,6 @@ class SourceFunctions:
         return [self.defined[place] for place in places_of(names, self.names)]
 
     def methods_named(self, name: str) -> list[Definition]:
-        """The functions of a name in any class or function."""
         return [one for one in self.defined if typed_name(one.qual_name).endswith(f".{name}")]
 
     def add_to(self, profiler: LineProfiler, definition: Definition) -> None:

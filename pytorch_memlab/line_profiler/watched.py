@@ -84,7 +84,6 @@ class WatchedCodes:
         return unwatched
 
     def listeners(self) -> list[LineListener]:
-        """All that watch now."""
         return [watch.listener for watch in list(self._watches.values())]
 
     def _forget(self, code: CodeType) -> None:

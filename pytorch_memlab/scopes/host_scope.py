@@ -55,7 +55,6 @@ class HostPeakTracker:
 
 @made_once
 def host_peak_tracker() -> HostPeakTracker:
-    """The tracker of this process."""
     return HostPeakTracker(host_process())
 
 

@@ -86,16 +86,13 @@ class Scope(ABC):
         return max(0, peak - start - max(0, used - start))
 
     def __enter__(self) -> Self:
-        """Open the window."""
         self.start()
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Close the window."""
         self.stop()
 
     def __repr__(self) -> str:
-        """Values in bytes."""
         values = "not begun"
         if self._start is not None:
             values = (
@@ -164,7 +161,6 @@ class PeakScope(Scope):
 
     @property
     def device(self) -> Device:
-        """The device that it looks at."""
         return self._device
 
     def _open(self) -> int:

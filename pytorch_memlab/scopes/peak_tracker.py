@@ -60,7 +60,6 @@ class PeakSegment:
         self.rows: list[bytes] = []
 
     def begin(self, base: Sample) -> None:
-        """Begin again with this reading."""
         self.base = base
         self.rows = []
 
@@ -152,10 +151,7 @@ class PeakTracker:
         self._unchanged: Sample | None = None
 
     def await_use(self) -> None:
-        """Lose no peak from now on, while no window is open either, until ``stop_awaiting``.
-
-        So ``open_from_first_use`` is right though the program resets the peaks before.
-        """
+        """Lose no peak until ``stop_awaiting``, though the program resets them."""
         with self.lock:
             self._awaiting += 1
             if self._before_use is None:
@@ -184,10 +180,7 @@ class PeakTracker:
             return window, sample
 
     def open_from_first_use(self, start: Sample) -> Window:
-        """A window that began with this reading, before anything was allocated on the device.
-
-        Only right for a device that came into use after its reader began.
-        """
+        """A window on a device that came into use after its reader began."""
         self.device.start_tracking()
         with self.lock:
             self._own_peaks()
@@ -196,11 +189,7 @@ class PeakTracker:
             return window
 
     def sample(self) -> Sample:
-        """Read the device, with the peaks since the last reading, for all open windows.
-
-        Returns:
-            the very same object as the last time if nothing happened since.
-        """
+        """Read the device for all windows; the very same object if nothing happened since."""
         stats = self.device.stats()
         if not stats:
             return self._latest
@@ -276,11 +265,7 @@ class PeakTracker:
         return replace_peaks(stats, np.maximum(peak, values_of(row_of(stats))[PEAK]))
 
     def program_resets(self) -> bool:
-        """The program resets the peaks: its own window begins again, all others go on.
-
-        Returns:
-            False while the tracker does not own the peaks: the device is to be reset as well.
-        """
+        """The program's own window begins again; False while the tracker does not own the peaks."""
         if self._program is None:
             stats = self.device.stats()
             if stats and self._before_use is not None:

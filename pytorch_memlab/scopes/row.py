@@ -68,7 +68,6 @@ def values_of(*rows: bytes) -> Row:
 
 
 def highest_row(rows: list[bytes]) -> bytes:
-    """The entrywise maximum."""
     highest: bytes = values_of(*rows).reshape(len(rows), -1).max(axis=0).tobytes()
     return highest
 
@@ -144,7 +143,6 @@ class RowMaker:
 
 
 def row_of(stats: Stats) -> bytes:
-    """One reading as a row."""
     rows = RowMaker()
     rows.begin(stats)
     return rows.row(stats)

@@ -31,7 +31,6 @@ class RunPeaks:
         self._highest: dict[str, DevicePeaks] = {}
 
     def begin(self) -> None:
-        """Watch from now on."""
         for device in find_devices():
             if device.name != "cpu" and self._device in (None, device.name):
                 self._windows.append(peak_tracker(device).open()[0])
