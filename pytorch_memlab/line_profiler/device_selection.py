@@ -1,35 +1,56 @@
-"""The devices that one profiler measures on."""
+"""The devices that one profiler measures on, asked for so often that asking must be cheap."""
 
 from __future__ import annotations
 
+import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..devices import NO_APPROXIMATIONS, find_devices, get_device, simulated_machine
-from ..devices.in_use import DevicesInUse
+import torch
+
+from ..devices import NO_APPROXIMATIONS, cuda, find_devices, get_device
 from ..scopes import PeakTracker, peak_tracker
+from ..simulation.inspect import active
 from .line_store import LineApproximations
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable
 
-    import torch
-
     from ..devices import Approximations, Device
     from ..records import Approximation, PeakShare
     from ..simulation.inspect import Machine
 
+    Question = tuple[Callable[[], bool], Device]
+    """What tells whether a device is in use by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The devices at one moment."""
+
+    machine: object  # the simulation that was on, None without one
+    devices: tuple[Device, ...] = ()  # those in use
+    # those among them that came into use after the first question about them
+    newly_used: frozenset[Device] = frozenset()
+    waiting: tuple[Question, ...] = ()  # the others
+
 
 class DeviceSelection:
-    """One target, or every device that the process uses."""
+    """One target, or every device that the process uses; any thread may ask.
+
+    The peaks of devices that are not in use yet are kept while the selection is on: from the first
+    question, and again when a simulation begins or ends.
+    """
 
     now: Callable[[], tuple[Device, ...]]
     """Gives the devices to measure: the very same tuple until they change."""
 
     def __init__(self, target: int | str | torch.device | None) -> None:
-        self._in_use = DevicesInUse(self._await_use)
+        self._answer = _Answer(machine=self)  # no machine: the first question is still to come
+        self._lock = threading.RLock()
+        self._measured: dict[Device, None] = {}  # at any time
         self._is_on = False
         self._awaited: tuple[PeakTracker, ...] = ()
-        self._chosen: dict[Device, None] = {}
         self._trackers: dict[Device, PeakTracker] = {}  # so that they live from call to call
         self._machine: Machine | None = None
         self._approximations_before: dict[Hashable, Approximation] = {}
@@ -40,10 +61,10 @@ class DeviceSelection:
         """Measure on one device from now on, or on every one that the process uses."""
         self.single_device = target is not None
         if target is None:
-            self.now = self._in_use.now
+            self.now = self._in_use
         else:
             chosen = (get_device(target),)
-            self._chosen[chosen[0]] = None
+            self._measured[chosen[0]] = None
             self.now = lambda: chosen
 
     def tracker(self, device: Device) -> PeakTracker:
@@ -55,16 +76,20 @@ class DeviceSelection:
     @property
     def newly_used(self) -> frozenset[Device]:
         """Devices that came into use while they were asked for; of a target that is no matter."""
-        return frozenset() if self.single_device else self._in_use.newly_used
+        return frozenset() if self.single_device else self._answer.newly_used
 
     def approximations_before_use(self) -> Approximations:
-        return NO_APPROXIMATIONS if self.single_device else self._in_use.approximations_before_use()
+        """Data-dependent reads while no device is in use."""
+        if not self.single_device:
+            for _, device in self._answer.waiting:
+                return device.approximations()
+        return NO_APPROXIMATIONS
 
     def begin(self) -> None:
         """Count approximations from now on; devices that come into use keep their peaks."""
         self._is_on = True
-        self._await_use(self._in_use.waiting)
-        machine = simulated_machine()
+        answer, machine = self._answer, active.machine
+        self._await_use(answer.waiting if machine is answer.machine else ())
         if machine is not None and machine is not self._machine:
             self._machine = machine
             self._approximations_before.update(_approximations_of(find_devices()))
@@ -73,13 +98,41 @@ class DeviceSelection:
         self._is_on = False
         self._await_use(())
 
-    def _await_use(self, devices: tuple[Device, ...]) -> None:
+    def _await_use(self, waiting: tuple[Question, ...]) -> None:
         before = self._awaited
-        self._awaited = tuple(map(self.tracker, devices)) if self._is_on else ()
+        self._awaited = tuple(self.tracker(device) for _, device in waiting if self._is_on)
         for tracker in self._awaited:
             tracker.await_use()
         for tracker in before:
             tracker.stop_awaiting()
+
+    def _in_use(self) -> tuple[Device, ...]:
+        answer = self._answer
+        if active.machine is answer.machine:
+            for is_used, _ in answer.waiting:
+                if is_used():
+                    return self._ask_again().devices
+            return answer.devices
+        return self._ask_again().devices
+
+    def _ask_again(self) -> _Answer:
+        with self._lock:
+            before, machine = self._answer, active.machine
+            if machine is not before.machine:
+                came, waiting = _sorted_by_use([(_question(one), one) for one in find_devices()])
+                answer = _Answer(machine, came, waiting=waiting)
+            else:
+                came, waiting = _sorted_by_use(before.waiting)
+                if not came:  # another thread was faster
+                    return before
+                answer = _Answer(
+                    machine, before.devices + came, before.newly_used.union(came), waiting
+                )
+            self._measured.update(dict.fromkeys(came))
+            self._answer = answer
+            if machine is not before.machine:
+                self._await_use(waiting)
+            return answer
 
     def approximations(self) -> tuple[Approximation, ...]:
         """Those of all devices that were ever measured, in profiled lines or elsewhere."""
@@ -108,11 +161,10 @@ class DeviceSelection:
 
     def devices(self) -> Iterable[Device]:
         """All devices that were ever measured; the first one if none was in use."""
-        return {**self._in_use.seen, **self._chosen} or find_devices()[:1]
+        return list(self._measured) or find_devices()[:1]
 
     def forget(self) -> None:
-        self._in_use.seen.clear()
-        self._chosen.clear()
+        self._measured.clear()
         self._trackers.clear()
         self._approximations_before.clear()
         self._machine = None
@@ -124,3 +176,23 @@ def _approximations_of(devices: Iterable[Device]) -> dict[Hashable, Approximatio
     for device in devices:
         together.update(device.approximations())
     return together
+
+
+def _sorted_by_use(
+    questions: Iterable[Question],
+) -> tuple[tuple[Device, ...], tuple[Question, ...]]:
+    """The devices in use, and the questions about the others."""
+    asked = [(is_used(), (is_used, device)) for is_used, device in questions]
+    used = tuple(device for found, (_, device) in asked if found)
+    return used, tuple(question for found, question in asked if not found)
+
+
+def _question(device: Device) -> Callable[[], bool]:
+    """A function that tells if a device is in use by now."""
+    kind, _, index = device.name.partition(":")
+    machine = active.machine
+    if machine is not None:
+        return machine.known_gpus[int(index)].in_use
+    if kind == "cuda" and torch.cuda.is_available():
+        return lambda: cuda.is_used(int(index))
+    return lambda: True
