@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -37,6 +37,11 @@ class Patches:
     def set(self, owner: Any, name: str, value: Any) -> None:
         self._undo.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
+
+    def set_all(self, owner: Any, values: Mapping[str, Any]) -> None:
+        """Replace several attributes."""
+        for name, value in values.items():
+            self.set(owner, name, value)
 
     def set_by_name(self, *replaced: tuple[Any, Any]) -> None:
         """Replace functions by others in every module that holds them under their own names."""

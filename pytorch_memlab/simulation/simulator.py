@@ -35,33 +35,21 @@ from .machine.tensor_values import TensorValues
 from .ops import cuda_dispatch
 from .torch_api import (
     autograd,
-    backends_cuda,
-    backends_cudnn,
+    backends,
+    compilers,
     constructors,
     cuda,
-    cuda_nccl,
-    cuda_sparse,
-    encoder_fast_path,
-    fake_tensors,
+    cuda_comm,
     files,
-    flex_attention,
-    foreach,
-    generator,
-    jit,
     legacy_types,
     memory_history,
-    multiprocessing,
     nn,
-    nn_init,
-    nn_parallel,
     profiler,
-    rpc,
     storage,
     tensor,
+    tensor_subclasses,
     threading,
-    wrapper_tensors,
 )
-from .torch_api import compile as compiling
 from .torch_api.distributed import process_groups
 
 if TYPE_CHECKING:
@@ -263,31 +251,19 @@ def simulation_of(settings: Mapping[str, Any]) -> simulate:
 
 
 _INSTALLED_IN_ORDER = (
-    fake_tensors,
-    jit,  # the compiler's table of functions, before any of them is replaced
+    tensor_subclasses,
+    compilers,  # TorchScript's table of functions, before any of them is replaced
     constructors,
-    generator,
-    backends_cudnn,
     legacy_types,
-    compiling,
+    backends,
     process_groups,
-    wrapper_tensors,
     nn,
-    foreach,
-    flex_attention,
-    multiprocessing,
-    nn_parallel,
-    cuda_nccl,
-    cuda_sparse,
-    backends_cuda,
-    rpc,
+    cuda_comm,
     autocast,
     tensor,
     storage,
-    nn_init,
     files,
     autograd,
-    encoder_fast_path,
     threading,
     memory_history,
     profiler,

@@ -1,1 +1,1 @@
-"""Names of torch that are replaced while simulating: one file per module of torch."""
+"""Names of torch that are replaced while simulating, grouped by the module of torch."""

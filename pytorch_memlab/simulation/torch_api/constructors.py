@@ -1,4 +1,4 @@
-"""Functions that make tensors from data and a device: they build on the CPU, then move."""
+"""What makes tensors from data and a device, or generators: it builds on the CPU, then moves."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import torch
 
 from ..._common.patches import Patches
 from ..dispatch.transfers import move
+from ..machine.cuda_generator import SimulatedGenerator
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
-from .jit import make_known
+from .compilers import make_known
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")
 _SPARSE = (
@@ -23,6 +24,7 @@ _SPARSE = (
     "sparse_bsc_tensor",
     "sparse_compressed_tensor",
 )
+_Generator = torch._C.Generator
 
 
 def install(machine: Machine, patches: Patches) -> None:
@@ -34,6 +36,7 @@ def install(machine: Machine, patches: Patches) -> None:
             make_known(original, replacement)
             patches.set(torch, name, replacement)
     patches.set(torch, "from_dlpack", _from_dlpack(machine, vars(torch)["from_dlpack"]))
+    patches.set(torch, "Generator", _generator_type(machine))
 
 
 def _wanted_gpu(machine: Machine, device: Any) -> SimulatedGPU | None:
@@ -113,3 +116,24 @@ def _is_data(part: Any, position: int, args: tuple[Any, ...]) -> bool:
     """A list of indices or values; the last of three or four arguments is the size."""
     is_size = len(args) > 2 and position == len(args) - 1
     return isinstance(part, (list, tuple)) and not is_size and not isinstance(part, torch.Size)
+
+
+class _GeneratorType(type):
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, _Generator)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, _Generator)
+
+
+def _generator_type(machine: Machine) -> type:
+    class Generator(metaclass=_GeneratorType):
+        """``torch.Generator`` for the CPU and simulated GPUs."""
+
+        __module__, __qualname__ = "torch", "Generator"  # where pickle finds it
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            gpu = None if device is None else machine.find_gpu(device)
+            return _Generator() if gpu is None else SimulatedGenerator(gpu.index)
+
+    return Generator

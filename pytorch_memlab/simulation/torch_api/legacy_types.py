@@ -1,4 +1,7 @@
-"""``torch.cuda.FloatTensor`` and its kind: constructors, types to ask for, names to convert to."""
+"""``torch.cuda.FloatTensor`` and its kind: constructors, types to ask for, names to convert to.
+
+Those of ``torch.cuda.sparse`` can be asked for; PyTorch itself makes no more of them.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import torch
 
 from ..._common.patches import Patches
 from ..machine.machine import Machine
+from ..machine.unsupported import refusal
 
 _DTYPES = {
     "FloatTensor": torch.float32,
@@ -25,7 +29,7 @@ _DTYPES = {
 
 def dtype_of(kind: Any) -> torch.dtype | None:
     """The dtype that a legacy type, or its name, stands for; None for anything else."""
-    if isinstance(kind, _LegacyType):
+    if type(kind) is _LegacyType:
         return kind.dtype
     if isinstance(kind, str) and kind.startswith("torch.cuda."):
         return _DTYPES.get(kind.rpartition(".")[2])
@@ -33,9 +37,20 @@ def dtype_of(kind: Any) -> torch.dtype | None:
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Put the types into ``torch.cuda`` until undone."""
+    """Put the types into ``torch.cuda`` and ``torch.cuda.sparse`` until undone."""
     for name, dtype in _DTYPES.items():
-        patches.set(torch.cuda, name, _legacy_type(machine, name, dtype))
+        members = {
+            "__new__": _constructor(machine, dtype),
+            "__doc__": f"``torch.cuda.{name}`` on a simulated GPU.",
+            "dtype": dtype,
+            "machine": machine,
+        }
+        patches.set(torch.cuda, name, _LegacyType(name, (), members))
+    for name, kind in vars(torch.cuda.sparse).copy().items():
+        if isinstance(getattr(kind, "dtype", None), torch.dtype):
+            new = refusal(f"torch.cuda.sparse.{name}")
+            members = {"__new__": new, "dtype": kind.dtype, "machine": machine, "is_sparse": True}
+            patches.set(torch.cuda.sparse, name, _SparseType(name, (), members))
     _set_default_type(patches)
 
 
@@ -53,7 +68,18 @@ class _LegacyType(type):
         )
 
 
-def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
+class _SparseType(_LegacyType):
+    """``isinstance(x, torch.cuda.sparse.FloatTensor)`` asks for a sparse tensor on a GPU."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return (
+            isinstance(instance, torch.Tensor)
+            and instance.layout is torch.sparse_coo
+            and super().__instancecheck__(instance)
+        )
+
+
+def _constructor(machine: Machine, dtype: torch.dtype) -> Any:
     def new(cls: Any, *args: Any, device: Any = None) -> torch.Tensor:
         gpu = machine.find_gpu(device)
         if gpu is None:
@@ -66,16 +92,7 @@ def _legacy_type(machine: Machine, name: str, dtype: torch.dtype) -> type:
         sizes = args[0] if args and isinstance(args[0], torch.Size) else args or (0,)
         return torch.empty(tuple(sizes), dtype=dtype, device=gpu.device)
 
-    return _LegacyType(
-        name,
-        (),
-        {
-            "__new__": new,
-            "__doc__": f"``torch.cuda.{name}`` on a simulated GPU.",
-            "dtype": dtype,
-            "machine": machine,
-        },
-    )
+    return new
 
 
 def _set_default_type(patches: Patches) -> None:

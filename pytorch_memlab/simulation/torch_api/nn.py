@@ -1,17 +1,57 @@
-"""``torch.nn`` under simulation: what its C++ asks of the accelerator."""
+"""``torch.nn`` and ``torch.optim``: what their Python and their C++ ask about devices and values.
+
+Note [Fast path of encoders]
+``nn.MultiheadAttention``, ``nn.TransformerEncoderLayer`` and ``nn.TransformerEncoder`` in
+evaluation leave their fast path where ``torch.overrides.has_torch_function`` finds a mode. On a
+GPU there is none but the program's, so here it does not see those of the simulation.
+
+Note [Rounds of trunc_normal_]
+From torch 2.13 on ``nn.init.trunc_normal_`` draws again until no element lies outside of its
+bounds, and reads after each round whether one does. Without values the answer is the one that is
+expected: it does while the expected number of elements outside is one or more. From the second
+round on, the function takes more memory.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+import math
+import sys
+from collections.abc import Iterable
+from typing import Any, Final
 
 import torch
 
 from ..._common.patches import Patches
+from ...errors import UnmodelledOpError
+from ..dispatch.function_mode import SimulatedFunctionMode
 from ..machine.machine import Machine
+from .compilers import make_known
+
+Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]]
+
+_GROUP: Final = "_group_tensors_by_device_and_dtype"
+_TRUNC_NORMAL: Final = "_no_grad_trunc_normal_"
+_MOST_ROUNDS: Final = 100
+_DRAWN_FROM_NORMAL: Final = 0.3
+"""Share of the distribution within the bounds from which on it is drawn from, as PyTorch decides.
+Below, numbers are drawn evenly, and kept or not."""
+_has_torch_function = torch.overrides.has_torch_function
+_NO_FUNCTION = torch._C._disabled_torch_function_impl
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_NESTED = torch.ops.aten._nested_tensor_from_mask.default
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Let a bare number in ``Module.to`` and its like mean a simulated GPU, until undone."""
+    """Answer for simulated GPUs until undone."""
+    _install_parse_to(machine, patches)
+    _install_grouping(machine, patches)
+    _install_trunc_normal(machine, patches)
+    _install_fast_path(machine, patches)
+
+
+def _install_parse_to(machine: Machine, patches: Patches) -> None:
+    """Let a bare number in ``Module.to`` and its like mean a simulated GPU."""
     module: Any = torch._C._nn
     parse = module._parse_to
 
@@ -27,3 +67,127 @@ def install(machine: Machine, patches: Patches) -> None:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _install_grouping(machine: Machine, patches: Patches) -> None:
+    """Sort tensors of optimizers and gradient clipping by the devices that they live on."""
+    group_on_cpu = getattr(torch._C, _GROUP)
+
+    def group(tensors: list[list[Any]], with_indices: bool = False) -> Groups:
+        groups: Groups = {}
+        for (device, dtype), (lists, indices) in group_on_cpu(tensors, True).items():
+            gpus = [machine.gpu_of(tensor) for tensor in lists[0]]
+            devices = [device if gpu is None else gpu.device for gpu in gpus]
+            if len(set(devices)) == 1 and (devices[0], dtype) not in groups:
+                groups[devices[0], dtype] = lists, indices if with_indices else []
+                continue
+            for position, (its_device, index) in enumerate(zip(devices, indices, strict=True)):
+                key = its_device, dtype
+                parts, kept = groups.setdefault(key, ([[] for _ in lists], []))
+                for part, one in zip(parts, lists, strict=True):
+                    part.extend(one[position : position + 1])
+                if with_indices:
+                    kept.append(index)
+        return groups
+
+    patches.set(torch._C, _GROUP, group)
+
+
+def _install_trunc_normal(machine: Machine, patches: Patches) -> None:
+    """Answer what ``trunc_normal_`` reads; Note [Rounds of trunc_normal_]."""
+    values = machine.values
+    original = getattr(torch.nn.init, _TRUNC_NORMAL, None)
+    if original is None or values is None:
+        return
+
+    @functools.wraps(original)
+    def drawn(
+        tensor: torch.Tensor, mean: float, std: float, a: float, b: float, *rest: Any, **named: Any
+    ) -> torch.Tensor:
+        values.answers = rounds(tensor.numel(), mean, std, a, b) * [True]
+        try:
+            result: torch.Tensor = original(tensor, mean, std, a, b, *rest, **named)
+        finally:
+            values.answers = []
+        return result
+
+    patches.set(torch.nn.init, _TRUNC_NORMAL, drawn)
+
+
+def rounds(count: int, mean: float, std: float, a: float, b: float) -> int:
+    """The expected rounds of drawing that leave elements outside of the bounds.
+
+    >>> rounds(1_000_000, 0.0, 1.0, -2.0, 2.0), rounds(1_000_000, 0.0, 0.02, -2.0, 2.0)
+    (4, 0)
+    """
+    if std <= 0 or b <= a or not count:
+        return 0
+    share = (_below((b - mean) / std) - _below((a - mean) / std)) / 2
+    if share <= _DRAWN_FROM_NORMAL:
+        mode = max(a, min(mean, b))
+        highest = math.exp(-0.5 * ((mode - mean) / std) ** 2)
+        share *= std * math.sqrt(2 * math.pi) / max((b - a) * highest, math.ulp(0.0))
+    outside = 1 - min(share, 1.0)
+    if count * outside < 1:
+        return 0
+    if outside >= 1:
+        return _MOST_ROUNDS
+    return min(_MOST_ROUNDS, int(math.log(count) / -math.log(outside)))
+
+
+def _below(bound: float) -> float:
+    return math.erf(bound / math.sqrt(2))
+
+
+def _install_fast_path(machine: Machine, patches: Patches) -> None:
+    """Ask for overriding functions as without the simulation; Note [Fast path of encoders]."""
+    makes_nested = torch.nn.TransformerEncoder.forward.__code__
+
+    def has_torch_function(relevant_args: Iterable[Any]) -> bool:
+        if not _has_torch_function(relevant_args):
+            return False
+        caller = sys._getframe(1)
+        # A higher-order op asks whether to pass through modes, and ours has to see it.
+        if caller.f_globals is vars(torch._ops) or _is_the_programs(relevant_args):
+            return True
+        if caller.f_code is makes_nested:
+            _keep_padding(machine, relevant_args)
+            return True
+        return any(getattr(one, "is_nested", False) for one in relevant_args)
+
+    patches.set(torch.overrides, "has_torch_function", has_torch_function)
+    make_known(_has_torch_function, has_torch_function)
+
+
+def _is_the_programs(values: Iterable[Any]) -> bool:
+    """True if a mode of the program's is on, or a class of its tensors overrides functions."""
+    modes = torch.overrides._get_current_function_mode_stack()
+    return any(not isinstance(mode, SimulatedFunctionMode) for mode in modes) or (
+        torch._C._is_torch_function_enabled() and any(map(_overrides_functions, values))
+    )
+
+
+def _overrides_functions(value: Any) -> bool:
+    if type(value) in _PLAIN:
+        return False
+    return getattr(value, "__torch_function__", _NO_FUNCTION) is not _NO_FUNCTION
+
+
+def _keep_padding(machine: Machine, tensors: Iterable[Any]) -> None:
+    """Say that an encoder's input stays padded, where a GPU would get a nested tensor.
+
+    Its layers then run as with ``enable_nested_tensor=False``.
+    """
+    source, *weights = tensors
+    if torch.is_grad_enabled() and any(one.requires_grad for one in (source, *weights)):
+        return
+    gpu = machine.gpu_of(source)
+    if gpu is None:
+        return
+    if machine.strict:
+        raise UnmodelledOpError(
+            "nn.TransformerEncoder packs a padded batch in a nested tensor, and nested tensors are "
+            "not modelled: pass enable_nested_tensor=False, or run without strict=True (--strict), "
+            "which keeps the padding and counts it"
+        )
+    machine.approximations[gpu.index].count_unmodelled(_NESTED, source)

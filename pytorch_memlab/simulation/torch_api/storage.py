@@ -1,41 +1,62 @@
-"""Methods of storages that name a device: what saving, loading and copying of tensors uses."""
+"""Methods of storages that name a device: saving, loading, copying and sharing tensors use them.
+
+On CUDA a process opens the memory of another one, and its own allocator counts nothing of it. Here
+that is memory of the CPU, which ``torch.multiprocessing`` can share.
+"""
 
 from __future__ import annotations
 
+import multiprocessing.reduction
+import os
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import UntypedStorage
+from torch.multiprocessing import get_sharing_strategy
 
 from ..._common.patches import Patches
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.tensor_values import TensorValues
 
-_Storage = torch.UntypedStorage
+_Storage: Any = UntypedStorage
 
 
 def install(machine: Machine, patches: Patches) -> None:
     """Replace methods of ``torch.UntypedStorage`` until undone."""
+    _install_devices(machine, patches)
+    _install_sharing(machine, patches)
+    if machine.values is not None:
+        patches.set(_Storage, "copy_", _copying(machine.values, _Storage.copy_))
+
+
+def _install_devices(machine: Machine, patches: Patches) -> None:
     allocations = machine.allocations
     values = machine.values
     cpu_device = vars(torch._C.StorageBase)["device"].__get__
+    new_on_cpu = _Storage.__new__
     resize = _Storage.resize_
 
-    def device(storage: torch.UntypedStorage) -> torch.device:
+    def gpu_of(storage: UntypedStorage) -> SimulatedGPU | None:
         allocation = allocations.known.get(storage._cdata)
-        if allocation is None:
+        return None if allocation is None else allocation.gpu
+
+    def device(storage: UntypedStorage) -> torch.device:
+        gpu = gpu_of(storage)
+        if gpu is None:
             device: torch.device = cpu_device(storage)
             return device
-        return allocation.gpu.device
+        return gpu.device
 
-    def move(storage: torch.UntypedStorage, gpu: SimulatedGPU | None) -> torch.UntypedStorage:
+    def move(storage: UntypedStorage, gpu: SimulatedGPU | None) -> UntypedStorage:
         return storage if gpu_of(storage) is gpu else copy(storage, gpu)
 
-    def copy(storage: torch.UntypedStorage, gpu: SimulatedGPU | None) -> torch.UntypedStorage:
+    def copy(storage: UntypedStorage, gpu: SimulatedGPU | None) -> UntypedStorage:
         if values is not None and values.storage_lacks_values(storage):
             new = values.make_bytes(storage.nbytes()).untyped_storage()
         else:
-            new = _Storage(storage.nbytes())
+            new = UntypedStorage(storage.nbytes())
             # C++ copies through tensors that the program does not see.
             with torch._C._DisableTorchDispatch():
                 new.copy_(storage, False)
@@ -43,46 +64,35 @@ def install(machine: Machine, patches: Patches) -> None:
             machine.put(new, gpu)
         return new
 
-    def gpu_of(storage: torch.UntypedStorage) -> SimulatedGPU | None:
-        allocation = allocations.known.get(storage._cdata)
-        return None if allocation is None else allocation.gpu
-
-    new_on_cpu = _Storage.__new__
-
-    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> torch.UntypedStorage:
+    def new(cls: type, *args: Any, device: Any = None, **kwargs: Any) -> UntypedStorage:
         gpu = None if device is None else machine.find_gpu(device)
-        if gpu is None:
-            options = kwargs if device is None else {**kwargs, "device": device}
-            made: torch.UntypedStorage = new_on_cpu(cls, *args, **options)
-            return made
-        storage: torch.UntypedStorage = new_on_cpu(cls, *args, **kwargs)
-        machine.put(storage, gpu)
+        if gpu is None and device is not None:
+            kwargs["device"] = device
+        storage: UntypedStorage = new_on_cpu(cls, *args, **kwargs)
+        if gpu is not None:
+            machine.put(storage, gpu)
         return storage
 
-    def to(
-        self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False
-    ) -> torch.UntypedStorage:
+    def to(self: UntypedStorage, *, device: Any, non_blocking: bool = False) -> UntypedStorage:
         return move(self, machine.find_gpu(device))
 
     def cuda(
-        self: torch.UntypedStorage, device: Any = None, non_blocking: bool = False
-    ) -> torch.UntypedStorage:
+        self: UntypedStorage, device: Any = None, non_blocking: bool = False
+    ) -> UntypedStorage:
         return move(self, machine.find_gpu(device))
 
-    def cpu(self: torch.UntypedStorage) -> torch.UntypedStorage:
+    def cpu(self: UntypedStorage) -> UntypedStorage:
         return move(self, None)
 
-    def clone(self: torch.UntypedStorage) -> torch.UntypedStorage:
+    def clone(self: UntypedStorage) -> UntypedStorage:
         return copy(self, gpu_of(self))
 
-    def resize_(self: torch.UntypedStorage, size: int) -> Any:
+    def resize_(self: UntypedStorage, size: int) -> Any:
         result = resize(self, size)
         if self._cdata in allocations.known:
             machine.resized(self)
         return result
 
-    if values is not None:
-        patches.set(_Storage, "copy_", _copying(values, _Storage.copy_))
     patches.set(_Storage, "__new__", staticmethod(new))
     patches.set(_Storage, "device", property(device))
     patches.set(_Storage, "is_cuda", property(lambda storage: gpu_of(storage) is not None))
@@ -93,7 +103,7 @@ def install(machine: Machine, patches: Patches) -> None:
 def _copying(values: TensorValues, original: Any) -> Any:
     absent = values.absent
 
-    def copy_(self: torch.UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Any:
+    def copy_(self: UntypedStorage, source: Any, *args: Any, **kwargs: Any) -> Any:
         if absent.known.get(source._cdata, True):
             original(self, source, *args, **kwargs)
         if source._cdata in absent.known:
@@ -101,3 +111,66 @@ def _copying(values: TensorValues, original: Any) -> Any:
         return self
 
     return copy_
+
+
+@dataclass(frozen=True, eq=False)
+class _Handle:
+    """The handle by which another process opens the memory of a storage.
+
+    Args:
+        nbytes: of the storage.
+        descriptor: of a file in memory, that pickle takes along; None: the file has a name.
+        name: of the file and of what manages it.
+    """
+
+    nbytes: int
+    descriptor: Any = None
+    name: tuple[Any, Any] | None = None
+
+
+def _install_sharing(machine: Machine, patches: Patches) -> None:
+    """Let storages of simulated GPUs go to other processes and come from them."""
+    values = machine.values
+
+    def share(storage: Any) -> tuple[Any, ...]:
+        nbytes = storage.nbytes()
+        has_values = nbytes > 0 and (values is None or not values.storage_lacks_values(storage))
+        handle = _shared(storage) if has_values else _Handle(nbytes)
+        # For none or 0 bytes, PyTorch makes a storage of a device that C++ does not have.
+        return storage.device.index, handle, max(nbytes, 1), 0, b"", 0, b"", False
+
+    def open_shared(_kind: type, device: int, handle: _Handle, *_counters: Any) -> UntypedStorage:
+        with torch._C._DisableTorchDispatch():
+            if values is not None and handle.descriptor is None and handle.name is None:
+                storage = values.make((handle.nbytes,), torch.uint8).untyped_storage()
+            else:
+                storage = _opened(handle)
+        machine.label(storage, machine.gpu(device), handle.nbytes)
+        return storage
+
+    patches.set(_Storage, "_share_cuda_", share)
+    patches.set(_Storage, "_new_shared_cuda", classmethod(open_shared))
+    patches.set(_Storage, "_release_ipc_counter", classmethod(lambda *_args, **_options: None))
+
+
+def _shared(storage: Any) -> _Handle:
+    """Move a storage into memory that processes share, and tell where that is."""
+    if get_sharing_strategy() == "file_system":
+        manager, name, nbytes = storage._share_filename_cpu_()
+        storage._shared_incref()
+        return _Handle(nbytes, name=(manager, name))
+    descriptor, nbytes = storage._share_fd_cpu_()
+    return _Handle(nbytes, multiprocessing.reduction.DupFd(descriptor))
+
+
+def _opened(handle: _Handle) -> Any:
+    if handle.nbytes == 0:
+        return _Storage(0)
+    if handle.name is not None:
+        named = _Storage._new_shared_filename_cpu(*handle.name, handle.nbytes)
+        return named._shared_decref()
+    descriptor = handle.descriptor.detach()
+    try:
+        return _Storage._new_shared_fd_cpu(descriptor, handle.nbytes)
+    finally:
+        os.close(descriptor)

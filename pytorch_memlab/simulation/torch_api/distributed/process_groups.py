@@ -6,6 +6,7 @@ import functools
 import inspect
 import os
 import pickle
+import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -17,6 +18,7 @@ import torch.distributed as dist
 from ...._common.patches import Patches
 from ....errors import UnsupportedCUDACallError
 from ...machine.machine import Machine
+from ...machine.unsupported import refusal
 
 _MOST_SENT = 8
 """Objects that are remembered until they come back."""
@@ -59,6 +61,15 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
     if not dist.is_initialized():
         patches.before_undo(_destroy_simulated_groups)
+    _refuse_rpc(patches)
+
+
+def _refuse_rpc(patches: Patches) -> None:
+    """Refuse to wait for the workers of ``torch.distributed.rpc``: what they do is not covered."""
+    original = getattr(sys.modules.get("torch.distributed.rpc"), "init_rpc", None)
+    if original is not None:
+        refused = refusal("torch.distributed.rpc.init_rpc")
+        patches.set_by_name((original, functools.wraps(original)(refused)))
 
 
 def _rendezvous(

@@ -12,7 +12,7 @@ import torch
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles
 from ...machine.tensor_values import TensorValues
-from ..jit import make_known
+from ..compilers import make_known
 from .marks import WithoutValues, is_marked
 from .opened_files import leave_room, watched_file
 

@@ -1,13 +1,17 @@
-"""``torch.nn.parallel.comm``: copies between GPUs, with the memory that its C++ takes.
+"""Copies between the GPUs of one process: ``torch.nn.parallel.comm`` and ``torch.cuda.nccl``.
 
 The rules are those of ``torch/csrc/cuda/comm.cpp``. Where a CUDA build uses NCCL, nothing but the
-results is taken here either; NCCL's own buffers are not PyTorch's, and are not counted.
+results is taken from PyTorch's allocator; NCCL's own buffers come from the driver and are not
+counted, and a warning of the functions of ``torch.cuda.nccl`` says so.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import operator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -22,15 +26,26 @@ from ..._common.patches import Patches
 from ..machine.machine import Machine
 
 Tensors = Sequence[torch.Tensor]
+Copies = Iterable[tuple[torch.Tensor, torch.Tensor]]
+"""Tensors that are written, and what is written to them."""
 
 _CPU_INDEX = -1
 """The CPU as a destination of ``gather``."""
+_COMBINE: dict[int, Callable[[Any, Any], Any]] = {
+    0: operator.add,
+    1: operator.mul,
+    2: torch.maximum,
+    3: torch.minimum,
+    4: operator.add,
+}
+"""The operations of ``ncclRedOp_t``: sum, product, maximum, minimum, average."""
+_AVERAGE = 4
 
 
 def install(machine: Machine, patches: Patches) -> None:
-    """Answer what ``torch.nn.parallel`` asks of C++, until undone."""
-    for name, call in _Communication(machine).calls().items():
-        patches.set(torch._C, name, call)
+    """Answer what the two modules ask of C++, until undone."""
+    patches.set_all(torch._C, _Communication(machine).calls())
+    patches.set_all(torch._C, _nccl_calls(machine))
 
 
 class _Communication:
@@ -259,3 +274,68 @@ def _nbytes(tensor: torch.Tensor) -> int:
     if tensor.is_sparse:
         return sum(part.numel() * 8 for part in (tensor._indices(), tensor._values()))
     return tensor.numel() * tensor.element_size()
+
+
+def _nccl_calls(machine: Machine) -> dict[str, Callable[..., None]]:
+    has_warned = False
+
+    def collective(copies: Callable[..., Copies]) -> Callable[..., None]:
+        """Computes on the CPU tensors, without an effect on the allocators."""
+
+        def call(*args: Any) -> None:
+            nonlocal has_warned
+            for tensors in args[:2]:
+                if not isinstance(tensors, (int, torch.Tensor)):
+                    _check_is_on_gpus(machine, tensors)
+            if not has_warned:
+                has_warned = True
+                warnings.warn("NCCL's own buffers are not counted", stacklevel=4)
+            if machine.values is None:
+                with torch.no_grad(), torch._C._DisableTorchDispatch():
+                    for target, source in copies(*args):
+                        target.copy_(source)
+
+        return call
+
+    collectives = (reduce, all_reduce, broadcast, all_gather, reduce_scatter)
+    return {f"_nccl_{copies.__name__}": collective(copies) for copies in collectives}
+
+
+def _check_is_on_gpus(machine: Machine, tensors: Tensors) -> None:
+    gpus = [machine.gpu_of(tensor) for tensor in tensors]
+    if None in gpus or len(set(gpus)) < len(gpus):
+        where = ", ".join("cpu" if gpu is None else str(gpu.device) for gpu in gpus)
+        raise RuntimeError(f"NCCL needs each tensor on another GPU, not on {where}")
+
+
+def reduce(inputs: Tensors, output: torch.Tensor, root: int, op: int, *_options: Any) -> Copies:
+    """All inputs combined, in one output: that of the root."""
+    return [(output, _combined(inputs, op))]
+
+
+def all_reduce(inputs: Tensors, outputs: Tensors, op: int, *_options: Any) -> Copies:
+    """All inputs combined, in every output."""
+    total = _combined(inputs, op)
+    return [(output, total) for output in outputs]
+
+
+def broadcast(inputs: Tensors, root: int, *_options: Any) -> Copies:
+    """One input in all others."""
+    return [(one, inputs[root]) for position, one in enumerate(inputs) if position != root]
+
+
+def all_gather(inputs: Tensors, outputs: Tensors, *_options: Any) -> Copies:
+    """All inputs one after the other, in every output."""
+    together = torch.cat([one.flatten() for one in inputs])
+    return [(output, together.view_as(output)) for output in outputs]
+
+
+def reduce_scatter(inputs: Tensors, outputs: Tensors, op: int, *_options: Any) -> Copies:
+    """All inputs combined, a part in each output."""
+    parts = _combined(inputs, op).flatten().chunk(len(outputs))
+    return [(output, part.view_as(output)) for output, part in zip(outputs, parts, strict=True)]
+
+
+def _combined(inputs: Tensors, op: int) -> torch.Tensor:
+    total: torch.Tensor = functools.reduce(_COMBINE[op], inputs)
+    return total / len(inputs) if op == _AVERAGE else total

@@ -1,0 +1,91 @@
+"""``torch.backends.cuda`` and ``torch.backends.cudnn``: a build with CUDA and cuDNN.
+
+Kernels of attention, cuFFT's plans, and the recurrent modules ask them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.backends.cudnn.rnn
+
+from ..._common.patches import Patches
+from ..machine.machine import Machine
+from ..machine.unsupported import refusal
+from ..ops.attention.backends import against_cudnn, cudnn_version
+from ..ops.attention.rules import Call, against_efficient, against_flash
+from ..ops.rnn.layout import MODES, flatten
+
+_AGAINST: dict[str, Callable[[Call], str | None]] = {
+    "_can_use_flash_attention": against_flash,
+    "_can_use_mem_efficient_attention": against_efficient,
+    "_can_use_cudnn_attention": against_cudnn,
+}
+_MOST_PLANS = 4096
+"""Plans that cuFFT's cache holds by default (``aten/src/ATen/native/cuda/CuFFTPlanCache.h``)."""
+_BENCHMARK_LIMIT = 10
+"""Plans that cuDNN tries by default when it benchmarks (``aten/src/ATen/Context.h``)."""
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Answer for a build with CUDA and cuDNN until undone.
+
+    ``enabled``, ``benchmark``, ``deterministic`` and ``allow_tf32`` of ``torch.backends.cudnn``
+    are PyTorch's own, and decide here as on CUDA. The version is that of the cuDNN which the
+    release of PyTorch is installed with.
+    """
+    patches.set(torch.backends.cuda, "is_built", lambda: True)
+    patches.set(torch._C, "_is_flash_attention_available", lambda: True)
+    for name, against in _AGAINST.items():
+        patches.set(torch._C, name, _asks(machine, against))
+    _install_plan_caches(machine, patches)
+    limit = [_BENCHMARK_LIMIT]
+    patches.set(torch._C, "_has_cudnn", True)
+    patches.set(torch._C, "_cuda_get_cudnn_benchmark_limit", lambda: limit[0])
+    patches.set(torch._C, "_cuda_set_cudnn_benchmark_limit", lambda n: limit.__setitem__(0, n))
+    patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    patches.set(torch.backends.cudnn, "version", cudnn_version)
+    patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
+    patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", MODES.index)
+    patches.set(torch, "_cudnn_rnn_flatten_weight", flatten)
+
+
+def _install_plan_caches(machine: Machine, patches: Patches) -> None:
+    limits: dict[int, int] = {}
+
+    def limit(cache: Any) -> int:
+        return limits.get(machine.gpu(cache.device_index).index, _MOST_PLANS)
+
+    def set_limit(cache: Any, size: int) -> None:
+        limits[machine.gpu(cache.device_index).index] = size
+
+    def clear(cache: Any) -> None:
+        machine.gpu(cache.device_index)
+
+    size = property(refusal("torch.backends.cuda.cufft_plan_cache.size"))
+    members = {"size": size, "max_size": property(limit, set_limit), "clear": clear}
+    patches.set_all(torch.backends.cuda.cuFFTPlanCache, members)
+
+
+def _asks(machine: Machine, against: Callable[[Call], str | None]) -> Callable[..., bool]:
+    def can_use(params: Any, debug: bool = False) -> bool:
+        del debug  # it would warn with the reason
+        gpu = machine.gpu_of(params.query)
+        if gpu is None:
+            return False
+        tensors = params.query, params.key, params.value, params.attn_mask
+        grouped = getattr(params, "enable_gqa", False)
+        return against(Call(gpu.model, *tensors, params.dropout, params.is_causal, grouped)) is None
+
+    return can_use
+
+
+def _is_acceptable(tensor: torch.Tensor) -> bool:
+    """True if cuDNN would take a tensor: the rule of ``torch.backends.cudnn.is_acceptable``."""
+    return (
+        torch._C._get_cudnn_enabled()
+        and tensor.is_cuda
+        and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
+    )

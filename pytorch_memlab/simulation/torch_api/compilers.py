@@ -1,0 +1,105 @@
+"""``torch.jit`` and ``torch.compile`` under simulation.
+
+TorchScript compiles what is replaced, and makes tensors on the GPU. What ``torch.compile`` gets
+runs eagerly, with a word about it.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.jit._builtins
+
+from ..._common.patches import Patches
+from ..dispatch import flex_attention, fused_flex_attention
+from ..machine.machine import Machine
+
+
+def install(machine: Machine, patches: Patches) -> None:
+    """Let scripted functions run as on the GPU, and what is compiled run eagerly, until undone.
+
+    TorchScript knows PyTorch's functions by their identity, from a table that it fills once, so
+    this must come before anything of ``torch`` is replaced. Scripted code asks C++ for a tensor's
+    device, which is the CPU; the arguments of the call show which GPU it means.
+
+    ``torch.compile`` and ``Module.compile`` give back what they get, but for ``flex_attention``
+    (Note [Fused flex_attention]); the first compilation warns of that. What was compiled before
+    runs eagerly too, from torch 2.6 on. Score functions of ``flex_attention`` are traced on the
+    CPU (Note [Traced score functions]).
+    """
+    patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
+    for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
+        patches.set(kind, "__call__", _called(machine, kind.__call__))
+    compiler = _EagerCompiler()
+    patches.set(torch, "compile", compiler.compile)
+    patches.set(
+        torch.nn.Module, "compile", lambda _module, *_arguments, **_options: compiler.warn()
+    )
+    frames = sys.modules.get("torch._dynamo.eval_frame")
+    if frames is not None and hasattr(frames, "DynamoStance"):
+        patches.set(frames, "_stance", frames.DynamoStance("force_eager"))
+    # torch._inductor.cudagraph_trees imports both where CUDA is built in; torch._dynamo.reset()
+    # imports it.
+    for name, value in (
+        ("_cuda_CUDAAllocator_AllocatorState", _AllocatorState),
+        ("_set_cached_tensors_enabled", lambda _enabled: None),
+    ):
+        if not hasattr(torch._C, name):
+            patches.set(torch._C, name, value)
+    module = sys.modules.get("torch._higher_order_ops.flex_attention")
+    trace = getattr(module, "create_fw_bw_graph", None)
+    if trace is not None:
+        traced = functools.partial(flex_attention.trace, trace)
+        patches.set(module, "create_fw_bw_graph", traced)
+
+
+def make_known(old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """Let TorchScript take a replacement for what it replaces, until ``install`` is undone."""
+    table = torch.jit._builtins._get_builtin_table()
+    if id(old) in table:
+        table[id(new)] = table[id(old)]
+
+
+def _called(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
+    def call(script: Any, *args: Any, **kwargs: Any) -> Any:
+        with machine.thread.call_context(args, kwargs):
+            return original(script, *args, **kwargs)
+
+    return call
+
+
+class _AllocatorState:
+    """Saved state of a CUDA graph's private pool, of which there are none."""
+
+
+class _EagerCompiler:
+    """Compiles nothing, and says so once."""
+
+    def __init__(self) -> None:
+        self._has_warned = False
+
+    def compile(self, model: Any = None, **options: Any) -> Any:
+        """The argument of ``torch.compile`` itself, or a decorator that returns its argument."""
+        if model is None:
+            return functools.partial(self.compile, **options)
+        fused = fused_flex_attention.compiled(model)
+        if fused is not None:
+            return fused
+        self.warn()
+        return model
+
+    def warn(self) -> None:
+        """Warn, at the first call."""
+        if self._has_warned:
+            return
+        self._has_warned = True
+        warnings.warn(
+            "torch.compile runs eagerly under simulation: the compiler's own memory is not"
+            " simulated",
+            stacklevel=3,
+        )
