@@ -13,11 +13,10 @@ import torch
 
 from ..._common.patches import Patches
 from ..allocator.caching_allocator import CachingAllocator
-from ..hardware.gpu import GPU
 from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine
 from ..machine.stream_ids import handle_of, id_of
-from ..machine.unsupported import unsupported
+from ..machine.unsupported import refusal, unsupported
 from . import unsupported as unsupported_calls
 from .cuda_streams import (
     CUDA_DEVICE_TYPE,
@@ -26,63 +25,109 @@ from .cuda_streams import (
     SimulatedEvent,
     SimulatedStream,
 )
-from .cudart import Runtime
 
 _CYCLES_PER_SECOND = 1e9
 """Of a GPU's clock, for ``torch.cuda._sleep``: a round number, GPUs run at 1 to 2.6 GHz."""
 
+_ERROR_TEXTS = {
+    0: "no error",
+    1: "invalid argument",
+    2: "out of memory",
+    3: "initialization error",
+    100: "no CUDA-capable device is detected",
+    101: "invalid device ordinal",
+    400: "invalid resource handle",
+    600: "device not ready",
+    700: "an illegal memory access was encountered",
+    719: "unspecified launch failure",
+    801: "operation not supported",
+    999: "unknown error",
+}
+"""The texts of ``cudaGetErrorString`` for the results that programs meet."""
+
 
 def install(machine: Machine, patches: Patches) -> None:
     """Answer for CUDA, and refuse every other call of it, until undone."""
-    calls = _CudaCalls(machine)
-    for name, call in calls.of_c().items():
-        patches.set(torch._C, name, call)
-    calls.install_module(patches)
-    _install_names(patches, machine)
+    runtime = _Runtime(machine)
+    calls = _CudaCalls(machine, runtime)
+    of_c, of_cuda = calls.of_c(), calls.of_cuda()
+    streams = {"Stream": SimulatedStream, "Event": SimulatedEvent}
+    cuda_streams = {"Stream": SimulatedCUDAStream, "Event": SimulatedCUDAEvent}
+    patches.set_all(torch._C, of_c)
+    patches.set_all(torch.cuda, {**of_cuda, **cuda_streams, "_cudart": runtime})
+    for module in (torch.cuda.random, torch.cuda.memory):
+        held = of_cuda.keys() & vars(module).keys()
+        patches.set_all(module, {name: of_cuda[name] for name in held})
+    graphs_call = "_cuda_isCurrentStreamCapturing"
+    patches.set(torch.cuda.graphs, graphs_call, of_c[graphs_call])
+    patches.set_all(torch, streams)
+    patches.set_all(torch.cuda.streams, cuda_streams)
+    for kind in streams.values():
+        patches.set(kind, "machine", machine)
+    patches.set(torch.cuda.nvtx, "_nvtx", _NoRanges())
+    if torch.version.cuda is None:
+        patches.set(torch.version, "cuda", "13.0")
     unsupported_calls.install(machine, patches)
 
 
 class _CudaCalls:
     """The calls, bound to one machine."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, runtime: _Runtime) -> None:
         self._machine = machine
+        self._runtime = runtime
         self._was_initialized = False
 
     def of_c(self) -> dict[str, Callable[..., Any]]:
+        """Functions of ``torch._C``."""
+        device, memory = self._device_calls(), self._memory_calls()
         return {
-            **self._device_calls(),
+            **device,
             **self._stream_calls(),
-            **self._memory_calls(),
+            **memory,
             **self._host_memory_calls(),
-            **self._accelerator_calls(),
+            **self._accelerator_calls(device | memory),
             **self._machine.allocator_settings.calls(),
+        }
+
+    def of_cuda(self) -> dict[str, Any]:
+        """Names of ``torch.cuda``."""
+        machine = self._machine
+        return {
+            "_initialized": True,
+            "_lazy_init": self._initialize,
+            "init": self._initialize,
+            "is_initialized": self._is_initialized,
+            "_lazy_call": lambda callable, **_: callable(),
+            "is_available": lambda: self._count() > 0,
+            "_is_in_bad_fork": lambda: False,
+            "device_count": self._count,
+            "_exchange_device": self._exchange,
+            "_maybe_exchange_device": self._exchange,
+            "_get_device_properties": lambda device: DeviceProperties.of(machine.gpu(device)),
+            "cudart": lambda: self._runtime,
+            "default_generators": tuple(machine.generators),
+            "has_magma": True,
+            "get_arch_list": lambda: [self._arch()],
         }
 
     def _device_calls(self) -> dict[str, Callable[..., Any]]:
         machine = self._machine
-        thread = machine.thread
-
-        def exchange(device: int) -> int:
-            before = thread.device
-            if device >= 0:
-                thread.device = machine.gpu(device).index
-            return before if device >= 0 else -1
 
         def set_device(device: int) -> None:
             self._initialize()
-            exchange(device)
+            self._exchange(device)
 
         return {
             "_cuda_getDeviceCount": self._count,
-            "_cuda_getDevice": lambda: thread.device,
+            "_cuda_getDevice": lambda: machine.thread.device,
             "_cuda_setDevice": set_device,
-            "_cuda_exchangeDevice": exchange,
-            "_cuda_maybeExchangeDevice": exchange,
+            "_cuda_exchangeDevice": self._exchange,
+            "_cuda_maybeExchangeDevice": self._exchange,
             "_cuda_isInBadFork": lambda: False,
             "_cuda_synchronize": self._synchronize,
             "_cuda_canDeviceAccessPeer": lambda device, peer: device != peer,
-            "_cuda_getArchFlags": lambda: _arch(machine.known_gpus[0].model),
+            "_cuda_getArchFlags": self._arch,
             "_cuda_getCompiledVersion": lambda: 0,
             "_cuda_isCurrentStreamCapturing": lambda: False,
             "_cuda_hasPrimaryContext": lambda device: machine.gpu(device).in_use(),
@@ -107,43 +152,57 @@ class _CudaCalls:
         def sleep(cycles: int) -> None:
             machine.sleep(machine.thread.device, cycles / _CYCLES_PER_SECOND)
 
+        def raw(device: int) -> int:
+            return handle_of(machine.current_stream(device), device)
+
         return {
             "_cuda_sleep": sleep,
             "_activate_gpu_trace": machine.start_trace,
             "_cuda_getCurrentStream": current,
-            "_cuda_getCurrentRawStream": (
-                lambda device: handle_of(machine.current_stream(device), device)
-            ),
+            "_cuda_getCurrentRawStream": raw,
             "_cuda_getDefaultStream": default,
             "_cuda_setStream": set_stream,
         }
 
     def _memory_calls(self) -> dict[str, Callable[..., Any]]:
-        gpu = self._machine.gpu
+        machine = self._machine
+        gpu = machine.gpu
 
         def locked(method: Callable[[CachingAllocator], Any]) -> Callable[[int], Any]:
             return lambda device: gpu(device).locked(method, gpu(device).allocator)
 
         def empty_cache() -> None:
-            for one in self._machine.gpus:
+            for one in machine.gpus:
                 one.locked(one.allocator.empty_cache)
+
+        def set_fraction(fraction: float, device: int) -> None:
+            gpu(device).locked(gpu(device).allocator.set_memory_fraction, fraction)
+
+        def set_workspace_size(size: int | None) -> None:
+            if size is not None and size < 0:
+                raise ValueError(f"the size of a workspace must be 0 or more bytes, not {size}")
+            machine.workspaces.chosen_size = size
+
+        def keep_caching(value: bool) -> None:
+            if not value:
+                raise unsupported("torch.cuda.caching_allocator_enable(False)")
 
         return {
             "_cuda_memoryStats": locked(CachingAllocator.memory_stats),
             "_cuda_resetPeakMemoryStats": locked(CachingAllocator.reset_peak_stats),
             "_cuda_resetAccumulatedMemoryStats": locked(CachingAllocator.reset_accumulated_stats),
             "_cuda_emptyCache": empty_cache,
-            "_cuda_setMemoryFraction": self._set_fraction,
+            "_cuda_setMemoryFraction": set_fraction,
             "_cuda_getMemoryFraction": lambda device: gpu(device).allocator.memory_fraction,
             "_cuda_getAllocatorBackend": lambda: "native",
             "_cuda_cudaCachingAllocator_is_enabled": lambda: True,
-            "_cuda_clearCublasWorkspaces": self._machine.workspaces.clear,
-            "_cuda_getCublasWorkspaceSize": self._workspace_size,
-            "_cuda_setCublasWorkspaceSize": self._set_workspace_size,
-            "_cuda_resetCublasWorkspaceSize": lambda: self._set_workspace_size(None),
+            "_cuda_clearCublasWorkspaces": machine.workspaces.clear,
+            "_cuda_getCublasWorkspaceSize": lambda: machine.workspaces.size(machine.current_gpu()),
+            "_cuda_setCublasWorkspaceSize": set_workspace_size,
+            "_cuda_resetCublasWorkspaceSize": lambda: set_workspace_size(None),
             "_cuda_cudaCachingAllocator_raw_alloc": self._allocate,
             "_cuda_cudaCachingAllocator_raw_delete": self._free,
-            "_cuda_cudaCachingAllocator_enable": _keep_caching,
+            "_cuda_cudaCachingAllocator_enable": keep_caching,
         }
 
     def _host_memory_calls(self) -> dict[str, Callable[..., Any]]:
@@ -164,26 +223,33 @@ class _CudaCalls:
             "_accelerator_emptyHostCache": swept(memory.empty_cache),
         }
 
-    def _accelerator_calls(self) -> dict[str, Callable[..., Any]]:
+    def _accelerator_calls(self, cuda: dict[str, Callable[..., Any]]) -> dict[str, Any]:
         machine = self._machine
-        device = self._device_calls()
-        memory = self._memory_calls()
+
+        def current_stream(device: int) -> SimulatedStream:
+            stream = machine.current_stream(machine.gpu(device).index)
+            return SimulatedStream(stream_id=stream, device_index=device)
+
+        def set_stream(stream: SimulatedStream) -> None:
+            machine.thread.device = stream.device_index
+            machine.use_stream(stream.device_index, stream.stream_id)
+
         return {
             "_accelerator_getAccelerator": lambda: torch.device("cuda"),
             "_get_accelerator": lambda check=False: torch.device("cuda"),
-            "_accelerator_getDeviceIndex": device["_cuda_getDevice"],
-            "_accelerator_setDeviceIndex": device["_cuda_setDevice"],
-            "_accelerator_exchangeDevice": device["_cuda_exchangeDevice"],
-            "_accelerator_maybeExchangeDevice": device["_cuda_maybeExchangeDevice"],
+            "_accelerator_getDeviceIndex": cuda["_cuda_getDevice"],
+            "_accelerator_setDeviceIndex": cuda["_cuda_setDevice"],
+            "_accelerator_exchangeDevice": self._exchange,
+            "_accelerator_maybeExchangeDevice": self._exchange,
             "_accelerator_synchronizeDevice": self._synchronize,
-            "_accelerator_getStream": self._current_stream,
-            "_accelerator_setStream": self._set_stream,
+            "_accelerator_getStream": current_stream,
+            "_accelerator_setStream": set_stream,
             "_accelerator_isAllocatorInitialized": lambda: True,
-            "_accelerator_emptyCache": memory["_cuda_emptyCache"],
-            "_accelerator_getDeviceStats": memory["_cuda_memoryStats"],
-            "_accelerator_resetPeakStats": memory["_cuda_resetPeakMemoryStats"],
-            "_accelerator_resetAccumulatedStats": memory["_cuda_resetAccumulatedMemoryStats"],
-            "_accelerator_getMemoryInfo": Runtime(machine).cudaMemGetInfo,
+            "_accelerator_emptyCache": cuda["_cuda_emptyCache"],
+            "_accelerator_getDeviceStats": cuda["_cuda_memoryStats"],
+            "_accelerator_resetPeakStats": cuda["_cuda_resetPeakMemoryStats"],
+            "_accelerator_resetAccumulatedStats": cuda["_cuda_resetAccumulatedMemoryStats"],
+            "_accelerator_getMemoryInfo": self._runtime.cudaMemGetInfo,
         }
 
     def _initialize(self) -> None:
@@ -199,23 +265,24 @@ class _CudaCalls:
         self._machine.see_environment()
         return len(self._machine.gpus)
 
+    def _exchange(self, device: int) -> int:
+        if device < 0:
+            return -1
+        thread = self._machine.thread
+        before, thread.device = thread.device, self._machine.gpu(device).index
+        return before
+
     def _synchronize(self, device: int | None = None) -> None:
         gpu = self._machine.current_gpu() if device is None else self._machine.gpu(device)
         gpu.locked(gpu.allocator.synchronize)
         self._machine.traced("DeviceSynchronization")
 
-    def _workspace_size(self) -> int:
-        machine = self._machine
-        return machine.workspaces.size(machine.current_gpu())
-
-    def _set_workspace_size(self, size: int | None) -> None:
-        if size is not None and size < 0:
-            raise ValueError(f"the size of a workspace must be 0 or more bytes, not {size}")
-        self._machine.workspaces.chosen_size = size
+    def _arch(self) -> str:
+        model = self._machine.known_gpus[0].model
+        return f"sm_{model.major}{model.minor}"
 
     def _allocate(self, size: int, stream: int) -> int:
-        gpu = self._machine.current_gpu()
-        allocation = gpu.allocate(size, id_of(stream))
+        allocation = self._machine.current_gpu().allocate(size, id_of(stream))
         self._machine.tell_of_data(allocation)
         return allocation.address
 
@@ -226,60 +293,46 @@ class _CudaCalls:
                 return
         raise RuntimeError(f"invalid device pointer: {address:#x} is on no simulated GPU")
 
-    def _set_fraction(self, fraction: float, device: int) -> None:
+
+class _ErrorCode(int):
+    """A result code of CUDA: ``torch.cuda.cudart().cudaError``."""
+
+    success = 0
+
+    def __repr__(self) -> str:
+        return f"<cudaError.{'success' if self == 0 else '???'}: {int(self)}>"
+
+
+class _Runtime:
+    """``torch.cuda.cudart()``; what is not here refuses by name."""
+
+    cudaError = _ErrorCode  # noqa: N815 - CUDA's own name
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def cudaGetErrorString(self, code: int) -> str:  # noqa: N802 - CUDA's own name
+        return _ERROR_TEXTS.get(int(code), "unrecognized error code")
+
+    def cudaMemGetInfo(self, device: int) -> tuple[int, int]:  # noqa: N802 - CUDA's own name
         gpu = self._machine.gpu(device)
-        gpu.locked(gpu.allocator.set_memory_fraction, fraction)
+        return gpu.driver.free_memory(), gpu.driver.total
 
-    def _current_stream(self, device: int) -> SimulatedStream:
-        stream = self._machine.current_stream(self._machine.gpu(device).index)
-        return SimulatedStream(stream_id=stream, device_index=device)
+    def cudaProfilerStart(self) -> _ErrorCode:  # noqa: N802 - CUDA's own name
+        """No profiler listens."""
+        return _ErrorCode()
 
-    def _set_stream(self, stream: SimulatedStream) -> None:
-        self._machine.thread.device = stream.device_index
-        self._machine.use_stream(stream.device_index, stream.stream_id)
+    cudaProfilerStop = cudaProfilerStart  # noqa: N815 - CUDA's own name
 
-    def install_module(self, patches: Patches) -> None:
-        machine = self._machine
-        calls = self.of_c()
-        runtime = Runtime(machine)
-        names: dict[str, Any] = {
-            "_initialized": True,
-            "_lazy_init": self._initialize,
-            "init": self._initialize,
-            "is_initialized": self._is_initialized,
-            "_lazy_call": lambda callable, **_: callable(),
-            "is_available": lambda: self._count() > 0,
-            "_is_in_bad_fork": lambda: False,
-            "device_count": calls["_cuda_getDeviceCount"],
-            "_exchange_device": calls["_cuda_exchangeDevice"],
-            "_maybe_exchange_device": calls["_cuda_maybeExchangeDevice"],
-            "_get_device_properties": lambda device: DeviceProperties.of(machine.gpu(device)),
-            "cudart": lambda: runtime,
-            "_cudart": runtime,
-            "default_generators": tuple(machine.generators),
-            "Stream": SimulatedCUDAStream,
-            "Event": SimulatedCUDAEvent,
-            "has_magma": True,
-            "get_arch_list": lambda: [_arch(machine.known_gpus[0].model)],
-        }
-        for name, value in names.items():
-            patches.set(torch.cuda, name, value)
-        for name in ("_lazy_init", "_lazy_call", "device_count", "is_initialized"):
-            patches.set(torch.cuda.random, name, names[name])
-        for name in ("_lazy_init", "is_initialized"):
-            patches.set(torch.cuda.memory, name, names[name])
-        patches.set(torch.cuda.graphs, "_cuda_isCurrentStreamCapturing", lambda: False)
-        patches.set(torch, "Stream", SimulatedStream)
-        patches.set(torch, "Event", SimulatedEvent)
-        patches.set(torch.cuda.streams, "Stream", SimulatedCUDAStream)
-        patches.set(torch.cuda.streams, "Event", SimulatedCUDAEvent)
-        for kind in (SimulatedStream, SimulatedEvent):
-            patches.set(kind, "machine", machine)
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> _ErrorCode:  # noqa: N802
+        """CPU memory stays as it is."""
+        return _ErrorCode()
 
+    def cudaHostUnregister(self, address: int) -> _ErrorCode:  # noqa: N802 - CUDA's own name
+        return _ErrorCode()
 
-def _keep_caching(value: bool) -> None:
-    if not value:
-        raise unsupported("torch.cuda.caching_allocator_enable(False)")
+    def __getattr__(self, name: str) -> Any:
+        return refusal(f"torch.cuda.cudart().{name}")
 
 
 class _NoRanges:
@@ -287,13 +340,3 @@ class _NoRanges:
 
     def __getattr__(self, name: str) -> Callable[..., int]:
         return lambda *_args: 0
-
-
-def _install_names(patches: Patches, machine: Machine) -> None:
-    patches.set(torch.cuda.nvtx, "_nvtx", _NoRanges())
-    if torch.version.cuda is None:
-        patches.set(torch.version, "cuda", "13.0")
-
-
-def _arch(model: GPU) -> str:
-    return f"sm_{model.major}{model.minor}"

@@ -69,12 +69,10 @@ class SimulatedStream:
 
     def query(self) -> bool:
         """True if all work is done."""
-        gpu = self.machine.gpu(self.device_index)
-        work = gpu.locked(gpu.allocator.unfinished_work, self.stream_id)
-        return _is_done(self.machine, self.device_index, work)
+        return _is_done(self.machine, self.device_index, _unfinished_work(self))
 
     def is_capturing(self) -> bool:
-        """True if a CUDA graph is being captured: never."""
+        """False: no CUDA graph is captured."""
         return False
 
     def synchronize(self) -> None:
@@ -98,9 +96,8 @@ class SimulatedStream:
 
     def __eq__(self, other: object) -> bool:
         """Streams are equal that have the same id on the same GPU."""
-        return isinstance(other, SimulatedStream) and (other.stream_id, other.device_index) == (
-            self.stream_id,
-            self.device_index,
+        return isinstance(other, SimulatedStream) and (
+            self.stream_id == other.stream_id and self.device_index == other.device_index
         )
 
     def __hash__(self) -> int:
@@ -197,8 +194,7 @@ class SimulatedEvent:
         """Mark what a stream has to do; without an argument, the current stream."""
         stream = self._stream_or_current(stream)
         self._belong_to(stream.device_index)
-        gpu = self.machine.gpu(stream.device_index)
-        self._work = gpu.locked(gpu.allocator.unfinished_work, stream.stream_id)
+        self._work = _unfinished_work(stream)
         self._time = time.perf_counter() if self._work is None else self._work.end_time
         self.machine.traced("EventRecord", self.event_id, stream.native_handle)
 
@@ -221,8 +217,7 @@ class SimulatedEvent:
         if self._index is None or not self.event_id:
             return
         if self._work is not None:
-            gpu = self.machine.gpu(self._index)
-            gpu.locked(gpu.allocator.finish_work, self._work)
+            _finish(self.machine, self._index, self._work)
         self.machine.traced("EventSynchronization", self.event_id)
 
     def elapsed_time(self, end_event: SimulatedEvent) -> float:
@@ -298,10 +293,7 @@ class SimulatedCUDAEvent(SimulatedEvent):
         return ctypes.c_void_p(self.event_id)
 
     def _stream_or_current(self, stream: Any) -> Any:
-        if stream is not None:
-            return stream
-        index = self.machine.thread.device
-        return SimulatedCUDAStream(stream_id=self.machine.current_stream(index), device_index=index)
+        return torch.cuda.current_stream() if stream is None else stream
 
     def __repr__(self) -> str:
         """As torch shows a CUDA event."""
@@ -325,18 +317,22 @@ def _is_done(machine: Machine, index: int, work: Work | None) -> bool:
         return True
     if work.end_time > time.perf_counter():
         return False
-    gpu = machine.gpu(index)
-    gpu.locked(gpu.allocator.finish_work, work)
+    _finish(machine, index, work)
     return True
 
 
-def _register_with_older_torch() -> None:
-    """Before torch.Stream was a class of C++, torch asked its streams to be of an abstract one."""
-    bases = getattr(torch, "_streambase", None)
-    for name, kind in (("_StreamBase", SimulatedStream), ("_EventBase", SimulatedEvent)):
-        base = getattr(bases, name, None)
-        if isinstance(base, ABCMeta):
-            base.register(kind)
+def _finish(machine: Machine, index: int, work: Work) -> None:
+    gpu = machine.gpu(index)
+    gpu.locked(gpu.allocator.finish_work, work)
 
 
-_register_with_older_torch()
+def _unfinished_work(stream: SimulatedStream) -> Work | None:
+    gpu = stream.machine.gpu(stream.device_index)
+    return gpu.locked(gpu.allocator.unfinished_work, stream.stream_id)
+
+
+# Before torch.Stream was a class of C++, torch asked its streams to be of an abstract one.
+for _name, _kind in (("_StreamBase", SimulatedStream), ("_EventBase", SimulatedEvent)):
+    _base = getattr(getattr(torch, "_streambase", None), _name, None)
+    if isinstance(_base, ABCMeta):
+        _base.register(_kind)

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -91,16 +91,12 @@ class _Recorder:
         What goes back to the GPU to make room for a request has the stack of the request.
         """
         level, stack = self._history.level, self._history.stacks.take
-        if action == "alloc":
-            if level >= _LEVELS["state"]:
-                self.blocks[address] = taken = stack()
-                return taken
-            return None
-        if action in ("segment_alloc", "segment_map"):
-            if level >= _LEVELS["state"]:
-                self.segments[address] = taken = stack()
-                return taken
-            return None
+        if action in ("alloc", "segment_alloc", "segment_map"):
+            if level < _LEVELS["state"]:
+                return None
+            taken = stack()
+            (self.blocks if action == "alloc" else self.segments)[address] = taken
+            return taken
         kept = None
         if action == "free_requested":
             kept = self.blocks.get(address)
@@ -134,7 +130,7 @@ class MemoryHistory:
             "_cuda_isHistoryEnabled": lambda: self._enabled,
             "_cuda_memorySnapshot": self._snapshot,
             "_cuda_attach_out_of_memory_observer": self._attach_out_of_memory_observer,
-            "_cuda_setMemoryMetadata": self._set_metadata,
+            "_cuda_setMemoryMetadata": partial(setattr, self.metadata, "text"),
             "_cuda_getMemoryMetadata": lambda: self.metadata.text,
             "_cuda_allocationTraceback": self._traceback,
             "_cuda_memoryMetadataSupported": lambda: True,
@@ -154,7 +150,11 @@ class MemoryHistory:
         record_pinned_host_memory: bool = False,
         record_cuda: bool = True,
     ) -> None:
-        _refuse_pinned(record_pinned_host_memory)
+        if record_pinned_host_memory:
+            raise UnsupportedCUDACallError(
+                "_record_memory_history(record_pinned_host_memory=True) is not covered by the "
+                "simulated GPU; leave it out to record the memory of the GPUs"
+            )
         if enabled not in (None, "state", "all"):
             raise RuntimeError("expected state to be 'state', 'all', or None")
         if context not in _LEVELS:
@@ -164,13 +164,9 @@ class MemoryHistory:
         for action in skip_actions:
             if action not in _ACTIONS:
                 raise RuntimeError(f"unknown action to skip: {action!r}")
-        self._switch(
-            enabled is not None and record_cuda,
-            _LEVELS[context],
-            max_entries if enabled == "all" else 1,
-            clear=clear_history,
-            skipped=skip_actions,
-        )
+        self.skipped = frozenset(skip_actions)
+        most = max_entries if enabled == "all" else 1
+        self._switch(enabled is not None and record_cuda, _LEVELS[context], most, clear_history)
 
     def _record_legacy(
         self,
@@ -179,29 +175,16 @@ class MemoryHistory:
         trace_alloc_max_entries: int = 1,
         trace_alloc_record_context: bool = False,
         record_context_cpp: bool = False,
-        clear_history: bool = False,
-        compile_context: bool = False,
-        global_record_annotations: bool = False,
-        skip_actions: Sequence[str] = (),
-        record_pinned_host_memory: bool = False,
-        record_cuda: bool = True,
+        *rest: Any,
+        **options: Any,
     ) -> None:
-        _refuse_pinned(record_pinned_host_memory)
-        level = "alloc" if trace_alloc_record_context else "state" if record_context else None
-        self._switch(
-            enabled and record_cuda,
-            _LEVELS[level],
-            trace_alloc_max_entries,
-            clear=clear_history,
-            skipped=skip_actions,
-        )
+        context = "alloc" if trace_alloc_record_context else "state" if record_context else None
+        state = "all" if enabled else None
+        self._record(state, context, "all", trace_alloc_max_entries, *rest, **options)
 
-    def _switch(
-        self, enabled: bool, level: int, max_entries: int, *, clear: bool, skipped: Sequence[str]
-    ) -> None:
+    def _switch(self, enabled: bool, level: int, max_entries: int, clear: bool) -> None:
         self._enabled = enabled
         self.level = level if enabled else 0
-        self.skipped = frozenset(skipped)
         observers = dict.fromkeys(self._machine.op_observers)
         observers.pop(self.forward_ops.op_runs, None)
         if self.level >= _LEVELS["state"]:
@@ -222,9 +205,6 @@ class MemoryHistory:
         for recorder in self._recorders:
             told = partial(observer, recorder.gpu.index)
             recorder.gpu.out_of_memory_observers.append(told)
-
-    def _set_metadata(self, text: str) -> None:
-        self.metadata.text = text
 
     def _traceback(self, address: int) -> list[dict[str, Any]] | None:
         address = address_on_gpu(self._machine, address)
@@ -283,14 +263,6 @@ class MemoryHistory:
         }
 
 
-def _refuse_pinned(is_asked_for: bool) -> None:
-    if is_asked_for:
-        raise UnsupportedCUDACallError(
-            "_record_memory_history(record_pinned_host_memory=True) is not covered by the "
-            "simulated GPU; leave it out to record the memory of the GPUs"
-        )
-
-
 def _is_of_pool(segment: dict[str, Any], pool: Sequence[Any] | None) -> bool:
     """True if a segment is of the pool asked for: two numbers, which are 0 for all pools."""
     if pool is None or not any(pool[:2]):
@@ -303,26 +275,17 @@ class _Frames:
 
     def __init__(self, stacks: CallStacks) -> None:
         self._taken = stacks
-        self._frames: dict[Place, dict[str, Any]] = {}
-        self._stacks: dict[int, list[dict[str, Any]]] = {}
+        frame = cache(_frame)
+        self._stack = cache(lambda number: [*map(frame, stacks.places_of(number))])
 
     def of(self, stack: TakenStack | None) -> list[dict[str, Any]]:
         """The frames of a stack, innermost first; none of None."""
-        if stack is None:
-            return []
-        number = self._taken.number_of(stack)
-        known = self._stacks.get(number)
-        if known is None:
-            places = self._taken.places_of(number)
-            known = self._stacks[number] = [self._frame(place) for place in places]
-        return known
+        return [] if stack is None else self._stack(self._taken.number_of(stack))
 
-    def _frame(self, place: Place) -> dict[str, Any]:
-        known = self._frames.get(place)
-        if known is None:
-            filename, line, name = place
-            known = self._frames[place] = {"name": name, "filename": filename, "line": line}
-        return known
+
+def _frame(place: Place) -> dict[str, Any]:
+    filename, line, name = place
+    return {"name": name, "filename": filename, "line": line}
 
 
 def _as_dict(
@@ -362,5 +325,4 @@ def _settings(gpu: SimulatedGPU) -> dict[str, Any]:
 
 def install(machine: Machine, patches: Patches) -> None:
     """Answer for the memory history until undone."""
-    for name, call in MemoryHistory(machine).calls().items():
-        patches.set(torch._C, name, call)
+    patches.set_all(torch._C, MemoryHistory(machine).calls())

@@ -16,6 +16,8 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import wraps
+from operator import itemgetter
+from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
 
 import torch
@@ -55,26 +57,17 @@ class _Allocation:
     alloc_size: int
 
 
-class _Tree(NamedTuple):
-    sorted_nodes: list[_Node]
-
-
-class _NoCategories:
-    def get(self, *_: object) -> None:
-        """The category of a tensor: none is known."""
-
-
 class GPUMemoryProfile:
     """The memory of simulated GPUs in a profile."""
 
     def __init__(self, snapshot: dict[str, Any]) -> None:
         self._entries: list[tuple[int, str, _Allocation]] = []
         self._nodes: list[_Node] = []
-        self._categories = _NoCategories()
+        self._categories = SimpleNamespace(get=lambda *_tensor: None)  # no category is known
         for index, trace in enumerate(snapshot["device_traces"]):
             segments = [each for each in snapshot["segments"] if each["device"] == index]
             self._add_device(torch.device("cuda", index), trace, segments)
-        self._op_tree = _Tree(self._nodes)
+        self._op_tree = SimpleNamespace(sorted_nodes=self._nodes)
 
     def _add_device(self, device: torch.device, trace: _Events, segments: _Events) -> None:
         living: dict[int, _Allocation] = {}
@@ -103,10 +96,9 @@ class GPUMemoryProfile:
         from torch.profiler._memory_profiler import Action, TensorKey
 
         key: Callable[[Any], Any] = TensorKey.from_allocation
-        entries = sorted(self._entries, key=lambda entry: entry[0])
         return tuple(
             (time, Action[action], (key(made), 0), made.alloc_size)
-            for time, action, made in entries
+            for time, action, made in sorted(self._entries, key=itemgetter(0))
         )
 
 

@@ -17,39 +17,17 @@ _PREFIXES = ("_cuda_", "_nccl_", "_cudart", "_gds_", "_accelerator_")
 _PUBLIC = ("torch.cuda.", "torch.accelerator.", "torch.backends.cuda.", "torch.nn.parallel.")
 """Beginnings of the modules whose functions programs call."""
 
-_CLASSES = {
-    "torch.cuda": (
-        "CUDAGraph",
-        "MemPool",
-        "ExternalStream",
-        "CUDAPluggableAllocator",
-        "GreenContext",
-        "graph",
-    ),
-    "torch.cuda.graphs": ("CUDAGraph", "graph"),
-    "torch.cuda.green_contexts": ("GreenContext",),
-    "torch.cuda.memory": ("MemPool", "CUDAPluggableAllocator"),
-    "torch.cuda.streams": ("ExternalStream",),
-    "torch.accelerator": ("Graph",),
-    "torch.accelerator.graphs": ("Graph",),
-}
-
-_FUNCTIONS = {
-    "torch.cuda": (
-        "make_graphed_callables",
-        "graph_pool_handle",
-        "list_gpu_processes",
-        "memory_usage",
-        "device_memory_used",
-        "utilization",
-        "temperature",
-        "power_draw",
-        "clock_rate",
-        "use_mem_pool",
-    ),
-    "torch.cuda.graphs": ("make_graphed_callables", "graph_pool_handle"),
-    "torch.cuda.memory": ("list_gpu_processes", "use_mem_pool"),
-}
+_MODULES = (
+    *("torch.cuda", "torch.cuda.graphs", "torch.cuda.green_contexts", "torch.cuda.memory"),
+    *("torch.cuda.streams", "torch.accelerator", "torch.accelerator.graphs"),
+)
+_NAMES = (
+    *("CUDAGraph", "MemPool", "ExternalStream", "CUDAPluggableAllocator", "GreenContext", "Graph"),
+    *("graph", "make_graphed_callables", "graph_pool_handle", "list_gpu_processes"),
+    *("memory_usage", "device_memory_used", "utilization", "temperature", "power_draw"),
+    *("clock_rate", "use_mem_pool"),
+)
+"""Classes and functions of these modules that do more than to call C++."""
 
 
 def install(_machine: Machine, patches: Patches) -> None:
@@ -59,14 +37,15 @@ def install(_machine: Machine, patches: Patches) -> None:
         if name.startswith(_PREFIXES) and name not in covered:
             patches.set(torch._C, name, _refuse_internal(name))
     patches.set(torch._C, "__getattr__", _missing)
-    for replace, listed in ((_refusing_class, _CLASSES), (_refusing_function, _FUNCTIONS)):
-        for module_name, names in listed.items():
-            module = sys.modules.get(module_name)
-            for name in names:
-                if hasattr(module, name):
-                    root = ".".join(module_name.split(".")[:2])
-                    replacement = replace(getattr(module, name), f"{root}.{name}")
-                    patches.set(module, name, replacement)
+    for module_name in _MODULES:
+        module = sys.modules.get(module_name)
+        root = ".".join(module_name.split(".")[:2])
+        for name in _NAMES:
+            original = getattr(module, name, None)
+            if isinstance(original, type):
+                patches.set(module, name, _refusing_class(original, f"{root}.{name}"))
+            elif original is not None:
+                patches.set(module, name, _refusing_function(original, f"{root}.{name}"))
 
 
 def _refusing_class(original: type, name: str) -> type:
