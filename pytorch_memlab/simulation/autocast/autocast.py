@@ -9,10 +9,12 @@ composite one is cast like one that the program calls.
 
 from __future__ import annotations
 
+import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
+from pathlib import Path
 from typing import Any, Final
 
 import torch
@@ -22,18 +24,24 @@ from ..machine.machine import Machine
 from ..machine.op_arguments import tensors_in
 from ..ops.cuda_dispatch import cuda_dispatch_of
 from .casts import cache as cached_casts
-from .casts import call_with_casts, casts_serve_training, is_eligible, is_on_gpu, widest
-from .cudnn_rnn import with_flat_casts
-from .lists import (
-    BANNED,
-    FP32,
-    FP32_APPEND_DTYPE,
-    FP32_SET_OPT_DTYPE,
-    LOWER_PRECISION,
-    PROMOTE,
-    RECURRENT,
-    RECURRENT_COMPOSITE,
+from .casts import (
+    call_with_casts,
+    call_with_flat_casts,
+    casts_serve_training,
+    is_eligible,
+    is_on_gpu,
+    widest,
 )
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+OnGPU = Callable[[Args, Kwargs], Any]
+"""Runs an op of which a tensor lives on a simulated GPU."""
 
 _KEY: Final = torch._C.DispatchKey.AutocastCUDA
 _THIS: Final = torch._C.DispatchKeySet(_KEY)
@@ -41,6 +49,10 @@ _WITH_HOST: Final = _THIS.add(torch._C.DispatchKey.AutocastCPU)
 _exclude: Final = torch._C._ExcludeDispatchKeyGuard
 _get_dtype = torch.get_autocast_dtype
 
+LISTS: Final[Mapping[str, Any]] = tomllib.loads(
+    Path(__file__).with_name("lists.toml").read_text(encoding="utf-8")
+)
+"""Names of the ops that ``torch.autocast("cuda")`` casts, by what it does with them."""
 
 _installed: list[torch.library.Library] = []
 
@@ -67,10 +79,7 @@ def install(_machine: Machine, patches: Patches) -> None:
         warnings.simplefilter("ignore")
         for name, kernel in _kernels():
             library.impl(name, kernel)
-        for name in RECURRENT:
-            op = _overload(name)
-            library.impl(name, _kernel(op, with_flat_casts(op)))
-        for name in RECURRENT_COMPOSITE:
+        for name in LISTS["RECURRENT_COMPOSITE"]:
             library.impl(name, cuda_dispatch_of(_overload(name)))
 
 
@@ -95,24 +104,22 @@ def autocast_key_included() -> Iterator[None]:
 def _kernels() -> list[tuple[str, Any]]:
     """The kernels of all simulations: those of ops that this torch casts under autocast."""
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    policies: dict[str, Callable[[Any], OnGPU]] = {
+        "LOWER_PRECISION": _cast_to(lambda _args, _kwargs: _get_dtype("cuda")),
+        "FP32": _cast_to(lambda _args, _kwargs: torch.float32),
+        "FP32_SET_OPT_DTYPE": _fp32_set_opt_dtype,
+        "FP32_APPEND_DTYPE": _fp32_append_dtype,
+        "PROMOTE": _cast_to(widest),
+        "RECURRENT": lambda op: partial(call_with_flat_casts, op),
+        "BANNED": _banned,
+    }
     return [
-        (name, make(_overload(name)))
-        for name, make in _policies()
-        if has_kernel(f"aten::{name}", "AutocastCUDA")
+        (name, _kernel(_overload(name), make(_overload(name))))
+        for policy, make in policies.items()
+        for name in LISTS[policy]
+        # A build without CUDA has none for cuDNN's networks.
+        if policy == "RECURRENT" or has_kernel(f"aten::{name}", "AutocastCUDA")
     ]
-
-
-def _policies() -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    for names, make in (
-        (LOWER_PRECISION, _lower_precision),
-        (FP32, _fp32),
-        (FP32_SET_OPT_DTYPE, _fp32_set_opt_dtype),
-        (FP32_APPEND_DTYPE, _fp32_append_dtype),
-        (PROMOTE, _promote),
-        (BANNED, _banned),
-    ):
-        for name in names:
-            yield name, make
 
 
 def _overload(name: str) -> Any:
@@ -120,28 +127,20 @@ def _overload(name: str) -> Any:
     return getattr(getattr(torch.ops.aten, packet), overload or "default")
 
 
-def _lower_precision(op: Any) -> Any:
-    def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return call_with_casts(op, _get_dtype("cuda"), args, kwargs)
+def _cast_to(choose: Callable[[Args, Kwargs], torch.dtype]) -> Callable[[Any], OnGPU]:
+    """Runs an op on casts of its arguments to one dtype."""
 
-    return _kernel(op, cast)
+    def make(op: Any) -> OnGPU:
+        return lambda args, kwargs: call_with_casts(op, choose(args, kwargs), args, kwargs)
 
-
-def _fp32(op: Any) -> Any:
-    def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return call_with_casts(op, torch.float32, args, kwargs)
-
-    return _kernel(op, cast)
+    return make
 
 
-def _fp32_set_opt_dtype(op: Any) -> Any:
-    [(position, argument)] = [
-        (position, argument)
-        for position, argument in enumerate(op._schema.arguments)
-        if argument.name == "dtype"
-    ]
+def _fp32_set_opt_dtype(op: Any) -> OnGPU:
+    arguments = enumerate(op._schema.arguments)
+    [(position, argument)] = [each for each in arguments if each[1].name == "dtype"]
 
-    def set_dtype(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def set_dtype(args: Args, kwargs: Kwargs) -> Any:
         given = args[position] if len(args) > position else kwargs.get("dtype")
         if given is not None or not is_eligible(args[0]):
             return op(*args, **kwargs)
@@ -149,41 +148,34 @@ def _fp32_set_opt_dtype(op: Any) -> Any:
             return op(*args, **{**kwargs, "dtype": torch.float32})
         return op(*args[:position], torch.float32, *args[position + 1 :], **kwargs)
 
-    return _kernel(op, set_dtype)
+    return set_dtype
 
 
-def _fp32_append_dtype(op: Any) -> Any:
+def _fp32_append_dtype(op: Any) -> OnGPU:
     name = op._schema.name.removeprefix("aten::")
-    with_dtype = _overload(FP32_APPEND_DTYPE[f"{name}.{op._schema.overload_name}"])
+    with_dtype = _overload(LISTS["FP32_APPEND_DTYPE"][f"{name}.{op._schema.overload_name}"])
     defaults = [argument.default_value for argument in op._schema.arguments]
 
-    def append(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def append(args: Args, kwargs: Kwargs) -> Any:
         dtype = torch.float32 if is_eligible(args[0]) else args[0].dtype
         return with_dtype(*args, *defaults[len(args) :], **kwargs, dtype=dtype)
 
-    return _kernel(op, append)
+    return append
 
 
-def _promote(op: Any) -> Any:
-    def cast(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        return call_with_casts(op, widest(args, kwargs), args, kwargs)
-
-    return _kernel(op, cast)
-
-
-def _banned(op: Any) -> Any:
+def _banned(op: Any) -> OnGPU:
     name = op._schema.name.removeprefix("aten::")
 
-    def refuse(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def refuse(args: Args, kwargs: Kwargs) -> Any:
         raise RuntimeError(
             f"torch.nn.functional.{name} is unsafe to autocast, and CUDA refuses it: "
             f"use {name}_with_logits on what comes before the sigmoid"
         )
 
-    return _kernel(op, refuse)
+    return refuse
 
 
-def _kernel(op: Any, on_gpu: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+def _kernel(op: Any, on_gpu: OnGPU) -> Any:
     def kernel(*args: Any, **kwargs: Any) -> Any:
         with torch._C.DisableTorchFunction():
             if not any(is_on_gpu(tensor) for tensor in tensors_in(args, kwargs)):

@@ -10,9 +10,12 @@ import torch
 
 from ..machine import active
 from ..machine.op_arguments import tensors_in
+from ..ops.rnn.call import Call
+from ..ops.rnn.layout import given_parts, views
 
 _cast_to = torch.ops.aten.to.dtype
 _lower_precision = torch.get_autocast_dtype
+_HALF = torch.float16
 
 
 class WeightCache:
@@ -132,3 +135,32 @@ def _is_cached(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
         and torch.is_autocast_cache_enabled()
         and not (torch.is_inference_mode_enabled() and casts_serve_training())
     )
+
+
+def call_with_flat_casts(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run ``_cudnn_rnn`` on casts of its arguments: all weights are cast into a new flat buffer.
+
+    As ``aten/src/ATen/cudnn/AutocastRNN.cpp`` does it at each call: to float16, whatever autocast's
+    dtype is, and within autograd.
+    """
+    call = Call(*args)
+    known = call.weights[0] if call.buffer is None else call.buffer
+    if known.dtype != _HALF and is_eligible(known):
+        buffer, weights = _flattened(call)
+        args = (args[0], weights, args[2], buffer, *args[4:])
+        del buffer, weights
+    del call, known
+    return call_with_casts(op, _HALF, args, kwargs)
+
+
+def _flattened(call: Call) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    flat = call.weights[0].detach().new_zeros(call.network.numel(), dtype=_HALF)
+    parts = [given_parts(layer, call.count) for layer in call.network.parts()]
+    cast = []
+    for view, weight in zip(
+        (view for layer in views(flat, parts) for view in layer), call.weights, strict=True
+    ):
+        # A separate tensor that shares memory: autograd must see no views of one base.
+        own = view if view.is_inference() else view.data
+        cast.append(own.copy_(weight.view_as(own)))
+    return flat, cast

@@ -11,7 +11,7 @@ from support.computed_or_dry import computed_or_dry
 from torch import nn
 
 from pytorch_memlab.simulation import simulate
-from pytorch_memlab.simulation.autocast import lists as autocast_lists
+from pytorch_memlab.simulation.autocast.autocast import LISTS
 from pytorch_memlab.simulation.autocast.casts import casts_serve_training
 
 HALF, BFLOAT, SINGLE, DOUBLE = torch.float16, torch.bfloat16, torch.float32, torch.float64
@@ -174,21 +174,15 @@ def test_doubles_and_the_hosts_tensors_are_left_alone():
     not torch.__version__.startswith("2.13."), reason="the lists are those of torch 2.13"
 )
 def test_the_lists_are_those_of_the_installed_torch():
-    names = {
-        *autocast_lists.LOWER_PRECISION,
-        *autocast_lists.FP32,
-        *autocast_lists.FP32_SET_OPT_DTYPE,
-        *autocast_lists.FP32_APPEND_DTYPE,
-        *autocast_lists.PROMOTE,
-        *autocast_lists.BANNED,
-    }
+    recurrent = {*LISTS["RECURRENT"], *LISTS["RECURRENT_COMPOSITE"]}
+    names = {name for names in LISTS.values() for name in names} - recurrent
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     registered = {
         name.removeprefix("aten::")
         for name in torch._C._dispatch_get_all_op_names()
         if name.startswith("aten::") and has_kernel(name, "AutocastCUDA")
     }
-    registered -= autocast_lists.RECURRENT | autocast_lists.RECURRENT_COMPOSITE
+    registered -= recurrent
     assert registered <= names
     if torch.__version__ >= "2.13":
         assert registered == names
