@@ -23,9 +23,10 @@ from typing import Any
 import torch
 
 from ..._common.storages import storages_of
+from ..machine.op_arguments import tensors_in
 from ..machine.tensor_values import TensorValues, is_small
+from ..ops.data_dependence import MASKS
 from ..ops.op_info import OpInfo, op_info
-from .mask_indices import with_indices
 from .meta_results import MetaResults, OutputMeta, TensorMeta
 
 _KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
@@ -45,10 +46,12 @@ class DryRunExecutor:
         device = kwargs.get("device")
         if info.touches_no_element or (device is not None and device.type == "meta"):
             return run(*args, **kwargs)
-        tensors = list(_tensors_in(args, kwargs))
+        tensors = list(tensors_in(args, kwargs))
         state, all_small = self._look_at(tensors)
-        if state == _SPECIAL:
-            return self._special(info, func, args, kwargs)
+        if state == _SPECIAL:  # sparse, nested or meta tensors
+            if info.sparse is None or any(tensor.is_meta for tensor in tensors):
+                return func(*args, **kwargs)
+            return info.sparse(self._values, args, kwargs)
         depends = info.data_dependence
         if depends is not None and depends.outputs is not None:
             if state == _KNOWN:
@@ -95,22 +98,30 @@ class DryRunExecutor:
             all_small = all_small and is_small(tensor.numel(), tensor.dtype)
         return state, all_small
 
-    def _special(
-        self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:
-        """An op on sparse, nested or meta tensors."""
-        rule = info.sparse
-        tensors = list(_tensors_in(args, kwargs))
-        if rule is None or any(tensor.is_meta for tensor in tensors):
-            return func(*args, **kwargs)
-        return rule(self._values, args, kwargs)
-
     def _output_meta(
         self, info: OpInfo, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> OutputMeta:
         if info.takes_masks:
-            args = (args[0], with_indices(self._values, info.name, args[1]), *args[2:])
+            args = (args[0], self._without_masks(info.name, args[1]), *args[2:])
         return self._results.of(info, func, args, kwargs)
+
+    def _without_masks(
+        self, name: str, indices: list[torch.Tensor | None]
+    ) -> list[torch.Tensor | None]:
+        """Masks among indices replaced by indices without values, of as many as are selected."""
+        plain: list[torch.Tensor | None] = []
+        for index in indices:
+            if index is None or index.dtype not in (torch.bool, torch.uint8):
+                plain.append(index)
+                continue
+            if self._values.is_known(index):
+                count = int(torch.count_nonzero(index))
+            else:
+                MASKS.count(self._values, name)
+                count = index.numel()
+            selected = torch.empty(count, dtype=torch.int64, device="meta")
+            plain.extend([selected] * index.dim())
+        return plain
 
     def _compute(
         self, info: OpInfo, run: Any, args: tuple[Any, ...], kwargs: dict[str, Any], state: int
@@ -125,7 +136,7 @@ class DryRunExecutor:
             raise _NotComputableError from None
         for tensor in info.written_in(args, kwargs):
             self._values.forget_values(tensor)
-        for tensor in _tensors_in((result,), {}):
+        for tensor in tensors_in(result if isinstance(result, tuple) else (result,), {}):
             for storage in storages_of(tensor):
                 self._values.add(storage, True)
         return result
@@ -142,19 +153,14 @@ class DryRunExecutor:
         if info.written:
             self._write(info, output, args, kwargs)
         fresh: dict[int, torch.Tensor] = {}
-        if len(info.returned) == 1:
-            source = info.returned[0]
-            if source is not None:
-                return info.argument(source, args, kwargs)
-            return self._made(output.result, tensors, fresh)
-        if not info.returned:
-            return None
-        return tuple(
-            self._made(output.result[position], tensors, fresh)
+        outputs = [output.result] if len(info.returned) == 1 else output.result
+        results = tuple(
+            self._made(outputs[position], tensors, fresh)
             if source is None
             else info.argument(source, args, kwargs)
             for position, source in enumerate(info.returned)
         )
+        return results[0] if len(results) == 1 else results or None
 
     def _write(
         self, info: OpInfo, output: OutputMeta, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -200,11 +206,3 @@ def _specs_in(result: Any) -> Iterator[TensorMeta]:
     elif isinstance(result, list):
         for one in result:
             yield from _specs_in(one)
-
-
-def _tensors_in(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[torch.Tensor]:
-    for value in (*args, *kwargs.values()) if kwargs else args:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors_in(tuple(value), {})
