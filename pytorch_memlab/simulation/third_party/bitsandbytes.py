@@ -92,19 +92,18 @@ class _Library:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
-        self._functions: dict[str, _Function] = {}
         self._managed: list[torch.Tensor] = []
 
-    def __getattr__(self, name: str) -> _Function:
+    def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("__"):
             raise AttributeError(name)
-        function = self._functions.get(name)
-        if function is None:
-            function = self._functions[name] = _Function(self._implementation(name))
+        # The program may declare types of a function as its attributes.
+        function = functools.partial(self._implementation(name))
+        setattr(self, name, function)
         return function
 
-    def __getitem__(self, name: str) -> _Function:
-        return self.__getattr__(name)
+    def __getitem__(self, name: str) -> Callable[..., Any]:
+        return getattr(self, name)  # type: ignore[no-any-return]
 
     def _implementation(self, name: str) -> Callable[..., Any]:
         if name == "cget_managed_ptr":
@@ -135,16 +134,3 @@ class _Library:
             ctypes.memset(array, 0, ctypes.sizeof(array))
             if value.value:
                 array[:] = [value.value] * count.value
-
-
-class _Function:
-    """A function of the library, whose types may be declared."""
-
-    argtypes: Any = None
-    restype: Any = None
-
-    def __init__(self, call: Callable[..., Any]) -> None:
-        self._call = call
-
-    def __call__(self, *args: Any) -> Any:
-        return self._call(*args)

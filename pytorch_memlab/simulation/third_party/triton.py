@@ -20,10 +20,19 @@ from ..._common.patches import Patches
 from ...errors import UnmodelledOpError, UnsupportedCUDACallError
 from ..machine.machine import Machine
 from . import triton_interpreter, triton_source
-from .triton_driver import SimulatedDriver
 
 _CAPABILITY_WITH_TMA = 9
 """Major compute capability from which kernels keep tensor descriptors in global scratch memory."""
+
+_REGISTERS_OF_A_BLOCK = 65_536
+"""CUDA C++ Programming Guide, "Technical Specifications per Compute Capability": of all since 5.0,
+but 6.2."""
+
+_SYSTEM_SHARED_MEMORY = 1024
+"""Bytes that CUDA keeps of a multiprocessor's shared memory per block, from capability 8.0 on."""
+
+_BENCHMARK_CACHE = 256 * 1024**2
+"""Bytes that ``triton.testing.do_bench`` writes between runs, so that the L2 cache is cold."""
 
 _DETECTIONS = (
     "has_triton",
@@ -44,9 +53,7 @@ def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
     autotuner = import_module("triton.runtime.autotuner")
     interpreter = import_module("triton.runtime.interpreter")
     config = import_module("triton.runtime.driver").driver
-    patches.set(
-        config, "_active" if "_active" in vars(config) else "active", SimulatedDriver(machine)
-    )
+    patches.set(config, "_active" if "_active" in vars(config) else "active", _Driver(machine))
     launches = _Launches(machine)
     patches.set(jit.JITFunction, "run", launches.run())
     patches.set(interpreter.InterpretedFunction, "run", launches.run())
@@ -95,7 +102,7 @@ class _Launches:
             if not self.thread.is_tuning:
                 triton_interpreter.compute(kernel, arguments, blocks)
         else:
-            for name in triton_source.written(kernel) & tensors.keys():
+            for name in triton_source.written(kernel.fn) & tensors.keys():
                 for tensor in _tensors(arguments[name]):
                     values.forget_values(tensor)
         return _NotCompiled(kernel.__name__)
@@ -115,7 +122,7 @@ class _Launches:
     def _note_scratch(self, kernel: Any) -> None:
         machine = self._machine
         gpu = machine.current_gpu()
-        if gpu.model.major < _CAPABILITY_WITH_TMA or not triton_source.makes_descriptors(kernel):
+        if gpu.model.major < _CAPABILITY_WITH_TMA or not triton_source.makes_descriptors(kernel.fn):
             return
         name = f"triton.{kernel.__name__}.default"
         if machine.strict:
@@ -171,6 +178,84 @@ class _Tuning:
         finally:
             thread.is_tuning = False
         return [0.0] * len(options.get("quantiles") or (0.5,))
+
+
+class _Driver:
+    """Stands for ``triton.runtime.driver.active``."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.utils = _Utilities(machine)
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+    def get_current_target(self) -> Any:
+        target = import_module("triton.backends.compiler").GPUTarget
+        major, minor = self.get_device_capability()
+        return target("cuda", 10 * major + minor, 32)
+
+    def get_device_capability(self, device: int | None = None) -> tuple[int, int]:
+        model = self._machine.gpu(self.get_current_device() if device is None else device).model
+        return model.major, model.minor
+
+    def get_current_device(self) -> int:
+        return self._machine.thread.device
+
+    def set_current_device(self, device: int) -> None:
+        self._machine.thread.device = self._machine.gpu(device).index
+
+    def get_current_stream(self, device: int | None = None) -> int:
+        stream: int = torch.cuda.current_stream(device).cuda_stream
+        return stream
+
+    def get_active_torch_device(self) -> torch.device:
+        return self._machine.gpu(self.get_current_device()).device
+
+    def get_device_interface(self) -> Any:
+        return torch.cuda
+
+    def get_benchmarker(self) -> Any:
+        return import_module("triton.testing").do_bench
+
+    def get_empty_cache_for_benchmark(self) -> torch.Tensor:
+        """The buffer that is written between two runs of a benchmark."""
+        return torch.empty(_BENCHMARK_CACHE // 4, dtype=torch.int, device="cuda")
+
+    def clear_cache(self, cache: torch.Tensor) -> None:
+        cache.zero_()
+
+    def __getattr__(self, name: str) -> Any:
+        raise _not_simulated(f"driver.active.{name}")
+
+
+class _Utilities:
+    """Stands for ``triton.runtime.driver.active.utils``."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def get_device_properties(self, device: int) -> dict[str, int]:
+        """Those that Triton reads; clock rates and the bus are not known."""
+        model = self._machine.gpu(device).model
+        shared = model.shared_memory_per_multiprocessor
+        return {
+            "max_shared_mem": shared - (_SYSTEM_SHARED_MEMORY if model.major >= 8 else 0),
+            "max_num_regs": _REGISTERS_OF_A_BLOCK,
+            "multiprocessor_count": model.multi_processor_count,
+            "warpSize": 32,
+        }
+
+    def __getattr__(self, name: str) -> Any:
+        raise _not_simulated(f"driver.active.utils.{name}")
+
+
+def _not_simulated(name: str) -> UnsupportedCUDACallError:
+    return UnsupportedCUDACallError(
+        f"triton.runtime.{name} is not covered by the simulated GPU, which compiles no kernels; "
+        "run this part on a real one"
+    )
 
 
 class _NotCompiled:

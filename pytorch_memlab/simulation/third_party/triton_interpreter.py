@@ -7,6 +7,8 @@ interpreter replaces.
 
 from __future__ import annotations
 
+import inspect
+import math
 import threading
 import types
 from collections.abc import Callable, Collection
@@ -18,7 +20,30 @@ import numpy as np
 from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
 from . import triton_bfloat16
-from .triton_libdevice import extern_elementwise
+
+_SAME_IN_NUMPY = frozenset(
+    {"cbrt", "ceil", "copysign", "cos", "cosh", "exp", "exp2", "expm1", "fabs", "floor", "fmax"}
+    | {"fmin", "fmod", "hypot", "log", "log10", "log1p", "log2", "rint", "sin", "sinh", "sqrt"}
+    | {"tan", "tanh", "trunc"}
+)
+"""Functions of libdevice, by their names without ``__nv_``, ``fast_`` and the ending of single
+precision, that NumPy has under the same name."""
+
+_IN_NUMPY: dict[str, Callable[..., Any]] = {
+    **{name: getattr(np, name) for name in _SAME_IN_NUMPY},
+    "acos": np.arccos,
+    "acosh": np.arccosh,
+    "asin": np.arcsin,
+    "asinh": np.arcsinh,
+    "atan": np.arctan,
+    "atan2": np.arctan2,
+    "atanh": np.arctanh,
+    "erf": np.vectorize(math.erf, otypes=[float]),
+    "erfc": np.vectorize(math.erfc, otypes=[float]),
+    "exp10": lambda values: np.power(10, values),
+    "pow": np.power,
+    "rsqrt": lambda values: 1 / np.sqrt(values),
+}
 
 _one_at_a_time = threading.RLock()  # the interpreter replaces names of modules
 _LIBDEVICE = "triton.language.extra.libdevice"
@@ -79,7 +104,7 @@ class _Interpretation:
         self._knobs["interpret"] = True
         builder = self._interpreter.interpreter_builder
         handle = self._interpreter.TensorHandle
-        self._patches.set(builder, "create_extern_elementwise", extern_elementwise(handle))
+        self._patches.set(builder, "create_extern_elementwise", _extern_elementwise(handle))
         triton_bfloat16.install(self._interpreter, self._patches)
         language = self._language
         everything = types.SimpleNamespace(__globals__={"tl": language, "core": language.core})
@@ -100,10 +125,8 @@ class _Interpretation:
             original.__code__, self._globals(original), original.__name__, original.__defaults__,
             original.__closure__,
         )  # fmt: skip
-        copy.__kwdefaults__ = original.__kwdefaults__
-        copy.__annotations__ = original.__annotations__
-        copy.__module__ = original.__module__
-        copy.__qualname__ = original.__qualname__
+        for name in ("__kwdefaults__", "__annotations__", "__module__", "__qualname__"):
+            setattr(copy, name, getattr(original, name))
         rewritten: Callable[..., Any] = self._interpreter.FunctionRewriter(copy).rewrite_ast()
         self._functions[original] = rewritten
         return rewritten
@@ -123,11 +146,7 @@ class _Interpretation:
 
     def _globals(self, function: Any) -> dict[str, Any]:
         """Globals of a function, and what it closes over, which the rewriting forgets."""
-        names = {**function.__globals__}
-        for name, cell in zip(
-            function.__code__.co_freevars, function.__closure__ or (), strict=True
-        ):
-            names[name] = cell.cell_contents
+        names = {**function.__globals__, **inspect.getclosurevars(function).nonlocals}
         return {name: self._interpretable(value) for name, value in names.items()}
 
     def _interpretable(self, value: Any) -> Any:
@@ -148,6 +167,25 @@ class _Interpretation:
             return function(*args, **{**kwargs, "_semantic": semantic})
 
         return builtin
+
+
+def _extern_elementwise(handle: Callable[..., Any]) -> Callable[..., Any]:
+    """Runs a function of libdevice, which Triton's interpreter does not have, by NumPy."""
+
+    def create_extern_elementwise(
+        library: str, path: str, symbol: str, values: list[Any], result: Any, is_pure: bool
+    ) -> Any:
+        name = symbol.removeprefix("__nv_").removeprefix("fast_")
+        function = _IN_NUMPY.get(name) or _IN_NUMPY.get(name.removesuffix("f"))
+        if function is None:
+            raise UnsupportedCUDACallError(
+                f"{symbol} of libdevice has no stand-in for Triton's interpreter"
+            )
+        arrays = [value.data for value in values]
+        # All of these return what they take.
+        return handle(np.asarray(function(*arrays)).astype(arrays[0].dtype), values[0].dtype)
+
+    return create_extern_elementwise
 
 
 class _Libdevice:

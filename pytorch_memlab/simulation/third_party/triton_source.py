@@ -38,37 +38,28 @@ def _signature(function: Any) -> inspect.Signature:
     return inspect.signature(function)
 
 
-def makes_descriptors(kernel: Any) -> bool:
-    """True if a kernel, or a function that it calls, makes tensor descriptors on the GPU."""
-    return _makes_descriptors(kernel.fn)
-
-
 @functools.lru_cache(maxsize=1024)
-def _makes_descriptors(function: Any) -> bool:
+def makes_descriptors(function: Any) -> bool:
+    """True if a function, or one that it calls, makes tensor descriptors on the GPU."""
     names = set(function.__code__.co_names)
     if names & _DESCRIPTORS:
         return True
     called = (_function_of(function.__globals__.get(name)) for name in names)
-    return any(
-        one is not None and one is not function and _makes_descriptors(one) for one in called
-    )
-
-
-def written(kernel: Any) -> frozenset[str]:
-    """Names of the arguments that a kernel may write to: all of them, if its source is unknown."""
-    return _written(kernel.fn)
+    return any(one is not None and one is not function and makes_descriptors(one) for one in called)
 
 
 @functools.lru_cache(maxsize=1024)
-def _written(function: Any) -> frozenset[str]:
+def written(function: Any) -> frozenset[str]:
+    """Names of the arguments that a kernel's function may write to.
+
+    All of them, if its source is unknown.
+    """
     parameters = frozenset(_signature(function).parameters)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, SyntaxError):
         return parameters
-    pointers = _Pointers(function)
-    pointers.visit(tree)
-    return pointers.reached() & parameters
+    return _Pointers(function, tree).reached() & parameters
 
 
 def _function_of(value: Any) -> Any:
@@ -77,13 +68,23 @@ def _function_of(value: Any) -> Any:
     return function if inspect.isfunction(function) else None
 
 
-class _Pointers(ast.NodeVisitor):
-    """Finds what is written to, and which names each pointer is made of."""
+class _Pointers:
+    """What is written to, and which names each pointer is made of."""
 
-    def __init__(self, function: Any) -> None:
+    def __init__(self, function: Any, tree: ast.AST) -> None:
         self._globals = function.__globals__
         self._made_of: dict[str, set[str]] = {}
         self._written: set[str] = set()
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._assign(target, node.value)
+            elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+                self._assign(node.target, node.value)
+            elif isinstance(node, ast.For):
+                self._assign(node.target, node.iter)
+            elif isinstance(node, ast.Call):
+                self._see_call(node)
 
     def reached(self) -> frozenset[str]:
         """All names from which a pointer that is written to was made."""
@@ -96,25 +97,7 @@ class _Pointers(ast.NodeVisitor):
                 waiting |= self._made_of.get(name, set())
         return frozenset(names)
 
-    def visit_Assign(self, node: ast.Assign) -> None:
-        for target in node.targets:
-            self._assign(target, node.value)
-        self.generic_visit(node)
-
-    def visit_AugAssign(self, node: ast.AugAssign) -> None:
-        self._assign(node.target, node.value)
-        self.generic_visit(node)
-
-    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
-        if node.value is not None:
-            self._assign(node.target, node.value)
-        self.generic_visit(node)
-
-    def visit_For(self, node: ast.For) -> None:
-        self._assign(node.target, node.iter)
-        self.generic_visit(node)
-
-    def visit_Call(self, node: ast.Call) -> None:
+    def _see_call(self, node: ast.Call) -> None:
         name, owner = _called(node)
         given = [*node.args, *(keyword.value for keyword in node.keywords)]
         if name.removeprefix("_experimental_descriptor_").startswith(_WRITING):
@@ -122,18 +105,16 @@ class _Pointers(ast.NodeVisitor):
         elif self._is_program_function(name, owner):
             # It may write to any pointer that it is given.
             self._written |= set().union(*map(_names_in, given))
-        self.generic_visit(node)
 
     def _is_program_function(self, name: str, owner: ast.AST | None) -> bool:
         """True if what is called is the program's own, which Triton's functions are not."""
+        value = self._globals.get(name)
         if isinstance(owner, ast.Name):
             value = getattr(self._globals.get(owner.id), name, None)
-        else:
-            value = self._globals.get(name)
         function = _function_of(value)
         return function is not None and not function.__module__.startswith("triton.")
 
-    def _assign(self, target: ast.AST, value: ast.AST) -> None:
+    def _assign(self, target: ast.AST, value: ast.AST | None) -> None:
         for name in _names_in(target):
             self._made_of.setdefault(name, set()).update(_names_in(value))
 

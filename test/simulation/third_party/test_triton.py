@@ -210,7 +210,7 @@ def test_a_dry_run_forgets_what_a_kernel_writes_and_nothing_else():
     ids=lambda value: getattr(value, "__name__", ""),
 )
 def test_which_arguments_a_kernel_writes_to(kernel, names):
-    assert triton_source.written(kernel) & {"x", "y", "a", "b", *names} == names
+    assert triton_source.written(kernel.fn) & {"x", "y", "a", "b", *names} == names
 
 
 @computed_or_dry
