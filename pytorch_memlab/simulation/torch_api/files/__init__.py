@@ -5,6 +5,7 @@ from __future__ import annotations
 from ...._common.patches import Patches
 from ...machine.machine import Machine
 from ..after_import import AfterImport
+from . import jit_serialization, numpy_arrays, opened_files, safetensors_files, serialization
 
 
 def install(machine: Machine, patches: Patches) -> None:
@@ -12,22 +13,12 @@ def install(machine: Machine, patches: Patches) -> None:
     values, kept = machine.values, machine.kept_files
     if values is None or kept is None:
         return
-    from . import (
-        distributed_checkpoints,
-        jit_serialization,
-        numpy_arrays,
-        opened_files,
-        safetensors_files,
-        serialization,
-    )
-
     imports = AfterImport()
     opened_files.install(kept, imports, patches)
     numpy_arrays.install(values, kept, patches)
-    serialization.install(values, kept, patches)
+    serialization.install(values, kept, imports, patches)
     jit_serialization.install(values, kept, patches)
     safetensors_files.install(values, kept, imports, patches)
-    distributed_checkpoints.install(values, kept, imports, patches)
     imports.start()
     patches.before_undo(kept.close)
     patches.before_undo(imports.stop)

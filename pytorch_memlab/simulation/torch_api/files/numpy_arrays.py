@@ -13,8 +13,7 @@ from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles
 from ...machine.tensor_values import TensorValues
 from ..compilers import make_known
-from .marks import WithoutValues, is_marked
-from .opened_files import leave_room, watched_file
+from .opened_files import WithoutValues, is_marked, leave_room, watched_file
 
 
 class BytesWithoutValues(WithoutValues, bytes):
@@ -45,16 +44,6 @@ class ArrayWithoutValues(WithoutValues, np.ndarray[Any, Any]):
     def tobytes(self, order: Any = "C") -> bytes:
         """The bytes, which say that they have no values."""
         return BytesWithoutValues(super().tobytes(order))
-
-    def dump(self, file: Any) -> None:
-        """Pickle to a file."""
-        import pickle
-
-        if isinstance(file, (str, bytes, os.PathLike)):
-            with open(file, "wb") as opened:
-                pickle.dump(self, opened)
-        else:
-            pickle.dump(self, file)
 
 
 def _without_values(shape: tuple[int, ...], dtype: str, _mark: bytes) -> Any:

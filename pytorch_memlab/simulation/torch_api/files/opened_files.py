@@ -17,7 +17,6 @@ from typing import Any
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles, resolved
 from ..after_import import AfterImport
-from .marks import is_marked
 
 _open = io.open
 _unlink = os.unlink
@@ -30,6 +29,15 @@ _COMPRESSING = (
     ("lzma", "LZMAFile"),
     ("zipfile", "_ZipWriteFile"),
 )
+
+
+class WithoutValues:
+    """Base of arrays and bytes that come from tensors without values."""
+
+
+def is_marked(data: Any) -> bool:
+    """True if an array, its bytes or a view of them is known to have no values."""
+    return isinstance(data.obj if isinstance(data, memoryview) else data, WithoutValues)
 
 
 class WatchedFile(io.FileIO):
@@ -96,25 +104,20 @@ class WatchedFile(io.FileIO):
             _unlink(self._copy)
 
 
-class _WatchedWriter(io.BufferedWriter):
+class _Watched:
     """Notices arrays without values among what is written."""
 
     def write(self, data: Any) -> int:
-        hole = _hole(self, data)
-        return super().write(data) if hole is None else hole
+        hole = leave_room(self, memoryview(data).nbytes) if is_marked(data) else None
+        return super().write(data) if hole is None else hole  # type: ignore[misc]
 
 
-class _WatchedRandom(io.BufferedRandom):
-    """Notices arrays without values among what is written."""
-
-    def write(self, data: Any) -> int:
-        hole = _hole(self, data)
-        return super().write(data) if hole is None else hole
+class _WatchedWriter(_Watched, io.BufferedWriter):
+    pass
 
 
-def _hole(file: Any, data: Any) -> int | None:
-    """Leave room for data without values; None if the data has some."""
-    return leave_room(file, memoryview(data).nbytes) if is_marked(data) else None
+class _WatchedRandom(_Watched, io.BufferedRandom):
+    pass
 
 
 def leave_room(file: Any, nbytes: int) -> int | None:
@@ -135,13 +138,8 @@ def watched_file(file: Any) -> WatchedFile | None:
         if isinstance(file, WatchedFile):
             return file
         seen.add(id(file))
-        inner = None
-        for name in _INNER:
-            inner = getattr(file, name, None)
-            if inner is not None and hasattr(inner, "write"):
-                break
-            inner = None
-        file = inner
+        inner = (getattr(file, name, None) for name in _INNER)
+        file = next((one for one in inner if hasattr(one, "write")), None)
     return None
 
 
@@ -150,16 +148,16 @@ def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     open_ = _opener(kept)
     patches.set(builtins, "open", open_)
     patches.set(io, "open", open_)
-    for module, name in _COMPRESSING:
-        imports.call(module, partial(_watch_compressed, name, patches))
-    move, remove = _mover(kept), _remover(kept)
-    for name in ("rename", "replace"):
-        patches.set(os, name, move(getattr(os, name)))
-    for name in ("remove", "unlink"):
-        patches.set(os, name, remove(getattr(os, name)))
-    for name in ("copyfile", "copy", "copy2"):
-        patches.set(shutil, name, _copier(kept, getattr(shutil, name)))
-    patches.set(os.path, "getsize", _sizer(kept))
+    for package, name in _COMPRESSING:
+        imports.call(package, partial(_watch_compressed, name, patches))
+    for module, names, replacing in (
+        (os, ("rename", "replace"), _mover),
+        (os, ("remove", "unlink"), _remover),
+        (shutil, ("copyfile", "copy", "copy2"), _copier),
+        (os.path, ("getsize",), _sizer),
+    ):
+        for name in names:
+            patches.set(module, name, replacing(kept, getattr(module, name)))
     accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has its own references
     if accessor is not None:
         for name in ("rename", "replace", "unlink"):
@@ -215,44 +213,38 @@ def _opener(kept: KeptFiles) -> Callable[..., Any]:
     return open
 
 
-def _mover(kept: KeptFiles) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def of(move: Callable[..., Any]) -> Callable[..., Any]:
-        def moved(src: Any, dst: Any, **options: Any) -> None:
-            if options:  # names within folders that are open
-                move(src, dst, **options)
-            elif kept.copy_of(src) is not None:
-                kept.move(src, dst)
-            elif os.path.isdir(src):
-                before = resolved(src)
-                move(src, dst)
-                kept.move_folder(before, resolved(dst))
-            elif kept.is_in_kept_folder(dst) or _is_marked_file(src):
-                copy = kept.new_copy()
-                _copy_content(src, copy)
-                _unlink(src)
-                kept.keep(dst, copy)
-            else:
-                move(src, dst)
-                kept.drop(dst)
+def _mover(kept: KeptFiles, move: Callable[..., Any]) -> Callable[..., Any]:
+    def moved(src: Any, dst: Any, **options: Any) -> None:
+        if options:  # names within folders that are open
+            move(src, dst, **options)
+        elif kept.copy_of(src) is not None:
+            kept.move(src, dst)
+        elif os.path.isdir(src):
+            before = resolved(src)
+            move(src, dst)
+            kept.move_folder(before, resolved(dst))
+        elif kept.is_in_kept_folder(dst) or _is_marked_file(src):
+            copy = kept.new_copy()
+            _copy_content(src, copy)
+            _unlink(src)
+            kept.keep(dst, copy)
+        else:
+            move(src, dst)
+            kept.drop(dst)
 
-        return moved
-
-    return of
+    return moved
 
 
-def _remover(kept: KeptFiles) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def of(remove: Callable[..., Any]) -> Callable[..., Any]:
-        def removed(path: Any, **options: Any) -> None:
-            if options:
-                remove(path, **options)
-            elif kept.copy_of(path) is not None:
-                kept.drop(path)
-            elif not kept.is_in_kept_folder(path):
-                remove(path)
+def _remover(kept: KeptFiles, remove: Callable[..., Any]) -> Callable[..., Any]:
+    def removed(path: Any, **options: Any) -> None:
+        if options:
+            remove(path, **options)
+        elif kept.copy_of(path) is not None:
+            kept.drop(path)
+        elif not kept.is_in_kept_folder(path):
+            remove(path)
 
-        return removed
-
-    return of
+    return removed
 
 
 def _copier(kept: KeptFiles, copy: Callable[..., Any]) -> Callable[..., Any]:
@@ -270,8 +262,7 @@ def _copier(kept: KeptFiles, copy: Callable[..., Any]) -> Callable[..., Any]:
     return copied
 
 
-def _sizer(kept: KeptFiles) -> Callable[[Any], int]:
-    getsize = os.path.getsize
+def _sizer(kept: KeptFiles, getsize: Callable[..., int]) -> Callable[..., int]:
     return lambda filename: getsize(kept.copy_of(filename) or filename)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,22 +16,7 @@ from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles
 from ...machine.tensor_values import TensorValues
 from ..after_import import AfterImport
-from .marks import is_marked
-
-_DTYPES = {
-    torch.bool: "BOOL",
-    torch.uint8: "U8",
-    torch.int8: "I8",
-    torch.int16: "I16",
-    torch.int32: "I32",
-    torch.int64: "I64",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.float32: "F32",
-    torch.float64: "F64",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-}
+from .opened_files import is_marked
 
 
 class _Flat(dict[str, Any]):
@@ -44,6 +30,10 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
 
     def lacks_values(value: Any) -> bool:
         return values.lacks_values(value) if isinstance(value, torch.Tensor) else is_marked(value)
+
+    def write_archive(tensors: dict[str, Any], filename: Any, metadata: Any) -> None:
+        with open(filename, "wb") as file:
+            file.write(_archive(tensors, metadata, values))
 
     def flattened(flatten: Callable[..., Any]) -> Callable[..., Any]:
         def flat(tensors: dict[str, Any], *args: Any) -> Any:
@@ -66,12 +56,11 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
 
     def serialized_to(write: Callable[..., Any]) -> Callable[..., Any]:
         def serialize_file(flat: Any, filename: Any, metadata: Any = None) -> None:
-            if not isinstance(flat, _Flat):
+            if isinstance(flat, _Flat):
+                write_archive(flat.tensors, filename, metadata)
+            else:
                 write(flat, filename, metadata=metadata)
                 kept.drop(filename)
-                return
-            with open(filename, "wb") as file:
-                file.write(_archive(flat.tensors, metadata, values))
 
         return serialize_file
 
@@ -79,15 +68,20 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
         """For releases that flatten arrays within ``save_file`` itself."""
 
         def save(tensors: Any, filename: Any, metadata: Any = None) -> None:
-            if not any(map(lacks_values, tensors.values())):
-                save_file(tensors, filename, metadata)
-                return
-            with open(filename, "wb") as file:
-                file.write(_archive(tensors, metadata, values))
+            lacking = any(map(lacks_values, tensors.values()))
+            (write_archive if lacking else save_file)(tensors, filename, metadata)
 
         return save
 
-    def patch(module: Any, load: Callable[..., Any]) -> None:
+    def loader(load: Callable[[bytes], Any], convert: Callable[[Any], Any]) -> Any:
+        def loaded(data: bytes) -> Any:
+            if MARK not in data:
+                return load(data)
+            return {name: convert(tensor) for name, tensor in _content(data)["tensors"].items()}
+
+        return loaded
+
+    def patch(convert: Callable[[Any], Any], module: Any) -> None:
         names = [name for name in ("_flatten_as_ptr", "_flatten") if hasattr(module, name)]
         for name in names:
             patches.set(module, name, flattened(getattr(module, name)))
@@ -95,29 +89,14 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
             patches.set(module, "save_file", saver(module.save_file))
         patches.set(module, "serialize", serialized(module.serialize))
         patches.set(module, "serialize_file", serialized_to(module.serialize_file))
-        patches.set(module, "load", load)
-        patches.set(module, "safe_open", _opener(kept, module.safe_open))
-
-    def patch_torch(module: Any) -> None:
-        load = module.load
-        patch(module, lambda data: _tensors(data) if MARK in data else load(data))
-
-    def patch_numpy(module: Any) -> None:
-        load = module.load
-        patch(
-            module,
-            lambda data: (
-                {name: tensor.numpy() for name, tensor in _tensors(data).items()}
-                if MARK in data
-                else load(data)
-            ),
-        )
+        patches.set(module, "load", loader(module.load, convert))
+        patch_package(module)
 
     def patch_package(module: Any) -> None:
         patches.set(module, "safe_open", _opener(kept, module.safe_open))
 
-    imports.call("safetensors.torch", patch_torch)
-    imports.call("safetensors.numpy", patch_numpy)
+    imports.call("safetensors.torch", partial(patch, lambda tensor: tensor))
+    imports.call("safetensors.numpy", partial(patch, torch.Tensor.numpy))
     imports.call("safetensors", patch_package)
 
 
@@ -142,11 +121,6 @@ def _on_host(value: Any, values: TensorValues) -> torch.Tensor:
 def _content(data: Any) -> dict[str, Any]:
     content: dict[str, Any] = torch.load(io.BytesIO(data), weights_only=True)
     return content
-
-
-def _tensors(data: Any) -> dict[str, torch.Tensor]:
-    tensors: dict[str, torch.Tensor] = _content(data)["tensors"]
-    return tensors
 
 
 def _opener(kept: KeptFiles, safe_open: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,7 +189,8 @@ class _KeptSlice:
 
     def get_dtype(self) -> str:
         """The format's name of its type."""
-        return _DTYPES[self._tensor.dtype]
+        types: dict[str, torch.dtype] = import_module("safetensors.torch")._TYPES
+        return next(name for name, dtype in types.items() if dtype == self._tensor.dtype)
 
     def __getitem__(self, index: Any) -> Any:
         return self._get()[index]

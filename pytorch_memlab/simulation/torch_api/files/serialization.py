@@ -1,4 +1,4 @@
-"""``torch.save`` and ``torch.load`` in a dry run.
+"""``torch.save``, ``torch.load`` and ``torch.distributed.checkpoint`` in a dry run.
 
 What is saved with tensors that have no values is an archive as PyTorch has it, in which such a
 tensor has no record but a size. See Note [Files without values].
@@ -6,6 +6,7 @@ tensor has no record but a size. See Note [Files without values].
 
 from __future__ import annotations
 
+import functools
 import io
 import json
 import os
@@ -18,6 +19,7 @@ import torch
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles
 from ...machine.tensor_values import TensorValues
+from ..after_import import AfterImport
 from .opened_files import parent_exists, watched_file
 
 _serialization: Any = torch.serialization
@@ -48,13 +50,20 @@ class _Records:
         """Leave room for a record."""
         self._calls.append(("write_record_metadata", (name, size)))
 
-    def replay(self, writer: Any) -> None:
+    def write(self, target: Any, open_writer: Callable[[Any], Any]) -> None:
         """Write what was written, and the sizes of what has no values."""
-        if self._sizes:
-            sizes = json.dumps(self._sizes)
-            writer.write_record(_RECORD, sizes, len(sizes))
-        for method, args in self._calls:
-            getattr(writer, method)(*args)
+        with open_writer(target) as writer:
+            if self._sizes:
+                sizes = json.dumps(self._sizes)
+                writer.write_record(_RECORD, sizes, len(sizes))
+            for method, args in self._calls:
+                getattr(writer, method)(*args)
+
+    def write_marked(self, file: Any, open_writer: Callable[[Any], Any], kept: KeptFiles) -> None:
+        """Write to a file object what stands for tensors without values."""
+        buffer = io.BytesIO()
+        self.write(buffer, open_writer)
+        write_marked(file, buffer.getvalue(), kept)
 
 
 class _Writer:
@@ -78,22 +87,17 @@ class _Writer:
     def __exit__(self, kind: Any, *error: Any) -> None:
         if kind is not None:
             return
-        if not self._records.lack_values:
-            with self._open_writer(self._target) as writer:
-                self._records.replay(writer)
+        records, target, kept = self._records, self._target, self._kept
+        if not records.lack_values:
+            records.write(target, self._open_writer)
             if self._is_path:
-                self._kept.drop(self._target)
-            return
-        if self._is_path:
-            copy = self._kept.new_copy()
-            with self._open_writer(copy) as writer:
-                self._records.replay(writer)
-            self._kept.keep(self._target, copy)
-            return
-        buffer = io.BytesIO()
-        with self._open_writer(buffer) as writer:
-            self._records.replay(writer)
-        write_marked(self._target, buffer.getvalue(), self._kept)
+                kept.drop(target)
+        elif self._is_path:
+            copy = kept.new_copy()
+            records.write(copy, self._open_writer)
+            kept.keep(target, copy)
+        else:
+            records.write_marked(target, self._open_writer, kept)
 
 
 def write_marked(file: Any, data: bytes, kept: KeptFiles) -> None:
@@ -140,8 +144,8 @@ class _Reader:
         return self._values.make_bytes(size)
 
 
-def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
-    """Keep tensors without values out of what ``torch.save`` writes."""
+def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
+    """Keep tensors without values out of what ``torch.save`` writes, and out of checkpoints."""
     open_writer = _serialization._open_zipfile_writer
     open_reader = _serialization._open_zipfile_reader
     open_file = _serialization._open_file_like
@@ -162,30 +166,46 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
     def legacy_save(obj: Any, f: Any, pickle_module: Any, pickle_protocol: Any) -> None:
         records = _Records(values)
         _serialization._save(obj, records, pickle_module, pickle_protocol, False)
-        if not records.lack_values:
+        if records.lack_values:
+            records.write_marked(f, open_writer, kept)
+        else:
             save_legacy(obj, f, pickle_module, pickle_protocol)
-            return
-        buffer = io.BytesIO()
-        with open_writer(buffer) as writer:
-            records.replay(writer)
-        write_marked(f, buffer.getvalue(), kept)
+
+    load_file = torch.load
+
+    @functools.wraps(load_file)
+    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+        if kept.copy_of(f) is not None:
+            kwargs["mmap"] = False  # a kept copy has no records to map
+        return load_file(f, *args, **kwargs)
 
     patches.set(_serialization, "_open_zipfile_writer", open_zipfile_writer)
     patches.set(_serialization, "_open_zipfile_reader", open_zipfile_reader)
     patches.set(_serialization, "_open_file_like", open_file_like)
     patches.set(_serialization, "_legacy_save", legacy_save)
-    load = _loader(kept, torch.load)
     patches.set(_serialization, "load", load)
     patches.set(torch, "load", load)
+    imports.call(
+        "torch.distributed.checkpoint.filesystem",
+        functools.partial(_keep_checkpoints, values, kept, patches),
+    )
 
 
-def _loader(kept: KeptFiles, load: Callable[..., Any]) -> Callable[..., Any]:
-    """``torch.load``, which cannot map a kept copy: it has no records to map."""
+def _keep_checkpoints(values: TensorValues, kept: KeptFiles, patches: Patches, files: Any) -> None:
+    """Keep checkpoints of ``torch.distributed.checkpoint`` with tensors without values.
 
-    def loaded(f: Any, *args: Any, **kwargs: Any) -> Any:
-        if kept.copy_of(f) is not None:
-            kwargs["mmap"] = False
-        return load(f, *args, **kwargs)
+    A checkpoint is a folder: where one tensor has no values, no file of it is written, also not the
+    one that describes the others.
+    """
+    writer = getattr(files, "_FileSystemWriter", None) or files.FileSystemWriter
+    write_data = writer.write_data
 
-    loaded.__doc__ = load.__doc__
-    return loaded
+    def write(self: Any, plan: Any, planner: Any) -> Any:
+        for item in plan.items:
+            data = planner.resolve_data(item) if item.tensor_data is not None else None
+            if isinstance(data, torch.Tensor) and values.lacks_values(data):
+                kept.keep_folder(self.path)
+                break
+        return write_data(self, plan, planner)
+
+    patches.set(writer, "write_data", write)
