@@ -28,6 +28,8 @@ from torch.futures import Future
 
 from ...._common.program_lines import is_of_program
 
+Tensors = list[torch.Tensor]
+
 _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between versions of PyTorch
 
 
@@ -145,99 +147,84 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     shutdown = _shutdown = abort  # torch 2.4 calls the second
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+    def allreduce(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the sum, or what ``opts`` wants."""
         self._reduce(tensors, opts)
         return _done(tensors)
 
     allreduce_coalesced = allreduce
 
-    def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
+    def reduce(self, tensors: Tensors, opts: Any) -> Any:
         """The root gets the sum, or what ``opts`` wants."""
         if opts.rootRank == self._rank:
             self._reduce(tensors, opts)
         return _done(tensors)
 
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+    def broadcast(self, tensors: Tensors, opts: Any = None) -> Any:
         """All ranks get the root's, which are this one's."""
         return _done(tensors)
 
-    def allgather(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
-    ) -> Any:
+    def allgather(self, outputs: list[Tensors], inputs: Tensors, opts: Any = None) -> Any:
         """All ranks get all inputs."""
         for output, tensor in zip(outputs, inputs, strict=True):
             _fill(output, [tensor] * self._size)
         return _done(outputs)
 
-    def all_gather_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
-    ) -> Any:
-        """All ranks get all inputs in one tensor."""
-        _fill(output.view(self._size, -1).unbind(), [tensor.reshape(-1)] * self._size)
-        return _done([output])
-
-    _allgather_base = all_gather_single
-
     def all_gather_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Any:
-        """The same with several tensors."""
+        """All ranks get all inputs, each in one tensor."""
         for output, tensor in zip(outputs, inputs, strict=True):
-            self.all_gather_single(output, tensor)
+            _fill(output.view(self._size, -1).unbind(), [tensor.reshape(-1)] * self._size)
         return _done(outputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
-    def gather(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any
+    def all_gather_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> Any:
+        """The same with one input."""
+        return self.all_gather_single_coalesced([output], [tensor])
+
+    _allgather_base = all_gather_single
+
+    def gather(self, outputs: list[Tensors], inputs: Tensors, opts: Any) -> Any:
         """The root gets all inputs."""
         if opts.rootRank == self._rank:
             _fill(outputs[0], [inputs[0]] * self._size)
         return _done(outputs)
 
-    def scatter(
-        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any
-    ) -> Any:
+    def scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any) -> Any:
         """Each rank gets one of the root's tensors; those of another root are unknown: zeros."""
-        if opts.rootRank == self._rank:
-            _fill(outputs, [inputs[0][self._rank]])
-        else:
-            _clear(outputs)
+        _fill(outputs, [inputs[0][self._rank] if opts.rootRank == self._rank else None])
         return _done(outputs)
 
-    def reduce_scatter(
-        self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], opts: Any = None
-    ) -> Any:
+    def reduce_scatter(self, outputs: Tensors, inputs: list[Tensors], opts: Any = None) -> Any:
         """Each rank gets its part of the sum, or of what ``opts`` wants."""
         _fill(outputs, [tensors[self._rank] for tensors in inputs])
         self._reduce(outputs, opts)
         return _done(outputs)
 
-    def reduce_scatter_single(
-        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
-    ) -> Any:
-        """The same with the parts in one tensor."""
-        _fill([output.view(-1)], [tensor.reshape(self._size, -1)[self._rank]])
-        self._reduce([output], opts)
-        return _done([output])
-
-    _reduce_scatter_base = reduce_scatter_single
-
     def reduce_scatter_single_coalesced(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: Tensors, inputs: Tensors, opts: Any = None
     ) -> Any:
-        """The same with several tensors."""
+        """The same with the parts of each input in one tensor."""
         for output, tensor in zip(outputs, inputs, strict=True):
-            self.reduce_scatter_single(output, tensor, opts)
+            _fill([output.view(-1)], [tensor.reshape(self._size, -1)[self._rank]])
+        self._reduce(outputs, opts)
         return _done(outputs)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def alltoall(
-        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], opts: Any = None
+    def reduce_scatter_single(
+        self, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None
     ) -> Any:
+        """The same with one input."""
+        return self.reduce_scatter_single_coalesced([output], [tensor], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def alltoall(self, outputs: Tensors, inputs: Tensors, opts: Any = None) -> Any:
         """Each rank gets what the others have for it."""
         _fill(outputs, [inputs[self._rank]] * self._size)
         return _done(outputs)
@@ -257,18 +244,18 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     alltoall_base = all_to_all_single
 
-    def send(self, tensors: list[torch.Tensor], to: int, tag: int = 0) -> Any:
+    def send(self, tensors: Tensors, to: int, tag: int = 0) -> Any:
         """No other rank receives it."""
         return _done(tensors)
 
-    def recv(self, tensors: list[torch.Tensor], source: int, tag: int = 0) -> Any:
+    def recv(self, tensors: Tensors, source: int, tag: int = 0) -> Any:
         """Zeros: the tensors that another rank sends are unknown."""
-        _clear(tensors)
+        _fill(tensors, [None] * len(tensors))
         return _done(tensors)
 
-    def recv_anysource(self, tensors: list[torch.Tensor], tag: int = 0) -> Any:
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Any:
         """The same of any rank: it was the next one."""
-        _clear(tensors)
+        self.recv(tensors, 0)
         return _Received((self._rank + 1) % self._size)
 
     def barrier(self, opts: Any = None) -> Any:
@@ -278,18 +265,15 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         """All ranks are here."""
 
-    def _start_coalescing(self, device: torch.device) -> None:
-        """Nothing waits."""
+    def _start_coalescing(self, device: torch.device) -> None: ...
 
     def _end_coalescing(self, device: torch.device) -> Any:
         return _done([])
 
     def _has_hooks(self) -> bool:
-        """Nothing waits for collectives to end."""
-        return False
+        return False  # nothing waits for collectives to end
 
-    def _set_sequence_number_for_group(self) -> None:
-        """There is no other rank to agree with."""
+    def _set_sequence_number_for_group(self) -> None: ...
 
     def _reduce(self, tensors: Sequence[torch.Tensor], opts: Any) -> None:
         """Of equal tensors the mean, the least and the greatest are what they were."""
@@ -318,12 +302,9 @@ class _Received(vars(_c10d)["Work"]):  # type: ignore[misc]
         self._source = source
 
     def wait(self, timeout: Any = None) -> bool:
-        """It is here."""
         return True
 
-    def is_completed(self) -> bool:
-        """It is here."""
-        return True
+    is_completed = wait
 
     def _source_rank(self) -> int:
         return self._source
@@ -340,19 +321,14 @@ def _say_that_the_others_are_not_there(size: int) -> None:
     )
 
 
-def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+def _fill(outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor | None]) -> None:
+    """Copy inputs to outputs; zeros for those that are unknown, or not alike."""
     with torch.no_grad():
         for output, tensor in zip(outputs, inputs, strict=True):
-            if output.shape == tensor.shape:
+            if tensor is not None and output.shape == tensor.shape:
                 output.copy_(tensor)
-            else:  # the ranks are not alike
+            else:
                 output.zero_()
-
-
-def _clear(outputs: Sequence[torch.Tensor]) -> None:
-    with torch.no_grad():
-        for output in outputs:
-            output.zero_()
 
 
 def _done(tensors: Any) -> Any:
