@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from functools import wraps
 from typing import Any
 
 _ABSENT = object()
@@ -43,6 +44,27 @@ class Patches:
         for name, value in values.items():
             self.set(owner, name, value)
 
+    def around(self, owner: Any, *names: str) -> Callable[[Callable[..., Any]], None]:
+        """Decorate: replace functions by calls of one that takes the original as an argument.
+
+        >>> class Box:
+        ...     def size(self, unit):
+        ...         return unit
+        >>> with Patches() as patches:
+        ...     @patches.around(Box, "size")
+        ...     def doubled(size, box, unit):
+        ...         return 2 * size(box, unit)
+        ...     Box().size(3)
+        6
+        """
+
+        def replace(function: Callable[..., Any]) -> None:
+            for name in names:
+                original = getattr(owner, name)
+                self.set(owner, name, wraps(original)(_called_with(original, function)))
+
+        return replace
+
     def set_by_name(self, *replaced: tuple[Any, Any]) -> None:
         """Replace functions by others in every module that holds them under their own names."""
         # Modules imported before ``undo`` keep the others: these must do the same as the originals.
@@ -75,3 +97,10 @@ class Patches:
                     delattr(owner, name)
                 else:
                     setattr(owner, name, before)
+
+
+def _called_with(original: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        return function(original, *args, **kwargs)
+
+    return replaced

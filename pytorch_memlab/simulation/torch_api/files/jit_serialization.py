@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,17 +52,21 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
             return self._c.save_to_buffer(*args, **kwargs)
         return marked(self, kwargs)
 
-    jit_save = _jit.save
-
-    def save_any(m: Any, f: Any, _extra_files: Any = None) -> None:
+    @patches.around(_jit, "save")
+    def save_any(jit_save: Callable[..., Any], m: Any, f: Any, _extra_files: Any = None) -> None:
         if isinstance(f, (str, os.PathLike)) or not isinstance(m, _Module) or not names(m):
             jit_save(m, f, _extra_files=_extra_files)
         else:
             write_marked(f, marked(m, {"_extra_files": _extra_files}), kept)
 
-    jit_load = _jit.load
-
-    def load(f: Any, map_location: Any = None, _extra_files: Any = None, **kwargs: Any) -> Any:
+    @patches.around(_jit, "load")
+    def load(
+        jit_load: Callable[..., Any],
+        f: Any,
+        map_location: Any = None,
+        _extra_files: Any = None,
+        **kwargs: Any,
+    ) -> Any:
         copy = kept.copy_of(f)
         if copy is None and not hasattr(f, "read"):
             return jit_load(f, map_location, _extra_files, **kwargs)
@@ -83,6 +88,4 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
 
     patches.set(_Module, "save", save)
     patches.set(_Module, "save_to_buffer", save_to_buffer)
-    for name, function in (("save", save_any), ("load", load)):
-        patches.set(_jit, name, function)
-        patches.set(_jit._serialization, name, function)
+    patches.set_all(_jit._serialization, {"save": _jit.save, "load": _jit.load})

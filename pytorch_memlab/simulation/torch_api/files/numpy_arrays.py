@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -64,63 +64,48 @@ def install(values: TensorValues, kept: KeptFiles, patches: Patches) -> None:
             value = value.base if isinstance(value, np.ndarray) else None
         return False
 
-    make = np.array
-
-    def array(object: Any, *args: Any, **kwargs: Any) -> Any:
+    @patches.around(np, "array")
+    def array(make: Callable[..., Any], object: Any, *args: Any, **kwargs: Any) -> Any:
         parts = object if isinstance(object, (list, tuple)) else (object,)
         made = make(object, *args, **kwargs)
         return made.view(ArrayWithoutValues) if any(map(lacks_values, parts)) else made
 
-    write_array = np.lib.format.write_array
-
-    def write(fp: Any, array: Any, *args: Any, **kwargs: Any) -> None:
+    @patches.around(np.lib.format, "write_array")
+    def write(write: Callable[..., Any], fp: Any, array: Any, *args: Any, **kwargs: Any) -> None:
         if lacks_values(array):
             array = np.asanyarray(array).view(ArrayWithoutValues)
             watched = watched_file(fp)
             if watched is not None:
                 watched.lacks_values = True
-        write_array(fp, array, *args, **kwargs)
+        write(fp, array, *args, **kwargs)
 
-    save_text = np.savetxt
-
-    def savetxt(fname: Any, X: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N803
+    @patches.around(np, "savetxt")
+    def save(savetxt: Callable[..., Any], fname: Any, X: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N803
         if not lacks_values(X):
-            save_text(fname, X, *args, **kwargs)
+            savetxt(fname, X, *args, **kwargs)
         elif isinstance(fname, (str, bytes, os.PathLike)):
             copy = kept.new_copy()
-            save_text(copy, X, *args, **kwargs)
+            savetxt(copy, X, *args, **kwargs)
             kept.keep(fname, copy)
         else:
             kept.tell(getattr(fname, "name", "<file>"))
 
-    def tensor_maker(make_tensor: Any) -> Any:
-        @wraps(make_tensor)
-        def made(data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
-            tensor: torch.Tensor = make_tensor(data, *args, **kwargs)
-            if isinstance(data, np.ndarray) and lacks_values(data):
-                values.forget_values(tensor)
-            return tensor
-
-        make_known(make_tensor, made)
-        return made
-
-    for name in ("from_numpy", "as_tensor", "tensor"):
-        patches.set(torch, name, tensor_maker(getattr(torch, name)))
-    patches.set(np, "array", array)
-    patches.set(np.lib.format, "write_array", write)
-    patches.set(np, "savetxt", savetxt)
-    for name in ("load", "fromfile", "loadtxt"):
-        patches.set(np, name, _reader(kept, getattr(np, name)))
-
-
-def _reader(kept: KeptFiles, read: Any) -> Any:
-    """A function that reads files, of which some are kept copies."""
-
-    def reader(file: Any, *args: Any, **kwargs: Any) -> Any:
+    @patches.around(np, "load", "fromfile", "loadtxt")
+    def read(read: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
         copy = kept.copy_of(file)
         if copy is None:
             return read(file, *args, **kwargs)
         made = read(copy, *args, **kwargs)
         return made.view(ArrayWithoutValues) if isinstance(made, np.ndarray) else made
 
-    return reader
+    for name in ("from_numpy", "as_tensor", "tensor"):
+        original = getattr(torch, name)
+
+        @patches.around(torch, name)
+        def tensor(make: Callable[..., Any], data: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+            made: torch.Tensor = make(data, *args, **kwargs)
+            if isinstance(data, np.ndarray) and lacks_values(data):
+                values.forget_values(made)
+            return made
+
+        make_known(original, getattr(torch, name))

@@ -148,16 +148,9 @@ def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     open_ = _opener(kept)
     patches.set(builtins, "open", open_)
     patches.set(io, "open", open_)
-    for package, name in _COMPRESSING:
-        imports.call(package, partial(_watch_compressed, name, patches))
-    for module, names, replacing in (
-        (os, ("rename", "replace"), _mover),
-        (os, ("remove", "unlink"), _remover),
-        (shutil, ("copyfile", "copy", "copy2"), _copier),
-        (os.path, ("getsize",), _sizer),
-    ):
-        for name in names:
-            patches.set(module, name, replacing(kept, getattr(module, name)))
+    for module, name in _COMPRESSING:
+        imports.call(module, partial(_watch_compressed, name, patches))
+    _install_moves(kept, patches)
     accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10 has its own references
     if accessor is not None:
         for name in ("rename", "replace", "unlink"):
@@ -165,19 +158,63 @@ def install(kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
         patches.set(accessor, "open", staticmethod(open_))
 
 
+def _install_moves(kept: KeptFiles, patches: Patches) -> None:
+    @patches.around(os, "rename", "replace")
+    def moved(move: Callable[..., Any], src: Any, dst: Any, **options: Any) -> None:
+        if options:  # names within folders that are open
+            move(src, dst, **options)
+        elif kept.copy_of(src) is not None:
+            kept.move(src, dst)
+        elif os.path.isdir(src):
+            before = resolved(src)
+            move(src, dst)
+            kept.move_folder(before, resolved(dst))
+        elif kept.is_in_kept_folder(dst) or _is_marked_file(src):
+            copy = kept.new_copy()
+            _copy_content(src, copy)
+            _unlink(src)
+            kept.keep(dst, copy)
+        else:
+            move(src, dst)
+            kept.drop(dst)
+
+    @patches.around(os, "remove", "unlink")
+    def removed(remove: Callable[..., Any], path: Any, **options: Any) -> None:
+        if options:
+            remove(path, **options)
+        elif kept.copy_of(path) is not None:
+            kept.drop(path)
+        elif not kept.is_in_kept_folder(path):
+            remove(path)
+
+    @patches.around(shutil, "copyfile", "copy", "copy2")
+    def copied(copy: Callable[..., Any], src: Any, dst: Any, **options: Any) -> Any:
+        source = kept.copy_of(src)
+        if source is None:
+            return copy(src, dst, **options)
+        if os.path.isdir(dst):
+            dst = os.path.join(dst, os.path.basename(src))
+        target = kept.new_copy()
+        _copy_content(source, target)
+        kept.keep(dst, target)
+        return dst
+
+    @patches.around(os.path, "getsize")
+    def size(getsize: Callable[[Any], int], filename: Any) -> int:
+        return getsize(kept.copy_of(filename) or filename)
+
+
 def _watch_compressed(name: str, patches: Patches, module: Any) -> None:
     """Look for the mark before it is compressed."""
-    kind = getattr(module, name)
-    write_compressed = kind.write
 
-    def write(self: Any, data: Any) -> Any:
+    @patches.around(getattr(module, name), "write")
+    def write(write_compressed: Callable[..., Any], self: Any, data: Any) -> Any:
         if is_marked(data) or MARK in bytes(data):
             watched = watched_file(self)
             if watched is not None:
                 watched.lacks_values = True
         return write_compressed(self, data)
 
-    patches.set(kind, "write", write)
     if hasattr(module, "_builtin_open"):
         patches.set(module, "_builtin_open", builtins.open)
 
@@ -211,59 +248,6 @@ def _opener(kept: KeptFiles) -> Callable[..., Any]:
         return _WatchedRandom(raw, size) if "+" in mode else _WatchedWriter(raw, size)
 
     return open
-
-
-def _mover(kept: KeptFiles, move: Callable[..., Any]) -> Callable[..., Any]:
-    def moved(src: Any, dst: Any, **options: Any) -> None:
-        if options:  # names within folders that are open
-            move(src, dst, **options)
-        elif kept.copy_of(src) is not None:
-            kept.move(src, dst)
-        elif os.path.isdir(src):
-            before = resolved(src)
-            move(src, dst)
-            kept.move_folder(before, resolved(dst))
-        elif kept.is_in_kept_folder(dst) or _is_marked_file(src):
-            copy = kept.new_copy()
-            _copy_content(src, copy)
-            _unlink(src)
-            kept.keep(dst, copy)
-        else:
-            move(src, dst)
-            kept.drop(dst)
-
-    return moved
-
-
-def _remover(kept: KeptFiles, remove: Callable[..., Any]) -> Callable[..., Any]:
-    def removed(path: Any, **options: Any) -> None:
-        if options:
-            remove(path, **options)
-        elif kept.copy_of(path) is not None:
-            kept.drop(path)
-        elif not kept.is_in_kept_folder(path):
-            remove(path)
-
-    return removed
-
-
-def _copier(kept: KeptFiles, copy: Callable[..., Any]) -> Callable[..., Any]:
-    def copied(src: Any, dst: Any, **options: Any) -> Any:
-        source = kept.copy_of(src)
-        if source is None:
-            return copy(src, dst, **options)
-        if os.path.isdir(dst):
-            dst = os.path.join(dst, os.path.basename(src))
-        target = kept.new_copy()
-        _copy_content(source, target)
-        kept.keep(dst, target)
-        return dst
-
-    return copied
-
-
-def _sizer(kept: KeptFiles, getsize: Callable[..., int]) -> Callable[..., int]:
-    return lambda filename: getsize(kept.copy_of(filename) or filename)
 
 
 def _is_marked_file(path: Any) -> bool:

@@ -35,8 +35,27 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
         with open(filename, "wb") as file:
             file.write(_archive(tensors, metadata, values))
 
-    def flattened(flatten: Callable[..., Any]) -> Callable[..., Any]:
-        def flat(tensors: dict[str, Any], *args: Any) -> Any:
+    def patch_package(module: Any) -> None:
+        @patches.around(module, "safe_open")
+        def opened(
+            safe_open: Callable[..., Any],
+            filename: Any,
+            framework: str = "pt",
+            device: Any = "cpu",
+            *args: Any,
+            **kwargs: Any,
+        ) -> Any:
+            copy = kept.copy_of(filename)
+            if copy is None:
+                return safe_open(filename, framework, device, *args, **kwargs)
+            return _KeptTensors(copy, framework, device)
+
+    def patch(convert: Callable[[Any], Any], module: Any) -> None:
+        patch_package(module)
+        names = [name for name in ("_flatten_as_ptr", "_flatten") if hasattr(module, name)]
+
+        @patches.around(module, *names)
+        def flat(flatten: Callable[..., Any], tensors: dict[str, Any], *args: Any) -> Any:
             found = flatten(tensors, *args)
             if not any(map(lacks_values, tensors.values())):
                 return found
@@ -44,56 +63,35 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
             made.tensors = tensors
             return made
 
-        return flat
+        # Older releases flatten arrays within ``save_file`` itself.
+        @patches.around(module, *([] if names else ["save_file"]))
+        def save(
+            save_file: Callable[..., Any], tensors: Any, filename: Any, metadata: Any = None
+        ) -> None:
+            lacking = any(map(lacks_values, tensors.values()))
+            (write_archive if lacking else save_file)(tensors, filename, metadata)
 
-    def serialized(write: Callable[..., Any]) -> Callable[..., Any]:
-        def serialize(flat: Any, metadata: Any = None) -> Any:
+        @patches.around(module, "serialize")
+        def serialize(write: Callable[..., Any], flat: Any, metadata: Any = None) -> Any:
             if isinstance(flat, _Flat):
                 return _archive(flat.tensors, metadata, values)
             return write(flat, metadata=metadata)
 
-        return serialize
-
-    def serialized_to(write: Callable[..., Any]) -> Callable[..., Any]:
-        def serialize_file(flat: Any, filename: Any, metadata: Any = None) -> None:
+        @patches.around(module, "serialize_file")
+        def serialize_file(
+            write: Callable[..., Any], flat: Any, filename: Any, metadata: Any = None
+        ) -> None:
             if isinstance(flat, _Flat):
                 write_archive(flat.tensors, filename, metadata)
             else:
                 write(flat, filename, metadata=metadata)
                 kept.drop(filename)
 
-        return serialize_file
-
-    def saver(save_file: Callable[..., Any]) -> Callable[..., Any]:
-        """For releases that flatten arrays within ``save_file`` itself."""
-
-        def save(tensors: Any, filename: Any, metadata: Any = None) -> None:
-            lacking = any(map(lacks_values, tensors.values()))
-            (write_archive if lacking else save_file)(tensors, filename, metadata)
-
-        return save
-
-    def loader(load: Callable[[bytes], Any], convert: Callable[[Any], Any]) -> Any:
-        def loaded(data: bytes) -> Any:
+        @patches.around(module, "load")
+        def load(load: Callable[[bytes], Any], data: bytes) -> Any:
             if MARK not in data:
                 return load(data)
             return {name: convert(tensor) for name, tensor in _content(data)["tensors"].items()}
-
-        return loaded
-
-    def patch(convert: Callable[[Any], Any], module: Any) -> None:
-        names = [name for name in ("_flatten_as_ptr", "_flatten") if hasattr(module, name)]
-        for name in names:
-            patches.set(module, name, flattened(getattr(module, name)))
-        if not names:
-            patches.set(module, "save_file", saver(module.save_file))
-        patches.set(module, "serialize", serialized(module.serialize))
-        patches.set(module, "serialize_file", serialized_to(module.serialize_file))
-        patches.set(module, "load", loader(module.load, convert))
-        patch_package(module)
-
-    def patch_package(module: Any) -> None:
-        patches.set(module, "safe_open", _opener(kept, module.safe_open))
 
     imports.call("safetensors.torch", partial(patch, lambda tensor: tensor))
     imports.call("safetensors.numpy", partial(patch, torch.Tensor.numpy))
@@ -123,18 +121,6 @@ def _content(data: Any) -> dict[str, Any]:
     return content
 
 
-def _opener(kept: KeptFiles, safe_open: Callable[..., Any]) -> Callable[..., Any]:
-    def opened(
-        filename: Any, framework: str = "pt", device: Any = "cpu", *args: Any, **kwargs: Any
-    ) -> Any:
-        copy = kept.copy_of(filename)
-        if copy is None:
-            return safe_open(filename, framework, device, *args, **kwargs)
-        return _KeptTensors(copy, framework, device)
-
-    return opened
-
-
 class _KeptTensors:
     """A file of safetensors, opened, that was not written."""
 
@@ -153,26 +139,21 @@ class _KeptTensors:
         """Nothing is open."""
 
     def keys(self) -> list[str]:
-        """Names of the tensors, in order."""
         return sorted(self._tensors)
 
     offset_keys = keys
 
     def metadata(self) -> dict[str, str] | None:
-        """The texts that were saved with them."""
         return self._metadata
 
     def get_tensor(self, name: str) -> Any:
-        """One of them."""
         tensor = self._tensors[name]
         return tensor.numpy() if self._is_numpy else tensor.to(self._device)
 
     def get_tensors(self) -> dict[str, Any]:
-        """All of them."""
         return {name: self.get_tensor(name) for name in self.keys()}
 
     def get_slice(self, name: str) -> _KeptSlice:
-        """One of them, of which parts can be read."""
         return _KeptSlice(self._tensors[name], partial(self.get_tensor, name))
 
 
@@ -184,11 +165,9 @@ class _KeptSlice:
         self._get = get
 
     def get_shape(self) -> list[int]:
-        """Its size."""
         return list(self._tensor.shape)
 
     def get_dtype(self) -> str:
-        """The format's name of its type."""
         types: dict[str, torch.dtype] = import_module("safetensors.torch")._TYPES
         return next(name for name, dtype in types.items() if dtype == self._tensor.dtype)
 

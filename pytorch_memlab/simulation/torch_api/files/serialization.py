@@ -147,48 +147,40 @@ class _Reader:
 def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches: Patches) -> None:
     """Keep tensors without values out of what ``torch.save`` writes, and out of checkpoints."""
     open_writer = _serialization._open_zipfile_writer
-    open_reader = _serialization._open_zipfile_reader
-    open_file = _serialization._open_file_like
-    save_legacy = _serialization._legacy_save
 
-    def open_zipfile_writer(target: Any) -> Any:
+    @patches.around(_serialization, "_open_zipfile_writer")
+    def writer(open_writer: Callable[[Any], Any], target: Any) -> Any:
         return _Writer(target, values, kept, open_writer)
 
-    def open_zipfile_reader(source: Any) -> Any:
+    @patches.around(_serialization, "_open_zipfile_reader")
+    def reader(open_reader: Callable[[Any], Any], source: Any) -> Any:
         opener = open_reader(source)
         if opener.file_like.has_record(_RECORD):
             opener.file_like = _Reader(opener.file_like, values)
         return opener
 
-    def open_file_like(file: Any, mode: str) -> Any:
+    @patches.around(_serialization, "_open_file_like")
+    def opened(open_file: Callable[[Any, str], Any], file: Any, mode: str) -> Any:
         return open_file((kept.copy_of(file) or file) if mode == "rb" else file, mode)
 
-    def legacy_save(obj: Any, f: Any, pickle_module: Any, pickle_protocol: Any) -> None:
+    @patches.around(_serialization, "_legacy_save")
+    def save(save: Callable[..., Any], obj: Any, f: Any, module: Any, protocol: Any) -> None:
         records = _Records(values)
-        _serialization._save(obj, records, pickle_module, pickle_protocol, False)
+        _serialization._save(obj, records, module, protocol, False)
         if records.lack_values:
             records.write_marked(f, open_writer, kept)
         else:
-            save_legacy(obj, f, pickle_module, pickle_protocol)
+            save(obj, f, module, protocol)
 
-    load_file = torch.load
-
-    @functools.wraps(load_file)
-    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
+    @patches.around(_serialization, "load")
+    def load(load: Callable[..., Any], f: Any, *args: Any, **kwargs: Any) -> Any:
         if kept.copy_of(f) is not None:
             kwargs["mmap"] = False  # a kept copy has no records to map
-        return load_file(f, *args, **kwargs)
+        return load(f, *args, **kwargs)
 
-    patches.set(_serialization, "_open_zipfile_writer", open_zipfile_writer)
-    patches.set(_serialization, "_open_zipfile_reader", open_zipfile_reader)
-    patches.set(_serialization, "_open_file_like", open_file_like)
-    patches.set(_serialization, "_legacy_save", legacy_save)
-    patches.set(_serialization, "load", load)
-    patches.set(torch, "load", load)
-    imports.call(
-        "torch.distributed.checkpoint.filesystem",
-        functools.partial(_keep_checkpoints, values, kept, patches),
-    )
+    patches.set(torch, "load", _serialization.load)
+    keep_checkpoints = functools.partial(_keep_checkpoints, values, kept, patches)
+    imports.call("torch.distributed.checkpoint.filesystem", keep_checkpoints)
 
 
 def _keep_checkpoints(values: TensorValues, kept: KeptFiles, patches: Patches, files: Any) -> None:
@@ -198,14 +190,12 @@ def _keep_checkpoints(values: TensorValues, kept: KeptFiles, patches: Patches, f
     one that describes the others.
     """
     writer = getattr(files, "_FileSystemWriter", None) or files.FileSystemWriter
-    write_data = writer.write_data
 
-    def write(self: Any, plan: Any, planner: Any) -> Any:
+    @patches.around(writer, "write_data")
+    def write(write_data: Callable[..., Any], self: Any, plan: Any, planner: Any) -> Any:
         for item in plan.items:
             data = planner.resolve_data(item) if item.tensor_data is not None else None
             if isinstance(data, torch.Tensor) and values.lacks_values(data):
                 kept.keep_folder(self.path)
                 break
         return write_data(self, plan, planner)
-
-    patches.set(writer, "write_data", write)
