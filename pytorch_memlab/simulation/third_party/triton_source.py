@@ -69,7 +69,7 @@ def _function_of(value: Any) -> Any:
 
 
 class _Pointers:
-    """What is written to, and which names each pointer is made of."""
+    """Finds what is written to, and which names each pointer is made of."""
 
     def __init__(self, function: Any, tree: ast.AST) -> None:
         self._globals = function.__globals__

@@ -1,4 +1,4 @@
-"""What makes tensors from data and a device, or generators: it builds on the CPU, then moves."""
+"""Constructors of tensors from data and a device, and of generators: they build on the CPU."""
 
 from __future__ import annotations
 
