@@ -49,8 +49,8 @@ def _log() -> float:
     count = 100_000
     begun = time.perf_counter()
     for number in range(count):
-        log.allocated(2**44 + 512 * number, 512, 0)
-        log.freed(2**44 + 512 * number)
+        log.allocated(2**44 + 512 * number, 512, 512, 0)
+        log.freed(2**44 + 512 * number, waits=False)
     return (time.perf_counter() - begun) / count
 
 

@@ -49,12 +49,11 @@ class TakenStack:
         is_kept: it is asked for later, so that ``drop`` does nothing.
     """
 
-    __slots__ = ("is_kept", "number", "raw")
+    number = 0
+    is_kept = False
 
     def __init__(self, raw: Any) -> None:
         self.raw = raw
-        self.number = 0
-        self.is_kept = False
 
     def drop(self) -> None:
         """Who took it is not going to ask for it."""
@@ -86,10 +85,18 @@ class CallStacks:
     def take(self) -> TakenStack:
         """The stack of this thread now, of which little remains once some thousand more came."""
         taken = TakenStack(capture())
-        self._unread.append(taken)
-        if len(self._unread) > _MOST_UNREAD:
+        unread = self._unread
+        unread.append(taken)
+        if len(unread) > _MOST_UNREAD:
             self.read()
         return taken
+
+    def add(self, taken: TakenStack) -> None:
+        """Read a stack together with the others."""
+        unread = self._unread
+        unread.append(taken)
+        if len(unread) > _MOST_UNREAD:
+            self.read()
 
     def drop(self, taken: TakenStack) -> None:
         """Give up a stack: one that was taken last leaves nothing behind."""

@@ -34,14 +34,15 @@ class FreedCategories:
         """The category of a block."""
         if block.category is not Category.UNKNOWN:
             return block.category
-        if block.data is None:
+        if not block.is_data:
             return Category.WORKSPACES if block.made_in != NOT_SEEN else Category.UNKNOWN
-        if block.stack is None or block.end is None:
+        number_of = self._stacks.number_of
+        made = number_of(block)
+        if not made or block.end is None:
             return Category.UNKNOWN
         if block.call:
             return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
-        number_of = self._stacks.number_of
-        key = number_of(block.stack), number_of(block.end), block.made_in == BACKWARD
+        key = made, number_of(block.end), block.made_in == BACKWARD
         known = self._of_stacks.get(key)
         if known is None:
             known = self._of_stacks[key] = self._of_made_and_ended(*key)

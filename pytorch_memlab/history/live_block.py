@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from ..simulation.inspect import LoggedBlock
 from .category import Category
 
 if TYPE_CHECKING:
@@ -18,22 +19,21 @@ BACKWARD: Final = 4
 another; with gradients off; in a backward pass; or it was not seen."""
 
 
-class LiveBlock:
-    """A block from its allocation until no recording needs it."""
+class LiveBlock(LoggedBlock):
+    """A block from its allocation until no recording needs it; its stack may not be known."""
 
     # No slots: most blocks live and die with the values of the class, and cost half the time.
-    # of the allocation; None if it was not seen, or while ``LiveBlocks.stack_of`` has it
-    stack: TakenStack | None = None
     forward: TakenStack | None = None
     module = ""
     category = Category.UNKNOWN
     made_in = NOT_SEEN
-    data: object = None  # identifies its storage; None for memory that a kernel allocated
     call = 0
     end: TakenStack | None = None
-    number = -1
+    event = -1  # number of its allocation among the events of the device
 
-    def __init__(self, address: int, size: int, requested: int) -> None:
-        self.address = address
-        self.size = size
-        self.requested = requested
+    @classmethod
+    def of(cls, block: LoggedBlock) -> LiveBlock:
+        """A block that was allocated before it is followed."""
+        made = cls(block.address, block.size, block.requested, block.stream, block.order, block.raw)
+        made.is_data, made.number = block.is_data, block.number
+        return made

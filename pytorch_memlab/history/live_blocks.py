@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,11 +46,10 @@ class PeakBlocks:
     large as the blocks at the peak and the blocks now, however many events there were.
     """
 
-    __slots__ = ("_blocks", "born", "died", "event", "highest", "is_on", "reserved")
+    __slots__ = ("_live", "died", "event", "highest", "is_on", "reserved")
 
-    def __init__(self, blocks: dict[int, LiveBlock]) -> None:
-        self._blocks = blocks
-        self.born: set[LiveBlock] = set()
+    def __init__(self, live: LiveBlocks) -> None:
+        self._live = live
         self.died: list[LiveBlock] = []
         self.is_on = False
         self.highest = -1
@@ -60,14 +59,12 @@ class PeakBlocks:
     def set_peak(self, active: int, reserved: int, event: int) -> None:
         """There are more active bytes than before."""
         self.highest, self.reserved, self.event = active, reserved, event
-        if self.born:
-            self.born.clear()
         if self.died:
             self.died.clear()
 
     def at_peak(self) -> list[LiveBlock]:
         """The blocks in use then, by address."""
-        found = [block for block in self._blocks.values() if block not in self.born]
+        found = [block for block in self._live.blocks() if block.event <= self.event]
         return sorted((*found, *self.died), key=lambda block: block.address)
 
 
@@ -78,20 +75,28 @@ class LiveBlocks:
         self,
         state: ProgramState,
         reserved: Callable[[], int],
-        first: Iterable[LiveBlock],
         stacks: CallStacks,
-        stack_at: Callable[[int], TakenStack | None] | None = None,
+        in_use: Mapping[int, LiveBlock],
+        waiting: Mapping[int, LiveBlock],
     ) -> None:
         self.state = state
         self.reserved = reserved
         self.stacks = stacks
-        self._stack_at = stack_at
-        self.blocks = {block.address: block for block in first}
-        self.active = sum(block.size for block in self.blocks.values())
+        self._in_use = in_use
+        self._waiting = waiting
+        self.active = sum(block.size for block in self.blocks())
         self.events = 0
         self.peaks: tuple[PeakBlocks, ...] = ()
         self.log: LiveLog | None = None
         self.adopted: dict[int, int] = {}
+
+    def blocks(self) -> list[LiveBlock]:
+        """The blocks in use, by the program or by a stream."""
+        return [*self._in_use.values(), *self._waiting.values()]
+
+    def block_at(self, address: int) -> LiveBlock | None:
+        """The block in use at an address."""
+        return self._in_use.get(address) or self._waiting.get(address)
 
     def begin_peak(self, peak: PeakBlocks) -> None:
         """Let a peak count what happens from now on, beginning with what is in use."""
@@ -105,14 +110,11 @@ class LiveBlocks:
         """Stop to follow a peak."""
         self.peaks = tuple(one for one in self.peaks if one is not peak)
 
-    def allocated(self, address: int, size: int, requested: int, stream: int) -> LiveBlock:
+    def allocated(self, block: LiveBlock) -> None:
         """A block was allocated by this thread."""
         # This runs at every allocation: what it saves in calls, the program gains.
         state = self.state
-        block = LiveBlock(address, size, requested)
         if state.is_on:
-            if self._stack_at is None:
-                block.stack = self.stacks.take()
             thread = state.modules.thread.calls
             if thread.running:
                 block.module = thread.running[-1][1]
@@ -123,71 +125,49 @@ class LiveBlocks:
                 block.made_in = FORWARD_WITHOUT_GRAD
             else:
                 block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
+        block.event = event = self.events
+        self.events = event + 1
+        self.active = active = self.active + block.size
         if self.log is not None:
-            self.log.allocated(block, stream)
-        self.events += 1
-        self.active = active = self.active + size
-        self.blocks[address] = block
+            self.log.allocated(block)
         for peak in self.peaks:
             if active > peak.highest and peak.is_on:
-                peak.set_peak(active, self.reserved(), self.events - 1)
-            else:
-                peak.born.add(block)
-        return block
+                peak.set_peak(active, self.reserved(), event)
 
-    def free_requested(self, address: int) -> None:
-        """The program gives a block back in this thread."""
-        block = self.blocks.get(address)
-        if block is None:
-            return
-        if self._stack_at is not None:
-            stack = block.stack = self._stack_at(address)
-            if stack is not None:
-                stack.is_kept = True
-        if block.category is _UNKNOWN and block.data is not None and self._is_wanted(block):
-            self._see_end(block, self.state)
-
-    def free_completed(self, address: int, stream: int) -> None:
-        """A block is free again."""
-        block = self.blocks.pop(address, None)
-        if block is None:
-            return
-        self.events += 1
-        self.active -= block.size
-        is_wanted = False
+    def freed(self, block: LiveBlock, *, has_waited: bool = False) -> None:
+        """A block is free again: the program gives it back in this thread, if it has not waited."""
+        is_wanted = self.log is not None
         for peak in self.peaks:
-            if block in peak.born:
-                peak.born.discard(block)
-            else:
+            if block.event <= peak.event:
                 peak.died.append(block)
                 is_wanted = True
+        if is_wanted:
+            block.is_kept = True
+            if block.category is _UNKNOWN and block.is_data and not has_waited:
+                self._see_end(block)
+        self.events += 1
+        self.active -= block.size
         if self.log is not None:
-            self.log.freed(block, stream)
-        elif not is_wanted and block.stack is not None:
-            block.stack.is_kept = False
-            if self._stack_at is None:
-                block.stack.drop()
+            self.log.freed(block)
+        elif not is_wanted and has_waited:
+            block.is_kept = False
+            block.drop()
+
+    def free_requested(self, block: LiveBlock) -> None:
+        """The program gives a block back in this thread, which a stream still uses."""
+        block.is_kept = True
+        if block.category is _UNKNOWN and block.is_data:
+            self._see_end(block)
+
+    def completed(self, block: LiveBlock) -> None:
+        """A block that a stream still used is free again."""
+        self.freed(block, has_waited=True)
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         """Another event: of a segment, or out of memory."""
         self.events += 1
         if self.log is not None:
             self.log.happened(action, address, size, stream)
-
-    def stack_of(self, block: LiveBlock) -> TakenStack | None:
-        """The stack of the allocation of a block; None if it was not seen."""
-        if block.stack is not None or self._stack_at is None:
-            return block.stack
-        return self._stack_at(block.address)
-
-    def _is_wanted(self, block: LiveBlock) -> bool:
-        """True if a recording needs a block after its end."""
-        if self.log is not None:
-            return True
-        for peak in self.peaks:  # noqa: SIM110 - a generator for each free would cost more
-            if block not in peak.born:
-                return True
-        return False
 
     def _describe_backward(self, block: LiveBlock, state: ProgramState) -> None:
         note = state.forward_ops.of_current_node()
@@ -200,8 +180,9 @@ class LiveBlocks:
         else:
             block.made_in = FORWARD_WITH_NODE if state.forward_ops.makes_node() else FORWARD
 
-    def _see_end(self, block: LiveBlock, state: ProgramState) -> None:
+    def _see_end(self, block: LiveBlock) -> None:
         """The category of a block by its free. See Note [Categories of freed blocks]."""
+        state = self.state
         if not state.is_on:
             return
         if _current_node() is not None and not _is_grad_enabled():

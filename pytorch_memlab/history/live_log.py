@@ -43,7 +43,6 @@ class LiveLog:
         self._stacks = stacks
         self._forwards = forwards
         self._category_of = category_of
-        self._count = 0
         self._open = array("q")
         self._unread: list[LiveBlock] = []
         self._ended: list[LiveBlock] = []
@@ -53,23 +52,20 @@ class LiveLog:
     # Open events are plain numbers: as tuples they would take four times the memory and the time to
     # be written.
 
-    def allocated(self, block: LiveBlock, stream: int) -> None:
+    def allocated(self, block: LiveBlock) -> None:
         """A block was allocated."""
         module = self.events.module_number(block.module) if block.module else 0
         now = time_ns() // 1000
-        numbers = _pack(self._alloc, block.address, block.requested, stream, now, module)
+        numbers = _pack(self._alloc, block.address, block.requested, block.stream, now, module)
         self._open.frombytes(numbers)
-        block.number = self._count
-        self._count += 1
         self._unread.append(block)
 
-    def freed(self, block: LiveBlock, stream: int) -> None:
+    def freed(self, block: LiveBlock) -> None:
         """A block is free again."""
         now = time_ns() // 1000
-        numbers = _pack(self._free_completed, block.address, block.requested, stream, now, 0)
-        self._open.frombytes(numbers)
-        self._count += 1
-        if block.number >= 0:
+        kind = self._free_completed
+        self._open.frombytes(_pack(kind, block.address, block.requested, block.stream, now, 0))
+        if block.event >= self.earlier:
             self._ended.append(block)
         if len(self._open) > _MOST_OPEN:
             self._read()
@@ -78,14 +74,13 @@ class LiveLog:
         """Another event: of a segment, or out of memory."""
         number = self.events.number_of(action)
         self._open.frombytes(_pack(number, address, size, stream, time_ns() // 1000, 0))
-        self._count += 1
 
     def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
         """The events so far, with all that is known of them by now."""
         self._read()
         for block, category in live:
-            if block.number >= 0:
-                self.events.set_category(block.number, category)
+            if block.event >= self.earlier:
+                self.events.set_category(block.event - self.earlier, category)
         return self.events
 
     def _read(self) -> None:
@@ -95,12 +90,13 @@ class LiveLog:
         del self._open[: len(open_)]
         self.events.extend(open_)
         for block in unread:
-            self.events.stacks[block.number] = self._number_of(block)
+            index = block.event - self.earlier
+            self.events.stacks[index] = self._number_of(block)
             if block.forward is not None:
-                self.events.forwards[block.number] = self._forwards.number_of(block.forward)
+                self.events.forwards[index] = self._forwards.number_of(block.forward)
         self._stacks.read(block.end for block in ended if block.end is not None)
         for block in ended:
-            self.events.set_category(block.number, self._category_of(block))
+            self.events.set_category(block.event - self.earlier, self._category_of(block))
 
 
 def _taken(waiting: list[T]) -> list[T]:

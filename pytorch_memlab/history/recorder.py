@@ -146,7 +146,7 @@ class Recording:
         followed.switch_on()
         for index, live in followed.source.live.items():
             if self._device in (None, index):
-                peak = self._peaks.setdefault((followed, index), PeakBlocks(live.blocks))
+                peak = self._peaks.setdefault((followed, index), PeakBlocks(live))
                 live.begin_peak(peak)
                 if self._keeps_history:
                     followed.begin_log(index)
@@ -190,7 +190,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
         live = followed.source.live.get(device)
         if live is None:
             return None
-        now = PeakBlocks(live.blocks)
+        now = PeakBlocks(live)
         now.set_peak(live.active, live.reserved(), live.events - 1)
         return _holders(followed, device, now)
     finally:
@@ -246,7 +246,7 @@ def _history(followed: FollowedSource) -> AllocationHistory:
     for device, live in source.live.items():
         if live.log is None:
             continue
-        in_use = list(live.blocks.values())
+        in_use = live.blocks()
         categories = followed.categories(device, in_use)
         events = live.log.settle([(block, categories[block]) for block in in_use])
         segments = source.segments(device)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 
+from .._common.call_stacks import capture
 from ..devices import get_device
-from ..simulation.inspect import active, settings_string
+from ..simulation.inspect import LoggedBlock, active, settings_string
 from .block_categories import live_categories
 from .category import Category
 from .freed_blocks import FreedCategories
@@ -20,10 +20,8 @@ from .model import Block, Segment
 from .program import program
 
 if TYPE_CHECKING:
-    from .._common.call_stacks import TakenStack
     from ..devices.cpu import CpuDevice, Followed
-    from ..simulation.allocator.events import Observer
-    from ..simulation.inspect import Allocation, Machine, SimulatedGPU
+    from ..simulation.inspect import Machine, SimulatedGPU
 
 CPU = -1
 """Number that stands for the host where the index of a GPU is expected."""
@@ -59,32 +57,25 @@ class SimulatedBlocks:
     def __init__(self, machine: Machine) -> None:
         self.live: dict[int, LiveBlocks] = {}
         self._machine = machine
-        self._observers: list[tuple[SimulatedGPU, Observer]] = []
         self._settings = settings_string()
 
     def begin(self) -> None:
         """Follow the blocks from now on."""
         machine = self._machine
         for gpu in machine.known_gpus:
-            gpu.locked(gpu.allocator.follow, partial(self._observer, gpu))
-        for allocation in machine.allocations.living():
-            block = self.live[allocation.gpu.index].blocks.get(allocation.address)
-            if block is not None and block.data is None:
-                block.data = allocation
+            gpu.locked(self._follow, gpu)
         for allocation in machine.workspaces.living():
-            block = self.live[allocation.gpu.index].blocks.get(allocation.address)
+            block = self.live[allocation.gpu.index].block_at(allocation.address)
             if block is not None:
                 block.category = Category.WORKSPACES
-        machine.data_observers = (*machine.data_observers, self._data_made)
 
     def end(self) -> None:
         """Follow them no more."""
         self.settings()
-        machine = self._machine
-        machine.data_observers = _without(machine.data_observers, self._data_made)
-        while self._observers:
-            gpu, observer = self._observers.pop()
-            gpu.locked(gpu.allocator.stop_observing, observer)
+        for index in self.live:
+            log = self._machine.known_gpus[index].log
+            log.follower, log.block_class = None, LoggedBlock
+        self.live.clear()
 
     def watch_ops(self, is_on: bool) -> None:
         """Begin to look at every op and at replaced gradients, or end that."""
@@ -101,8 +92,7 @@ class SimulatedBlocks:
         allocation = self._machine.allocations.known.get(number)
         if allocation is None or allocation.gpu.index not in self.live:
             return None
-        block = self.live[allocation.gpu.index].blocks.get(allocation.address)
-        return block if block is not None and block.data is allocation else None
+        return self.live[allocation.gpu.index].block_at(allocation.address)
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The segments of a device with the blocks in use, as they are now."""
@@ -115,41 +105,18 @@ class SimulatedBlocks:
             self._settings = torch._C._accelerator_getAllocatorSettings()
         return {"PYTORCH_CUDA_ALLOC_CONF": self._settings}
 
-    def _data_made(self, allocation: Allocation) -> None:
-        try:
-            self.live[allocation.gpu.index].blocks[allocation.address].data = allocation
-        except KeyError:  # of no bytes
-            return
-
-    def _observer(self, gpu: SimulatedGPU, blocks: list[tuple[int, int, int]]) -> Observer:
-        allocator = gpu.allocator
-        first = (LiveBlock(*block) for block in blocks)
+    def _follow(self, gpu: SimulatedGPU) -> None:
         log = gpu.log
-
-        def stack_at(address: int) -> TakenStack | None:
-            known = log.live.get(address)
-            return None if known is None else known.stack
-
+        log.stacks.read()
+        followed: list[dict[int, LiveBlock]] = []
+        for blocks in (log.live, log.waiting):
+            blocks.update([(address, LiveBlock.of(block)) for address, block in blocks.items()])
+            followed.append(cast("dict[int, LiveBlock]", blocks))
         live = LiveBlocks(
-            program.state, lambda: allocator.reserved_bytes, first, log.stacks, stack_at
+            program.state, lambda: gpu.allocator.reserved_bytes, log.stacks, *followed
         )
+        log.follower, log.block_class = live, LiveBlock
         self.live[gpu.index] = live
-        in_use = allocator.in_use
-        allocated, free_requested = live.allocated, live.free_requested
-        free_completed, happened = live.free_completed, live.happened
-
-        def observe(action: str, address: int, size: int, stream: int) -> None:
-            if action == "alloc":
-                allocated(address, in_use[address].size, size, stream)
-            elif action == "free_requested":
-                free_requested(address)
-            elif action == "free_completed":
-                free_completed(address, stream)
-            elif action != "snapshot":
-                happened(action, address, size, stream)
-
-        self._observers.append((gpu, observe))
-        return observe
 
 
 class CpuBlocks:
@@ -159,15 +126,16 @@ class CpuBlocks:
         device: Any = get_device("cpu")
         self._device: CpuDevice = device
         self.live: dict[int, LiveBlocks] = {}
+        self._blocks: dict[int, LiveBlock] = {}
 
     def begin(self) -> None:
         """Follow the blocks from now on."""
-        blocks = []
-        for followed in self._device.storages.living():
-            blocks.append(LiveBlock(followed.number, followed.nbytes, followed.nbytes))
-            blocks[-1].data = followed
+        living = self._device.storages.living()
+        self._blocks = blocks = {one.number: _block_of(one) for one in living}
         stacks = program.state.stacks
-        self.live[CPU] = LiveBlocks(program.state, lambda: self.live[CPU].active, blocks, stacks)
+        self.live[CPU] = LiveBlocks(
+            program.state, lambda: self.live[CPU].active, stacks, blocks, {}
+        )
         self._device.observers = (*self._device.observers, self._observe)
 
     def end(self) -> None:
@@ -183,9 +151,7 @@ class CpuBlocks:
 
     def block_of(self, number: int) -> LiveBlock | None:
         """The block of the storage that has a number (``_cdata``)."""
-        block = self.live[CPU].blocks.get(number)
-        known = self._device.storages.known.get(number)
-        return block if block is not None and block.data is known else None
+        return self._blocks.get(number) if number in self._device.storages.known else None
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The host has none: each block is its own."""
@@ -196,7 +162,7 @@ class CpuBlocks:
                 False,
                 (Block(block.address, block.size, block.requested, None),),
             )
-            for block in self.live[device].blocks.values()
+            for block in self.live[device].blocks()
         ]
 
     def settings(self) -> dict[str, Any]:
@@ -204,13 +170,17 @@ class CpuBlocks:
         return {}
 
     def _observe(self, action: str, followed: Followed) -> None:
-        number, nbytes = followed
-        live = self.live[CPU]
+        live, state = self.live[CPU], program.state
         if action == "alloc":
-            live.allocated(number, nbytes, nbytes, 0).data = followed
-        else:
-            live.free_requested(number)
-            live.free_completed(number, 0)
+            block = self._blocks[followed.number] = _block_of(followed)
+            if state.is_on:
+                block.raw = capture()
+                state.stacks.add(block)
+            live.allocated(block)
+        elif followed.number in self._blocks:
+            block = self._blocks.pop(followed.number)
+            live.freed(block)
+            state.stacks.drop(block)
 
 
 class FollowedSource:
@@ -251,7 +221,7 @@ class FollowedSource:
     def block_at(self, device: int, address: int) -> LiveBlock | None:
         """The block in use at an address; None if the device is not followed."""
         live = self.source.live.get(device)
-        return None if live is None else live.blocks.get(address)
+        return None if live is None else live.block_at(address)
 
     def categories(self, device: int, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
         """The categories of blocks, by their ends or by what is alive now."""
@@ -302,16 +272,20 @@ class FollowedSource:
 
 def number_in_program(live: LiveBlocks, block: LiveBlock) -> int:
     """The number of the stack of a block's allocation among the program's stacks."""
-    taken = live.stack_of(block)
-    if taken is None:
-        return 0
-    number, stacks = live.stacks.number_of(taken), program.state.stacks
+    number, stacks = live.stacks.number_of(block), program.state.stacks
     if live.stacks is stacks:
         return number
     adopted = live.adopted.get(number)
     if adopted is None:
         adopted = live.adopted[number] = stacks.adopt(live.stacks.places_of(number))
     return adopted
+
+
+def _block_of(followed: Followed) -> LiveBlock:
+    number, nbytes = followed
+    block = LiveBlock(number, nbytes, nbytes, 0, 0, None)
+    block.is_data = True
+    return block
 
 
 def _without(all_: tuple[Any, ...], one: Callable[..., Any]) -> tuple[Any, ...]:

@@ -241,7 +241,7 @@ class _Search:
             if origin is None:
                 blocks.append(block._replace(size=size))
                 continue
-            number = simulated.stacks.number_of(origin.stack)
+            number = simulated.stacks.number_of(origin)
             if number not in origins:
                 stack = simulated.stacks.places_of(number)
                 origins[number] = self._lines.place(stack), _runs(stack, repeated)
@@ -368,7 +368,7 @@ class _Search:
         if self._simulated is not None:
             found = self._simulated.stacks
             for address, block in self._simulated.live.items():
-                numbers[found.number_of(block.stack)] += self._failed.blocks.get(address, 0)
+                numbers[found.number_of(block)] += self._failed.blocks.get(address, 0)
             stacks = {found.places_of(number): size for number, size in numbers.items()}
         best: tuple[int, str, int, tuple[CodeType, ...]] = (0, "", 0, ())
         for module in modules:

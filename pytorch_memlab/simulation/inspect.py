@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .hardware.gpu import GPU
     from .hardware.presets import PRESETS, find_gpu
     from .hardware.sizes import parse_size, read_size
+    from .machine.allocation_log import LoggedBlock
     from .machine.approximations import OpApproximations, OpCount
     from .machine.cublas_workspaces import workspace_size
     from .machine.data_dependent_reads import DataDependentReads
@@ -43,6 +44,7 @@ __all__ = [
     "FailedRequest",
     "FreeBlock",
     "KeptFiles",
+    "LoggedBlock",
     "Machine",
     "MemoryOverhead",
     "OpApproximations",
@@ -72,6 +74,7 @@ _HOMES = {
     "hardware.gpu": ("GPU",),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("parse_size", "read_size"),
+    "machine.allocation_log": ("LoggedBlock",),
     "machine.approximations": ("OpApproximations", "OpCount"),
     "machine.cublas_workspaces": ("workspace_size",),
     "machine.data_dependent_reads": ("DataDependentReads",),

@@ -19,7 +19,7 @@ def _state():
         [len(peak_tracker(device)._windows) for device in find_devices()],
         [len(gpu.allocator._told.observers) for gpu in machine.known_gpus],
         machine.op_observers,
-        machine.data_observers,
+        [gpu.log.follower for gpu in machine.known_gpus],
         machine.gradient_observers,
     )
 

@@ -27,7 +27,7 @@ class BlockStore:
         self.large = BlockPool(is_small=False, stats=stats.large_pool)
         self.allocated: dict[int, Block] = {}
 
-    def alloc_found_block(self, block: Block, size: int, requested: int) -> int:
+    def alloc_found_block(self, block: Block, size: int, requested: int) -> Block:
         """Split off what is not needed of a block that is in no pool, and count it as allocated.
 
         The allocation takes the low addresses. What is left becomes a free block if it has 512
@@ -56,7 +56,7 @@ class BlockStore:
         if block.expandable_segment is None:
             self._count_inactive_split(pool, *change)
         self._activate(block, requested)
-        return block.address
+        return block
 
     def request_free(self, block: Block) -> None:
         """Count that the program gave a block back; other streams may still use it."""

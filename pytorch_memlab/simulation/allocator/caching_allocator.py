@@ -8,14 +8,14 @@ are not modelled. Nothing here locks: calls must come one after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
 from .block_source import BlockSource
 from .block_store import BlockStore
 from .driver import Driver
-from .events import AllocatorEvents, Observer
+from .events import AllocatorEvents, BlockLog, Observer
 from .failed_request import FreeBlock
 from .out_of_memory import TOO_LARGE, OutOfMemory
 from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
@@ -24,7 +24,6 @@ from .stats import DeviceStats
 from .stream_events import StreamEvents
 
 if TYPE_CHECKING:
-    from .blocks import Block
     from .stream_work import Work
 
 __all__ = ["AllocatorSettings", "CachingAllocator", "Driver", "OutOfMemory"]
@@ -44,12 +43,13 @@ class CachingAllocator:
         # Of free blocks of one size PyTorch 2.13 takes the one of the oldest segment, earlier
         # releases the one at the lowest address.
         order_by_address: bool = False,
+        log: BlockLog | None = None,
     ) -> None:
         self.device = device
         self.ever_allocated = False
         self.is_making_room = False
         self._settings = settings
-        self._told = AllocatorEvents()
+        self._told = AllocatorEvents(log)
         self._stats = stats = DeviceStats()
         self._store = BlockStore(stats, settings, self._told)
         self._source = BlockSource(
@@ -97,7 +97,11 @@ class CachingAllocator:
             finally:
                 self.is_making_room = False
             self.ever_allocated = True
-        address = store.alloc_found_block(block, rounded, size)
+        block = store.alloc_found_block(block, rounded, size)
+        address = block.address
+        log = self._told.log
+        if log is not None:
+            log.allocated(address, block.size, size, stream)
         for observer in self._told.observers:
             observer("alloc", address, size, stream)
         return address
@@ -110,9 +114,13 @@ class CachingAllocator:
         if block is None:
             raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
         self._store.request_free(block)
+        waits = bool(block.stream_uses)
+        log = self._told.log
+        if log is not None:
+            log.freed(address, waits=waits)
         for observer in self._told.observers:
             observer("free_requested", address, block.requested_size, block.stream)
-        if block.stream_uses:
+        if waits:
             self._events.record(block)
         else:
             self._store.free_block(block)
@@ -155,7 +163,10 @@ class CachingAllocator:
 
     def process_events(self) -> None:
         """Free the blocks whose streams have finished; every allocation begins with this."""
+        log = self._told.log
         for block in self._events.finished_blocks():
+            if log is not None:
+                log.completed(block.address)
             self._store.free_block(block)
 
     def empty_cache(self) -> None:
@@ -175,11 +186,6 @@ class CachingAllocator:
     def reserved_bytes(self) -> int:
         """Bytes that the allocator holds."""
         return self._stats.total.reserved_bytes.current
-
-    @property
-    def in_use(self) -> Mapping[int, Block]:
-        """The blocks of live allocations by their addresses, now and from now on."""
-        return self._store.allocated
 
     def block_size(self, address: int) -> int:
         """Bytes of the block of a live allocation."""
@@ -238,10 +244,6 @@ class CachingAllocator:
         """Address, size and bytes requested of every active block."""
         for block in (*self._store.allocated.values(), *self._events.pending_blocks()):
             yield block.address, block.size, block.requested_size
-
-    def follow(self, make: Callable[[list[tuple[int, int, int]]], Observer]) -> None:
-        """Call an observer that begins with what is in use, before all others."""
-        self._told.add(make(list(self.blocks_in_use())), first=True)
 
     def memory_stats(self) -> dict[str, Any]:
         """Return the counters nested as ``torch.cuda.memory_stats_as_nested_dict()`` does."""

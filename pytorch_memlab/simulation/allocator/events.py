@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 Observer = Callable[[str, int, int, int], None]
 """Called with an action, an address, a size in bytes and a stream, while the allocator works."""
+
+
+class BlockLog(Protocol):
+    """Keeps the blocks in use of one allocator; it is told of an event before the observers."""
+
+    def allocated(self, address: int, size: int, requested: int, stream: int) -> None:
+        """A block of ``size`` bytes serves a request of ``requested`` bytes."""
+
+    def freed(self, address: int, *, waits: bool) -> None:
+        """The program gave a block back; it waits if other streams still use it."""
+
+    def completed(self, address: int) -> None:
+        """A block that waited is free."""
+
+    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+        """Another event: of a segment, or out of memory."""
 
 
 class AllocatorEvents:
@@ -18,24 +35,27 @@ class AllocatorEvents:
 
     Attributes:
         observers: called with every event, in the order in which they came.
+        log: of the blocks in use, None without one.
     """
 
-    __slots__ = ("observers",)
+    __slots__ = ("log", "observers")
 
-    def __init__(self) -> None:
+    def __init__(self, log: BlockLog | None) -> None:
         self.observers: tuple[Observer, ...] = ()
+        self.log = log
 
-    def add(self, observer: Observer, *, first: bool = False) -> None:
+    def add(self, observer: Observer) -> None:
         """Call one more observer from now on; one that is called already is not called twice."""
         if observer not in self.observers:
-            before, after = ((), self.observers) if first else (self.observers, ())
-            self.observers = (*before, observer, *after)
+            self.observers = (*self.observers, observer)
 
     def remove(self, observer: Observer) -> None:
         """Call an observer no more, if it is called."""
         self.observers = tuple(one for one in self.observers if one != observer)
 
     def tell(self, action: str, address: int, size: int, stream: int) -> None:
-        """Call the observers."""
+        """Call the observers with an event that is not of one block."""
+        if self.log is not None and action != "snapshot":
+            self.log.happened(action, address, size, stream)
         for observer in self.observers:
             observer(action, address, size, stream)

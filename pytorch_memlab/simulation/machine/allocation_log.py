@@ -12,75 +12,136 @@ from __future__ import annotations
 import sys
 from array import array
 from types import CodeType, FrameType
-from typing import Final, NamedTuple
+from typing import Any, Final, Protocol
 
-from ..._common.call_stacks import SKIPPED, CallStacks, TakenStack
+from ..._common.call_stacks import SKIPPED, CallStacks, TakenStack, capture
 
 CodeStack = tuple[tuple[CodeType, int], ...]
 """Code and line of each frame, innermost first."""
 
-_tuple_as = tuple.__new__  # what making a named tuple ends in, without a call of Python
 _DEEPEST: Final = 64
 _LONGEST: Final = 150_000
 """Numbers in the log before it is shortened: 1.2 MB, replayed in less than half a second."""
 
 
-class LiveBlock(NamedTuple):
-    """An allocation that the program holds.
+class LoggedBlock(TakenStack):
+    """An allocation that the program holds, and the stack that asked for it.
 
     Args:
-        size: bytes that were asked for.
+        address: of the block.
+        size: of the block in bytes.
+        requested: bytes that were asked for.
         stream: that it was asked for on.
         order: how many allocations came before it.
-        stack: that asked for it.
+        raw: the stack.
+
+    Attributes:
+        is_data: it holds data of the program, not a kernel's.
     """
 
-    size: int
-    stream: int
-    order: int
-    stack: TakenStack
+    is_data = False
+
+    def __init__(
+        self, address: int, size: int, requested: int, stream: int, order: int, raw: Any
+    ) -> None:
+        self.address = address
+        self.size = size
+        self.requested = requested
+        self.stream = stream
+        self.order = order
+        self.raw = raw
+
+
+class Follower(Protocol):
+    """Follows the blocks of a log."""
+
+    def allocated(self, block: Any) -> None:
+        """A block was allocated by this thread."""
+
+    def free_requested(self, block: Any) -> None:
+        """The program gives a block back in this thread, and other streams still use it."""
+
+    def freed(self, block: Any) -> None:
+        """The program gives a block back in this thread, and it is free again."""
+
+    def completed(self, block: Any) -> None:
+        """A block that other streams still used is free again."""
+
+    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+        """Another event: of a segment, or out of memory."""
 
 
 class AllocationLog:
-    """Requests to one allocator, in order.
+    """Requests to one allocator, in order: its ``BlockLog``.
 
     Attributes:
         requests: for an allocation its address, size and stream; for a free the address, negative.
         live: what is in use, by address, the oldest first.
+        waiting: what the program gave back and other streams still use, by address.
         allocations: how many there were.
+        next_is_data: whether the next allocation holds data of the program.
         is_whole: whether nothing is missing.
         stacks: keeps the frames of the stacks.
+        follower: is told of every block; None without one.
+        block_class: of the blocks that are allocated from now on.
     """
 
     def __init__(self) -> None:
         self.requests = array("q")
-        self.live: dict[int, LiveBlock] = {}
+        self.live: dict[int, LoggedBlock] = {}
+        self.waiting: dict[int, LoggedBlock] = {}
         self.allocations = 0
+        self.next_is_data = False
         self.is_whole = True
         self._most = _LONGEST
         self.stacks = CallStacks()
+        self.follower: Follower | None = None
+        self.block_class = LoggedBlock
 
-    def allocated(self, address: int, size: int, stream: int) -> None:
+    def allocated(self, address: int, size: int, requested: int, stream: int) -> None:
         """An allocation was made."""
         order = self.allocations
-        self.live[address] = _tuple_as(LiveBlock, (size, stream, order, self.stacks.take()))
+        block = self.block_class(address, size, requested, stream, order, capture())
+        self.live[address] = block
         self.allocations = order + 1
-        self.requests.extend((address, size, stream))
+        self.stacks.add(block)
+        if self.next_is_data:
+            block.is_data = True
+        self.requests.extend((address, requested, stream))
         if len(self.requests) > self._most:
             self._shorten()
+        if self.follower is not None:
+            self.follower.allocated(block)
 
-    def freed(self, address: int) -> None:
+    def freed(self, address: int, *, waits: bool) -> None:
         """An allocation was given back."""
-        block = self.live.pop(address, None)
-        if block is not None:
-            self.stacks.drop(block.stack)
+        block = self.live.pop(address)
+        if waits:
+            self.waiting[address] = block
+        if self.follower is not None:
+            if waits:
+                self.follower.free_requested(block)
+            else:
+                self.follower.freed(block)
+        self.stacks.drop(block)
         self.requests.append(-address)
+
+    def completed(self, address: int) -> None:
+        """An allocation that waited is free."""
+        block = self.waiting.pop(address)
+        if self.follower is not None:
+            self.follower.completed(block)
+
+    def happened(self, action: str, address: int, size: int, stream: int) -> None:
+        """Another event: of a segment, or out of memory."""
+        if self.follower is not None:
+            self.follower.happened(action, address, size, stream)
 
     def _shorten(self) -> None:
         """Drop the requests of blocks that are free again."""
         self.requests = array("q")
         for address, block in self.live.items():
-            self.requests.extend((address, block.size, block.stream))
+            self.requests.extend((address, block.requested, block.stream))
         self._most = max(_LONGEST, 2 * len(self.requests))
         self.is_whole = False
 

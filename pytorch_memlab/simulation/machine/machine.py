@@ -113,8 +113,6 @@ class Machine:
         self._trace: TraceCallbacks | None = None
         self.op_observers: tuple[Callable[[Any], object], ...] = ()
         """Called with every op before it runs."""
-        self.data_observers: tuple[Callable[[Allocation], object], ...] = ()
-        """Called with every allocation that holds data of the program, not a kernel's."""
         self.gradient_observers: tuple[Callable[[torch.Tensor], object], ...] = ()
         """Called with a gradient that the program replaces or drops by ``tensor.grad = ...``."""
         self.recorder: Any = None
@@ -273,15 +271,9 @@ class Machine:
         if self._trace is not None:
             self._trace.expect(storage)
         with uninterrupted(*STANDARD_SIGNALS):
-            allocation = gpu.allocate(storage.nbytes(), stream, is_estimate=is_estimate)
+            nbytes = storage.nbytes()
+            allocation = gpu.allocate(nbytes, stream, is_estimate=is_estimate, is_data=True)
             self.allocations.add(storage, allocation)
-            for observer in self.data_observers:
-                observer(allocation)
-
-    def tell_of_data(self, allocation: Allocation) -> None:
-        """Tell the observers that a new allocation holds data of the program."""
-        for observer in self.data_observers:
-            observer(allocation)
 
     def label(self, storage: torch.UntypedStorage, gpu: SimulatedGPU, nbytes: int = 0) -> None:
         """Label a storage that the allocator does not count: of a wrapper, or another process."""
@@ -312,8 +304,8 @@ class Machine:
                 self._trace.expect(storage)
             with uninterrupted(*STANDARD_SIGNALS):
                 stream = self.current_stream(gpu.index)
-                allocation = self.allocations.known[key] = gpu.allocate(storage.nbytes(), stream)
-                self.tell_of_data(allocation)
+                allocation = gpu.allocate(storage.nbytes(), stream, is_data=True)
+                self.allocations.known[key] = allocation
                 gpu.release(before)
 
     def living(self) -> Iterator[Allocation]:

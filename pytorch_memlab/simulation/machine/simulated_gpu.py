@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from ..._common.call_stacks import CallStacks
     from ..hardware.gpu import GPU
-    from .allocation_log import LiveBlock
+    from .allocation_log import LoggedBlock
     from .memory_overhead import MemoryOverhead
     from .trace_callbacks import TraceCallbacks
 
@@ -72,7 +72,7 @@ class SimulatedFailure:
     request: FailedRequest
     stack: CodeStack
     node: str
-    live: dict[int, LiveBlock]
+    live: dict[int, LoggedBlock]
     stacks: CallStacks
     requests: array[int]
     length: int
@@ -105,8 +105,8 @@ class SimulatedGPU:
         self.driver = SimulatedDriver(
             model.total_memory, taken.context, taken.other_processes, base=_ADDRESSES * (index + 1)
         )
-        self.allocator = CachingAllocator(self.driver, device=index)
         self.log = AllocationLog()
+        self.allocator = CachingAllocator(self.driver, device=index, log=self.log)
         self.failure: SimulatedFailure | None = None
         """The last request that failed."""
         self._dead: deque[int] = deque()
@@ -125,12 +125,15 @@ class SimulatedGPU:
         self._trace = trace
         self.allocator.observe(trace.observe)
 
-    def allocate(self, nbytes: int, stream: int, *, is_estimate: bool = False) -> Allocation:
-        """Take memory for a storage."""
+    def allocate(
+        self, nbytes: int, stream: int, *, is_estimate: bool = False, is_data: bool = False
+    ) -> Allocation:
+        """Take memory for a kernel, or for data of the program."""
         if not self.allocator.ever_allocated:
             self.before_first_use()
         try:
-            return Allocation(self, self._alone(self._malloc, nbytes, stream, is_estimate), nbytes)
+            address = self._alone(self._malloc, nbytes, stream, is_estimate, is_data)
+            return Allocation(self, address, nbytes)
         except OutOfMemory as error:
             if self._trace is not None:
                 self._trace.expect_nothing()
@@ -210,11 +213,10 @@ class SimulatedGPU:
         """
         return self._peak
 
-    def _malloc(self, nbytes: int, stream: int, is_estimate: bool) -> int:
+    def _malloc(self, nbytes: int, stream: int, is_estimate: bool, is_data: bool) -> int:
         allocator = self.allocator
+        self.log.next_is_data = is_data
         address = allocator.malloc(nbytes, stream)
-        if address:
-            self.log.allocated(address, nbytes, stream)
         if is_estimate and address:
             size = self._estimates[address] = allocator.block_size(address)
             self._estimated += size
@@ -258,7 +260,6 @@ class SimulatedGPU:
         while self._dead:
             address = self._dead.popleft()
             self.allocator.free(address)
-            self.log.freed(address)
             if self._estimates:
                 self._estimated -= self._estimates.pop(address, 0)
 

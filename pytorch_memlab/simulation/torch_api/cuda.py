@@ -282,9 +282,7 @@ class _CudaCalls:
         return f"sm_{model.major}{model.minor}"
 
     def _allocate(self, size: int, stream: int) -> int:
-        allocation = self._machine.current_gpu().allocate(size, id_of(stream))
-        self._machine.tell_of_data(allocation)
-        return allocation.address
+        return self._machine.current_gpu().allocate(size, id_of(stream), is_data=True).address
 
     def _free(self, address: int) -> None:
         for gpu in self._machine.gpus:

@@ -233,7 +233,7 @@ class MemoryHistory:
         if profiled is None or device not in profiled.source.live:
             return {}
         made = [entry.block for entry in recorder.entries if entry.block is not None]
-        in_use = profiled.source.live[device].blocks.values()
+        in_use = profiled.source.live[device].blocks()
         known: dict[Hashable, dict[str, str]] = profiled.descriptions(device, (*made, *in_use))
         return known
 

@@ -123,6 +123,7 @@ def test_memory_without_a_tensor(gpus: Any) -> None:
     assert torch.cuda.memory_allocated(1) == 5 * MB
     torch.cuda.caching_allocator_delete(address)
     assert torch.cuda.memory_allocated(1) == 0
+    assert list(gpus.gpus[1].log.requests) == [address, 5 * MB, 0, -address]
     side = torch.cuda.Stream()
     torch.cuda.caching_allocator_alloc(512, stream=side)
     assert {one["stream"] for one in torch.cuda.memory_snapshot()} == {0, side.cuda_stream}
