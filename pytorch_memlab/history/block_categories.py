@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 
@@ -22,21 +22,26 @@ BlockOf = Callable[["Piece"], "LiveBlock | None"]
 
 _PLAIN = frozenset((torch.Tensor, torch.nn.Parameter))
 
-Note = Callable[[torch.UntypedStorage, Category], object]
-"""Takes the category of a storage."""
+Note = Callable[[Sequence[torch.UntypedStorage], Category], object]
+"""Takes the category of storages."""
+
+_untyped_storage = torch._C.TensorBase.untyped_storage
 
 
 def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note) -> None:
     """Note the category of the storages of tensors."""
     # This runs for every tensor of an optimizer in every step: most are plain.
-    for tensor in tensors:
-        if tensor is None:
-            continue
-        if type(tensor) in _PLAIN and tensor.layout is torch.strided:
-            note(tensor.untyped_storage(), category)
-            continue
-        for storage in _storages(tensor):
-            note(storage, category)
+    storages = []
+    try:
+        for tensor in tensors:
+            if tensor is None:
+                continue
+            if type(tensor) in _PLAIN and tensor.layout is torch.strided:
+                storages.append(_untyped_storage(tensor))
+            else:
+                storages += _storages(tensor)
+    finally:  # what comes before a tensor that refuses counts
+        note(storages, category)
 
 
 def mark_module(module: torch.nn.Module, note: Note) -> None:

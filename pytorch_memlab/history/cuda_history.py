@@ -6,6 +6,7 @@ Written from PyTorch's sources and tested on simulated GPUs, whose functions are
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -84,10 +85,12 @@ class CudaHistory:
         devices = [self._described(one, live) for one in history.devices]
         return replace(history, devices=devices)
 
-    def _note(self, storage: torch.UntypedStorage, category: Category) -> None:
-        address = address_finder()(storage.data_ptr(), storage._cdata)
-        if address:
-            self._marks.setdefault(address, []).append((time.time_ns() // 1000, category))
+    def _note(self, storages: Sequence[torch.UntypedStorage], category: Category) -> None:
+        address_of = address_finder()
+        for storage in storages:
+            address = address_of(storage.data_ptr(), storage._cdata)
+            if address:
+                self._marks.setdefault(address, []).append((time.time_ns() // 1000, category))
 
     def _described(self, device: DeviceHistory, live: dict[int, Category]) -> DeviceHistory:
         """The events since the beginning, with the categories of their blocks."""

@@ -82,7 +82,7 @@ class LiveBlocks:
         self.state = state
         self.reserved = reserved
         self.stacks = stacks
-        self._in_use = in_use
+        self.in_use = in_use
         self._waiting = waiting
         self.active = sum(block.size for block in self.blocks())
         self.events = 0
@@ -92,11 +92,11 @@ class LiveBlocks:
 
     def blocks(self) -> list[LiveBlock]:
         """The blocks in use, by the program or by a stream."""
-        return [*self._in_use.values(), *self._waiting.values()]
+        return [*self.in_use.values(), *self._waiting.values()]
 
     def block_at(self, address: int) -> LiveBlock | None:
         """The block in use at an address."""
-        return self._in_use.get(address) or self._waiting.get(address)
+        return self.in_use.get(address) or self._waiting.get(address)
 
     def begin_peak(self, peak: PeakBlocks) -> None:
         """Let a peak count what happens from now on, beginning with what is in use."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -72,23 +71,25 @@ class Program:
 
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""
-        self._look(lambda note: mark([gradient], Category.GRADIENTS, note))
+        self._look(mark, (gradient,), Category.GRADIENTS)
 
     def _module_is_called(self, module: torch.nn.Module) -> None:
-        self._look(lambda note: mark_module(module, note))
+        self._look(mark_module, module)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
-        self._look(lambda note: mark_parameters(optimizer, note))
+        self._look(mark_parameters, optimizer)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_arguments: Any) -> None:
-        self._look(lambda note: mark_state(optimizer, note))
+        self._look(mark_state, optimizer)
 
-    def _look(self, look: Callable[[Note], None]) -> None:
+    def _look(self, look: Callable[..., None], *seen: Any) -> None:
         """Look at objects of the program, which may be of any class and refuse with any error."""
         with torch._C.DisableTorchFunction():
             for note in self.notes:
-                with suppress(Exception):  # the category stays unknown, and the program goes on
-                    look(note)
+                try:
+                    look(*seen, note)
+                except Exception:  # noqa: PERF203 - the category stays unknown
+                    continue
 
 
 program = Program()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
@@ -41,8 +41,8 @@ class BlockSource(Protocol):
     def watch_ops(self, is_on: bool) -> None:
         """Begin to look at every op, or end that."""
 
-    def block_of(self, number: int) -> LiveBlock | None:
-        """The block of the storage that has a number (``_cdata``)."""
+    def blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
+        """The blocks of the storages that have these numbers (``_cdata``)."""
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The segments of a device with the blocks in use, as they are now."""
@@ -87,12 +87,15 @@ class SimulatedBlocks:
             machine.op_observers = (*machine.op_observers, op_runs)
             machine.gradient_observers = (*machine.gradient_observers, replaced)
 
-    def block_of(self, number: int) -> LiveBlock | None:
-        """The block of the storage that has a number (``_cdata``)."""
-        allocation = self._machine.allocations.known.get(number)
-        if allocation is None or allocation.gpu.index not in self.live:
-            return None
-        return self.live[allocation.gpu.index].block_at(allocation.address)
+    def blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
+        """The blocks of the storages that have these numbers (``_cdata``)."""
+        known, live = self._machine.allocations.known, self.live
+        for number in numbers:
+            allocation = known.get(number)
+            if allocation is not None and allocation.gpu.index in live:
+                block = live[allocation.gpu.index].in_use.get(allocation.address)
+                if block is not None:
+                    yield block
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The segments of a device with the blocks in use, as they are now."""
@@ -149,9 +152,10 @@ class CpuBlocks:
         if is_on:
             self._device.op_observers = (*self._device.op_observers, op_runs)
 
-    def block_of(self, number: int) -> LiveBlock | None:
-        """The block of the storage that has a number (``_cdata``)."""
-        return self._blocks.get(number) if number in self._device.storages.known else None
+    def blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
+        """The blocks of the storages that have these numbers (``_cdata``)."""
+        known, blocks = self._device.storages.known, self._blocks
+        return (blocks[number] for number in numbers if number in known and number in blocks)
 
     def segments(self, device: int) -> Sequence[Segment]:
         """The host has none: each block is its own."""
@@ -226,14 +230,14 @@ class FollowedSource:
     def categories(self, device: int, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
         """The categories of blocks, by their ends or by what is alive now."""
         live: dict[LiveBlock, Category] | None = None
-        block_of = self.source.block_of
+        blocks_of = self.source.blocks_of
         found = {}
         freed = FreedCategories(self.source.live[device].stacks)
         for block in blocks:
             category = block.category
             if category is Category.UNKNOWN:
                 if live is None:
-                    live = live_categories(lambda piece: block_of(piece.number))
+                    live = live_categories(lambda piece: next(blocks_of((piece.number,)), None))
                 category = live.get(block) or freed.of(block)
             found[block] = category
         return found
@@ -250,9 +254,8 @@ class FollowedSource:
             for block, category in self.categories(device, blocks).items()
         }
 
-    def _note(self, storage: torch.UntypedStorage, category: Category) -> None:
-        block = self.source.block_of(storage._cdata)
-        if block is not None:
+    def _note(self, storages: Sequence[torch.UntypedStorage], category: Category) -> None:
+        for block in self.source.blocks_of([storage._cdata for storage in storages]):
             block.category = category
 
     def begin_log(self, device: int) -> None:
