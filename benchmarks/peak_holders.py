@@ -6,12 +6,14 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional
 
 from benchmarks.simulate_step import BATCH, CONTEXT, VOCABULARY, Model
 from benchmarks.timing import MICROSECONDS, MILLISECONDS, heading, row
+from pytorch_memlab.history.program import program
 from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.simulation import simulate
 
@@ -47,11 +49,12 @@ def loop_of_small_ops() -> Callable[[], object]:
     return loop
 
 
-def processor_seconds(work: Callable[[], object]) -> float:
+def processor_seconds(*works: Callable[[], object]) -> float:
     """Seconds that the processor spends on one run: other work on the machine changes it little."""
     gc.collect()
     begun = time.process_time()
-    work()
+    for work in works:
+        work()
     return time.process_time() - begun
 
 
@@ -81,12 +84,22 @@ def costs(make: Callable[[], Callable[[], object]]) -> tuple[float, float, float
 
 
 def _recorded(recording: Recording, work: Callable[[], object]) -> float:
+    """Seconds of the work and of reading all stacks that are still open at its end."""
     recording.begin()
     try:
-        return processor_seconds(work)
+        return processor_seconds(work, partial(_read_stacks, recording))
     finally:
         recording.end()
         recording.forget()
+
+
+def _read_stacks(recording: Recording) -> None:
+    program.state.stacks.read()
+    for followed in recording._on:
+        for live in followed.source.live.values():
+            live.stacks.read()
+            if live.log is not None:
+                live.log.settle(())
 
 
 def main() -> None:
