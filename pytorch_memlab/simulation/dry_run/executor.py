@@ -153,6 +153,8 @@ class DryRunExecutor:
         if info.written:
             self._write(info, output, args, kwargs)
         fresh: dict[int, torch.Tensor] = {}
+        if info.returned == (None,):  # as most ops
+            return self._made(output.result, tensors, fresh)
         outputs = [output.result] if len(info.returned) == 1 else output.result
         results = tuple(
             self._made(outputs[position], tensors, fresh)

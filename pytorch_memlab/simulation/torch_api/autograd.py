@@ -31,14 +31,9 @@ def install(machine: Machine, patches: Patches) -> None:
             and any(_overrides_functions(type(tensor)) for tensor in tensors)
         ),
     )
-
-    name = "_engine_run_backward"
-    patches.set(torch.autograd, name, _giving_streams_back(machine, vars(torch.autograd)[name]))
+    _install_streams(machine, patches)
     if len(machine.gpus) > 1:
-        function: Any = torch.autograd.function.BackwardCFunction
-        for name in ("apply", "apply_boxed"):
-            if hasattr(function, name):
-                patches.set(function, name, _on_its_gpu(machine, getattr(function, name)))
+        _install_devices(machine, patches)
 
 
 def _on_its_own(machine: Machine, hook: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -59,9 +54,11 @@ def _overrides_functions(kind: type) -> bool:
     return getattr(own, "__func__", own) is not default.__func__
 
 
-def _giving_streams_back(machine: Machine, run: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(run)
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
+def _install_streams(machine: Machine, patches: Patches) -> None:
+    """Let a thread use the streams that it used before a backward pass."""
+
+    @patches.around(torch.autograd, "_engine_run_backward")
+    def run_backward(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         changes = machine.thread.streams
         streams, node = changes.current, changes.begin_backward()
         try:
@@ -70,12 +67,14 @@ def _giving_streams_back(machine: Machine, run: Callable[..., Any]) -> Callable[
             machine.use_streams(streams)
             changes.end_backward(node)
 
-    return run_backward
 
+def _install_devices(machine: Machine, patches: Patches) -> None:
+    """Let backward passes of custom functions use the GPU of their gradients."""
+    function: Any = torch.autograd.function.BackwardCFunction
+    names = [name for name in ("apply", "apply_boxed") if hasattr(function, name)]
 
-def _on_its_gpu(machine: Machine, apply: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(apply)
-    def apply_there(self: Any, *gradients: Any) -> Any:
+    @patches.around(function, *names)
+    def apply_there(apply: Callable[..., Any], self: Any, *gradients: Any) -> Any:
         tensors = [one for one in gradients if isinstance(one, torch.Tensor)]
         gpu = machine.gpu_of(tensors[0]) if tensors else None
         thread = machine.thread
@@ -86,5 +85,3 @@ def _on_its_gpu(machine: Machine, apply: Callable[..., Any]) -> Callable[..., An
             return apply(self, *gradients)
         finally:
             thread.device = before
-
-    return apply_there

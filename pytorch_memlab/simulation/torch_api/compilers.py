@@ -6,10 +6,10 @@ runs eagerly, with a word about it.
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     patches.set(torch.jit._builtins, "_builtin_table", {**torch.jit._builtins._get_builtin_table()})
     for kind in (torch._C.ScriptFunction, torch._C.ScriptMethod):
-        patches.set(kind, "__call__", _called(machine, kind.__call__))
+        patches.around(kind, "__call__")(partial(_call_script, machine))
     compiler = _EagerCompiler()
     patches.set(torch, "compile", compiler.compile)
     patches.set(
@@ -54,7 +54,7 @@ def install(machine: Machine, patches: Patches) -> None:
     module = sys.modules.get("torch._higher_order_ops.flex_attention")
     trace = getattr(module, "create_fw_bw_graph", None)
     if trace is not None:
-        traced = functools.partial(flex_attention.trace, trace)
+        traced = partial(flex_attention.trace, trace)
         patches.set(module, "create_fw_bw_graph", traced)
 
 
@@ -65,12 +65,11 @@ def make_known(old: Callable[..., Any], new: Callable[..., Any]) -> None:
         table[id(new)] = table[id(old)]
 
 
-def _called(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(script: Any, *args: Any, **kwargs: Any) -> Any:
-        with machine.thread.call_context(args, kwargs):
-            return original(script, *args, **kwargs)
-
-    return call
+def _call_script(
+    machine: Machine, call: Callable[..., Any], script: Any, *args: Any, **kwargs: Any
+) -> Any:
+    with machine.thread.call_context(args, kwargs):
+        return call(script, *args, **kwargs)
 
 
 class _AllocatorState:
@@ -86,7 +85,7 @@ class _EagerCompiler:
     def compile(self, model: Any = None, **options: Any) -> Any:
         """The argument of ``torch.compile`` itself, or a decorator that returns its argument."""
         if model is None:
-            return functools.partial(self.compile, **options)
+            return partial(self.compile, **options)
         fused = fused_flex_attention.compiled(model)
         if fused is not None:
             return fused

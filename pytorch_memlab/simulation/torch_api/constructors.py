@@ -35,7 +35,11 @@ def install(machine: Machine, patches: Patches) -> None:
             replacement = machine.replacements[original] = replacing(machine, original)
             make_known(original, replacement)
             patches.set(torch, name, replacement)
-    patches.set(torch, "from_dlpack", _from_dlpack(machine, vars(torch)["from_dlpack"]))
+
+    @patches.around(torch, "from_dlpack")
+    def from_dlpack(make: Callable[..., Any], data: Any, **kwargs: Any) -> Any:
+        return data.detach() if _holds_simulated(machine, data) else make(data, **kwargs)
+
     patches.set(torch, "Generator", _generator_type(machine))
 
 
@@ -76,16 +80,6 @@ def _holds_simulated(machine: Machine, data: Any) -> bool:
 
 def _on_cpu(machine: Machine, data: Any) -> Any:
     return move(machine, data, None, {}) if _holds_simulated(machine, data) else data
-
-
-def _from_dlpack(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def make(data: Any, **kwargs: Any) -> Any:
-        if _holds_simulated(machine, data):
-            return data.detach()
-        return original(data, **kwargs)
-
-    return make
 
 
 def _sparse(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:

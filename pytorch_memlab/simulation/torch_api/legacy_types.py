@@ -5,6 +5,7 @@ Those of ``torch.cuda.sparse`` can be asked for; PyTorch itself makes no more of
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,9 +97,8 @@ def _constructor(machine: Machine, dtype: torch.dtype) -> Any:
 
 
 def _set_default_type(patches: Patches) -> None:
-    original = torch._C._set_default_tensor_type
-
-    def set_default(kind: Any) -> None:
+    @patches.around(torch._C, "_set_default_tensor_type")
+    def set_default(original: Callable[[Any], None], kind: Any) -> None:
         dtype = dtype_of(kind)
         if dtype is None:
             original(kind)
@@ -108,5 +108,3 @@ def _set_default_type(patches: Patches) -> None:
         else:
             torch.set_default_dtype(dtype)
             torch.set_default_device("cuda")
-
-    patches.set(torch._C, "_set_default_tensor_type", set_default)

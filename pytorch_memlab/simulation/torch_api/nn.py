@@ -14,10 +14,9 @@ round on, the function takes more memory.
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch
@@ -30,7 +29,6 @@ from .compilers import make_known
 
 Groups = dict[tuple[torch.device, torch.dtype], tuple[list[list[Any]], list[int]]]
 
-_GROUP: Final = "_group_tensors_by_device_and_dtype"
 _TRUNC_NORMAL: Final = "_no_grad_trunc_normal_"
 _MOST_ROUNDS: Final = 100
 _DRAWN_FROM_NORMAL: Final = 0.3
@@ -52,17 +50,14 @@ def install(machine: Machine, patches: Patches) -> None:
 
 def _install_parse_to(machine: Machine, patches: Patches) -> None:
     """Let a bare number in ``Module.to`` and its like mean a simulated GPU."""
-    module: Any = torch._C._nn
-    parse = module._parse_to
 
-    def parse_to(*args: Any, **kwargs: Any) -> Any:
+    @patches.around(torch._C._nn, "_parse_to")
+    def parse_to(parse: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if args and _is_number(args[0]):
             args = (machine.gpu(args[0]).device, *args[1:])
         if _is_number(kwargs.get("device")):
             kwargs["device"] = machine.gpu(kwargs["device"]).device
         return parse(*args, **kwargs)
-
-    patches.set(module, "_parse_to", parse_to)
 
 
 def _is_number(value: Any) -> bool:
@@ -71,9 +66,11 @@ def _is_number(value: Any) -> bool:
 
 def _install_grouping(machine: Machine, patches: Patches) -> None:
     """Sort tensors of optimizers and gradient clipping by the devices that they live on."""
-    group_on_cpu = getattr(torch._C, _GROUP)
 
-    def group(tensors: list[list[Any]], with_indices: bool = False) -> Groups:
+    @patches.around(torch._C, "_group_tensors_by_device_and_dtype")
+    def group(
+        group_on_cpu: Callable[..., Groups], tensors: list[list[Any]], with_indices: bool = False
+    ) -> Groups:
         groups: Groups = {}
         for (device, dtype), (lists, indices) in group_on_cpu(tensors, True).items():
             gpus = [machine.gpu_of(tensor) for tensor in lists[0]]
@@ -90,28 +87,29 @@ def _install_grouping(machine: Machine, patches: Patches) -> None:
                     kept.append(index)
         return groups
 
-    patches.set(torch._C, _GROUP, group)
-
 
 def _install_trunc_normal(machine: Machine, patches: Patches) -> None:
     """Answer what ``trunc_normal_`` reads; Note [Rounds of trunc_normal_]."""
     values = machine.values
-    original = getattr(torch.nn.init, _TRUNC_NORMAL, None)
-    if original is None or values is None:
+    if values is None or not hasattr(torch.nn.init, _TRUNC_NORMAL):
         return
 
-    @functools.wraps(original)
+    @patches.around(torch.nn.init, _TRUNC_NORMAL)
     def drawn(
-        tensor: torch.Tensor, mean: float, std: float, a: float, b: float, *rest: Any, **named: Any
+        draw: Callable[..., torch.Tensor],
+        tensor: torch.Tensor,
+        mean: float,
+        std: float,
+        a: float,
+        b: float,
+        *rest: Any,
+        **named: Any,
     ) -> torch.Tensor:
         values.answers = rounds(tensor.numel(), mean, std, a, b) * [True]
         try:
-            result: torch.Tensor = original(tensor, mean, std, a, b, *rest, **named)
+            return draw(tensor, mean, std, a, b, *rest, **named)
         finally:
             values.answers = []
-        return result
-
-    patches.set(torch.nn.init, _TRUNC_NORMAL, drawn)
 
 
 def rounds(count: int, mean: float, std: float, a: float, b: float) -> int:

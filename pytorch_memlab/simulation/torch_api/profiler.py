@@ -15,7 +15,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import wraps
 from operator import itemgetter
 from types import SimpleNamespace
 from typing import Any, Final, NamedTuple
@@ -120,16 +119,9 @@ def _node(frames: Any, made: _Allocation, time: int) -> _Node:
 
 def install(machine: Machine, patches: Patches) -> None:
     """Let profiles have the memory of simulated GPUs until undone."""
-    profile: Any = kineto_profiler._KinetoProfile
-    patches.set(profile, "start_trace", _recording(profile.start_trace, machine))
-    patches.set(profile, "stop_trace", _with_memory(profile.stop_trace, machine))
-    inner: Any = autograd_profiler.profile
-    patches.set(inner, "__init__", _without_cuda_events(inner.__init__))
 
-
-def _recording(start: Callable[[Any], None], machine: Machine) -> Callable[[Any], None]:
-    @wraps(start)
-    def start_trace(profile: Any) -> None:
+    @patches.around(kineto_profiler._KinetoProfile, "start_trace")
+    def start_trace(start: Callable[[Any], None], profile: Any) -> None:
         if all(getattr(profile, name, False) for name in _NEEDED):
             calls = MemoryHistory(machine).calls()
             calls["_cuda_record_memory_history"]("all", "alloc", "python", sys.maxsize)
@@ -138,12 +130,8 @@ def _recording(start: Callable[[Any], None], machine: Machine) -> Callable[[Any]
             machine.hide_calls(are_hidden=True)
         start(profile)
 
-    return start_trace
-
-
-def _with_memory(stop: Callable[[Any], None], machine: Machine) -> Callable[[Any], None]:
-    @wraps(stop)
-    def stop_trace(profile: Any) -> None:
+    @patches.around(kineto_profiler._KinetoProfile, "stop_trace")
+    def stop_trace(stop: Callable[[Any], None], profile: Any) -> None:
         try:
             stop(profile)
         finally:
@@ -154,17 +142,12 @@ def _with_memory(stop: Callable[[Any], None], machine: Machine) -> Callable[[Any
                 calls["_cuda_record_memory_history"](None, None, "python", 1)
                 profile._memory_profile = lambda: memory
 
-    return stop_trace
-
-
-def _without_cuda_events(init: Callable[..., None]) -> Callable[..., None]:
-    """Without PyTorch's CUDA events, each of which fails with a warning where there is no GPU."""
-
-    @wraps(init)
-    def __init__(profile: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+    # PyTorch's CUDA events each fail with a warning where there is no GPU.
+    @patches.around(autograd_profiler.profile, "__init__")
+    def without_cuda_events(
+        init: Callable[..., None], profile: Any, *args: Any, **kwargs: Any
+    ) -> None:
         init(profile, *args, **kwargs)
         kinds: Any = vars(autograd_profiler)["ProfilerState"]
         if getattr(profile, "profiler_kind", None) == kinds.KINETO_GPU_FALLBACK:
             profile.profiler_kind = kinds.KINETO
-
-    return __init__

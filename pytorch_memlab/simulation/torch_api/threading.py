@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ..._common.patches import Patches
@@ -22,9 +22,9 @@ def modes(machine: Machine) -> Iterator[None]:
 
 def install(machine: Machine, patches: Patches) -> None:
     """Let every thread that is started from now on simulate, until undone."""
-    start = threading.Thread.start
 
-    def start_inside(self: threading.Thread) -> None:
+    @patches.around(threading.Thread, "start")
+    def start_inside(start: Callable[[threading.Thread], None], self: threading.Thread) -> None:
         run = self.run
 
         def run_inside() -> None:
@@ -34,5 +34,3 @@ def install(machine: Machine, patches: Patches) -> None:
 
         self.run = run_inside  # type: ignore[method-assign]
         start(self)
-
-    patches.set(threading.Thread, "start", start_inside)

@@ -7,6 +7,7 @@ import inspect
 import os
 import pickle
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
@@ -53,9 +54,7 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(c10d, "rendezvous", _rendezvous)
     patches.set(c10d, "_store_based_barrier", _pass_barrier)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
-    objects = _Objects(machine)
-    patches.set(c10d, "_object_to_tensor", objects.sender(c10d._object_to_tensor))
-    patches.set(c10d, "_tensor_to_object", objects.receiver(c10d._tensor_to_object))
+    _install_objects(machine, patches)
     patches.set(dist, "Reducer", _reducer(machine))
     patches.set(torch._C, "_nccl_version", lambda: _NCCL_VERSION)
     patches.set(torch._C, "_nccl_version_suffix", lambda: b"")
@@ -118,45 +117,38 @@ def _broadcast_object_list(original: Callable[..., None]) -> Callable[..., None]
     return broadcast_object_list
 
 
-class _Objects:
+def _install_objects(machine: Machine, patches: Patches) -> None:
     """Objects that collectives send in tensors, and give back out of such.
 
     Without arithmetic a large tensor has no values; what comes out of it is what went in.
     """
+    values = machine.values
+    sent: deque[tuple[int, Any]] = deque(maxlen=_MOST_SENT)
 
-    def __init__(self, machine: Machine) -> None:
-        self._values = machine.values
-        self._sent: list[tuple[int, Any]] = []
+    def lacks_values(tensor: torch.Tensor) -> bool:
+        return values is not None and not values.is_known(tensor)
 
-    def sender(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Replacement of ``_object_to_tensor``."""
+    @patches.around(dist.distributed_c10d, "_object_to_tensor")
+    def object_to_tensor(send: Callable[..., Any], obj: Any, *where: Any) -> Any:
+        tensor, size = send(obj, *where)
+        if lacks_values(tensor):
+            sent.appendleft((tensor.numel(), obj))
+        return tensor, size
 
-        @functools.wraps(original)
-        def object_to_tensor(obj: Any, *where: Any) -> Any:
-            tensor, size = original(obj, *where)
-            if self._values is not None and not self._values.is_known(tensor):
-                self._sent = [(tensor.numel(), obj), *self._sent[:_MOST_SENT]]
-            return tensor, size
-
-        return object_to_tensor
-
-    def receiver(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Replacement of ``_tensor_to_object``."""
-
-        @functools.wraps(original)
-        def tensor_to_object(tensor: torch.Tensor, tensor_size: Any, *group: Any) -> Any:
-            if tensor_size == 0:  # no pickle is as short: it is what a simulated rank receives
-                raise UnsupportedCUDACallError(
-                    "objects that another rank sends or scatters are not known: one rank alone is "
-                    "simulated; broadcast_object_list and all_gather_object take this rank's own"
-                )
-            if self._values is not None and not self._values.is_known(tensor):
-                for size, obj in self._sent:
-                    if size == int(tensor_size):
-                        return pickle.loads(pickle.dumps(obj))  # noqa: S301 - our own
-            return original(tensor, tensor_size, *group)
-
-        return tensor_to_object
+    @patches.around(dist.distributed_c10d, "_tensor_to_object")
+    def tensor_to_object(
+        receive: Callable[..., Any], tensor: torch.Tensor, tensor_size: Any, *group: Any
+    ) -> Any:
+        if tensor_size == 0:  # no pickle is as short: it is what a simulated rank receives
+            raise UnsupportedCUDACallError(
+                "objects that another rank sends or scatters are not known: one rank alone is "
+                "simulated; broadcast_object_list and all_gather_object take this rank's own"
+            )
+        if lacks_values(tensor):
+            for size, obj in sent:
+                if size == int(tensor_size):
+                    return pickle.loads(pickle.dumps(obj))  # noqa: S301 - our own
+        return receive(tensor, tensor_size, *group)
 
 
 def _destroy_simulated_groups() -> None:
