@@ -54,10 +54,10 @@ def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
     interpreter = import_module("triton.runtime.interpreter")
     config = import_module("triton.runtime.driver").driver
     patches.set(config, "_active" if "_active" in vars(config) else "active", _Driver(machine))
-    launches = _Launches(machine)
-    patches.set(jit.JITFunction, "run", launches.run())
-    patches.set(interpreter.InterpretedFunction, "run", launches.run())
-    patches.set(autotuner.Autotuner, "run", _Tuning(launches, patches).run(autotuner.Autotuner.run))
+    launches = _Launches(machine, patches)
+    patches.around(jit.JITFunction, "run")(launches.launch)
+    patches.around(interpreter.InterpretedFunction, "run")(launches.launch)
+    patches.around(autotuner.Autotuner, "run")(launches.tune)
     _forget_detections(patches)
 
 
@@ -74,22 +74,16 @@ def _forget_detections(patches: Patches) -> None:
 class _Launches:
     """Launches kernels on one machine."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, patches: Patches) -> None:
         self._machine = machine
-        self.thread = _ThreadState()
+        self._patches = patches
+        self._thread = _ThreadState()
+        self._tuned: dict[int, Any] = {}
 
-    def run(self) -> Callable[..., Any]:
-        """The method ``run`` of kernels."""
-        launch = self._launch
-
-        def run(self: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any) -> Any:
-            return launch(self, args, grid, warmup, kwargs)
-
-        return run
-
-    def _launch(
-        self, kernel: Any, args: tuple[Any, ...], grid: Any, warmup: bool, kwargs: dict[str, Any]
+    def launch(
+        self, _run: Any, kernel: Any, *args: Any, grid: Any, warmup: bool = False, **kwargs: Any
     ) -> Any:
+        """Launch one: the method ``run`` of kernels."""
         arguments = triton_source.arguments_of(kernel, args, kwargs)
         if warmup:
             return _NotCompiled(kernel.__name__)
@@ -99,7 +93,7 @@ class _Launches:
         self._note_scratch(kernel)
         values = self._machine.values
         if values is None:
-            if not self.thread.is_tuning:
+            if not self._thread.is_tuning:
                 triton_interpreter.compute(kernel, arguments, blocks)
         else:
             for name in triton_source.written(kernel.fn) & tensors.keys():
@@ -133,51 +127,38 @@ class _Launches:
             )
         machine.approximations[gpu.index].count_unmodelled(name, None)
 
+    def tune(self, run: Callable[..., Any], autotuner: Any, *args: Any, **kwargs: Any) -> Any:
+        """Tune without time, and launch: the method ``run`` of autotuners.
 
-class _ThreadState(threading.local):
-    """True if this thread tries configurations of a kernel."""
-
-    is_tuning = False
-
-
-class _Tuning:
-    """Autotuning without time: of equally fast configurations Triton takes the first.
-
-    A GPU counts as holding what it would hold while it measures: the copies of arguments that are
-    restored, and the buffer that flushes the cache.
-    """
-
-    def __init__(self, launches: _Launches, patches: Patches) -> None:
-        self._launches = launches
-        self._patches = patches
-        self._known: dict[int, Any] = {}
-
-    def run(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The method ``run`` of autotuners."""
-
-        def run(autotuner: Any, *args: Any, **kwargs: Any) -> Any:
-            if id(autotuner) not in self._known:
-                self._known[id(autotuner)] = autotuner
-                self._patches.set(autotuner, "cache", {})
-                self._patches.set(autotuner, "cache_results", False)
-                self._patches.set(autotuner, "do_bench", self._bench)
-            return original(autotuner, *args, **kwargs)
-
-        return run
+        Of equally fast configurations Triton takes the first. A GPU counts as holding what it would
+        hold while it measures: the copies of arguments that are restored, and the buffer that
+        flushes the cache.
+        """
+        if id(autotuner) not in self._tuned:
+            self._tuned[id(autotuner)] = autotuner
+            self._patches.set(autotuner, "cache", {})
+            self._patches.set(autotuner, "cache_results", False)
+            self._patches.set(autotuner, "do_bench", self._bench)
+        return run(autotuner, *args, **kwargs)
 
     def _bench(self, call: Callable[[], Any], **options: Any) -> list[float]:
         """Run once before, and once with the buffer; all configurations are equally fast."""
         driver = import_module("triton.runtime.driver").driver.active
-        thread = self._launches.thread
-        thread.is_tuning = True
+        self._thread.is_tuning = True
         try:
             call()
             cache = driver.get_empty_cache_for_benchmark()
             call()
             del cache
         finally:
-            thread.is_tuning = False
+            self._thread.is_tuning = False
         return [0.0] * len(options.get("quantiles") or (0.5,))
+
+
+class _ThreadState(threading.local):
+    """True if this thread tries configurations of a kernel."""
+
+    is_tuning = False
 
 
 class _Driver:
@@ -262,18 +243,16 @@ class _NotCompiled:
     """The result of a launch: a kernel that no compiler made."""
 
     def __init__(self, name: str) -> None:
-        self._name = name
+        self._message = f"the simulated GPU does not compile the Triton kernel {name}: "
 
     def __getattr__(self, name: str) -> Any:
         raise UnsupportedCUDACallError(
-            f"the simulated GPU does not compile the Triton kernel {self._name}: "
-            f"it has no {name!r}; run this part on a real one"
+            f"{self._message}it has no {name!r}; run this part on a real one"
         )
 
     def __getitem__(self, grid: Any) -> Any:
         raise UnsupportedCUDACallError(
-            f"the simulated GPU does not compile the Triton kernel {self._name}: launch the "
-            "function itself, or run this part on a real one"
+            f"{self._message}launch the function itself, or run this part on a real one"
         )
 
 

@@ -6,6 +6,7 @@ Every operation widens its operands to float32 and rounds its result, as the GPU
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -30,11 +31,12 @@ def install(interpreter: Any, patches: Patches) -> None:
     builder = interpreter.interpreter_builder
     for name in _OPERATIONS:
         if hasattr(builder, name):
-            patches.set(builder, name, numbers.operation(getattr(builder, name)))
-    patches.set(builder, "cast_impl", numbers.cast(builder.cast_impl))
-    patches.set(builder, "create_atomic_rmw", numbers.atomic(builder.create_atomic_rmw))
+            decides = 2 if name in _OF_THE_LAST else 0
+            patches.around(builder, name)(partial(numbers.operate, decides))
+    patches.around(builder, "cast_impl")(numbers.cast)
+    patches.around(builder, "create_atomic_rmw")(numbers.update)
     for kind in (interpreter.ReduceOps, interpreter.ScanOps):
-        patches.set(kind, "apply_impl", numbers.reduction(kind.apply_impl))
+        patches.around(kind, "apply_impl")(numbers.reduce)
 
 
 def widened(bits: Any) -> Any:
@@ -72,65 +74,45 @@ class _Numbers:
         return value
 
     def _round(self, value: Any) -> Any:
-        if value.data.dtype == np.float32:
-            return self._handle(rounded(value.data), self._narrow)
-        return self._handle(value.data, self._narrow)
+        is_wide = value.data.dtype == np.float32
+        return self._handle(rounded(value.data) if is_wide else value.data, self._narrow)
 
-    def operation(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that computes with its operands."""
-        decides = 2 if original.__name__ in _OF_THE_LAST else 0
+    def operate(self, decides: int, original: Callable[..., Any], *args: Any) -> Any:
+        """Compute with operands, of which one decides the type of the result."""
+        if not any(map(self._is_narrow, args)):
+            return original(*args)
+        result = original(*map(self._widen, args))
+        return self._round(result) if self._is_narrow(args[decides]) else result
 
-        def run(*args: Any) -> Any:
-            if not any(map(self._is_narrow, args)):
-                return original(*args)
-            result = original(*map(self._widen, args))
-            return self._round(result) if self._is_narrow(args[decides]) else result
+    def cast(self, original: Callable[..., Any], source: Any, target: Any) -> Any:
+        """Convert one type to another."""
+        if source.dtype.scalar == target.scalar:
+            return original(source, target)
+        if target.scalar == self._narrow:
+            return self._round(original(self._widen(source), self._wide))
+        return original(self._widen(source), target)
 
-        return run
+    def update(
+        self, original: Callable[..., Any], operation: Any, pointer: Any, value: Any, *args: Any
+    ) -> Any:
+        """Read, compute and write at once, in memory."""
+        if self._is_narrow(value):
+            raise NotImplementedError("atomic operations on bfloat16")
+        return original(operation, pointer, value, *args)
 
-    def cast(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that converts one type to another."""
-
-        def cast(source: Any, target: Any) -> Any:
-            if source.dtype.scalar == target.scalar:
-                return original(source, target)
-            if target.scalar == self._narrow:
-                return self._round(original(self._widen(source), self._wide))
-            return original(self._widen(source), target)
-
-        return cast
-
-    def atomic(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that reads, computes and writes at once, in memory."""
-
-        def run(operation: Any, pointer: Any, value: Any, *args: Any) -> Any:
-            if self._is_narrow(value):
-                raise NotImplementedError("atomic operations on bfloat16")
-            return original(operation, pointer, value, *args)
-
-        return run
-
-    def reduction(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """A method that reduces or scans tensors."""
-
-        def apply(reduction: Any, inputs: tuple[Any, ...]) -> Any:
-            if not any(one.dtype == self._narrow for one in inputs):
-                return original(reduction, inputs)
-            if len(inputs) > 1:
-                raise NotImplementedError("reductions of bfloat16 together with other values")
-            [result] = _as_list(original(reduction, (self._converted(inputs[0], self._wide),)))
-            return [self._converted(result, self._narrow)]
-
-        return apply
+    def reduce(self, original: Callable[..., Any], reduction: Any, inputs: tuple[Any, ...]) -> Any:
+        """Reduce or scan tensors."""
+        if not any(one.dtype == self._narrow for one in inputs):
+            return original(reduction, inputs)
+        if len(inputs) > 1:
+            raise NotImplementedError("reductions of bfloat16 together with other values")
+        result = original(reduction, (self._converted(inputs[0], self._wide),))
+        [result] = result if isinstance(result, (list, tuple)) else [result]
+        return [self._converted(result, self._narrow)]
 
     def _converted(self, tensor: Any, dtype: Any) -> Any:
         """A tensor of Triton's language, of float32 or of bfloat16."""
-        is_wide = dtype == self._wide
-        convert = widened if is_wide else rounded
+        convert = widened if dtype == self._wide else rounded
         shape = [int(size) for size in tensor.shape]
         kind = self._language.block_type(dtype, shape) if shape else dtype
         return self._language.tensor(self._handle(convert(tensor.handle.data), dtype), kind)
-
-
-def _as_list(result: Any) -> list[Any]:
-    return list(result) if isinstance(result, (list, tuple)) else [result]
