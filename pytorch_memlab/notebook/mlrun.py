@@ -28,7 +28,7 @@ from ..line_profiler.recorded import with_run_peaks
 from ..line_profiler.source_functions import SourceFunctions, nearest
 from ..profiles.verdict import verdicts
 from ..render import report_page, saved_profile, text
-from ..render.verdict import sentences
+from ..render.run_notes import sentences
 from ..scopes import RunPeaks
 from .shell import last_cell_number
 

@@ -156,7 +156,7 @@ def _requests(device: Device) -> int:
 
 
 def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLine, ...]:
-    from ..render.source_line import source_line
+    from ..render.rows import source_line
 
     if holders is None:
         return ()

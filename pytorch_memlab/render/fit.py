@@ -12,8 +12,7 @@ from .._common.user_code import is_of_user
 from ..fitting.report import mark
 from ..fitting.trial import Ending
 from .approximations import summary_of_runs
-from .rows import cut, padded, paragraph
-from .source_line import source_line
+from .rows import cut, padded, paragraph, source_line
 
 if TYPE_CHECKING:
     from ..fitting.report import FitReport

@@ -11,7 +11,7 @@ from .._common.quoted import printable
 from .._common.user_code import is_of_user
 from ..history.call_tree import call_tree
 from .page import Fragment, fill
-from .source_line import source_line
+from .rows import source_line
 
 if TYPE_CHECKING:
     from ..history.call_tree import Call

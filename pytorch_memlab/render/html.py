@@ -32,7 +32,7 @@ from .notebook import (
     summary,
 )
 from .notes import texts
-from .sections import section_lines
+from .rows import section_lines
 
 _NEGATIVE = "#8886"
 _CHARACTER = 8

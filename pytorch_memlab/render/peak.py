@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
-from .rows import cut
-from .source_line import source_line
+from .rows import cut, source_line
 
 if TYPE_CHECKING:
     from ..history.peak import Peak

@@ -11,7 +11,7 @@ from .._common.quoted import printable
 from . import flame_graph, module_tree
 from .page import Fragment, fill, page
 from .peak import NO_MODULE, head
-from .source_line import source_line
+from .rows import source_line
 
 if TYPE_CHECKING:
     from ..history.holders import LineDetails, PeakHolders, Share

@@ -11,7 +11,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from . import notebook
 from .peak import failures, head
-from .source_line import source_line
+from .rows import source_line
 
 if TYPE_CHECKING:
     from ..history.holders import Holder, PeakHolders

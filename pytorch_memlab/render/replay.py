@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from .rows import cut, paragraph
-from .source_line import source_line
+from .rows import cut, paragraph, source_line
 
 if TYPE_CHECKING:
     from ..history.replay import FailedRequest

@@ -12,18 +12,17 @@ from .._common.quoted import printable
 from . import styled_rows
 from .cells import cell, source_lines
 from .notes import texts
-from .rows import WIDTH, code_of, fitted, place_of, wrapped
-from .sections import section_lines
+from .rows import WIDTH, code_of, fitted, place_of, section_lines, wrapped
+from .run_notes import sentence
 from .styled_rows import NOTE, Row
-from .tables import Column, least_width, line_pieces, number_width, table_rows
-from .verdict import sentence
+from .tables import table_rows, widths_of
 
 if TYPE_CHECKING:
     from ..profiles.overview import Failure, Headline, Overview, Place, ShownFunction
     from ..records import FunctionTable
 
 _CATEGORIES: Final = 3
-_PEAK: Final = "  <- peak"
+_PEAK: Final = ("  <- peak", "bold magenta")
 
 
 def render(overview: Overview) -> str:
@@ -46,20 +45,24 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
     if overview.failure is not None:
         yield from ([(one, "bold red")] for one in fitted(_failed(overview.failure), room))
     several = len({one.table.device.name for one in overview.functions}) > 1
-    widths = _widths(overview)
-    for function in overview.functions:
+    shown = [(one.table, _lines(one)) for one in overview.functions]
+    widths = widths_of(overview.columns, shown, _cell)
+    for function, (table, lines) in zip(overview.functions, shown, strict=True):
         yield []
-        yield from _head(function.table, several, width)
-        yield from _table(function, overview.columns, widths, width)
-    folded = _folded(overview)
+        yield from _head(table, several, width)
+        ends = {} if function.peak_line is None else {function.peak_line: _PEAK}
+        yield from table_rows(table, overview.columns, lines, widths, width, _cell, _style, ends)
+    more = _counted(overview.more_functions, overview.more_lines)
+    idle = _counted(overview.idle_functions, overview.idle_lines)
+    folded = [f"{more} more: a larger --top shows them"] * bool(more)
+    folded += [f"{idle} added nothing: --all shows them"] * bool(idle)
     if folded:
         yield []
         yield from ([(one, "dim")] for line in folded for one in fitted(line, room))
     for section in overview.sections:
-        heading, *lines = section_lines(section)
-        yield []
-        yield [(heading, "bold")]
-        yield from ([(line, "")] for line in lines)
+        title, *rows = section_lines(section)
+        yield from ([], [(title, "bold")])
+        yield from ([(row, "")] for row in rows)
     if overview.notes:
         yield []
         yield from ([(note, NOTE)] for note in texts(overview.notes))
@@ -77,20 +80,15 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
         yield from ([(line, "bold")] for line in fitted(nothing, room))
         return
     bound = "at least " * headline.is_lower_bound
-    share = (
-        f", {_percent(measured.peak_active, measured.capacity)} of " if _is_gpu(headline) else ""
-    )
-    size = prose_size(measured.capacity) if share else ""
-    peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{size}{kind}"
+    share = ""
+    if measured.capacity and name != "cpu":  # the host has swap space too
+        percent = _percent(measured.peak_active, measured.capacity)
+        share = f", {percent} of {prose_size(measured.capacity)}"
+    peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{kind}"
     yield from ([(line, "bold")] for line in wrapped(peak, "", room))
     yield from ([(one, "")] for line in _where(headline) for one in fitted(line, room))
     if headline.categories:
         yield from ([(line, "")] for line in wrapped(_held(headline), width=room))
-
-
-def _is_gpu(headline: Headline) -> bool:
-    """True if the capacity is that of a device. The host has swap space too."""
-    return bool(headline.measured.capacity) and headline.measured.device.name != "cpu"
 
 
 def _kind(headline: Headline) -> str:
@@ -128,9 +126,9 @@ def _held(headline: Headline) -> str:
 
 
 def _failed(failure: Failure) -> str:
+    place = failure.place
+    where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
     asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
-    place = "outside of the profiled lines" if failure.place is None else _at(failure.place)
-    where = place if failure.place is None else f"at {place}"
     return f"out of memory {where}{asked}"
 
 
@@ -157,35 +155,6 @@ def _head(table: FunctionTable, several: bool, width: int | None) -> Iterator[Ro
         yield [(place, "dim")]
 
 
-def _widths(overview: Overview) -> list[int]:
-    """Of each column over all functions, then of the line numbers."""
-    shown = [(one.table.rows.get(line), line) for one in overview.functions for line in _lines(one)]
-    columns = [
-        least_width(name, [_cell(name, row[place]) for row, _ in shown if row is not None])
-        for place, name in enumerate(overview.columns)
-    ]
-    return [*columns, number_width([line for _, line in shown])]
-
-
-def _table(
-    function: ShownFunction, columns: Sequence[str], widths: Sequence[int], width: int | None
-) -> Iterator[Row]:
-    lines, rows = _lines(function), function.table.rows
-    blank = (None,) * len(columns)
-    found = []
-    for place, name in enumerate(columns):
-        values = {line: rows.get(line, blank)[place] for line in lines}
-        cells = {line: (_cell(name, one), "" if one else "dim") for line, one in values.items()}
-        found.append(Column(name, cells, widths[place]))
-    behind = line_pieces(function.table, widths[-1], in_colour=width is not None)
-
-    def pieces(line: int) -> Row:
-        row = behind(line)
-        return [*row, (_PEAK, "bold magenta")] if line == function.peak_line else row
-
-    yield from table_rows(found, lines, pieces, widths[-1], width)
-
-
 def _lines(function: ShownFunction) -> Sequence[int]:
     return [*source_lines(function.table)] if function.lines is None else function.lines
 
@@ -195,18 +164,8 @@ def _cell(column: str, value: float | None) -> str:
     return "0" if value == 0 else cell(column, value)
 
 
-# What is left out
-
-
-def _folded(overview: Overview) -> list[str]:
-    lines = []
-    more = _counted(overview.more_functions, overview.more_lines)
-    if more:
-        lines.append(f"{more} more: a larger --top shows them")
-    idle = _counted(overview.idle_functions, overview.idle_lines)
-    if idle:
-        lines.append(f"{idle} added nothing: --all shows them")
-    return lines
+def _style(_place: int, value: float | None) -> str:
+    return "" if value else "dim"
 
 
 def _counted(functions: int, lines: int) -> str:

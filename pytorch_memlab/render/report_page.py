@@ -19,10 +19,9 @@ from . import peak_html, source_view, timeline
 from .cells import no_data
 from .notes import texts
 from .page import Fragment, fill, page
-from .run_notes import command, ending
-from .sections import section_lines
+from .rows import section_lines
+from .run_notes import command, ending, sentences
 from .source_view import MeasuredTable
-from .verdict import sentences
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders

@@ -1,18 +1,26 @@
-"""Rows of text in 80 columns: where a line of the program is, and its code."""
+"""Rows of text in 80 columns: lines of the program with their code, sections, sentences."""
 
 from __future__ import annotations
 
+import linecache
 import os
 import re
+import stat
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
 from .._common.quoted import printable
+from ..records import Section
+from ..utils import readable_size
 
 if TYPE_CHECKING:
     from ..records import FunctionInfo
 
 WIDTH: Final = 80
+_SECTION_VALUE: Final = 13
+_LARGEST: Final = 10 * 2**20
+"""Bytes of a file of which lines are read."""
+
 _UNIT: Final = re.compile(r"(?<=\d) (?=B|KiB|MiB|GiB|%|calls?)")
 
 
@@ -39,6 +47,25 @@ def code_of(function: FunctionInfo, line: int) -> str:
     return printable(source[place].strip()) if 0 <= place < len(source) else ""
 
 
+def source_line(filename: str, line: int | None) -> str:
+    """One line of Python, without the space around it.
+
+    A history may come from elsewhere, so that its names can be of anything: only Python files of a
+    usual size are read, and the cells of this notebook.
+    """
+    if not line:
+        return ""
+    if filename not in linecache.cache:
+        try:
+            found = os.stat(filename)
+        except (OSError, ValueError):
+            return ""
+        is_python = filename.endswith(".py") and stat.S_ISREG(found.st_mode)
+        if not is_python or found.st_size > _LARGEST:
+            return ""
+    return linecache.getline(filename, line).strip()
+
+
 def fitted(line: str, width: int) -> list[str]:
     """A line cut to 80 columns; in a narrower terminal it is wrapped, so that nothing is lost."""
     if width == WIDTH or len(line) <= width:
@@ -58,7 +85,30 @@ def paragraph(line: str) -> list[str]:
     return _wrapped(line, WIDTH, subsequent_indent=indent, break_long_words=False)
 
 
+def section_lines(section: Section) -> list[str]:
+    """The rows under their headings, and the notes.
+
+    >>> for line in section_lines(Section("held", ("now",), (("weights", (4096,)),))):
+    ...     print(repr(line[-20:]))
+    '## held'
+    ''
+    '                 now'
+    '               4.00K'
+    """
+    lines = [f"## {section.title}", ""]
+    if section.rows:
+        rows = [(name, tuple(map(readable_size, values))) for name, values in section.rows]
+        lines += [_section_row(name, values) for name, values in [("", section.columns), *rows]]
+    return [*lines, *section.notes]
+
+
 def _wrapped(text: str, width: int, **options: Any) -> list[str]:
     joined = _UNIT.sub("\N{NO-BREAK SPACE}", text)
     lines = textwrap.wrap(joined, width, break_on_hyphens=False, **options)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+def _section_row(name: str, values: tuple[str, ...]) -> str:
+    room = WIDTH - _SECTION_VALUE * len(values)
+    shown = name if len(name) <= room else name[: room - 1] + "…"
+    return f"{shown:<{room}}" + "".join(f"{value:>{_SECTION_VALUE}}" for value in values)

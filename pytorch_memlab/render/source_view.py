@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..profiles.ranking import PEAK, peak_of
 from .approximations import line_mark, line_notes
 from .cells import cell, failure_note, is_of_bytes, source_lines
-from .highlight import highlighted
 from .page import Fragment, fill
 
 if TYPE_CHECKING:
@@ -221,3 +221,43 @@ def _bar(kept: int, most: int) -> str:
     """The length of a line's bar, in percent of the longest one."""
     share = f"{100 * abs(kept) / max(most, 1):.0f}"
     return "" if not kept else f"--{'k' if kept > 0 else 'f'}:{share}"
+
+
+def highlighted(lines: Sequence[str]) -> list[Markup]:
+    """Lines of code, each complete in itself."""
+    from markupsafe import Markup
+
+    found: list[list[str]] = [[]]
+    for tag, text in _pieces("\n".join(visible(line.rstrip(), "\t") for line in lines)):
+        for number, part in enumerate(text.split("\n")):
+            if number:
+                found.append([])
+            if part:
+                code = escape(part, quote=False)
+                found[-1].append(f"<{tag}>{code}</{tag}>" if tag and part.strip() else code)
+    return [Markup("".join(parts)) for parts in found]
+
+
+def _pieces(code: str) -> Iterator[tuple[str, str]]:
+    """Pieces of code with their elements; those of one element that follow each other are one."""
+    from pygments.lexers.python import PythonLexer
+    from pygments.token import Comment, Keyword, Name, Operator, String
+
+    elements: list[tuple[Any, str]] = [
+        (Comment, "i"),
+        (String, "u"),
+        (Keyword, "b"),
+        (Operator.Word, "b"),
+        (Name.Function, "var"),
+        (Name.Class, "var"),
+    ]
+    last, gathered = "", ""
+    for kind, text in PythonLexer(stripnl=False, ensurenl=False).get_tokens(code):
+        tag = next((tag for known, tag in elements if kind in known), "")
+        if tag != last and gathered:
+            yield last, gathered
+            gathered = ""
+        last = tag
+        gathered += text
+    if gathered:
+        yield last, gathered

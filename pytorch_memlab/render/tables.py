@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from .approximations import line_mark
 from .cells import column_parts, failure_note, source_lines
-from .styled_rows import CODE, Row, highlighted
+from .styled_rows import CODE, Piece, Row, highlighted
 
 if TYPE_CHECKING:
     from ..records import FunctionTable
@@ -16,59 +15,72 @@ if TYPE_CHECKING:
 _LEAST_CODE_WIDTH: Final = 24
 _LINE: Final = "line"
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of values."""
-
-    name: str
-    cells: Mapping[int, tuple[str, str]]  # text and style, by the number of the line
-    width: int
+Text = Callable[[str, "float | None"], str]
+"""The text of a value in a column."""
 
 
-def least_width(name: str, texts: Sequence[str]) -> int:
-    """Characters that a column needs."""
-    return max(map(len, (*column_parts(name), *texts)))
-
-
-def number_width(lines: Sequence[int]) -> int:
-    """Characters that line numbers need."""
-    return max(map(len, (_LINE, *map(str, lines))))
-
-
-def line_pieces(table: FunctionTable, numbers: int, *, in_colour: bool) -> Callable[[int], Row]:
-    """The pieces of a line behind its values: number, mark, code, and what failed there."""
-    lines = source_lines(table)
-    code: Sequence[Any] = [*lines.values()]
-    by_line = dict(zip(lines, highlighted([*code]) if in_colour else code, strict=True))
-
-    def pieces(line: int) -> Row:
-        mark = line_mark(table, line) or " "
-        row = [(str(line).rjust(numbers), "cyan"), (mark, "bold yellow"), (" ", "")]
-        note = failure_note(table, line)
-        failure = [(f"  {note}", "bold red")] if note else []
-        return [*row, (by_line.get(line, ""), CODE), *failure]
-
-    return pieces
+def widths_of(
+    names: Sequence[str], shown: Sequence[tuple[FunctionTable, Sequence[int]]], text: Text
+) -> list[int]:
+    """Characters that each column needs over some lines of functions, then the line numbers."""
+    rows = [table.rows[line] for table, lines in shown for line in lines if line in table.rows]
+    numbers = [str(line) for _, lines in shown for line in lines]
+    texts = [
+        (*column_parts(name), *(text(name, row[place]) for row in rows))
+        for place, name in enumerate(names)
+    ]
+    return [max(map(len, column)) for column in (*texts, (_LINE, *numbers))]
 
 
 def table_rows(
-    columns: Sequence[Column],
+    table: FunctionTable,
+    names: Sequence[str],
     lines: Sequence[int],
-    behind: Callable[[int], Row],
-    numbers: int,
+    widths: Sequence[int],
     width: int | None,
+    text: Text,
+    style: Callable[[int, float | None], str],
+    ends: Mapping[int, Piece] | None = None,
 ) -> Iterator[Row]:
-    """The lines, split by columns into pieces that leave room for the code in a terminal."""
+    """Lines of a function, split by columns into pieces that leave room for code in a terminal.
+
+    Args:
+        table: of the function.
+        names: of the columns.
+        lines: numbers of those that are shown.
+        widths: as ``widths_of`` has them.
+        width: of the terminal; None for text without colours.
+        text: of a value.
+        style: of a value in the column of a place.
+        ends: what follows the code of lines.
+    """
+    *columns, numbers = widths
+    code = source_lines(table)
+    coloured: Sequence[Any] = [*code.values()]
+    if width is not None:
+        coloured = highlighted([*code.values()])
+    code_of = dict(zip(code, coloured, strict=True))
+    blank = (None,) * len(names)
     room = 10**9 if width is None else width - numbers - 2 - _LEAST_CODE_WIDTH
-    for place, group in enumerate(fitting([one.width + 1 for one in columns], room)):
-        if place:
+    for number, group in enumerate(fitting([one + 1 for one in columns], room)):
+        if number:
             yield []
-        shown = [columns[number] for number in group]
-        yield from _heads(shown, numbers)
+        yield from _heads([(names[place], columns[place]) for place in group], numbers)
         for line in lines:
-            cells = [(one.width, *one.cells.get(line, ("", ""))) for one in shown]
-            yield [*((f"{text.rjust(room)} ", style) for room, text, style in cells), *behind(line)]
+            row = table.rows.get(line, blank)
+            pieces: list[Piece] = [
+                (f"{text(names[one], row[one]).rjust(columns[one])} ", style(one, row[one]))
+                for one in group
+            ]
+            mark = line_mark(table, line) or " "
+            pieces += [(str(line).rjust(numbers), "cyan"), (mark, "bold yellow"), (" ", "")]
+            pieces.append((code_of.get(line, ""), CODE))
+            note = failure_note(table, line)
+            if note:
+                pieces.append((f"  {note}", "bold red"))
+            if ends and line in ends:
+                pieces.append(ends[line])
+            yield pieces
 
 
 def fitting(widths: Sequence[int], room: int) -> list[list[int]]:
@@ -85,10 +97,9 @@ def fitting(widths: Sequence[int], room: int) -> list[list[int]]:
     return groups
 
 
-def _heads(columns: Sequence[Column], numbers: int) -> Iterator[Row]:
-    parts = [(one.width, column_parts(one.name)) for one in columns]
+def _heads(columns: Sequence[tuple[str, int]], numbers: int) -> Iterator[Row]:
     for number in range(3):
-        names = "".join(f"{part[number].rjust(width)} " for width, part in parts)
+        names = "".join(f"{column_parts(name)[number].rjust(width)} " for name, width in columns)
         # Heads of one part, such as hits, need no second and third row.
         if not number:
             yield [(f"{names}{_LINE.rjust(numbers)}  code", "dim")]

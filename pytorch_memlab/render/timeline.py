@@ -14,7 +14,7 @@ from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
 from .peak import peak_sentence
 from .picture import byte_marks, event_marks
-from .source_line import source_line
+from .rows import source_line
 
 if TYPE_CHECKING:
     from ..history.model import Frame

@@ -15,7 +15,7 @@ from pytorch_memlab.cli.main import main
 from pytorch_memlab.history.holders import peak_holders
 from pytorch_memlab.history.snapshot import read_snapshot
 from pytorch_memlab.history.timeline import timeline_of
-from pytorch_memlab.render import peak_html, speedscope, timeline_picture
+from pytorch_memlab.render import peak_files, peak_html, timeline_picture
 from pytorch_memlab.render.timeline import render
 from pytorch_memlab.simulation import simulate
 
@@ -79,7 +79,7 @@ def test_a_peak_is_written_in_every_format(tmp_path, capsys):
     found = peaks()
     title = "What holds the GPU memory at its peak: snapshot.pickle"
     assert (tmp_path / "a.html").read_text() == peak_html.render(found, title)
-    assert (tmp_path / "a.speedscope.json").read_text() == speedscope.render(found)
+    assert (tmp_path / "a.speedscope.json").read_text() == peak_files.speedscope(found)
     data = json.loads((tmp_path / "a.speedscope.json").read_text())
     assert [sum(profile["weights"]) for profile in data["profiles"]] == [5 * MIB, 2 * MIB]
     stacks = (tmp_path / "a.collapsed.txt").read_text().splitlines()

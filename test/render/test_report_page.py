@@ -24,8 +24,8 @@ from timelines import HOSTILE
 
 from pytorch_memlab.line_profiler import intervals, line_store, settrace_tracer
 from pytorch_memlab.records import FunctionInfo, Section
-from pytorch_memlab.render.highlight import highlighted
 from pytorch_memlab.render.page import asset
+from pytorch_memlab.render.source_view import highlighted
 
 
 def rows_of(page):

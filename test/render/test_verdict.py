@@ -16,7 +16,7 @@ from pytorch_memlab.records import (
     FunctionInfo,
     LineEntry,
 )
-from pytorch_memlab.render.verdict import sentences
+from pytorch_memlab.render.run_notes import sentences
 
 GIB = 1 << 30
 RUN = Run("train.py", (), {}, "", 1.0, is_dry_run=False, exit_status=0)

@@ -92,7 +92,7 @@ def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequ
     """The files asked for."""
     if not options.outputs:
         return []
-    from pytorch_memlab.render import peak_csv, peak_html, speedscope
+    from pytorch_memlab.render import peak_files, peak_html
 
     by = options.by or "line"
     is_limited = options.top is not None
@@ -102,9 +102,9 @@ def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequ
             path,
             {
                 ".html": partial(peak_html.render, title=title),
-                ".speedscope.json": speedscope.render,
+                ".speedscope.json": peak_files.speedscope,
                 ".collapsed.txt": _collapsed,
-                ".csv": partial(peak_csv.render, by=by),
+                ".csv": partial(peak_files.csv_text, by=by),
                 ".txt": partial(_text, by=by, top=top if is_limited else None),
             },
         )

@@ -135,8 +135,7 @@ class _Profile:
         from pytorch_memlab.line_profiler.saved_profile import SavedProfile
         from pytorch_memlab.profiles.overview import COLUMNS, overview
         from pytorch_memlab.profiles.verdict import verdicts
-        from pytorch_memlab.render.run_notes import run_note, run_notes
-        from pytorch_memlab.render.verdict import sentences
+        from pytorch_memlab.render.run_notes import run_note, run_notes, sentences
 
         if _limits(choice) and len(profile.runs) > 1:
             raise UsageError(f"the profile is of several runs: {_LIMITS}")

@@ -30,7 +30,7 @@ from pytorch_memlab.profiles.overview import COLUMNS, Choice, Overview, overview
 from pytorch_memlab.profiles.recorded import RecordedProfile
 from pytorch_memlab.profiles.verdict import verdicts
 from pytorch_memlab.records import Report, Section
-from pytorch_memlab.render.verdict import sentences
+from pytorch_memlab.render.run_notes import sentences
 from pytorch_memlab.scopes import RunPeaks
 
 if TYPE_CHECKING:
