@@ -112,33 +112,26 @@ def share(peak: PeakShare) -> str:
     >>> share(PeakShare("cuda:0", 1000, 13, (mean,)))
     'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
     """
-    kinds = {one.kind for one in peak.approximations}
     # Rounded down: what is not all exact is never 100 %.
     exact = (peak.active - peak.estimated) * 1000 // peak.active
     parts = [f"{_percent(exact)} of the peak of {prose_size(peak.active)} is exact"]
     if peak.estimated:
         parts.append(f"{_percent(1000 - exact)} ({prose_size(peak.estimated)}) estimated")
-    uncounted = _uncounted(peak.approximations)
+    found = dict(_by_kind(peak.approximations))
+    memory = dict.fromkeys(one.unknown for one in found.get(ApproximationKind.UNCOUNTED, ()))
+    ops = dict.fromkeys(one.name for one in found.get(ApproximationKind.UNMODELLED, ()))
+    uncounted = [_enumerated([*memory], "kinds of memory")] if memory else []
+    if ops:
+        uncounted.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
     if uncounted:
-        parts.append(f"{uncounted} not counted")
-    if ApproximationKind.ASSUMED in kinds:
+        parts.append(f"{', '.join(uncounted)} not counted")
+    if ApproximationKind.ASSUMED in found:
         parts.append("if the assumed values hold")
     return f"{peak.device}: {', '.join(parts)}"
 
 
 def _percent(thousandths: int) -> str:
     return "100 %" if thousandths == 1000 else f"{thousandths / 10:.1f} %"
-
-
-def _uncounted(approximations: Iterable[Approximation]) -> str:
-    """Memory that is not counted: kinds of memory, then ops whose results alone are counted."""
-    found = dict(_by_kind(approximations))
-    kinds = dict.fromkeys(one.unknown for one in found.get(ApproximationKind.UNCOUNTED, ()))
-    ops = dict.fromkeys(one.name for one in found.get(ApproximationKind.UNMODELLED, ()))
-    parts = [_enumerated([*kinds], "kinds of memory")] if kinds else []
-    if ops:
-        parts.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
-    return ", ".join(parts)
 
 
 def _enumerated(names: Sequence[str], noun: str) -> str:
@@ -168,14 +161,15 @@ def _named(approximations: Sequence[Approximation], most: int) -> str:
 
 
 def _name(approximation: Approximation) -> str:
-    calls = f"{approximation.calls} call{'s' * (approximation.calls != 1)}"
-    size = prose_size(approximation.nbytes)
-    if approximation.kind is ApproximationKind.UNMODELLED:
-        return f"{approximation.name} ({calls}, {size} of outputs)"
-    if approximation.kind is ApproximationKind.UNCOUNTED:
-        return f"{approximation.unknown} of {approximation.name} ({calls})"
-    if approximation.kind is ApproximationKind.ESTIMATED:
-        return f"{approximation.name} ({calls}, {size} of kernel memory)"
+    name, count = approximation.name, approximation.calls
+    calls, size = f"{count} call{'s' * (count != 1)}", prose_size(approximation.nbytes)
+    match approximation.kind:
+        case ApproximationKind.UNMODELLED:
+            return f"{name} ({calls}, {size} of outputs)"
+        case ApproximationKind.UNCOUNTED:
+            return f"{approximation.unknown} of {name} ({calls})"
+        case ApproximationKind.ESTIMATED:
+            return f"{name} ({calls}, {size} of kernel memory)"
     place = f" at {approximation.place}" if approximation.place else ""
-    times = "once" if approximation.calls == 1 else f"{approximation.calls} times"
-    return f"{approximation.name}{place} ({times}, assumed {approximation.assumption})"
+    times = "once" if count == 1 else f"{count} times"
+    return f"{name}{place} ({times}, assumed {approximation.assumption})"

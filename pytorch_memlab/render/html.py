@@ -8,7 +8,7 @@ from html import escape
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
-from ..records import FunctionTable, Report, Section
+from ..records import FunctionTable, Report
 from .approximations import line_mark, line_notes, table_notes
 from .cells import (
     cell,
@@ -90,13 +90,10 @@ def fragment(report: Report) -> str:
         parts, notes = list(_tables(report)), texts(report.notes)
     else:
         parts, notes = [], no_data(report)
-    parts += [part for section in report.sections for part in _section(section)]
+    for section in report.sections:
+        text = "\n".join(section_lines(section)[2:])
+        parts += [heading(section.title), plain(text, section.title)]
     return block([*parts, *map(paragraph, notes)])
-
-
-def _section(section: Section) -> list[str]:
-    _, _, *lines = section_lines(section)
-    return [heading(section.title), plain("\n".join(lines), section.title)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +105,6 @@ class _Column:
     least: float  # value of all tables, at most 0
     largest: float  # value of all tables, at least 0
     width: int
-
-    @property
-    def has_bars(self) -> bool:
-        """Only the first column and those of what was kept or freed: more bars would compete."""
-        return self.place == 0 or self.least < 0
-
-
-def _columns(report: Report) -> list[_Column]:
-    rows = [row for table in report.tables for row in table.rows.values()]
-    columns = []
-    for place, (name, limits) in enumerate(zip(report.columns, column_ranges(report), strict=True)):
-        texts = [head_of(name), *(cell(name, row[place]) for row in rows)]
-        columns.append(_Column(name, place, *limits, _CHARACTER * max(map(len, texts))))
-    return columns
 
 
 def head_of(column: str) -> str:
@@ -140,15 +123,15 @@ def head_of(column: str) -> str:
 
 def _tables(report: Report) -> Iterator[str]:
     """The sentence on the peak, then each table under its heading."""
-    columns = _columns(report)
-    peaks: set[_Line] = set()
-    found = _peak(report)
-    if found is not None:
-        size, lines = found
-        peaks.update(lines)
-        yield summary(_peak_sentence(report, size, lines))
-    named = zip(headings(report), report.tables, strict=True)
-    for place, (name, table) in enumerate(named):
+    rows = [row for table in report.tables for row in table.rows.values()]
+    columns = []
+    for place, (name, limits) in enumerate(zip(report.columns, column_ranges(report), strict=True)):
+        cells = [head_of(name), *(cell(name, row[place]) for row in rows)]
+        columns.append(_Column(name, place, *limits, _CHARACTER * max(map(len, cells))))
+    size, peaks = _peak(report)
+    if size:
+        yield summary(_peak_sentence(report, size, peaks))
+    for place, (name, table) in enumerate(zip(headings(report), report.tables, strict=True)):
         at_peak = {line for one, line in peaks if one == place}
         yield heading(visible(name))
         yield scrolling(_table(table, columns, at_peak), f"Lines of {printable(name)}")
@@ -158,24 +141,20 @@ def _tables(report: Report) -> Iterator[str]:
             yield folded(f"{len(notes)} note{plural} on these lines", map(visible, notes))
 
 
-def _peak(report: Report) -> tuple[int, list[_Line]] | None:
-    """The highest peak of memory in use, and the lines that have it; None without such a column."""
-    place = next((place for place, name in enumerate(report.columns) if _is_peak(name)), None)
-    if place is None:
-        return None
-    sizes = {
-        (number, line): int(row[place] or 0)
-        for number, table in enumerate(report.tables)
-        for line, row in table.rows.items()
-    }
-    most = max(sizes.values(), default=0)
-    return (most, [line for line, size in sizes.items() if size == most]) if most else None
-
-
-def _is_peak(column: str) -> bool:
-    name = column.partition(" ")[0]
-    is_of_use = is_of_bytes(name) and not name.startswith("reserved")
-    return is_of_use and name.rpartition(".")[2] == "peak"
+def _peak(report: Report) -> tuple[int, list[_Line]]:
+    """The highest peak of memory in use, and the lines that have it; 0 without such a column."""
+    names = [name.partition(" ")[0] for name in report.columns]
+    for place, name in enumerate(names):
+        is_peak = is_of_bytes(name) and name.rpartition(".")[2] == "peak"
+        if is_peak and not name.startswith("reserved"):
+            sizes = {
+                (number, line): int(row[place] or 0)
+                for number, table in enumerate(report.tables)
+                for line, row in table.rows.items()
+            }
+            most = max(sizes.values(), default=0)
+            return most, [line for line, size in sizes.items() if most and size == most]
+    return 0, []
 
 
 def _peak_sentence(report: Report, size: int, lines: Sequence[_Line]) -> str:
@@ -194,34 +173,27 @@ def _peak_sentence(report: Report, size: int, lines: Sequence[_Line]) -> str:
 
 
 def _table(table: FunctionTable, columns: Sequence[_Column], at_peak: Collection[int]) -> str:
-    lines = source_lines(table)
-    width = max((len(str(line)) for line in lines), default=1)
-    rows = "".join(_rows(table, lines, columns, at_peak, width))
-    # End tags that HTML does not need are left out: they would be a tenth of the output.
-    return f'<table style="{_TABLE}">{_head(columns, width)}{rows}</tbody></table>'
-
-
-def _head(columns: Sequence[_Column], width: int) -> str:
+    width = max((len(str(line)) for line in source_lines(table)), default=1)
     cells = [
         f'<th title="{escape(column.name)}" style="{_HEAD};min-width:{column.width}px">'
         f"{escape(head_of(column.name))}</th>"
         for column in columns
     ]
-    code = f"{_HEAD};{STAYS};text-align:left"
-    line = f"{'line':>{width}} code"
-    return f'<thead><tr><th style="{code}">{line}</th>{"".join(cells)}</tr></thead><tbody>'
+    code = f'<th style="{_HEAD};{STAYS};text-align:left">{"line":>{width}} code</th>'
+    rows = "".join(_rows(table, columns, at_peak, width))
+    # End tags that HTML does not need are left out: they would be a tenth of the output.
+    return (
+        f'<table style="{_TABLE}"><thead><tr>{code}{"".join(cells)}</tr></thead><tbody>'
+        f"{rows}</tbody></table>"
+    )
 
 
 def _rows(
-    table: FunctionTable,
-    lines: dict[int, str],
-    columns: Sequence[_Column],
-    at_peak: Collection[int],
-    width: int,
+    table: FunctionTable, columns: Sequence[_Column], at_peak: Collection[int], width: int
 ) -> Iterator[str]:
     """A row for each line that has values, and one for all lines between two of those."""
     others: list[str] = []
-    for line, code in lines.items():
+    for line, code in source_lines(table).items():
         text, title = _code(table, line, code, width)
         if line not in table.rows:
             others.append(text)
@@ -251,17 +223,13 @@ def _code(table: FunctionTable, line: int, code: str, width: int) -> tuple[str, 
         title = f' title="{escape(text.strip())}"'
         text = f"{text[: _LONGEST_CODE - 1]}…"
     failure = failure_note(table, line)
+    mark = line_mark(table, line) or " "
+    if mark != " ":
+        said = [failure.removeprefix("# ")] if failure else []
+        notes = [*said, *line_notes(table.approximations.get(line, ()))]
+        mark = f'<b title="{escape(visible(chr(10).join(notes), chr(10)))}">{mark}</b>'
     failed = f"  <b>{escape(failure)}</b>" if failure else ""
-    return f"{line:>{width}}{_mark(table, line)} {escape(text, quote=False)}{failed}", title
-
-
-def _mark(table: FunctionTable, line: int) -> str:
-    sign = line_mark(table, line)
-    if not sign:
-        return " "
-    said = [failure_note(table, line).removeprefix("# ")] if line in table.failed else []
-    notes = [*said, *line_notes(table.approximations.get(line, ()))]
-    return f'<b title="{escape(visible(chr(10).join(notes), chr(10)))}">{sign}</b>'
+    return f"{line:>{width}}{mark} {escape(text, quote=False)}{failed}", title
 
 
 def _cell(column: _Column, value: int | float | None) -> str:
@@ -271,7 +239,8 @@ def _cell(column: _Column, value: int | float | None) -> str:
     """
     if value is None:
         return "<td>"
-    bar = _bar(column, value) if column.has_bars else ""
+    # Only the first column and those of what was kept or freed: more bars would compete.
+    bar = _bar(column, value) if column.place == 0 or column.least < 0 else ""
     style = f'"padding:0;{bar}"' if bar else "padding:0"
     return f"<td style={style}>{cell(column.name, value) if value else 0}"
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
+from ..history.model import Frame
 from ..history.timeline import timeline_of
 from ..profiles.ranking import kept_by_line, lines_with_peaks
 from ..profiles.verdict import verdicts
@@ -20,33 +21,19 @@ from .cells import no_data
 from .notes import texts
 from .page import Fragment, fill, page
 from .rows import section_lines
-from .run_notes import command, ending, sentences
+from .run_notes import command, ending, sentences, versions
 from .source_view import MeasuredTable
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders
     from ..history.timeline import Timeline
     from ..profiles.recorded import MeasuredDevice, RecordedProfile, Run
-    from ..records import FunctionTable, Report
+    from ..records import DeviceInfo, FunctionTable, Report
 
 _NO_TIMELINE: Final = (
     "The memory over time was not recorded. On simulated GPUs, run -o FILE.html records it. On a"
     " real GPU, run --history -o FILE.json keeps it, and show -o FILE.html draws it."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class _PeakLine:
-    """The line of the program at a peak."""
-
-    file: str
-    number: int
-    function: str
-
-    @property
-    def place(self) -> str:
-        """Such as ``train.py:12 in step``."""
-        return printable(f"{os.path.basename(self.file)}:{self.number} in {self.function}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +44,7 @@ class _DeviceView:
     tables: tuple[MeasuredTable, ...]
     timeline: Timeline | None
     holders: PeakHolders | None
-    peak: _PeakLine | None
+    peak: Frame | None  # the line of the program at the peak
 
 
 def render(profile: RecordedProfile, report: Report) -> str:
@@ -77,22 +64,26 @@ def _body(
     views: Sequence[_DeviceView],
     highest: _DeviceView | None,
 ) -> Fragment:
-    devices = [(view, _parts(number, view, report)) for number, view in enumerate(views)]
+    devices, inner = [], []
+    for number, view in enumerate(views):
+        parts = _parts(number, view, report)
+        drawn = None if view.timeline is None else timeline.fragment(view.timeline, number)
+        devices.append(
+            {
+                "name": printable(view.measured.device.name),
+                "headline": _headline(number, view, several=True),
+                "no_timeline": _NO_TIMELINE if view.measured.peak_active else "",
+                "parts": [(name, part.html) for name, part in parts],
+                "timeline": drawn.html if drawn else "",
+            }
+        )
+        inner += [*([drawn] if drawn else []), *(part for _, part in parts)]
     html = fill(
         "report_page.html",
         headline=highest and _headline(views.index(highest), highest, several=len(views) > 1),
         failed=_failure(report),
         facts=_facts(profile, report, views),
-        devices=[
-            {
-                "name": printable(view.measured.device.name),
-                "headline": _headline(number, view, several=True),
-                "no_timeline": _NO_TIMELINE if view.measured.peak_active else "",
-                "parts": [(name, part.html) for name, part in parts if name != _TIMELINE],
-                "timeline": next((part.html for name, part in parts if name == _TIMELINE), ""),
-            }
-            for number, (view, parts) in enumerate(devices)
-        ],
+        devices=devices,
         reasons=() if report.tables else [visible(reason) for reason in no_data(report)],
         sections=[
             (printable(section.title), visible("\n".join(section_lines(section)[2:]), "\n"))
@@ -100,20 +91,14 @@ def _body(
         ],
         notes=[visible(note) for note in texts(report.notes)] if report.tables else (),
     )
-    inner = tuple(part for _, parts in devices for _, part in parts)
-    return Fragment(html, "report_page.css", "report_page.js", inner)
-
-
-_TIMELINE: Final = "Timeline"
+    return Fragment(html, "report_page.css", "report_page.js", tuple(inner))
 
 
 def _parts(number: int, view: _DeviceView, report: Report) -> list[tuple[str, Fragment]]:
-    """The parts of a device with their names."""
+    """The parts of a device below its timeline, with their names."""
     parts = []
-    if view.timeline is not None:
-        parts.append((_TIMELINE, timeline.fragment(view.timeline, number)))
     if view.tables:
-        peak = None if view.peak is None else (view.peak.file, view.peak.number)
+        peak = None if view.peak is None else (view.peak.filename, view.peak.line)
         source = source_view.fragment(number, view.tables, report.columns, peak)
         parts.append(("Source", source))
     if view.holders is not None:
@@ -125,26 +110,15 @@ def _parts(number: int, view: _DeviceView, report: Report) -> list[tuple[str, Fr
 def _views(profile: RecordedProfile, report: Report) -> list[_DeviceView]:
     """The devices that a table or a peak is of, in their order."""
     used = {table.device.name for table in report.tables} | profile.peaks.keys()
-    chosen = [one for one in profile.devices if one.device.name in used]
-    tables = _measured_tables(profile, report.tables)
-    timelines = _timelines(profile)
-    return [
-        _view(profile, one, tables.get(one.device.name, []), timelines.get(one.device.name))
-        for one in chosen
-    ]
-
-
-def _view(
-    profile: RecordedProfile,
-    measured: MeasuredDevice,
-    tables: Sequence[MeasuredTable],
-    drawn: Timeline | None,
-) -> _DeviceView:
-    name = measured.device.name
-    holders = profile.peaks.get(name)
-    return _DeviceView(
-        measured, tuple(tables), drawn, holders, _peak_line(profile, measured, drawn)
-    )
+    tables, timelines = _measured_tables(profile, report.tables), _timelines(profile)
+    views = []
+    for one in profile.devices:
+        name = one.device.name
+        if name in used:
+            drawn, holders = timelines.get(name), profile.peaks.get(name)
+            peak = _peak_line(profile, one, drawn)
+            views.append(_DeviceView(one, tuple(tables.get(name, ())), drawn, holders, peak))
+    return views
 
 
 def _measured_tables(
@@ -181,19 +155,18 @@ def _timelines(profile: RecordedProfile) -> dict[str, Timeline]:
 
 def _peak_line(
     profile: RecordedProfile, measured: MeasuredDevice, drawn: Timeline | None
-) -> _PeakLine | None:
+) -> Frame | None:
     """The line at the peak: as the history has it, or the profiled line with a peak as high."""
-    if drawn is not None:
-        frame = drawn.frames[drawn.peak]
-        if frame is not None and frame.filename:
-            return _PeakLine(frame.filename, frame.line, frame.name)
+    frame = None if drawn is None else drawn.frames[drawn.peak]
+    if frame is not None and frame.filename:
+        return frame
     name = measured.device.name
     own = [entry for entry in profile.entries if entry.device.name == name]
     ranked = lines_with_peaks(replace(profile, entries=tuple(own)))
     if not ranked or ranked[0].peak < measured.peak_active:
         return None
     first = ranked[0]
-    return _PeakLine(first.function.filename, first.line, first.function.qual_name)
+    return Frame(first.function.filename, first.line, first.function.qual_name)
 
 
 def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str]:
@@ -208,19 +181,19 @@ def _headline(number: int, view: _DeviceView, *, several: bool) -> dict[str, str
         parts.append(f"of {prose_size(measured.capacity)} ({share})")
     if several:
         parts.append(f"on {printable(measured.device.name)}")
-    parts.append("outside the profiled lines" if view.peak is None else "at ")
+    place = anchor = ""
+    if view.peak is None:
+        parts.append("outside the profiled lines")
+    else:
+        parts.append("at ")
+        file, line, name = view.peak
+        place = printable(f"{os.path.basename(file)}:{line} in {name}")
+        anchor = source_view.anchor_of(number, view.tables, (file, line))
     rest = ""
     if view.holders is not None and view.holders.peak.active:
         most = view.holders.by_category()[0]
         rest = f", {most.size / view.holders.peak.active:.0%} of it {most.name}"
-    return {
-        "before": " ".join(parts),
-        "place": "" if view.peak is None else view.peak.place,
-        "anchor": ""
-        if view.peak is None
-        else source_view.anchor_of(number, view.tables, (view.peak.file, view.peak.number)),
-        "rest": f"{rest}.",
-    }
+    return {"before": " ".join(parts), "place": place, "anchor": anchor, "rest": f"{rest}."}
 
 
 def _failure(report: Report) -> str:
@@ -237,38 +210,26 @@ def _facts(
     profile: RecordedProfile, report: Report, views: Sequence[_DeviceView]
 ) -> list[tuple[str, list[str]]]:
     """Facts of the runs and of the devices, name by name."""
+    shown = {one.measured.device.name for one in views}
+    found = [one for one in verdicts(profile) if one.measured.device.name in shown]
+    reserved = [prose_size(one.measured.peak_reserved) for one in views]
+    balances = [source_view.balance(sum(table.adds for table in one.tables)) for one in views]
+    runs = profile.runs
     facts = [
-        ("GPU", [_device(one.measured) for one in views]),
-        *_fit(profile, views),
-        (
-            "Balance of the lines",
-            _on_each(
-                views,
-                [source_view.balance(sum(table.adds for table in one.tables)) for one in views],
-            ),
-        ),
-        ("Recorded", list(dict.fromkeys(map(_when, profile.runs)))),
-        ("Versions", list(dict.fromkeys(map(_versions, profile.runs)))),
-        ("Ended", list(dict.fromkeys(filter(None, map(ending, profile.runs))))),
+        ("GPU", [_device(one.measured.device) for one in views]),
+        ("Fit", sentences(found)) if found else ("Reserved at most", _on_each(views, reserved)),
+        ("Balance of the lines", _on_each(views, balances)),
+        ("Recorded", list(dict.fromkeys(map(_when, runs)))),
+        ("Versions", list(dict.fromkeys(printable(versions(run)) for run in runs))),
+        ("Ended", list(dict.fromkeys(filter(None, map(ending, runs))))),
         ("Profiled", [_count(report)]),
     ]
     return [(name, values) for name, values in facts if any(values)]
 
 
-def _fit(profile: RecordedProfile, views: Sequence[_DeviceView]) -> list[tuple[str, list[str]]]:
-    """The verdict; without one, the share of the memory that was reserved."""
-    shown = {one.measured.device.name for one in views}
-    found = [one for one in verdicts(profile) if one.measured.device.name in shown]
-    if found:
-        return [("Fit", sentences(found))]
-    reserved = [prose_size(one.measured.peak_reserved) for one in views]
-    return [("Reserved at most", _on_each(views, reserved))]
-
-
-def _device(measured: MeasuredDevice) -> str:
-    device = measured.device
-    kind = f"{device.description}, simulated" if device.simulated else device.description
-    return printable(f"{device.name}: {kind}")
+def _device(device: DeviceInfo) -> str:
+    simulated = ", simulated" if device.simulated else ""
+    return printable(f"{device.name}: {device.description}{simulated}")
 
 
 def _on_each(views: Sequence[_DeviceView], texts: Sequence[str]) -> list[str]:
@@ -283,10 +244,6 @@ def _when(run: Run) -> str:
     shapes = ", shapes only" if run.is_dry_run else ""
     started = run.started.replace("T", " ").replace("+00:00", " UTC")
     return printable(f"{started or 'not dated'}, {run.seconds:.1f} s{shapes}")
-
-
-def _versions(run: Run) -> str:
-    return printable(", ".join(f"{name} {version}" for name, version in run.versions.items()))
 
 
 def _count(report: Report) -> str:

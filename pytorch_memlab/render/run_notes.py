@@ -44,10 +44,16 @@ def run_note(run: Run) -> str:
     """The program, when it ran, and how it ended."""
     label = f"{run.label}: " if run.label else ""
     when = f" on {run.started}" if run.started else ""
-    versions = ", ".join(f"{name} {version}" for name, version in run.versions.items())
     dry = ", shapes only" if run.is_dry_run else ""
     end = f"; {ending(run)}" if ending(run) else ""
-    return f"{label}recorded of {command(run)}{when} ({run.seconds:.1f} s{dry}; {versions}){end}"
+    return (
+        f"{label}recorded of {command(run)}{when} ({run.seconds:.1f} s{dry}; {versions(run)}){end}"
+    )
+
+
+def versions(run: Run) -> str:
+    """The versions of what ran."""
+    return ", ".join(f"{name} {version}" for name, version in run.versions.items())
 
 
 def ending(run: Run) -> str:
@@ -60,10 +66,16 @@ def ending(run: Run) -> str:
 def sentence(verdict: DeviceVerdict) -> str:
     """The memory that was needed, the memory that there is, and whether that is enough."""
     one = verdict.measured
+    taken, parts = one.taken or 0, []  # bytes of the device that the program could not have
+    if taken and one.context is None:
+        parts = [(taken, "context and other programs")]
+    elif taken and one.context is not None:
+        parts = [(one.context, "context"), (taken - one.context, "of other programs")]
+    more = "".join(f" + {prose_size(size)} {name}" for size, name in parts if size > 0)
     free = "" if verdict.outcome in _WITHOUT_ROOM else f", {prose_size(verdict.free)} free"
     return (
-        f"peak {prose_size(one.peak_reserved)} reserved{_taken(one.taken or 0, one.context)} of"
-        f" {prose_size(one.capacity)}: {verdict.outcome.value}{free}"
+        f"peak {prose_size(one.peak_reserved)} reserved{more} of {prose_size(one.capacity)}:"
+        f" {verdict.outcome.value}{free}"
     )
 
 
@@ -72,13 +84,3 @@ def sentences(verdicts: Sequence[DeviceVerdict]) -> list[str]:
     if len(verdicts) < 2:
         return [*map(sentence, verdicts)]
     return [f"{printable(one.measured.device.name)}: {sentence(one)}" for one in verdicts]
-
-
-def _taken(taken: int, context: int | None) -> str:
-    """The bytes of the device that the program could not have."""
-    if not taken:
-        return ""
-    if context is None:
-        return f" + {prose_size(taken)} context and other programs"
-    parts = [(context, "context"), (taken - context, "of other programs")]
-    return "".join(f" + {prose_size(size)} {name}" for size, name in parts if size > 0)
