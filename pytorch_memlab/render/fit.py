@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from .._common.user_code import is_of_user
 from ..fitting.report import mark
 from ..fitting.trial import Ending
+from ..history.holders import innermost_of_user
 from .approximations import summary_of_runs
-from .rows import cut, padded, paragraph, source_line
+from .rows import cut, padded, paragraph, place, source_line, with_minus
 
 if TYPE_CHECKING:
     from ..fitting.report import FitReport
@@ -33,7 +32,11 @@ def text(report: FitReport) -> str:
     """The verdicts of all GPUs."""
     lines = [*heading(report)]
     if report.verdicts:
-        lines += ["", *_table(report)]
+        lines += ["", f"{'GPU':{_NAME}}" + "".join(f"{head:>12}" for head in HEADS) + "  fits"]
+        for one in report.verdicts:
+            cells = "".join(f"{size:>12}" for size in sizes(one))
+            lines.append(f"{padded(one.name, _NAME)}{cells}  {answer(one)}")
+        lines += [f"{padded(name, _NAME)}{'not reached':>12}" for name in report.unknown]
     for part in (list(failures(report)), list(notes(report))):
         lines += [""] * bool(part)
         lines += [row for line in part for row in paragraph(line)]
@@ -42,7 +45,10 @@ def text(report: FitReport) -> str:
 
 def heading(report: FitReport) -> Iterator[str]:
     """The program, and the number of GPUs that it fits on."""
-    yield from paragraph(f"{cut(printable(report.program))}: {_ran(report)}")
+    steps = max((len(one.step_peaks) for one in report.trials), default=0)
+    ran = f"{steps} step{'s' * (steps != 1)}" if steps else "run"
+    each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
+    yield from paragraph(f"{cut(printable(report.program))}: {ran} without values{each}")
     known, fitting = report.verdicts, report.fitting
     count = f"{len(known)} GPU{'s' * (len(known) != 1)}"
     if not known:
@@ -57,34 +63,13 @@ def heading(report: FitReport) -> Iterator[str]:
         yield f"fits on none of {count}"
 
 
-def _ran(report: FitReport) -> str:
-    steps = max((len(one.step_peaks) for one in report.trials), default=0)
-    each = f" on {report.num_gpus} GPUs" if report.num_gpus > 1 else ""
-    if not steps:
-        return f"run without values{each}"
-    return f"{steps} step{'s' * (steps != 1)} without values{each}"
-
-
-def _table(report: FitReport) -> Iterator[str]:
-    yield f"{'GPU':{_NAME}}" + "".join(f"{head:>12}" for head in HEADS) + "  fits"
-    for one in report.verdicts:
-        yield _row(one)
-    for name in report.unknown:
-        yield f"{padded(name, _NAME)}{'not reached':>12}"
-
-
-def _row(verdict: Verdict) -> str:
-    cells = "".join(f"{size:>12}" for size in sizes(verdict))
-    return f"{padded(verdict.name, _NAME)}{cells}  {answer(verdict)}"
-
-
 def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
     """The cells under ``HEADS``."""
     memory, context = prose_size(verdict.capacity), prose_size(verdict.taken)
     if verdict.fits is None:
         return memory, context, "", ""
     peak = prose_size(verdict.reserved_peak) + mark(verdict.trial)
-    return memory, context, peak, _signed(verdict.headroom)
+    return memory, context, peak, with_minus(verdict.headroom)
 
 
 def answer(verdict: Verdict) -> str:
@@ -96,10 +81,6 @@ def answer(verdict: Verdict) -> str:
     return "so far" if verdict.trial.ending is Ending.UNSETTLED else "yes"
 
 
-def _signed(size: int) -> str:
-    return f"-{prose_size(-size)}" if size < 0 else prose_size(size)
-
-
 # Where it does not fit
 
 
@@ -109,20 +90,18 @@ def failures(report: FitReport) -> Iterator[str]:
     for one in report.verdicts:
         if one.failure is not None:
             names.setdefault((*_place(one.failure), one.failure.size), []).append(one.name)
-    for (place, code, size), found in names.items():
-        yield cut(f"out of memory at {place}" + (f": {code}" if code else ""))
+    for (where, code, size), found in names.items():
+        yield cut(f"out of memory at {where}" + (f": {code}" if code else ""))
         yield f"  asks for {prose_size(size)} on {', '.join(found)}"
 
 
 def _place(failure: FailedAllocation) -> tuple[str, str]:
     """The innermost line of the program, and its source."""
-    of_user = [frame for frame in failure.stack if is_of_user(frame.filename)]
-    frames = of_user or list(failure.stack)
-    if not frames:
+    if not failure.stack:
         return "an unknown line", ""
-    frame = frames[0]
-    place = f"{os.path.basename(frame.filename)}:{frame.line} in {frame.name}"
-    return printable(place), printable(source_line(frame.filename, frame.line))
+    frame = innermost_of_user(failure.stack)
+    source = printable(source_line(frame.filename, frame.line))
+    return place(*frame, " in "), source
 
 
 # Notes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -13,7 +12,7 @@ from ..history.model import device_name
 from ..profiles.changed_tests import changed_lines
 from . import peak
 from .differences import percent, signed
-from .rows import cut, wrapped
+from .rows import cut, place, wrapped
 
 if TYPE_CHECKING:
     from ..history.holders import PeakHolders, Share
@@ -36,8 +35,11 @@ _LOWER_BOUND: Final = "?: a lower bound, the simulation did not count all memory
 
 def over_limit(test: MeasuredTest, limit: int, holders: PeakHolders | None) -> str:
     """A test that used more than its mark allows, and what held the memory."""
-    head = f"GPU memory is over the limit of {prose_size(limit)}: {_peak(test)}"
-    return "\n".join([*wrapped(head, ""), *_before(test), *_held(holders)])
+    lines = wrapped(f"GPU memory is over the limit of {prose_size(limit)}: {_peak(test)}", "")
+    if test.before:
+        before = f"  {prose_size(test.before)} were in use before it began"
+        lines.append(f"{before}, by fixtures or earlier tests")
+    return "\n".join([*lines, *_held(holders)])
 
 
 def increased(test: MeasuredTest, change: Change, limit: str, lines: Sequence[ChangedLine]) -> str:
@@ -92,11 +94,11 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
         ]
         for one, test in measured
     ]
-    order = sorted(range(len(rows)), key=lambda place: -measured[place][1].peak)[:_TESTS]
+    order = sorted(range(len(rows)), key=lambda one: -measured[one][1].peak)[:_TESTS]
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     yield _row(heads, widths, "test")
-    for place in order:
-        yield _row(rows[place], widths, printable(measured[place][0].name))
+    for one in order:
+        yield _row(rows[one], widths, printable(measured[one][0].name))
     if len(rows) > len(order):
         yield f"{len(rows) - len(order)} more: --memlab-save FILE keeps all"
     if any(test.is_lower_bound for _, test in measured):
@@ -168,14 +170,6 @@ def _gpu(test: MeasuredTest) -> str:
     return printable(test.gpu)
 
 
-def _before(test: MeasuredTest) -> list[str]:
-    if not test.before:
-        return []
-    return [
-        f"  {prose_size(test.before)} were in use before it began, by fixtures or earlier tests"
-    ]
-
-
 def _held(holders: PeakHolders | None) -> Iterator[str]:
     """The lines, categories and modules that hold memory."""
     if holders is None or not holders.peak.blocks:
@@ -183,29 +177,24 @@ def _held(holders: PeakHolders | None) -> Iterator[str]:
     yield ""
     yield "held by these lines:"
     yield from peak.rows(holders, _LINES)
-    yield from _shares("as", _known(holders.by_category()))
-    modules = [one for one in holders.by_module() if one.name]
-    yield from _shares("in modules", modules)
-
-
-def _known(categories: Sequence[Share]) -> Sequence[Share]:
-    """The categories; none if no block has one, as on a real GPU."""
-    is_known = any(one.name != Category.UNKNOWN.value for one in categories)
-    return categories if is_known else ()
+    categories = holders.by_category()
+    # On a real GPU no block has a category.
+    if any(one.name != Category.UNKNOWN.value for one in categories):
+        yield from _shares("as", categories)
+    yield from _shares("in modules", [one for one in holders.by_module() if one.name])
 
 
 def _shares(head: str, shares: Sequence[Share]) -> Iterator[str]:
-    if not shares:
-        return
-    named = [f"{prose_size(one.size)} {printable(one.name)}" for one in shares[:_PARTS]]
     rest = sum(one.size for one in shares[_PARTS:])
-    found = ", ".join([*named, *([f"{prose_size(rest)} more"] if rest else [])])
-    yield from wrapped(f"{head}: {found}", "")
+    named = [f"{prose_size(one.size)} {printable(one.name)}" for one in shares[:_PARTS]]
+    named += [f"{prose_size(rest)} more"] * bool(rest)
+    if named:
+        yield from wrapped(f"{head}: {', '.join(named)}", "")
 
 
 def _changed(one: ChangedLine) -> Iterator[str]:
     line = one.line
-    place = f"{os.path.basename(line.file)}:{line.line}  " if line.file else ""
-    yield cut(f"{signed(one.change.growth):>12}  {printable(place + line.function)}")
+    where = place(line.file, line.line, line.function)
+    yield cut(f"{signed(one.change.growth):>12}  {where}")
     if line.code:
         yield cut(f"{'':14}{printable(line.code)}")

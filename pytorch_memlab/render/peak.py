@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..history.holders import Holder, PeakHolders, Share, innermost_of_user
-from .rows import cut, source_line
+from .rows import cut, place, source_line
 
 if TYPE_CHECKING:
     from ..history.peak import Peak
@@ -45,8 +44,7 @@ def backward_calls(holders: PeakHolders) -> Iterator[str]:
         if not number:
             yield ""
             yield "counted above, at the lines of the forward pass:"
-        place = f"{os.path.basename(call.file)}:{call.line}" if call.file else ""
-        what = printable(f"{place}  {call.function}".strip())
+        what = place(call.file, call.line, call.function).strip()
         yield _row(call.size, holders.peak.active, f"{what}, backward pass")
 
 
@@ -77,9 +75,7 @@ def failures(holders: PeakHolders) -> Iterator[str]:
     """The requests that the GPU had no room for, with their lines of the program."""
     found = holders.peak.failures
     for index, event in found[:_FAILURES]:
-        frame = innermost_of_user(holders.stacks[event.stack])
-        place = f"{os.path.basename(frame.filename)}:{frame.line}  {frame.name}"
-        where = printable(place if frame.filename else frame.name)
+        where = place(*innermost_of_user(holders.stacks[event.stack]))
         yield cut(
             f"out of memory at event {index + 1:,}, no room for {prose_size(event.size)}:  {where}"
         )
@@ -92,14 +88,9 @@ def _rows(part: Holder | Share, total: int) -> list[str]:
     source = ""
     if isinstance(part, Share):
         what = printable(part.name) or NO_MODULE
-    elif not part.file:
-        what = printable(part.function)
     else:
-        place = os.path.basename(part.file)
-        if part.line is not None:
-            place += f":{part.line}"
-        what = printable(f"{place}  {part.function}")
-        source = source_line(part.file, part.line)
+        what = place(part.file, part.line, part.function)
+        source = source_line(part.file, part.line) if part.file else ""
     lines = [_row(part.size, total, what)]
     if source:
         lines.append(cut(f"{'':24}{printable(source)}"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -11,7 +10,7 @@ from .._common.quoted import printable
 from . import flame_graph, module_tree
 from .page import Fragment, fill, page
 from .peak import NO_MODULE, head
-from .rows import source_line
+from .rows import place, source_line
 
 if TYPE_CHECKING:
     from ..history.holders import LineDetails, PeakHolders, Share
@@ -45,7 +44,7 @@ def fragments(holders: PeakHolders, place: int | None = None) -> list[Fragment]:
     ]
 
 
-def table(holders: PeakHolders, place: int) -> Fragment:
+def table(holders: PeakHolders, number: int) -> Fragment:
     """The categories and the lines of a peak as a part of a page."""
     total = max(holders.peak.active, 1)
     details = holders.line_details()
@@ -53,9 +52,12 @@ def table(holders: PeakHolders, place: int) -> Fragment:
     return Fragment(
         fill(
             "peak.html",
-            device=place,
+            device=number,
             head=head(holders.peak),
-            categories=[_share(share, total) for share in holders.by_category()],
+            categories=[
+                {"name": one.name, "size": prose_size(one.size), **_part(one.size, total)}
+                for one in holders.by_category()
+            ],
             lines=[_line(one, total) for one in details[:_MOST_LINES]],
             rest=f"{len(rest):,} more" if rest else "",
             rest_size=prose_size(sum(one.holder.size for one in rest)),
@@ -63,10 +65,6 @@ def table(holders: PeakHolders, place: int) -> Fragment:
         ),
         "peak.css",
     )
-
-
-def _share(share: Share, total: int) -> dict[str, str]:
-    return {"name": share.name, "size": prose_size(share.size), **_part(share.size, total)}
 
 
 def _part(size: int, total: int) -> dict[str, str]:
@@ -78,7 +76,7 @@ def _line(details: LineDetails, total: int) -> dict[str, str]:
     backward = f"{prose_size(holder.backward)} in the backward pass" if holder.backward else ""
     return {
         "size": prose_size(holder.size),
-        "place": printable(f"{os.path.basename(holder.file)}:{holder.line}") if holder.file else "",
+        "place": place(holder.file, holder.line, "", ""),
         "file": printable(holder.file),
         "function": printable(holder.function),
         "blocks": f"{holder.blocks:,}",

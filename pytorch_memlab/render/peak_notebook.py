@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from html import escape
 from typing import TYPE_CHECKING, Final
@@ -11,7 +10,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from . import notebook
 from .peak import failures, head
-from .rows import source_line
+from .rows import place, source_line
 
 if TYPE_CHECKING:
     from ..history.holders import Holder, PeakHolders
@@ -32,20 +31,17 @@ def fragment(holders: PeakHolders) -> str:
 
 
 def _table(lines: Sequence[Holder], total: int) -> str:
-    rows = [_row(one, total) for one in lines[:_MOST_LINES]]
+    rows = []
+    for one in lines[:_MOST_LINES]:
+        name = place(one.file, one.line, one.function)
+        code = printable(source_line(one.file, one.line)) if one.file else ""
+        rows.append(_cells(name, one.size, total, one.blocks, code))
     rest = lines[_MOST_LINES:]
     if rest:
         size = sum(one.size for one in rest)
         blocks = sum(one.blocks for one in rest)
         rows.append(_cells(f"{len(rest):,} more", size, total, blocks, ""))
     return notebook.table(["line", "held", "share", "blocks", "code"], rows, ["code"])
-
-
-def _row(holder: Holder, total: int) -> str:
-    place = f"{os.path.basename(holder.file)}:{holder.line}  " if holder.file else ""
-    code = source_line(holder.file, holder.line) if holder.file else ""
-    name = printable(f"{place}{holder.function}")
-    return _cells(name, holder.size, total, holder.blocks, printable(code))
 
 
 def _cells(name: str, size: int, total: int, blocks: int, code: str) -> str:

@@ -13,10 +13,10 @@ from .._common.quoted import printable, visible
 from ..fitting.report import mark
 from .approximations import summary_of_runs
 from .fit import PEAK
-from .rows import WIDTH, paragraph
+from .rows import WIDTH, paragraph, with_minus
 
 if TYPE_CHECKING:
-    from ..fitting.remedies.remedy import Edit, Finding
+    from ..fitting.remedies.remedy import Finding
     from ..fitting.remedies.smallest_checkpointing import Smallest
     from ..fitting.remedies.tried import Remedies, TriedRemedy
     from ..fitting.verdict import Verdict
@@ -28,8 +28,11 @@ _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6,
 
 def text(found: Remedies) -> str:
     """A table of remedies, how each is written, and the fewest blocks to checkpoint."""
-    lines = paragraph(f"{printable(found.program)} on {_gpu(found.unchanged)}")
-    if found.unchanged.fits is None:
+    gpu = found.unchanged
+    taken = f", {prose_size(gpu.taken)} of it taken" if gpu.taken else ""
+    size = f"({prose_size(gpu.capacity)}{taken})"
+    lines = paragraph(f"{printable(found.program)} on {printable(gpu.name)} {size}")
+    if gpu.fits is None:
         return "\n".join([*lines, "the program fails as it is, so no remedy was tried"]) + "\n"
     lines += ["", *_table(found)]
     if found.smallest is not None:
@@ -43,11 +46,6 @@ def text(found: Remedies) -> str:
     return "\n".join([*lines, "", *(part for note in notes for part in paragraph(note))]) + "\n"
 
 
-def _gpu(verdict: Verdict) -> str:
-    taken = f", {prose_size(verdict.taken)} of it taken" if verdict.taken else ""
-    return f"{printable(verdict.name)} ({prose_size(verdict.capacity)}{taken})"
-
-
 # The table
 
 
@@ -57,8 +55,10 @@ def _table(found: Remedies) -> Iterator[str]:
     for one in _by_saving(found):
         assert one.verdict is not None
         size = _saving(found, one)
-        saves = f"-{prose_size(-size)}" if size < 0 else prose_size(size)
-        yield from _rows(one, _peak(one.verdict), saves, _fits(one.verdict), _effect(found, one))
+        flops = getattr(one.finding, "flops", 0)
+        again = f" ({_flops(flops, found.step_flops)})" if flops else ""
+        changes = f"{one.what_it_changes}{again}"
+        yield from _rows(one, _peak(one.verdict), with_minus(size), _fits(one.verdict), changes)
     for one in found.tried:
         if one.verdict is None:
             yield from _rows(one, "", "", "", _why_not(one))
@@ -98,13 +98,6 @@ def _by_saving(found: Remedies) -> list[TriedRemedy]:
     """Those that were applied, the one that saves most first."""
     applied = [one for one in found.tried if one.verdict is not None]
     return sorted(applied, key=lambda one: -_saving(found, one))
-
-
-def _effect(found: Remedies, one: TriedRemedy) -> str:
-    """The effect of a remedy, with what it computes again."""
-    flops = getattr(one.finding, "flops", 0)
-    again = f" ({_flops(flops, found.step_flops)})" if flops else ""
-    return f"{one.what_it_changes}{again}"
 
 
 def _why_not(one: TriedRemedy) -> str:
@@ -153,18 +146,15 @@ def _code(name: str, finding: Finding) -> Iterator[str]:
         return
     for file, edits in groupby(finding.edits, key=lambda edit: edit.file):
         for edit in edits:
-            yield f"{name}, {printable(os.path.basename(file))} {_where(edit)}:"
+            where = f"in place of lines {edit.first} to {edit.last}"
+            if edit.last < edit.first:
+                where = f"before line {edit.first}"
+            elif edit.first == edit.last:
+                where = f"in place of line {edit.first}"
+            yield f"{name}, {printable(os.path.basename(file))} {where}:"
             yield from _indented(textwrap.dedent("\n".join(edit.lines)).splitlines())
     commands = [line for line in finding.code if line.startswith("# ")]
     yield from _indented(commands)
-
-
-def _where(edit: Edit) -> str:
-    if edit.last < edit.first:
-        return f"before line {edit.first}"
-    if edit.first == edit.last:
-        return f"in place of line {edit.first}"
-    return f"in place of lines {edit.first} to {edit.last}"
 
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:

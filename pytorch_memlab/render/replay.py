@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from .rows import cut, paragraph, source_line
+from .rows import cut, paragraph, place, source_line
 
 if TYPE_CHECKING:
     from ..history.replay import FailedRequest
     from ..history.what_if import Variant, WhatIf
 
+_UNNAMED: Final = "with --set"
 _FRAMES: Final = 2
 """Of a request that failed: where it is, and who called that."""
 
@@ -28,7 +28,7 @@ def text(found: WhatIf) -> str:
 
 def _table(found: WhatIf) -> Iterator[str]:
     rows = [("recorded", found.recorded), ("replayed", found.check.figures)]
-    rows += [(_name(one), one.result) for one in found.variants]
+    rows += [(one.name or _UNNAMED, one.result) for one in found.variants]
     known = [one for _, one in rows if one is not None]
     has_pages = any(one.calls.maps or one.calls.unmaps for one in known)
     pages = f"{'pages':>11}" if has_pages else ""
@@ -44,10 +44,6 @@ def _table(found: WhatIf) -> Iterator[str]:
             f"{prose_size(one.unused_at_peak):>11}{f'+{calls.mallocs:,} -{calls.frees:,}':>11}"
             f"{pages}  {'no' if one.failures else 'yes'}"
         )
-
-
-def _name(variant: Variant) -> str:
-    return variant.name or "with --set"
 
 
 def _notes(found: WhatIf) -> Iterator[str]:
@@ -90,7 +86,7 @@ def _variant(variant: Variant, found: WhatIf) -> Iterator[str]:
         parts = ["no limit"]
     if found.settings:
         parts.append(found.settings)
-    yield f"{_name(variant)}: {', '.join(parts)}"
+    yield f"{variant.name or _UNNAMED}: {', '.join(parts)}"
     if result.retries:
         times = "once" if result.retries == 1 else f"{result.retries:,} times"
         yield f"  gave cached memory back to the GPU to serve a request, {times}"
@@ -104,9 +100,8 @@ def _failure(failure: FailedRequest, found: WhatIf) -> Iterator[str]:
     stack = found.stacks[failure.stack]
     of_user = [frame for frame in stack if is_of_user(frame.filename)] or list(stack)
     for frame in of_user[:_FRAMES]:
-        place = f"{os.path.basename(frame.filename)}:{frame.line}  {frame.name}"
-        source = source_line(frame.filename, frame.line)
-        yield cut("    " + "  ".join(printable(part) for part in (place, source) if part))
+        source = printable(source_line(frame.filename, frame.line))
+        yield cut("    " + "  ".join(filter(None, (place(*frame), source))))
     unused = failure.reserved - failure.active
     yield (
         f"    {prose_size(failure.active)} in use, {prose_size(unused)} cached, "

@@ -9,6 +9,7 @@ import stat
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..records import Section
 from ..utils import readable_size
@@ -36,15 +37,26 @@ def padded(name: str, width: int) -> str:
 
 
 def place_of(function: FunctionInfo, line: int) -> str:
-    """A line as people find it."""
-    return printable(f"{os.path.basename(function.filename)}:{line}  {function.qual_name}")
+    """A line of a function as people find it."""
+    return place(function.filename, line, function.qual_name)
+
+
+def place(file: str, line: int | None, name: str, between: str = "  ") -> str:
+    """A line as people find it, such as ``train.py:12  step``; the name where there is no file."""
+    number = "" if line is None else f":{line}"
+    return printable(f"{os.path.basename(file)}{number}{between}{name}" if file else name)
+
+
+def with_minus(size: int) -> str:
+    """A size, with its sign where it is negative."""
+    return f"-{prose_size(-size)}" if size < 0 else prose_size(size)
 
 
 def code_of(function: FunctionInfo, line: int) -> str:
     """The code of a line, empty where there is no source."""
-    place = line - function.first_line
+    index = line - function.first_line
     source = function.source or ()
-    return printable(source[place].strip()) if 0 <= place < len(source) else ""
+    return printable(source[index].strip()) if 0 <= index < len(source) else ""
 
 
 def source_line(filename: str, line: int | None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,7 +13,7 @@ from ..history.timeline import OTHER_LINES
 from .page import Fragment, fill, page, script_data
 from .peak import peak_sentence
 from .picture import byte_marks, event_marks
-from .rows import source_line
+from .rows import place, source_line
 
 if TYPE_CHECKING:
     from ..history.model import Frame
@@ -38,15 +37,14 @@ def render(timelines: Sequence[Timeline], title: str = "GPU memory over time") -
     )
 
 
-def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
+def fragment(timeline: Timeline, number: int | None = None) -> Fragment:
     """A timeline as a part of a page."""
     shown = Scene(timeline)
     points = [point + 1 for point in timeline.points]
-    sums = shown.stacked()
     return Fragment(
         fill(
             "timeline.html",
-            device=timeline.device if place is None else place,
+            device=timeline.device if number is None else number,
             heading=heading(timeline),
             peak_place=peak_place(timeline),
             capacity=capacity_text(timeline),
@@ -56,11 +54,11 @@ def fragment(timeline: Timeline, place: int | None = None) -> Fragment:
                 {
                     "name": printable(band.name),
                     "colour": colour,
-                    "path": _area(points, sums[number], shown),
+                    "path": f"{_line(points, edges, shown)}V{_HEIGHT}H0Z",
                     "at_peak": prose_size(band.sizes[timeline.peak]),
                 }
-                for number, (band, colour) in enumerate(
-                    zip(timeline.bands, band_colours(timeline), strict=True)
+                for band, colour, edges in zip(
+                    timeline.bands, band_colours(timeline), shown.stacked(), strict=True
                 )
             ],
             reserved=_line(points, timeline.reserved, shown),
@@ -184,15 +182,10 @@ def _line(points: Sequence[int], sizes: Sequence[int], shown: Scene) -> str:
     return "".join(parts) + f"H{_WIDTH}"
 
 
-def _area(points: Sequence[int], sizes: Sequence[int], shown: Scene) -> str:
-    return f"{_line(points, sizes, shown)}V{_HEIGHT}H0Z"
-
-
 def _place(frame: Frame | None) -> tuple[str, str]:
     if frame is None:
         return "", ""
-    place = f"{os.path.basename(frame.filename)}:{frame.line} {frame.name}"
-    return printable(place), printable(source_line(frame.filename, frame.line))
+    return place(*frame, " "), printable(source_line(frame.filename, frame.line))
 
 
 def _rows(timeline: Timeline) -> list[dict[str, object]]:
