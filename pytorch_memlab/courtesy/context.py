@@ -28,10 +28,7 @@ class CheckpointedContext:
         self._driver = driver
 
     def suspend(self) -> None:
-        """Lock the calls of CUDA of this process, and checkpoint it.
-
-        Raises ``ContextReleaseError`` if that fails, as ``resume`` does.
-        """
+        """Lock the calls of CUDA of this process, and checkpoint it."""
         try:
             self._driver.act("lock")
             self._driver.act("checkpoint")
@@ -100,10 +97,7 @@ Context = CheckpointedContext | SimulatedContext
 
 
 def find_context() -> Context | None:
-    """The context of this process, real or simulated; None if CUDA was not used yet.
-
-    Raises ``ContextReleaseError`` if it cannot be released here.
-    """
+    """The context of this process, real or simulated; None if CUDA was not used yet."""
     machine = simulated_machine()
     if machine is not None:
         return SimulatedContext(machine)

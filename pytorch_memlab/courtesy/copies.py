@@ -16,11 +16,7 @@ CHUNK = 64 * 2**20
 
 
 class Copies:
-    """Copies in the default streams: one chunk is copied while the one before it is waited for.
-
-    ``done`` are the bytes that have arrived, of those that were given to ``copy`` in order. Leaving
-    the context waits for all copies, so that no memory is used again that one still writes to.
-    """
+    """Copies in the default streams; ``done`` are the bytes that arrived, in the order given."""
 
     def __init__(self, arrived: Arrived) -> None:
         self.done = 0

@@ -55,10 +55,7 @@ def lay_out(sizes: Sequence[int]) -> Layout:
 
 
 def host_storages(sizes: Sequence[int]) -> list[torch.UntypedStorage]:
-    """New storages in pinned host memory, of sizes above 0. They cannot be resized.
-
-    A block lives as long as any storage in it. Raises ``MemlabError`` if there is no room.
-    """
+    """New storages in pinned host memory, which cannot be resized; ``MemlabError`` without room."""
     layout = lay_out(sizes)
     _require(sum(layout.blocks), sum(sizes))
     try:

@@ -9,11 +9,7 @@ _MEMBERSHIP = Path("/proc/self/cgroup")
 
 
 def free_host_memory() -> int:
-    """Bytes that this process can still take without swapping or being killed.
-
-    The least of what the machine has available and of what the limits of its control
-    groups leave (Linux, both versions of cgroups). Files in the page cache count as free.
-    """
+    """Bytes that this process can still take, within the limits of its control groups."""
     import psutil
 
     available: int = psutil.virtual_memory().available

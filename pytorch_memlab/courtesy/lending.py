@@ -21,18 +21,7 @@ from .restoring import bring_back
 
 
 def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
-    """Move all storages of the GPUs into host memory.
-
-    First all bytes are copied, which anything may interrupt; then, in one go, the tensors follow.
-
-    Args:
-        moved: gets a record of each storage; has those that are lent already.
-        device: only those of this GPU; None for all.
-
-    Raises:
-        MemlabError: the host has too little memory, or a captured CUDA graph lives; nothing was
-            moved.
-    """
+    """Move the storages of one GPU, or of all, into host memory: first bytes, then tensors."""
     refuse_traced_code()
     _refuse_captured_graphs()
     _empty_again(moved)

@@ -35,11 +35,7 @@ class _OnItsWay:
 
 
 def bring_back(moved: deque[MovedStorage]) -> None:
-    """Move storages from host memory to the GPUs that their records name.
-
-    The record of a storage is removed when its bytes have arrived and its tensors have followed.
-    After an interrupt, or a ``MemlabError`` on a full GPU, another call brings back the rest.
-    """
+    """Move storages back to the GPUs of their records; a record goes when its tensors follow."""
     if not moved:
         return
     views = views_in_host_memory()
@@ -68,11 +64,7 @@ def bring_back(moved: deque[MovedStorage]) -> None:
 
 
 def bring_elsewhere(moved: deque[MovedStorage], device: torch.device) -> None:
-    """Move storages from host memory to one device; on the CPU they stay where they are.
-
-    Raises ``MemlabError`` if a tensor cannot change its device, or the GPU is full; the records of
-    the rest are left.
-    """
+    """Move storages from host memory to one device; on the CPU they stay where they are."""
     stuck = _stuck(moved)
     if stuck:
         raise MemlabError(
@@ -112,10 +104,7 @@ def _stuck(moved: deque[MovedStorage]) -> int:
 
 
 def _others_follow(moved: deque[MovedStorage], lent: list[torch.Tensor]) -> None:
-    """Point leaves of graphs that have died, and bases of lent views, at host memory.
-
-    They were bound to the GPU before; only C++ refers to the bases.
-    """
+    """Point leaves of graphs that have died, and bases of lent views, at host memory."""
     hosts = {storage._cdata: each.host for each in moved if (storage := each.emptied()) is not None}
     views = movable_views() if hosts else {}
     leaves = [tensor for key in hosts for tensor in views.get(key, [])]

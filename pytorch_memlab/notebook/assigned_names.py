@@ -1,7 +1,4 @@
-"""The names that a cell assigns, from its source, and the one that the current call gets.
-
-An assignment of the same value counts.
-"""
+"""The names that a cell assigns, from its source, and the one that the current call gets."""
 
 from __future__ import annotations
 

@@ -35,11 +35,7 @@ class CellListener(Protocol):
 
 
 class CellEvents:
-    """The open cells of one shell, innermost last.
-
-    ``%%capture``, ``%%time`` on a cell and nested runs open a cell within another: each level has
-    an entry.
-    """
+    """The open cells of one shell, innermost last: ``%%time`` and its like open one in another."""
 
     def __init__(self, shell: InteractiveShell) -> None:
         self._shell = shell
@@ -52,10 +48,7 @@ class CellEvents:
         return tuple(self._listeners)
 
     def add(self, listener: CellListener) -> None:
-        """Add a listener; again has no effect.
-
-        If a cell is running, the listener gets its beginning at once, and later its end.
-        """
+        """Add a listener; again has no effect. A running cell begins for it at once."""
         if listener in self._listeners:
             return
         if not self._listeners:

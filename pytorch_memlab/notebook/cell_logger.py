@@ -96,11 +96,7 @@ def _memory(usage: Usage) -> CellLoggerMemory:
 
 
 class _CellSeeder:
-    """Seeds Python's random numbers before every cell, and NumPy's and PyTorch's where loaded.
-
-    While it runs, cuDNN takes deterministic algorithms alone, and does not try out which is
-    fastest; afterwards it is as it was.
-    """
+    """Seeds all random numbers before every cell; while it runs, cuDNN is deterministic."""
 
     def __init__(self, seed: int) -> None:
         if not isinstance(seed, int) or not 0 <= seed <= _HIGHEST:

@@ -80,27 +80,16 @@ class _OpenCell:
 
 
 class CellMeasurement:
-    """Measures the cells of the shell that it is started in.
-
-    Args:
-        report: called with the reading of every cell when it has ended.
-        kind: measurements of one kind make the same report: one that starts ends the others of
-            its shell. None for a measurement that leaves all others alone.
-        gc_collect: collects garbage before memory is read. A cell that holds no statement makes
-            none, and is not kept waiting for it.
-        empty_cache: empties the CUDA allocator's cache before memory is read.
-        companions: listen for as long as this runs. At the end of a cell they come before this:
-            listeners are called in the reverse order.
-    """
+    """Measures the cells of the shell that it is started in, and reports each when it has ended."""
 
     def __init__(
         self,
         report: Callable[[CellReading], None],
         *,
-        kind: Hashable = None,
-        gc_collect: bool = True,
-        empty_cache: bool = True,
-        companions: Iterable[Companion] = (),
+        kind: Hashable = None,  # one that starts ends others of its kind
+        gc_collect: bool = True,  # before memory is read, but for a cell without a statement
+        empty_cache: bool = True,  # of CUDA's allocator, before memory is read
+        companions: Iterable[Companion] = (),  # listen for as long; at an end they come first
     ) -> None:
         self._send = report
         self._kind = kind
@@ -172,8 +161,10 @@ class CellMeasurement:
         cell = open_cell.cell
         if not cell.is_whole or _may_do_something(cell.source):
             self._tidy_up()
-        host, gpu = _host_usage(open_cell.host), _gpu_usage(open_cell)
-        self.last = CellReading(cell.number, ended - open_cell.began, host, gpu)
+        host, used, consumed = open_cell.host, open_cell.host.used, open_cell.host.used_delta
+        usage = Usage(consumed, host.peak - (used - consumed), used)
+        seconds = ended - open_cell.began
+        self.last = CellReading(cell.number, seconds, usage, _gpu_usage(open_cell))
         self._send(self.last)
 
     def _tidy_up(self) -> None:
@@ -198,12 +189,6 @@ def _stop_kind(kind: Hashable, listeners: Iterable[CellListener]) -> None:
         for listener in listeners:
             if isinstance(listener, CellMeasurement) and listener._kind == kind:
                 listener.stop()
-
-
-def _host_usage(scope: HostScope) -> Usage:
-    used, peak = scope.used, scope.peak
-    start = used - scope.used_delta
-    return Usage(used - start, peak - start, used)
 
 
 def _gpu_usage(open_cell: _OpenCell) -> Usage:

@@ -128,19 +128,12 @@ def finish_text(outcome: Outcome) -> str:
         sections[-1] += f"\n{label}: {human_size(nbytes)}"
     sections.append("*** RAM reclaimed at the end of the experiment:")
     for label, nbytes in reclaimed.items():
-        sections[-1] += f"\n{label}: {human_size(nbytes)}{_share(nbytes, consumed.get(label, 0))}"
+        of = consumed.get(label, 0)
+        share = f" ({100 * nbytes / of:.2f}%)" if of > 0 else ""
+        sections[-1] += f"\n{label}: {human_size(nbytes)}{share}"
     if outcome.host_has_gpus:
         sections.append("*** Gen contains the tensors of the simulated GPUs")
-    clock = _clock_of_seconds(outcome.seconds)
+    whole = int(outcome.seconds)
+    clock = f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"
     sections += [f"*** Elapsed wallclock time:\n{clock}", state_text(outcome.after)]
     return "\n\n".join(sections)
-
-
-def _share(reclaimed: int, consumed: int) -> str:
-    """The share that was reclaimed; empty if nothing was consumed."""
-    return f" ({100 * reclaimed / consumed:.2f}%)" if consumed > 0 else ""
-
-
-def _clock_of_seconds(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole // 3600:02d}:{whole // 60 % 60:02d}:{whole % 60:02d}"

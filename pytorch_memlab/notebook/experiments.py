@@ -98,7 +98,9 @@ class IPyExperiments:
         frame = _calling_frame()
         cell = _cell_frame(frame, shell)
         if frame is cell:
-            _finish_before(shell.user_ns.get(assignment_target(frame) or ""))
+            former = shell.user_ns.get(assignment_target(frame) or "")
+            if isinstance(former, IPyExperiments):
+                former.finish()
         self.backend_load()
         cl = self.cl = CellLogger(
             follows_gpu=self.backend.current() is not None,
@@ -273,9 +275,3 @@ def _end(
     cl.stop()
     if running is not None:
         running.finish(error)
-
-
-def _finish_before(value: object) -> None:
-    """Finish the experiment whose name a new one is about to take."""
-    if isinstance(value, IPyExperiments):
-        value.finish()

@@ -63,7 +63,9 @@ class MemlabMagics(Magics):
         words = words_of(options, lambda word: self._expanded(word, local_ns))
         args = self.mlrun.parser.parse_args(words)
         if args.help:
-            print(_help_text())
+            # IPython has made it of the options; without the mark of a literal block.
+            text = inspect.cleandoc(MemlabMagics.mlrun.__doc__ or "")
+            print(text.removeprefix("::").lstrip("\n"))
             return None
         try:
             shown = self._mlrun(args, statement if cell is None else cell, cell is None, local_ns)
@@ -137,9 +139,15 @@ class MemlabMagics(Magics):
             try:
                 run.run(source, local_ns)
             except BaseException as error:
-                _show_after_failure(run, columns, file, quiet=args.quiet)
-                if not isinstance(error, MemlabError):
-                    _advise_without_gpu(error)
+                measured = run.display(columns)
+                if measured.report.tables and file is not None:
+                    file.write(run, columns)
+                if measured.report.tables and not args.quiet:
+                    show(measured)
+                is_of_gpu = not isinstance(error, MemlabError) and "cuda" in str(error).lower()
+                if is_of_gpu and not count_gpus():
+                    advice = "no GPU here: %simulate h100 simulates one, as does --simulate h100"
+                    print(advice, file=sys.stderr)
                 raise
             display = run.display(columns)
             if file is not None:
@@ -159,22 +167,13 @@ def _words_before_comment(line: str) -> list[str]:
     return words_of(line.partition("#")[0])
 
 
-def _help_text() -> str:
-    """The help that IPython has made of the options, without the mark of a literal block."""
-    return inspect.cleandoc(MemlabMagics.mlrun.__doc__ or "").removeprefix("::").lstrip("\n")
-
-
 def _calling_frame() -> FrameType | None:
     """The frame of the user's code that called a magic."""
+    machinery = ("IPython", __name__.partition(".")[0])
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _is_of_machinery(frame):
+    while frame and str(frame.f_globals.get("__name__", "")).partition(".")[0] in machinery:
         frame = frame.f_back
     return frame
-
-
-def _is_of_machinery(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return module in ("IPython", __name__.partition(".")[0])
 
 
 def _checked_device(device: str | None) -> str | None:
@@ -188,25 +187,3 @@ def _checked_device(device: str | None) -> str | None:
     except UnknownGPUError:
         return device
     raise UsageError(f"-g takes a device such as 1 or cuda:1; --simulate {device} simulates one")
-
-
-def _show_after_failure(
-    run: CellRun,
-    columns: tuple[str, ...],
-    file: MlrunFile | None,
-    *,
-    quiet: bool,
-) -> None:
-    """Show the measurements until the code failed."""
-    measured = run.display(columns)
-    if not measured.report.tables:
-        return
-    if file is not None:
-        file.write(run, columns)
-    if not quiet:
-        show(measured)
-
-
-def _advise_without_gpu(error: BaseException) -> None:
-    if not count_gpus() and "cuda" in str(error).lower():
-        print("no GPU here: %simulate h100 simulates one, as does --simulate h100", file=sys.stderr)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from .cell_formats import MIB, last_cell, mem_watcher_line
 from .cell_measurement import CellMeasurement
-
-if TYPE_CHECKING:
-    from .cell_measurement import CellReading
 
 
 class Measurements(NamedTuple):
@@ -32,7 +29,10 @@ class MemWatcher:
 
     def __init__(self) -> None:
         self._measurement = CellMeasurement(
-            _print, kind=MemWatcher, gc_collect=False, empty_cache=False
+            lambda reading: print(mem_watcher_line(reading)),
+            kind=MemWatcher,
+            gc_collect=False,
+            empty_cache=False,
         )
 
     def start_watching_memory(self) -> None:
@@ -62,7 +62,3 @@ class MemWatcher:
         """Its state, and the last cell."""
         state = "on" if self._measurement.is_on else "off"
         return f"<{type(self).__name__}: {state}{last_cell(self._measurement.last)}>"
-
-
-def _print(reading: CellReading) -> None:
-    print(mem_watcher_line(reading))

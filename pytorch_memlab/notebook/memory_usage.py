@@ -57,14 +57,13 @@ def _times() -> _Times:
     """Seconds that each processor was busy, and that it was there at all, since the start."""
     import psutil
 
-    return [_busy_and_all(one) for one in psutil.cpu_times(percpu=True)]
-
-
-def _busy_and_all(times: Any) -> tuple[float, float]:
-    # A guest's time is part of the user's already.
-    named = times._asdict()
-    total = sum(value for name, value in named.items() if not name.startswith("guest"))
-    return total - named["idle"] - named.get("iowait", 0.0), total
+    times = []
+    for one in psutil.cpu_times(percpu=True):
+        # A guest's time is part of the user's already.
+        named = {name: value for name, value in one._asdict().items() if "guest" not in name}
+        total = sum(named.values())
+        times.append((total - named["idle"] - named.get("iowait", 0.0), total))
+    return times
 
 
 def _loads(before: _Times, after: _Times) -> list[float]:

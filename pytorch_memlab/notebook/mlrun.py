@@ -75,11 +75,7 @@ def _compiled(source: str | ast.Module, name: str, cells: int) -> CodeType:
 
 
 class CellRun:
-    """Runs source in a shell's namespace, and profiles functions while it runs.
-
-    Without names these are all functions that the source defines, or its code outside functions if
-    it defines none.
-    """
+    """Runs source in a shell's namespace, and profiles functions that are named, or all of it."""
 
     def __init__(
         self,
@@ -120,23 +116,37 @@ class CellRun:
         self._found = {asked for asked in self._asked if own.named(asked)}
         known = self._objects(namespace)
         # See Note [Names that a statement brings].
-        parts = [whole] if not self._missing() else self._statements(python, name)
+        parts = [whole]
+        if self._missing():
+            tree, flags = ast.parse(python, name), shell.compile.flags
+            modules = [ast.Module([one], tree.type_ignores) for one in tree.body]
+            parts = [_compiled(module, name, flags) for module in modules]
         for part in parts:
             self._add_own(SourceFunctions(part, python, _CELL))
-        self._add(known)
+        for one in known:
+            self.profiler.add_function(one)
         self._peaks.begin()
         try:
             with self.profiler:
                 for part in parts:
                     exec(part, shell.user_global_ns, namespace)  # noqa: S102 - what a magic is for
-                    self._add(self._objects(namespace))
+                    for one in self._objects(namespace):
+                        self.profiler.add_function(one)
         except BaseException as error:
             self._exception = traceback.format_exception_only(error)[-1].splitlines()[0]
             raise
         finally:
             self._peaks.end()
-        if self._missing():
-            raise UsageError(self._say_missing())
+        missing = self._missing()
+        if missing:
+            names = self._own or [
+                name
+                for name, value in shell.user_ns.items()
+                if inspect.isfunction(value) and value.__module__ == "__main__"
+            ]
+            near = ", ".join(dict.fromkeys(nearest(missing[0], names)))
+            hint = f": there is {near}" if near else ""
+            raise UsageError(f"no function {', '.join(missing)} to profile{hint}")
 
     def recorded(self) -> RecordedProfile:
         """Everything that was recorded."""
@@ -157,13 +167,6 @@ class CellRun:
         found = verdicts(self.recorded()) if tables.tables else ()
         simulated = [one for one in found if one.measured.device.simulated]
         return RecordsDisplay(replace(tables, notes=(*sentences(simulated), *tables.notes)))
-
-    def _statements(self, source: str, name: str) -> list[CodeType]:
-        tree = ast.parse(source, name)
-        return [
-            _compiled(ast.Module([statement], tree.type_ignores), name, self._shell.compile.flags)
-            for statement in tree.body
-        ]
 
     def _add_own(self, source: SourceFunctions) -> None:
         """Profile functions that the source will define."""
@@ -187,23 +190,8 @@ class CellRun:
             self._found.add(name)
         return objects
 
-    def _add(self, objects: list[object]) -> None:
-        for one in objects:
-            self.profiler.add_function(one)
-
     def _missing(self) -> list[str]:
         return [name for name in self._asked if name not in self._found]
-
-    def _say_missing(self) -> str:
-        missing = self._missing()
-        known = self._own or [
-            name
-            for name, value in self._shell.user_ns.items()
-            if inspect.isfunction(value) and value.__module__ == "__main__"
-        ]
-        near = list(dict.fromkeys(nearest(missing[0], known)))
-        hint = f": there is {', '.join(near)}" if near else ""
-        return f"no function {', '.join(missing)} to profile{hint}"
 
 
 class MlrunFile:

@@ -1,7 +1,4 @@
-"""An experiment that runs: the variables from before it, and the names assigned since.
-
-At its end, variables are deleted for good.
-"""
+"""An experiment that runs: the variables from before it, those assigned since, and its end."""
 
 from __future__ import annotations
 
@@ -44,12 +41,7 @@ def memory_now(backend: Backend) -> MemoryState:
 
 
 class RunningExperiment:
-    """The experiment of a shell; it holds no reference to the user's ``IPyExperiments``.
-
-    Variables from before that cells reassign are kept, deleted or restored. To restore them, their
-    values are referenced until the end. Of the running cell only the lines after ``cell.f_lineno``
-    count; nothing of it if ``cell`` is None.
-    """
+    """The experiment of a shell; it holds no reference to the user's ``IPyExperiments``."""
 
     def __init__(
         self, shell: InteractiveShell, backend: Backend, policy: str, cell: FrameType | None
@@ -80,10 +72,7 @@ class RunningExperiment:
         print(start_text(backend.name, self.start))
 
     def follow(self, handle: Any, on_lost: Callable[[], Any]) -> None:
-        """Finish when no variable refers to the experiment any more.
-
-        ``on_lost`` is called at the end of the cell that released it, if it still runs.
-        """
+        """Call ``on_lost`` at the end of the cell after which no variable is the handle."""
         self._handle = weakref.ref(handle)
         self._on_lost = on_lost
 
@@ -92,10 +81,7 @@ class RunningExperiment:
         self._keep |= dict.fromkeys(names)
 
     def finish(self, error: BaseException | None = None) -> Outcome:
-        """Delete its variables, reclaim memory, and report; a second time only the result.
-
-        The variables in the frames of the error that ends it are released.
-        """
+        """Delete its variables, reclaim memory, and report; a second time only the result."""
         if self.outcome is None:
             self._events.remove(self)
             self.outcome = self._finish(error)
@@ -132,11 +118,12 @@ class RunningExperiment:
         deleted = [name for name in new if name not in self._keep]
         assigned = self._assigned & self._before & names - set(self._keep)
         reassigned = sorted(name for name in assigned if not self._is_experiment(name))
-        if self._failed or _is_failing():
+        if self._failed or sys.exc_info()[1] is not None:
             forget_last_error(self._shell)
         _delete_variables(self._shell, deleted)
         reassigned_are = self._apply_policy(reassigned)
-        _forget_outputs_since(self._shell, self._first_cell)
+        _forget_outputs(self._shell, lambda number, value: number >= self._first_cell)
+        machine = simulated_machine()
         garbage = len(gc.garbage)
         collected = gc.collect()
         self._backend.empty_cache()
@@ -152,7 +139,7 @@ class RunningExperiment:
             end=end,
             after=memory_now(self._backend),
             seconds=time.perf_counter() - self._began,
-            host_has_gpus=_host_has_gpus(),
+            host_has_gpus=machine is not None and not machine.is_dry_run,
         )
 
     def _apply_policy(self, reassigned: list[str]) -> str:
@@ -178,16 +165,6 @@ class RunningExperiment:
         return hasattr(type(self._shell.user_ns[name]), "keep_var_names")
 
 
-def _host_has_gpus() -> bool:
-    machine = simulated_machine()
-    return machine is not None and not machine.is_dry_run
-
-
-def _is_failing() -> bool:
-    """True while an exception is being handled."""
-    return sys.exc_info()[1] is not None
-
-
 def _variable_names(shell: InteractiveShell) -> set[str]:
     """Names that the user has defined: none of IPython's own, none that begin with ``_``."""
     hidden = shell.user_ns_hidden
@@ -199,11 +176,7 @@ def _variable_names(shell: InteractiveShell) -> set[str]:
 
 
 def _delete_variables(shell: InteractiveShell, names: Iterable[str]) -> None:
-    """Delete variables, and the same objects in ``Out`` and ``_``.
-
-    An object that another variable refers to stays in both. Scripts that ``%run`` ran lose
-    variables of these names too: IPython keeps the namespace of each script.
-    """
+    """Delete variables, those of scripts of ``%run`` too, and their objects in ``Out``."""
     deleted = {}
     for name in names:
         if name in shell.user_ns:
@@ -215,11 +188,6 @@ def _delete_variables(shell: InteractiveShell, names: Iterable[str]) -> None:
         if not _CACHED_OUTPUT.fullmatch(name):
             deleted.pop(id(value), None)
     _forget_outputs(shell, lambda number, value: id(value) in deleted)
-
-
-def _forget_outputs_since(shell: InteractiveShell, number: int) -> None:
-    """Forget results in ``Out`` and ``_`` of the cells from a number on."""
-    _forget_outputs(shell, lambda found, value: found >= number)
 
 
 def _forget_outputs(shell: InteractiveShell, is_to_go: Any) -> None:

@@ -32,10 +32,7 @@ _running: list[_Running] = []
 
 
 def simulate_by_words(words: list[str]) -> str:
-    """Carry out the words after ``%simulate``: a GPU and its number, ``off``, or none to ask.
-
-    The same GPU again keeps the simulation that is on, with its tensors.
-    """
+    """Carry out the words after ``%simulate``: a GPU and its number, ``off``, or none to ask."""
     match words:
         case []:
             return _running[-1].text if _running else "no simulation is on: %simulate h100"

@@ -105,10 +105,7 @@ def ipython_tb_clear_frames(func: Callable[P, T]) -> Callable[P, T]:
 
 
 def forget_last_error(shell: InteractiveShell) -> bool:
-    """Release the traceback of the last failed cell; ``%debug`` and ``%tb`` find nothing.
-
-    Python, IPython's traceback printer and its last result refer to it. True if there was one.
-    """
+    """Release the traceback of the last failed cell; True if there was one."""
     found = getattr(sys, "last_value", None) is not None
     # Without these, and not with None in them, %debug says that there is nothing to debug.
     for name in ("last_traceback", "last_value", "last_type", "last_exc"):

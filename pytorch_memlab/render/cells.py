@@ -78,11 +78,7 @@ def column_ranges(report: Report) -> list[tuple[float, float]]:
 
 
 def headings(report: Report) -> list[str]:
-    """A heading for each table.
-
-    The qualified name; with its file and line where several functions have that name, and with the
-    device where the report has several.
-    """
+    """A heading for each table, with place and device where the name does not tell."""
     functions: defaultdict[str, set[FunctionInfo]] = defaultdict(set)
     for table in report.tables:
         functions[table.function.qual_name].add(table.function)

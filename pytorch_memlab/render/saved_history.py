@@ -1,7 +1,4 @@
-"""Allocation histories and the holders of a peak as JSON, and back.
-
-A history is compressed, as it has a row for every event.
-"""
+"""Allocation histories, which are compressed, and the holders of a peak as JSON, and back."""
 
 from __future__ import annotations
 

@@ -42,18 +42,7 @@ def table_rows(
     style: Callable[[int, float | None], str],
     ends: Mapping[int, Piece] | None = None,
 ) -> Iterator[Row]:
-    """Lines of a function, split by columns into pieces that leave room for code in a terminal.
-
-    Args:
-        table: of the function.
-        names: of the columns.
-        lines: numbers of those that are shown.
-        widths: as ``widths_of`` has them.
-        width: of the terminal; None for text without colours.
-        text: of a value.
-        style: of a value in the column of a place.
-        ends: what follows the code of lines.
-    """
+    """Lines of a function, split by columns into pieces that leave room for code in a terminal."""
     *columns, numbers = widths
     code = source_lines(table)
     coloured: Sequence[Any] = [*code.values()]
