@@ -35,7 +35,11 @@ def text(report: GridReport) -> str:
     for combination in report.combinations:
         answers = report.of(combination)
         if any(one.largest.tried for one in answers):
-            lines += ["", *_section(report, combination, answers)]
+            lines += ["", title(report, combination), _cells("GPU", HEADS, "next")]
+            lines += [_cells(one.name, cells_of(one), next_value(one)) for one in answers]
+            lines.append("")
+            for line in curve_lines(report, combination):
+                lines += paragraph(line)
     lines += [""]
     for note in notes(report):
         lines += paragraph(note)
@@ -78,19 +82,6 @@ def _matrix(report: GridReport) -> Iterator[str]:
                 _value(one) for value in block for one in report.of((value,)) if one.name == name
             ]
             yield f"{padded(name, _NAME)}" + "".join(f"{cell:>{_CELL}}" for cell in cells)
-
-
-def _section(
-    report: GridReport, combination: tuple[int | str, ...], answers: Sequence[Answer]
-) -> Iterator[str]:
-    """A table of all GPUs, and their curves."""
-    yield title(report, combination)
-    yield _cells("GPU", HEADS, "next")
-    for one in answers:
-        yield _cells(one.name, cells_of(one), next_value(one))
-    yield ""
-    for line in curve_lines(report, combination):
-        yield from paragraph(line)
 
 
 HEADS: Final = ("memory", "largest", "peak", "left")
@@ -176,21 +167,18 @@ def notes(report: GridReport) -> Iterator[str]:
         f"{COLUMNS}; next: the next value, which does not fit, and the memory that it needs, by"
         " replays to 0.2 %"
     )
-    yield from _about_steps(report)
+    step = max(one.largest.step for one in report.answers)
+    if step > 1:
+        yield f"the program takes multiples of {step} only, as far as its runs tell"
     yield from _about_refused(report, name)
-    if _is_flat(report):
+    are_flat = all(len({point.peak for point in one.points}) <= 1 for one in report.answers)
+    if are_flat and max(len(one.points) for one in report.answers) > 1:
         yield (
             f"the memory is the same with all values of {name} that ran: look whether the program"
             " uses it"
         )
     yield from _about_peaks(report)
     yield from summary_of_runs(report.trials)
-
-
-def _about_steps(report: GridReport) -> Iterator[str]:
-    steps = {one.largest.step for one in report.answers}
-    if max(steps) > 1:
-        yield (f"the program takes multiples of {max(steps)} only, as far as its runs tell")
 
 
 def _about_refused(report: GridReport, name: str) -> Iterator[str]:
@@ -203,12 +191,6 @@ def _about_refused(report: GridReport, name: str) -> Iterator[str]:
                 seen.setdefault(kind, one)
     for one in list(seen.values())[:3]:
         yield f"with {name} {one.value} the program fails: {printable(one.problem or '')}"
-
-
-def _is_flat(report: GridReport) -> bool:
-    peaks = [{point.peak for point in one.points} for one in report.answers]
-    counts = [len(one.points) for one in report.answers]
-    return max(counts) > 1 and all(len(one) <= 1 for one in peaks)
 
 
 def _about_peaks(report: GridReport) -> Iterator[str]:

@@ -23,8 +23,13 @@ _MOST_CALLS: Final = 2500
 def fragment(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment:
     """A flame graph as a part of a page."""
     calls = call_tree(stacks)
-    drawn = _largest(calls)
     total = max(calls[0].size, 1)
+    drawn, widest_left_out = list(calls), ""
+    if len(calls) > _MOST_CALLS:
+        # The caller of each call that is drawn is drawn too.
+        order = sorted(range(len(calls)), key=lambda one: (-calls[one].size, calls[one].depth))
+        drawn = [calls[one] for one in sorted(order[:_MOST_CALLS])]
+        widest_left_out = f"{min(call.size for call in drawn) / total:.2%}"
     return Fragment(
         fill(
             "flame_graph.html",
@@ -33,25 +38,11 @@ def fragment(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment:
             depth=max(call.depth for call in drawn) + 1,
             calls=[_box(call, total) for call in drawn],
             left_out=len(calls) - len(drawn),
-            widest_left_out=_widest_left_out(calls, drawn, total),
+            widest_left_out=widest_left_out,
         ),
         "flame_graph.css",
         "flame_graph.js",
     )
-
-
-def _largest(calls: Sequence[Call]) -> list[Call]:
-    """As many calls as a page has room for, in their order; the caller of each is among them."""
-    if len(calls) <= _MOST_CALLS:
-        return list(calls)
-    order = sorted(range(len(calls)), key=lambda one: (-calls[one].size, calls[one].depth))
-    return [calls[one] for one in sorted(order[:_MOST_CALLS])]
-
-
-def _widest_left_out(calls: Sequence[Call], drawn: Sequence[Call], total: int) -> str:
-    if len(drawn) == len(calls):
-        return ""
-    return f"{min(call.size for call in drawn) / total:.2%}"
 
 
 def _box(call: Call, total: int) -> dict[str, object]:

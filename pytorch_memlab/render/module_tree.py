@@ -53,20 +53,17 @@ def _rows(root: ModuleNode) -> list[dict[str, object]]:
     for number, (depth, node) in enumerate(nodes):
         rows += [{"kind": "end"}] * (depth_before - depth)
         following = nodes[number + 1][0] if number + 1 < len(nodes) else 0
-        rows.append(_row(node, depth, following > depth, root.total))
+        path = printable(node.path)
+        row = _line(printable(node.name), path, node.total, node.own, root.total)
+        if following > depth:
+            is_open = depth < _OPEN_DEPTH and node.total >= _OPEN_SHARE * root.total
+            row |= {"kind": "begin", "is_open": is_open}
+        rows.append(row)
         depth_before = depth
     rows += [{"kind": "end"}] * depth_before
     if root.own:
         rows.append(_line(NO_MODULE, "", root.own, root.own, root.total))
     return rows
-
-
-def _row(node: ModuleNode, depth: int, has_parts: bool, total: int) -> dict[str, object]:
-    row = _line(printable(node.name), printable(node.path), node.total, node.own, total)
-    if has_parts:
-        is_open = depth < _OPEN_DEPTH and node.total >= _OPEN_SHARE * total
-        row |= {"kind": "begin", "is_open": is_open}
-    return row
 
 
 def _line(name: str, path: str, size: int, own: int, total: int) -> dict[str, object]:

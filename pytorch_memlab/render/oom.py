@@ -13,11 +13,11 @@ from .._common.prose_size import prose_size
 from ..history.category import Category
 from ..history.causes import Basis, Cause, Remedy, remedies
 from .notebook import block, plain
+from .rows import WIDTH, cut
 
 if TYPE_CHECKING:
     from ..history.out_of_memory import LineHolder, OutOfMemory, Place
 
-WIDTH: Final = 80
 LINES: Final = 20
 _HOLDERS: Final = 4
 _GROWN: Final = 2
@@ -91,8 +91,9 @@ def text(oom: OutOfMemory) -> str:
     head = [*_head(oom), *_held(oom)]
     advice = _advice(oom, remedies(oom))
     room = LINES - len(advice)
-    lines = [*head[:room], *_lines(oom, room - len(head)), *advice]
-    return "\n".join(_cut(line) for line in lines[:LINES]) + "\n"
+    lines = [*head[:room], *_lines(oom, room - len(head)), *advice][:LINES]
+    shown = ("".join(one if one.isprintable() else "?" for one in line) for line in lines)
+    return "".join(f"{cut(line)}\n" for line in shown)
 
 
 def fragment(report: str) -> str:
@@ -119,7 +120,17 @@ def data(oom: OutOfMemory) -> dict[str, Any]:
         "cached": oom.cached,
         "largest_free_block": _largest_free(oom),
         "categories": {str(category): size for category, size in oom.by_category()},
-        "lines": [_line_data(holder) for holder in oom.by_line()],
+        "lines": [
+            {
+                "file": holder.place.file if holder.place else "",
+                "line": holder.place.line if holder.place else 0,
+                "bytes": holder.size,
+                "blocks": holder.blocks,
+                "names": list(holder.names),
+                "categories": [str(category) for category in holder.categories],
+            }
+            for holder in oom.by_line()
+        ],
         "remedies": [
             {
                 "cause": remedy.cause.value,
@@ -134,17 +145,6 @@ def data(oom: OutOfMemory) -> dict[str, Any]:
     }
 
 
-def _line_data(holder: LineHolder) -> dict[str, Any]:
-    return {
-        "file": holder.place.file if holder.place else "",
-        "line": holder.place.line if holder.place else 0,
-        "bytes": holder.size,
-        "blocks": holder.blocks,
-        "names": list(holder.names),
-        "categories": [str(category) for category in holder.categories],
-    }
-
-
 def _head(oom: OutOfMemory) -> Iterator[str]:
     request = oom.request
     place = oom.frames[0].place if oom.frames else None
@@ -152,7 +152,14 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
     yield f"Out of memory on cuda:{request.device}{where}"
     if place and place.source:
         yield f"    {place.source}"
-    yield f"  asked for {_asked(request.requested, request.segment, _backward_of(oom))}"
+    places = {block.place for block in oom.blocks if block.node == oom.node and block.place}
+    line = f" of {_short(next(iter(places)))}" if len(places) == 1 else ""
+    backward = f" in {oom.node}{line}" if oom.node else ""
+    part, segment = prose_size(request.requested), prose_size(request.segment)
+    if part == segment:
+        yield f"  asked for a segment of {segment}{backward}"
+    else:
+        yield f"  asked for {part}{backward}, which needs a segment of {segment}"
     yield (
         f"  in use {prose_size(oom.in_use)}, cached {prose_size(oom.cached)} "
         f"(largest block {prose_size(_largest_free(oom))}), free {prose_size(request.free)}"
@@ -165,23 +172,6 @@ def _head(oom: OutOfMemory) -> Iterator[str]:
     )
     allowed = "" if request.allowed is None else f", {prose_size(request.allowed)} allowed"
     yield f"  of {prose_size(request.capacity)}{allowed}; {taken}"
-
-
-def _asked(requested: int, segment: int, whose: str) -> str:
-    """The request of a line, and the segment that the allocator wanted for it."""
-    whole, part = prose_size(segment), prose_size(requested)
-    if part == whole:
-        return f"a segment of {whole}{whose}"
-    return f"{part}{whose}, which needs a segment of {whole}"
-
-
-def _backward_of(oom: OutOfMemory) -> str:
-    """Whose backward pass asked."""
-    if not oom.node:
-        return ""
-    places = {block.place for block in oom.blocks if block.node == oom.node and block.place}
-    line = f" of {_short(next(iter(places)))}" if len(places) == 1 else ""
-    return f" in {oom.node}{line}"
 
 
 def _held(oom: OutOfMemory) -> list[str]:
@@ -263,16 +253,12 @@ def _advice(oom: OutOfMemory, found: Sequence[Remedy]) -> list[str]:
             subsequent_indent="     ",
         )
         lines += [*why[:2], f"       {_code(remedy)}"]
-    if oom.unchecked:
-        lines += _note(f"settings of the allocator were not checked: {oom.unchecked}")
-    if oom.missing:
-        lines += _note(f"could not find out: {', '.join(oom.missing)}")
+    notes = [f"settings of the allocator were not checked: {oom.unchecked}"] * bool(oom.unchecked)
+    notes += [f"could not find out: {', '.join(oom.missing)}"] * bool(oom.missing)
+    for note in notes:
+        lines += textwrap.wrap(note, WIDTH, initial_indent="  ", subsequent_indent="  ")[:2]
     head = "what helps, the most likely cause first" if found else "no single cause stands out"
     return [head, *lines]
-
-
-def _note(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")[:2]
 
 
 def _why(remedy: Remedy) -> str:
@@ -280,8 +266,7 @@ def _why(remedy: Remedy) -> str:
 
 
 def _code(remedy: Remedy) -> str:
-    details = _details(remedy)
-    code = _CODE[remedy.cause]
+    details, code = _details(remedy), _CODE[remedy.cause]
     if details.get("value") == "":  # what is put there has no name
         code = _NAMELESS.get(remedy.cause, code)
     return code.format(**details)
@@ -320,8 +305,3 @@ def _short(place: Place | None) -> str:
         return ""
     name = cell_name(place.file) or os.path.basename(place.file)
     return f"{name}:{place.line}"
-
-
-def _cut(line: str) -> str:
-    line = "".join(one if one.isprintable() else "?" for one in line)
-    return line if len(line) <= WIDTH else line[: WIDTH - 1] + "…"

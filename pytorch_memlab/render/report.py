@@ -18,7 +18,7 @@ from .styled_rows import NOTE, Row
 from .tables import table_rows, widths_of
 
 if TYPE_CHECKING:
-    from ..profiles.overview import Failure, Headline, Overview, Place, ShownFunction
+    from ..profiles.overview import Headline, Overview, Place, ShownFunction
     from ..records import FunctionTable
 
 _CATEGORIES: Final = 3
@@ -42,8 +42,13 @@ def _rows(overview: Overview, width: int | None) -> Iterator[Row]:
         yield from _headline(headline, room)
         if headline.verdict is not None:
             yield from ([(line, "")] for line in wrapped(sentence(headline.verdict), width=room))
-    if overview.failure is not None:
-        yield from ([(one, "bold red")] for one in fitted(_failed(overview.failure), room))
+    failure = overview.failure
+    if failure is not None:
+        place = failure.place
+        where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
+        asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
+        line = f"out of memory {where}{asked}"
+        yield from ([(one, "bold red")] for one in fitted(line, room))
     several = len({one.table.device.name for one in overview.functions}) > 1
     shown = [(one.table, _lines(one)) for one in overview.functions]
     widths = widths_of(overview.columns, shown, _cell)
@@ -87,8 +92,12 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
     peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{kind}"
     yield from ([(line, "bold")] for line in wrapped(peak, "", room))
     yield from ([(one, "")] for line in _where(headline) for one in fitted(line, room))
-    if headline.categories:
-        yield from ([(line, "")] for line in wrapped(_held(headline), width=room))
+    shares = headline.categories
+    if shares:
+        rest = sum(one.size for one in shares[_CATEGORIES:])
+        held = [f"{prose_size(one.size)} {one.name}" for one in shares[:_CATEGORIES]]
+        held += [f"{prose_size(rest)} more"] * bool(rest)
+        yield from ([(line, "")] for line in wrapped(f"held by {', '.join(held)}", width=room))
 
 
 def _kind(headline: Headline) -> str:
@@ -116,20 +125,6 @@ def _where(headline: Headline) -> list[str]:
 def _at(place: Place) -> str:
     file, _, name = place_of(place.function, place.line).partition("  ")
     return f"{file} in {name}"
-
-
-def _held(headline: Headline) -> str:
-    shares = headline.categories
-    named = [f"{prose_size(one.size)} {one.name}" for one in shares[:_CATEGORIES]]
-    rest = sum(one.size for one in shares[_CATEGORIES:])
-    return f"held by {', '.join([*named, *([f'{prose_size(rest)} more'] if rest else [])])}"
-
-
-def _failed(failure: Failure) -> str:
-    place = failure.place
-    where = "outside of the profiled lines" if place is None else f"at {_at(place)}"
-    asked = "" if failure.asked is None else f", asked for {prose_size(failure.asked)}"
-    return f"out of memory {where}{asked}"
 
 
 def _percent(part: int, whole: int) -> str:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from .._common.version import __version__
 from ..errors import ProfileError
-from ..history.model import AllocationHistory
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import Approximation, ApproximationKind, DeviceInfo, FunctionInfo, LineEntry, Section
 from .checked_json import Checked, DamagedError
@@ -83,17 +82,14 @@ def _document(text: str, called: str) -> dict[str, Any]:
         data = json.loads(text, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         if _BEGINNING.match(text):
-            raise ProfileError(f"{called} is cut off or damaged: {_place(error)}") from None
+            where = str(error) or "it is nested too deep"
+            if isinstance(error, json.JSONDecodeError):
+                where = f"its JSON ends or breaks at character {error.pos:,}"
+            raise ProfileError(f"{called} is cut off or damaged: {where}") from None
         raise ProfileError(f"{called} is not a profile of pytorch_memlab: it is no JSON") from None
     if not isinstance(data, dict):
         raise ProfileError(f"{called} is JSON, but no profile of pytorch_memlab")
     return data
-
-
-def _place(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"its JSON ends or breaks at character {error.pos:,}"
-    return str(error) or "it is nested too deep"
 
 
 def refuse_constant(name: str) -> None:
@@ -104,7 +100,9 @@ def refuse_constant(name: str) -> None:
 def _lines_data(profile: RecordedProfile) -> dict[str, object]:
     names = list(dict.fromkeys(name for entry in profile.entries for name in entry.stats))
     devices = {one.device.name: place for place, one in enumerate(profile.devices)}
-    zero = _zero_fields(profile, names)
+    # Fields that every line with statistics has, and has as zero.
+    stats = [entry.stats for entry in profile.entries if entry.stats]
+    zero = [name for name in names if all(row.get(name) == 0 for row in stats)]
     kept = [name for name in names if name not in zero]
     rows: dict[tuple[int | None, ...], int] = {}
     lines = []
@@ -130,19 +128,18 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
     }
 
 
-def _zero_fields(profile: RecordedProfile, names: Iterable[str]) -> list[str]:
-    """Fields that every line with statistics has, and has as zero."""
-    rows = [entry.stats for entry in profile.entries if entry.stats]
-    return [name for name in names if all(row.get(name) == 0 for row in rows)]
-
-
 def _profile(data: Checked) -> RecordedProfile:
     devices = tuple(_device(one) for one in data.objects("devices"))
     functions = tuple(read_function(one) for one in data.objects("functions"))
     names = [one.device.name for one in devices]
     if len(set(names)) < len(names):
         raise DamagedError("two devices have one name")
+    failures = {}
+    for function, line, size in data.rows("failures", 3):
+        place = data.index("failures", len(functions), function), data.count("failures", line)
+        failures[place] = data.count("failures", size)
     shown = data.value("shown")
+    histories = data.object_by_name("histories") if data.has("histories") else {}
     return RecordedProfile(
         tuple(_run(one) for one in data.objects("runs")),
         devices,
@@ -158,25 +155,10 @@ def _profile(data: Checked) -> RecordedProfile:
             name: read_holders(one, name.rpartition(" ")[0])
             for name, one in data.object_by_name("peaks").items()
         },
-        dict(_failures(data, len(functions))),
+        failures,
         None if data.value("history") is None else read_history(data.object("history")),
-        dict(_histories(data)),
+        {run: read_history(one) for run, one in histories.items()},
     )
-
-
-def _histories(data: Checked) -> Iterator[tuple[str, AllocationHistory]]:
-    if data.has("histories"):
-        for run, one in data.object_by_name("histories").items():
-            yield run, read_history(one)
-
-
-def _failures(data: Checked, functions: int) -> Iterator[tuple[tuple[int, int], int]]:
-    for function, line, size in data.rows("failures", 3):
-        place = data.index("failures", functions, function)
-        yield (
-            (place, data.count("failures", line)),
-            data.count("failures", size),
-        )
 
 
 def _section(data: Checked) -> Section:

@@ -58,33 +58,13 @@ class MeasuredTable:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A line of code."""
-
-    number: int
-    mark: str
-    said: str
-    cells: list[str] | None  # texts of the columns; None where the line was not measured
-    kept: str
-    bar: str  # style of the gutter's bar; empty for none
-    code: Markup
-    failure: str  # what stands behind the code; empty for nothing
-    is_peak: bool
-    is_linked: bool  # whether the page has links to it; the script gives others their addresses
-
-
 def anchor_of(number: int, tables: Sequence[MeasuredTable], line: tuple[str, int]) -> str:
     """The id of a line on the page; empty if it is in none of the tables."""
     file, at = line
     for place, one in enumerate(tables):
         if one.table.function.filename == file and at in one.entries:
-            return f"{_anchor(number, place)}-{at}"
+            return f"d{number}-{place}-{at}"
     return ""
-
-
-def _anchor(number: int, place: int) -> str:
-    return f"d{number}-{place}"
 
 
 def fragment(
@@ -95,21 +75,22 @@ def fragment(
 ) -> Fragment:
     """The functions of one device as a part of a page."""
     asked = () if tuple(columns) == _DEFAULT_COLUMNS else columns
-    places = [place for place, name in enumerate(columns) if name in asked]
-    places = [place for place in places if columns[place] not in _IN_EVERY_TABLE]
+    shown = {
+        name: place
+        for place, name in enumerate(columns)
+        if name in asked and name not in _IN_EVERY_TABLE
+    }
     most = max((abs(size) for one in tables for size in one.kept.values()), default=0)
-    ordered = sorted(tables, key=lambda one: (one.is_idle, -one.adds, -one.peak))
-    order = {id(one): place for place, one in enumerate(tables)}
     functions = [
-        _function(one, _anchor(number, order[id(one)]), places, columns, most, peak)
-        for one in ordered
+        _function(one, f"d{number}-{place}", shown, most, peak) for place, one in enumerate(tables)
     ]
+    functions.sort(key=lambda one: (one["is_idle"], -one["adds"], -one["peak"]))
     return Fragment(
         fill(
             "source_view.html",
             number=number,
             functions=functions,
-            columns=[(columns[place], columns[place].replace(".", " ")) for place in places],
+            columns=[(name, name.replace(".", " ")) for name in shown],
         ),
         "source_view.css",
         "source_view.js",
@@ -119,14 +100,13 @@ def fragment(
 def _function(
     one: MeasuredTable,
     anchor: str,
-    places: Sequence[int],
-    columns: Sequence[str],
+    columns: Mapping[str, int],
     most: int,
     peak: tuple[str, int] | None,
-) -> dict[str, object]:
+) -> dict[str, Any]:
     function = one.table.function
     at = peak[1] if peak is not None and peak[0] == function.filename else None
-    rows = list(_rows(one, places, columns, most, at))
+    rows = list(_rows(one, columns, most, at))
     return {
         "id": anchor,
         "name": printable(function.qual_name),
@@ -137,7 +117,7 @@ def _function(
         "peak": one.peak,
         "peak_text": prose_size(one.peak),
         "hits": sum(entry.hits for entry in one.entries.values()),
-        "has_peak": any(row.is_peak for row in rows),
+        "has_peak": any(row["is_peak"] for row in rows),
         "is_idle": one.is_idle,
         "tables": [rows[first : first + _MOST_ROWS] for first in range(0, len(rows), _MOST_ROWS)],
         "count": len(rows),
@@ -150,38 +130,37 @@ def _function(
 
 
 def _rows(
-    one: MeasuredTable,
-    places: Sequence[int],
-    columns: Sequence[str],
-    most: int,
-    peak: int | None,
-) -> Iterator[_Row]:
+    one: MeasuredTable, columns: Mapping[str, int], most: int, peak: int | None
+) -> Iterator[dict[str, Any]]:
     table = one.table
     lines = _without_gaps(source_lines(table), one.entries)
     for (line, _), code in zip(lines.items(), highlighted(list(lines.values())), strict=True):
         entry = one.entries.get(line)
         kept = one.kept.get(line, 0)
-        cells = None
+        cells = None  # the line was not measured
         if entry is not None:
             row = table.rows.get(line, ())
             cells = [_value(PEAK, peak_of(entry))]
-            cells += [_value(columns[place], row[place]) if row else "" for place in places]
+            cells += [_value(name, row[place]) if row else "" for name, place in columns.items()]
             cells.append(str(entry.hits))
         failure = failure_note(table, line)
         said = [failure.removeprefix("# ")] if failure else []
         is_peak = line == peak and entry is not None
-        yield _Row(
-            line,
-            line_mark(table, line),
-            visible("; ".join([*said, *line_notes(table.approximations.get(line, ()))])),
-            cells,
-            _signed(kept) if kept else "",
-            _bar(kept, most),
-            code,
-            failure,
-            is_peak,
-            is_peak or line in table.approximations,
-        )
+        # The length of the bar is in percent of the longest one.
+        share = f"{100 * abs(kept) / max(most, 1):.0f}"
+        yield {
+            "number": line,
+            "mark": line_mark(table, line),
+            "said": visible("; ".join([*said, *line_notes(table.approximations.get(line, ()))])),
+            "cells": cells,
+            "kept": _signed(kept) if kept else "",
+            "bar": f"--{'k' if kept > 0 else 'f'}:{share}" if kept else "",
+            "code": code,
+            "failure": failure,
+            "is_peak": is_peak,
+            # The script gives other lines their addresses.
+            "is_linked": is_peak or line in table.approximations,
+        }
 
 
 def balance(kept: int) -> str:
@@ -215,12 +194,6 @@ def _value(column: str, value: float | None) -> str:
 def _signed(size: int) -> str:
     """Bytes that were kept or, with a minus sign, freed."""
     return f"\u2212{prose_size(-size)}" if size < 0 else prose_size(size)
-
-
-def _bar(kept: int, most: int) -> str:
-    """The length of a line's bar, in percent of the longest one."""
-    share = f"{100 * abs(kept) / max(most, 1):.0f}"
-    return "" if not kept else f"--{'k' if kept > 0 else 'f'}:{share}"
 
 
 def highlighted(lines: Sequence[str]) -> list[Markup]:
