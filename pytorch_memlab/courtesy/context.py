@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import torch
@@ -33,7 +34,11 @@ class CheckpointedContext:
             self._driver.act("lock")
             self._driver.act("checkpoint")
         except ContextReleaseError as error:
-            raise ContextReleaseError(f"{error}; {self._after_failure()}") from error
+            with suppress(ContextReleaseError):
+                if self._driver.state() == LOCKED:
+                    self._driver.act("unlock")
+            state = "everything is on the GPU as before" if self.is_usable() else _LOST
+            raise ContextReleaseError(f"{error}; {state}") from error
 
     def resume(self) -> None:
         """Restore the process, and unlock its calls of CUDA."""
@@ -53,15 +58,6 @@ class CheckpointedContext:
             return self._driver.state() == RUNNING
         except ContextReleaseError:
             return False
-
-    def _after_failure(self) -> str:
-        """The state of the process, after it was unlocked where that is possible."""
-        try:
-            if self._driver.state() == LOCKED:
-                self._driver.act("unlock")
-        except ContextReleaseError:
-            return _LOST
-        return "everything is on the GPU as before" if self.is_usable() else _LOST
 
 
 class SimulatedContext:

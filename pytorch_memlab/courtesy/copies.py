@@ -60,12 +60,17 @@ class Copies:
 
     def _turn(self) -> None:
         """End a chunk, and wait for the one before it."""
-        events = [_reached(device) for device in self._devices]
+        events = []
+        for device in self._devices:
+            with torch.cuda.device(device):
+                event = torch.cuda.Event()
+                event.record(torch.cuda.default_stream(device))
+            events.append(event)
         (given, before), self._before = self._before, (self._given, events)
         self._devices = set()
         self._chunk = 0
-        for event in before:
-            event.synchronize()
+        for reached in before:
+            reached.synchronize()
         self.done = given
         self._arrived(given)
 
@@ -74,10 +79,3 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     with torch.inference_mode(False):
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
         return whole.set_(storage)
-
-
-def _reached(device: torch.device) -> torch.cuda.Event:
-    with torch.cuda.device(device):
-        event = torch.cuda.Event()
-        event.record(torch.cuda.default_stream(device))
-    return event

@@ -109,8 +109,16 @@ class Courtesy:
         if torch.cuda.is_initialized():
             empty_all_caches()
             warn_of_what_stays(gpu)
-        if context is not None:
-            self._release(context)
+        if context is None:
+            return
+        try:
+            with uninterrupted():
+                context.suspend()
+                self._context = context
+        except MemlabError:
+            if context.is_usable():
+                self.restore()
+            raise
 
     def restore(self, device: int | str | torch.device | None = None) -> None:
         """Move everything back where it came from, or elsewhere.
@@ -183,16 +191,6 @@ class Courtesy:
         if self.lends:
             self.restore()
 
-    def _release(self, context: Context) -> None:
-        try:
-            with uninterrupted():
-                context.suspend()
-                self._context = context
-        except MemlabError:
-            if context.is_usable():
-                self.restore()
-            raise
-
 
 def _gpu(device: int | str | torch.device) -> torch.device:
     found = torch.device(get_device(device).name)
@@ -235,7 +233,9 @@ class SignalledCourtesy:
         self._handlers: dict[int, Any] = {}
         for number, wanted in ((yields, True), (restores, False)):
             self._handlers[number] = signal.signal(number, self._handler(wanted))
-        self._hook = _after_every_step(self.safe_point)
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        self._hook = register_optimizer_step_post_hook(lambda *_: self.safe_point())
 
     def safe_point(self) -> None:
         """Lend the GPU here if a signal asked for it, and return when it is back.
@@ -315,10 +315,11 @@ class SignalledCourtesy:
 
 
 def _check(yields: int, restores: int) -> None:
+    never_caught = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
     for number in (yields, restores):
         if isinstance(number, bool) or not isinstance(number, int):
             raise UsageError(f"a signal is a number such as signal.SIGUSR1, not {quoted(number)}")
-        if number not in signal.valid_signals() or number in _never_caught():
+        if number not in signal.valid_signals() or number in never_caught:
             raise UsageError(f"signal {int(number)} cannot be caught; SIGUSR1 and SIGUSR2 can")
         if hasattr(signal.getsignal(number), _IS_OWN):
             name = signal.Signals(number).name
@@ -329,14 +330,3 @@ def _check(yields: int, restores: int) -> None:
         )
     if threading.current_thread() is not threading.main_thread():
         raise UsageError("Courtesy.on_signal() belongs into the main thread, as all signals do")
-
-
-def _never_caught() -> set[int]:
-    return {getattr(signal, name) for name in ("SIGKILL", "SIGSTOP") if hasattr(signal, name)}
-
-
-def _after_every_step(call: Any) -> Any:
-    """Have something called at the end of any optimizer's ``step``; returns what ends that."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    return register_optimizer_step_post_hook(lambda *_: call())

@@ -76,20 +76,15 @@ def _power_above(size: int) -> int:
 def _require(needed: int, lent: int) -> None:
     if needed <= free_host_memory():
         return
-    _empty_host_cache()
+    empty = getattr(torch._C, "_host_emptyCache", None)  # from torch 2.5 on
+    if empty is not None and torch.cuda.is_initialized():
+        empty()
     free = free_host_memory()
     if needed > free:
         raise MemlabError(
             f"no room for {prose_size(lent)} in host memory: with the rounding of pinned memory "
             f"{prose_size(needed)} are needed, {prose_size(free)} are free; nothing was moved"
         )
-
-
-def _empty_host_cache() -> None:
-    """Release the cached pinned memory, where torch can (from 2.5 on)."""
-    empty = getattr(torch._C, "_host_emptyCache", None)
-    if empty is not None and torch.cuda.is_initialized():
-        empty()
 
 
 def _pinned(size: int) -> torch.UntypedStorage:

@@ -24,7 +24,11 @@ def lend(moved: deque[MovedStorage], device: torch.device | None) -> None:
     """Move the storages of one GPU, or of all, into host memory: first bytes, then tensors."""
     refuse_traced_code()
     _refuse_captured_graphs()
-    _empty_again(moved)
+    for each in moved:
+        # An interrupted restore allocated memory, and did not fill it.
+        emptied = each.emptied()
+        if emptied is not None and emptied.nbytes():
+            emptied.resize_(0)
     memory = find_gpu_memory(device)
     if not memory.storages:
         return
@@ -57,14 +61,6 @@ def warn_of_what_stays(device: torch.device | None) -> None:
                 "autograd's graphs show who holds them (C++ code, or objects under gc.freeze())",
                 stacklevel=3,
             )
-
-
-def _empty_again(moved: deque[MovedStorage]) -> None:
-    """Release memory that an interrupted restore allocated, and did not fill."""
-    for each in moved:
-        storage = each.emptied()
-        if storage is not None and storage.nbytes():
-            storage.resize_(0)
 
 
 def refuse_traced_code() -> None:
