@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from .rows import code_of, cut, place_of
+from .rows import code_of, place_of, ranked
 from .run_notes import command
 
 if TYPE_CHECKING:
     from ..profiles.differences import Change, Differences, LineChange
     from ..profiles.recorded import RecordedProfile
-
-_INDENT = " " * 12
 
 
 def text(
@@ -119,20 +117,14 @@ def _peaks(found: Differences) -> list[str]:
 
 
 def _lines(title: str, changes: Sequence[tuple[LineChange, Change]], rows: int) -> list[str]:
-    if not changes:
-        return []
     several = len({line.device for line, _ in changes}) > 1
-    found = [title]
-    for line, change in changes[:rows]:
-        sizes = _sizes(change)
+    entries = []
+    for line, change in changes:
         device = f"  on {line.device}" if several else ""
-        place = place_of(line.function, line.line) + _former(line)
-        found.append(cut(f"{signed(change.growth):>11} {place}{device}"))
+        where = place_of(line.function, line.line) + _former(line) + device
         code = code_of(line.function, line.line)
-        found.append(cut(f"{_INDENT}{sizes}  {code}"))
-    if len(changes) > rows:
-        found.append(f"{_INDENT}and {len(changes) - rows:,} more")
-    return found
+        entries.append((signed(change.growth), where, f"{_sizes(change)}  {code}"))
+    return ranked(title, entries, rows) if entries else []
 
 
 def _sizes(change: Change) -> str:
@@ -158,17 +150,13 @@ def _former(line: LineChange) -> str:
     return f" (was line {number})" if number != line.line else ""
 
 
-def _holders(found: Differences, rows: int) -> list[list[str]]:
+def _holders(found: Differences, rows: int) -> Iterator[list[str]]:
     """Tables of the changes at the peak, one for each way of adding up."""
-    parts = []
     for one in found.holders:
-        changed = [(name, change) for name, change in one.changes if change.growth]
-        if not changed:
-            continue
-        part = [f"held at the peak of {one.device}, by {one.by}:"]
-        for name, change in changed[:rows]:
-            part.append(cut(f"{signed(change.growth):>11} {_sizes(change):24} {printable(name)}"))
-        if len(changed) > rows:
-            part.append(f"{_INDENT}and {len(changed) - rows:,} more")
-        parts.append(part)
-    return parts
+        entries = [
+            (signed(change.growth), f"{_sizes(change):24} {printable(name)}", "")
+            for name, change in one.changes
+            if change.growth
+        ]
+        if entries:
+            yield ranked(f"held at the peak of {one.device}, by {one.by}:", entries, rows)

@@ -95,10 +95,8 @@ def summary(tests: Sequence[ChangedTest], *, has_baseline: bool) -> Iterator[str
         for one, test in measured
     ]
     order = sorted(range(len(rows)), key=lambda one: -measured[one][1].peak)[:_TESTS]
-    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
-    yield _row(heads, widths, "test")
-    for one in order:
-        yield _row(rows[one], widths, printable(measured[one][0].name))
+    table = _table(heads, rows, [one.name for one, _ in measured])
+    yield from [table[0], *(table[1 + one] for one in order)]
     if len(rows) > len(order):
         yield f"{len(rows) - len(order)} more: --memlab-save FILE keeps all"
     if any(test.is_lower_bound for _, test in measured):
@@ -115,10 +113,7 @@ def differences(names: tuple[str, str], tests: Sequence[ChangedTest], rows: int)
     if others:
         cells = [[_size(one.before), _size(one.after), *_change(one)] for one in others[:rows]]
         heads = ["before", "after", "change", ""]
-        widths = [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
-        lines.append(_row(heads, widths, "test"))
-        for one, row in zip(others, cells, strict=False):
-            lines.append(_row(row, widths, printable(one.name)))
+        lines += _table(heads, cells, [one.name for one in others[:rows]])
         if len(others) > rows:
             lines.append(f"{len(others) - rows} more: a larger --rows shows them")
     if same:
@@ -143,8 +138,14 @@ def _size(test: MeasuredTest | None) -> str:
     return "" if test is None else prose_size(test.peak) + "?" * test.is_lower_bound
 
 
-def _row(cells: Sequence[str], widths: Sequence[int], name: str) -> str:
-    return "  ".join([*(one.rjust(width) for one, width in zip(cells, widths, strict=True)), name])
+def _table(heads: list[str], rows: list[list[str]], names: list[str]) -> list[str]:
+    """The heads, and a row for each test."""
+    widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
+    named = zip([heads, *rows], ["test", *map(printable, names)], strict=True)
+    return [
+        "  ".join([*(one.rjust(width) for one, width in zip(cells, widths, strict=True)), name])
+        for cells, name in named
+    ]
 
 
 def _change(one: ChangedTest) -> list[str]:

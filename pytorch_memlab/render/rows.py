@@ -15,6 +15,8 @@ from ..records import Section
 from ..utils import readable_size
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ..records import FunctionInfo
 
 WIDTH: Final = 80
@@ -76,6 +78,18 @@ def source_line(filename: str, line: int | None) -> str:
         if not is_python or found.st_size > _LARGEST:
             return ""
     return linecache.getline(filename, line).strip()
+
+
+def ranked(title: str, entries: Sequence[tuple[str, str, str]], most: int) -> list[str]:
+    """A list of sizes with their places, each above its details, up to a number of them."""
+    lines = [title]
+    for size, what, details in entries[:most]:
+        lines.append(cut(f"{size:>11} {what}"))
+        if details:
+            lines.append(cut(f"{'':12}{details}"))
+    if len(entries) > most:
+        lines.append(f"{'':12}and {len(entries) - most:,} more")
+    return lines
 
 
 def fitted(line: str, width: int) -> list[str]:
