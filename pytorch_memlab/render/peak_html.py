@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from . import flame_graph, module_tree
+from .._common.user_code import is_of_user
+from ..history.call_tree import call_tree
 from .page import Fragment, fill, page
 from .peak import NO_MODULE, head
 from .rows import place, source_line
 
 if TYPE_CHECKING:
-    from ..history.holders import LineDetails, PeakHolders, Share
+    from ..history.call_tree import Call
+    from ..history.holders import LineDetails, ModuleNode, PeakHolders, Share
+    from ..history.model import Stack
 
 _MOST_LINES: Final = 500
 _MOST_NAMED: Final = 3
+_MOST_MODULES: Final = 2000
+_OPEN_SHARE: Final = 0.05
+_OPEN_DEPTH: Final = 3
+_MOST_CALLS: Final = 2500
 
 
 def render(
@@ -39,8 +47,8 @@ def fragments(holders: PeakHolders, place: int | None = None) -> list[Fragment]:
     number = holders.peak.device if place is None else place
     return [
         table(holders, number),
-        module_tree.fragment(holders.module_tree(), number),
-        flame_graph.fragment(holders.by_stack(), number),
+        module_tree(holders.module_tree(), number),
+        flame_graph(holders.by_stack(), number),
     ]
 
 
@@ -93,3 +101,119 @@ def _named(shares: Sequence[Share]) -> str:
     names = [printable(share.name) or NO_MODULE for share in shares[:_MOST_NAMED]]
     more = len(shares) - len(names)
     return ", ".join(names) + (f" and {more:,} more" if more else "")
+
+
+# Modules
+
+
+def module_tree(root: ModuleNode, place: int = 0) -> Fragment:
+    """A tree of modules as a part of a page."""
+    return Fragment(
+        fill(
+            "module_tree.html",
+            device=place,
+            rows=_module_rows(root),
+            has_modules=bool(root.children),
+            left_out=max(sum(1 for _ in _nodes(root)) - _MOST_MODULES, 0),
+        ),
+        "module_tree.css",
+    )
+
+
+def _nodes(root: ModuleNode) -> list[tuple[int, ModuleNode]]:
+    """All modules with their depth, each followed by those in it."""
+    found = []
+    waiting = [(0, child) for child in reversed(root.children)]
+    while waiting:
+        depth, node = waiting.pop()
+        found.append((depth, node))
+        waiting += [(depth + 1, child) for child in reversed(node.children)]
+    return found
+
+
+def _module_rows(root: ModuleNode) -> list[dict[str, object]]:
+    """Parts of the template: modules that open, those without parts, and ends of the former."""
+    nodes = _nodes(root)
+    if len(nodes) > _MOST_MODULES:
+        order = sorted(range(len(nodes)), key=lambda one: (-nodes[one][1].total, nodes[one][0]))
+        nodes = [nodes[one] for one in sorted(order[:_MOST_MODULES])]
+    rows: list[dict[str, object]] = []
+    depth_before = 0
+    for number, (depth, node) in enumerate(nodes):
+        rows += [{"kind": "end"}] * (depth_before - depth)
+        following = nodes[number + 1][0] if number + 1 < len(nodes) else 0
+        path = printable(node.path)
+        row = _module(printable(node.name), path, node.total, node.own, root.total)
+        if following > depth:
+            is_open = depth < _OPEN_DEPTH and node.total >= _OPEN_SHARE * root.total
+            row |= {"kind": "begin", "is_open": is_open}
+        rows.append(row)
+        depth_before = depth
+    rows += [{"kind": "end"}] * depth_before
+    if root.own:
+        rows.append(_module(NO_MODULE, "", root.own, root.own, root.total))
+    return rows
+
+
+def _module(name: str, path: str, size: int, own: int, total: int) -> dict[str, object]:
+    share = size / max(total, 1)
+    return {
+        "kind": "leaf",
+        "name": name,
+        "path": path,
+        "size": prose_size(size),
+        "own": "" if own in (0, size) else f"{prose_size(own)} itself",
+        "share": f"{share:.1%}",
+        "width": f"{100 * share:.4g}",
+    }
+
+
+# Call stacks
+
+
+def flame_graph(stacks: Sequence[tuple[Stack, int]], place: int = 0) -> Fragment:
+    """A flame graph as a part of a page."""
+    calls = call_tree(stacks)
+    total = max(calls[0].size, 1)
+    drawn, widest_left_out = list(calls), ""
+    if len(calls) > _MOST_CALLS:
+        # The caller of each call that is drawn is drawn too.
+        order = sorted(range(len(calls)), key=lambda one: (-calls[one].size, calls[one].depth))
+        drawn = [calls[one] for one in sorted(order[:_MOST_CALLS])]
+        widest_left_out = f"{min(call.size for call in drawn) / total:.2%}"
+    return Fragment(
+        fill(
+            "flame_graph.html",
+            device=place,
+            total=calls[0].size,
+            depth=max(call.depth for call in drawn) + 1,
+            calls=[_box(call, total) for call in drawn],
+            left_out=len(calls) - len(drawn),
+            widest_left_out=widest_left_out,
+        ),
+        "flame_graph.css",
+        "flame_graph.js",
+    )
+
+
+def _box(call: Call, total: int) -> dict[str, object]:
+    share = f"{prose_size(call.size)}, {call.size / total:.1%}"
+    if call.frame is None:
+        name, place, source, is_users = "all", "", "", True
+    else:
+        frame = call.frame
+        name = printable(frame.name)
+        is_users = is_of_user(frame.filename)
+        place = printable(f"{frame.filename}:{frame.line}") if frame.filename else ""
+        source = printable(source_line(frame.filename, frame.line)) if is_users else ""
+    return {
+        "depth": call.depth,
+        "start": call.start,
+        "size": call.size,
+        "left": f"{100 * call.start / total:.4g}",
+        "width": f"{100 * call.size / total:.4g}",
+        "label": f"{name} {os.path.basename(place)}".rstrip(),
+        "said": " · ".join(part for part in (name, share, place, source) if part),
+        "is_library": not is_users,
+        "colour": sum(map(ord, place)) % 3,
+    }

@@ -15,16 +15,25 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from .._common.version import __version__
-from ..errors import ProfileError
+from ..errors import ProfileError, UsageError
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
-from ..records import Approximation, ApproximationKind, DeviceInfo, FunctionInfo, LineEntry, Section
+from ..records import (
+    Approximation,
+    ApproximationKind,
+    DeviceInfo,
+    FunctionInfo,
+    FunctionTable,
+    LineEntry,
+    Report,
+    Section,
+)
 from .checked_json import Checked, DamagedError
 from .notes import texts
 from .saved_history import history_data, holders_data, read_history, read_holders
 
 FORMAT: Final = "pytorch_memlab.profile"
 VERSION: Final = 2
-"""Version 1 held the tables of one report, see ``render.saved_format_1``."""
+"""Version 1 held the tables of one report, see ``load_tables``."""
 
 _BEGINNING: Final = re.compile(r'\s*\{\s*"format"\s*:\s*(1\b|"pytorch_memlab\.profile")')
 
@@ -79,7 +88,7 @@ def load(text: str, called: str) -> RecordedProfile:
 def _document(text: str, called: str) -> dict[str, Any]:
     """The object in the text."""
     try:
-        data = json.loads(text, parse_constant=refuse_constant)
+        data = json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         if _BEGINNING.match(text):
             where = str(error) or "it is nested too deep"
@@ -92,7 +101,7 @@ def _document(text: str, called: str) -> dict[str, Any]:
     return data
 
 
-def refuse_constant(name: str) -> None:
+def _refuse_constant(name: str) -> None:
     """Refuse NaN and infinity, which are no JSON."""
     raise ValueError(f"{name} is no number")
 
@@ -130,7 +139,7 @@ def _lines_data(profile: RecordedProfile) -> dict[str, object]:
 
 def _profile(data: Checked) -> RecordedProfile:
     devices = tuple(_device(one) for one in data.objects("devices"))
-    functions = tuple(read_function(one) for one in data.objects("functions"))
+    functions = tuple(_function(one) for one in data.objects("functions"))
     names = [one.device.name for one in devices]
     if len(set(names)) < len(names):
         raise DamagedError("two devices have one name")
@@ -184,7 +193,7 @@ def _device(data: Checked) -> MeasuredDevice:
     return data.record(MeasuredDevice, device=data.object("device").record(DeviceInfo))
 
 
-def read_function(data: Checked) -> FunctionInfo:
+def _function(data: Checked) -> FunctionInfo:
     """A function with its source."""
     source = data.value("source")
     folded = data.rows("folded", 2) if data.has("folded") else ()
@@ -255,15 +264,60 @@ def _statistics(data: Checked) -> list[Mapping[str, int]]:
 def _approximations(data: Checked) -> dict[int, list[Approximation]]:
     approximations: dict[int, list[Approximation]] = {}
     for number, value in data.rows("gaps", 2):
-        found = read_approximation(data.object("gaps", value))
+        found = _approximation(data.object("gaps", value))
         approximations.setdefault(data.count("gaps", number), []).append(found)
     return approximations
 
 
-def read_approximation(data: Checked) -> Approximation:
+def _approximation(data: Checked) -> Approximation:
     """An approximation of a simulation."""
     kind = data.text("kind")
     if kind not in {one.value for one in ApproximationKind}:
         raise DamagedError(f"{kind!r} is no kind of gap")
     unknown = data.text("unknown") if data.has("unknown") else ""
     return data.record(Approximation, kind=ApproximationKind(kind), unknown=unknown)
+
+
+# Format 1
+
+
+def is_of_format_1(text: str) -> bool:
+    """True if a text begins like a saved profile of format 1."""
+    return re.match(r'\s*\{\s*"format"\s*:\s*1\b', text) is not None
+
+
+def load_tables(text: str) -> Report:
+    """The report in a text of format 1, which releases before format 2 saved."""
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+        saved_format = data["format"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UsageError("not a profile saved by pytorch_memlab as JSON") from error
+    if saved_format != 1:
+        raise UsageError(f"saved profile of format {saved_format!r}; known is format 1")
+    try:
+        checked = Checked(data)
+        columns = checked.texts("columns")
+        tables = tuple(_table(one, len(columns)) for one in checked.objects("tables"))
+        return Report(columns, tables, checked.texts("notes"))
+    except DamagedError as error:
+        raise UsageError(f"damaged saved profile: {error}") from error
+
+
+def _table(data: Checked, width: int) -> FunctionTable:
+    rows = {}
+    for line, values in data.lists_by_number("rows").items():
+        if len(values) != width:
+            raise DamagedError(f"line {line} has {len(values)} values for {width} columns")
+        rows[line] = tuple(
+            value
+            if value is None
+            else (data.seconds if isinstance(value, float) else data.number)("rows", value)
+            for value in values
+        )
+    approximations = {
+        line: tuple(_approximation(data.object("gaps", one)) for one in found)
+        for line, found in (data.lists_by_number("gaps") if data.has("gaps") else {}).items()
+    }
+    device = data.object("device").record(DeviceInfo)
+    return FunctionTable(_function(data.object("function")), device, rows, approximations)

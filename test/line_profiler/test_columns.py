@@ -21,7 +21,7 @@ from pytorch_memlab.line_profiler.columns import (
     checked_columns,
 )
 from pytorch_memlab.records import LineEntry
-from pytorch_memlab.render import html, saved_format_1, text
+from pytorch_memlab.render import html, saved_profile, text
 from pytorch_memlab.render.notes import texts
 
 
@@ -158,7 +158,7 @@ def test_short_names_are_the_heads_of_their_columns() -> None:
     for name in short.columns:
         assert f">{name}</th>" in html.render(short)
     saved = replace(short, notes=texts(short.notes))
-    assert saved_format_1.load(format_1.render(short)) == saved
+    assert saved_profile.load_tables(format_1.render(short)) == saved
 
 
 def test_temporary_is_the_most_that_a_hit_had_beyond_its_start_and_its_end() -> None:

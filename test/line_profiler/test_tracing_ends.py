@@ -21,7 +21,7 @@ from support.traced_programs import RecordedFrame, Recorder
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.line_profiler import line_profiler as line_profiler_module
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-from pytorch_memlab.render import html, saved_format_1, text
+from pytorch_memlab.render import html, saved_profile, text
 from pytorch_memlab.render.notes import texts
 
 KIB = 1024
@@ -134,7 +134,7 @@ def test_every_renderer_says_it() -> None:
     on_terminal = re.sub(r"\x1b\[[0-9;]*m", "", coloured(text.write, report))
     assert sentence in " ".join(on_terminal.split())
     assert f">{sentence}</p>" in html.fragment(report)
-    assert saved_format_1.load(format_1.render(report)).notes[0] == sentence
+    assert saved_profile.load_tables(format_1.render(report)).notes[0] == sentence
 
 
 def test_a_trace_function_at_the_limit_ends_its_intervals_there() -> None:

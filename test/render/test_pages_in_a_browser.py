@@ -9,8 +9,8 @@ from browser import CHROMIUM, NODE, title_of
 from peaks import SMALL as PEAK
 from timelines import SMALL as TIMELINE
 
-from pytorch_memlab.render.flame_graph import fragment as flame_graph
 from pytorch_memlab.render.page import asset, page
+from pytorch_memlab.render.peak_html import flame_graph
 from pytorch_memlab.render.timeline import fragment as timeline
 
 CHECK = """<script>

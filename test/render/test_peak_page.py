@@ -6,9 +6,7 @@ from peaks import LINEAR, MIB, SMALL, block, holders_of, hostile
 from read_page import check_self_contained, read
 
 from pytorch_memlab.history.model import Frame
-from pytorch_memlab.render.flame_graph import fragment as flame_graph
-from pytorch_memlab.render.module_tree import fragment as module_tree
-from pytorch_memlab.render.peak_html import render
+from pytorch_memlab.render.peak_html import flame_graph, module_tree, render
 
 
 def rows_of(table):

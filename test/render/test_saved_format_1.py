@@ -18,7 +18,7 @@ from support.sample_reports import (
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
 from pytorch_memlab.records import FunctionInfo, FunctionTable, Report
-from pytorch_memlab.render import saved_format_1, text
+from pytorch_memlab.render import saved_profile, text
 
 
 def test_layout() -> None:
@@ -55,7 +55,7 @@ def test_saved_profile_loads_as_it_was() -> None:
     entries = [*SAMPLE_ENTRIES, entry(1, 8, 2**60 + 1, device=CUDA1, time=0.1 + 0.2, delta=-512)]
     columns = ["active_bytes.all.peak", "time", "delta", "segment.all.peak"]
     report = LineRecords(entries, infos, ["a", "b"]).display(None, columns).report
-    loaded = saved_format_1.load(format_1.render(report))
+    loaded = saved_profile.load_tables(format_1.render(report))
     assert loaded == report
     assert loaded.tables[1].rows[8] == (2**60 + 1, 0.30000000000000004, -512, None)
 
@@ -77,7 +77,7 @@ def test_what_a_simulation_did_not_know_is_saved_with_its_line() -> None:
     for table in saved["tables"]:
         del table["gaps"]
     assert saved == json.loads(format_1.render(sample_report("simulated GPU: L4")))
-    assert saved_format_1.load(format_1.render(report)) == report
+    assert saved_profile.load_tables(format_1.render(report)) == report
 
 
 def named(
@@ -108,7 +108,7 @@ def test_memory_of_unknown_size_is_saved_and_loaded() -> None:
     assert table["gaps"] == {
         "8": [named("uncounted", "convolution", 3, 0, unknown="cuDNN workspaces")]
     }
-    assert saved_format_1.load(format_1.render(report)) == report
+    assert saved_profile.load_tables(format_1.render(report)) == report
 
 
 def test_a_profile_saved_before_memory_of_unknown_size_was_told_loads() -> None:
@@ -118,7 +118,7 @@ def test_a_profile_saved_before_memory_of_unknown_size_was_told_loads() -> None:
         for approximations in table["gaps"].values():
             for approximation in approximations:
                 del approximation["unknown"]
-    assert saved_format_1.load(json.dumps(saved)) == report
+    assert saved_profile.load_tables(json.dumps(saved)) == report
 
 
 @pytest.mark.parametrize(
@@ -134,23 +134,23 @@ def test_damaged_gaps_are_refused(old: str, new: str) -> None:
     saved = format_1.render(marked_report())
     assert old in saved
     with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
-        saved_format_1.load(saved.replace(old, new, 1))
+        saved_profile.load_tables(saved.replace(old, new, 1))
 
 
 def test_report_without_tables_loads() -> None:
     report = Report(("hits",), (), ("f did not run",))
-    assert saved_format_1.load(format_1.render(report)) == report
+    assert saved_profile.load_tables(format_1.render(report)) == report
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", '{"a": 1}', '"format"'])
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match=r"^not a profile saved by pytorch_memlab as JSON$"):
-        saved_format_1.load(text)
+        saved_profile.load_tables(text)
 
 
 def test_other_format_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^saved profile of format 2; known is format 1$"):
-        saved_format_1.load('{"format": 2}')
+        saved_profile.load_tables('{"format": 2}')
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_damaged_profile_is_refused(old: str, new: str) -> None:
     saved = format_1.render(sample_report())
     assert old in saved
     with pytest.raises(UsageError, match=r"^damaged saved profile: [^\n]*$"):
-        saved_format_1.load(saved.replace(old, new, 1))
+        saved_profile.load_tables(saved.replace(old, new, 1))
 
 
 def test_folded_lines_stay_folded() -> None:
@@ -179,7 +179,7 @@ def test_folded_lines_stay_folded() -> None:
     function = FunctionInfo("<module>", "script.py", 1, source, folded=((2, 2), (5, 10**15)))
     report = Report(("hits",), (FunctionTable(function, CUDA0, {1: (1,), 3: (1,)}),), ())
 
-    assert saved_format_1.load(format_1.render(report)) == report
+    assert saved_profile.load_tables(format_1.render(report)) == report
     assert "return 1" not in text.render(report)
     assert text.render(report).splitlines()[3:] == ["   1    1  def f():", "   1    3  f()"]
 
@@ -192,9 +192,9 @@ def test_numbers_that_no_counter_has_are_refused(number: str) -> None:
     begin = saved.index('"7": [') + len('"7": [')
     damaged = saved[:begin] + number + saved[saved.index(",", begin) :]
     with pytest.raises(UsageError, match=r"^(damaged saved profile: |not a profile saved )[^\n]*$"):
-        saved_format_1.load(damaged)
+        saved_profile.load_tables(damaged)
 
 
 def test_text_of_endless_depth_is_refused() -> None:
     with pytest.raises(UsageError, match=r"^not a profile saved by pytorch_memlab as JSON$"):
-        saved_format_1.load("[" * 100_000)
+        saved_profile.load_tables("[" * 100_000)

@@ -59,21 +59,21 @@ class ShowCommand:
     def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
         """Read the file."""
         from pytorch_memlab.line_profiler.saved_profile import read_text
-        from pytorch_memlab.render import saved_format_1, saved_profile
+        from pytorch_memlab.render import saved_profile
 
         outputs = options.outputs or ()
         choice = report_choice(options)
         write = writer_to(outputs, force=options.force)
         text = read_text(options.file)
         results: _Tables | _Profile
-        if saved_format_1.is_of_format_1(text):
+        if saved_profile.is_of_format_1(text):
             if any(map(is_profile, outputs)):
                 raise UsageError(
                     f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
                 )
             if _limits(choice):
                 raise UsageError(f"{options.file} has the tables alone (format 1): {_LIMITS}")
-            report = _loaded(saved_format_1.load, text, options.file)
+            report = _loaded(saved_profile.load_tables, text, options.file)
             results = _Tables(_part(report, options.functions, options.columns))
         else:
             results = _Profile(
