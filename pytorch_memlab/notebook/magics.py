@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError as MagicUsageError
@@ -29,11 +30,31 @@ from ..simulation.inspect import active
 from .memory_usage import start_watching_memory, stop_watching_memory
 from .mlrun import CellRun, CellSyntaxError, MlrunFile
 from .mlrun_options import OPTIONS, chosen_columns, split_statement, words_of
-from .simulate_magic import end_simulation, simulate_by_words
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from types import FrameType
+
+    from ..simulation import simulate
+    from ..simulation.inspect import GPU, Machine
+
+
+@dataclass(frozen=True)
+class _Running:
+    """The simulation that is on. Equal settings give equal machines."""
+
+    simulation: simulate
+    machine: Machine
+    settings: tuple[GPU, int, str]
+    text: str
+
+    def is_on(self) -> bool:
+        """True unless other code has ended it."""
+        return id(self.simulation) in active.simulations
+
+
+_running: list[_Running] = []
+"""The simulation that %simulate has turned on, if any."""
 
 
 def _with_mlrun_options(magic: Any) -> Any:
@@ -85,7 +106,7 @@ class MemlabMagics(Magics):
             if is_switched_off():
                 print(f"{SWITCHED_OFF}: nothing is simulated")
                 return
-            print(simulate_by_words(_words_before_comment(line)))
+            print(_simulate_by_words(_words_before_comment(line)))
         except MemlabError as error:
             raise MagicUsageError(str(error)) from None
 
@@ -160,7 +181,7 @@ class MemlabMagics(Magics):
 def end_everything() -> None:
     """End the simulation and the lines after commands that magics have begun."""
     stop_watching_memory()
-    end_simulation()
+    _end_simulation()
 
 
 def _words_before_comment(line: str) -> list[str]:
@@ -187,3 +208,50 @@ def _checked_device(device: str | None) -> str | None:
     except UnknownGPUError:
         return device
     raise UsageError(f"-g takes a device such as 1 or cuda:1; --simulate {device} simulates one")
+
+
+# %simulate
+
+
+def _simulate_by_words(words: list[str]) -> str:
+    """Carry out the words after ``%simulate``: a GPU and its number, ``off``, or none to ask."""
+    match words:
+        case []:
+            return _running[-1].text if _running else "no simulation is on: %simulate h100"
+        case [word] if word.lower() == "off":
+            was_on = bool(_running)
+            _end()
+            return "simulation off" if was_on else "no simulation was on"
+        case [gpu] | [gpu, _]:
+            count = words[1] if len(words) > 1 else "1"
+            if not count.isdecimal():
+                raise UsageError(f"%simulate takes a GPU and how many of it, not {count!r}")
+            return _simulate(gpu, int(count))
+    raise UsageError("%simulate takes a GPU and how many of it: %simulate h100 2; or off")
+
+
+def _end_simulation() -> None:
+    """End the simulation that the magic has begun, and say so."""
+    if _running:
+        print(_simulate_by_words(["off"]))
+
+
+def _simulate(gpu: str, count: int) -> str:
+    from ..simulation import simulate
+    from ..simulation.inspect import find_gpu, settings_string
+
+    settings = (find_gpu(gpu), count, settings_string())
+    if _running and _running[-1].settings == settings and _running[-1].is_on():
+        return f"{_running[-1].text}. It was on already: its tensors stay"
+    simulation = simulate(gpu, count)  # a mistake ends no other simulation
+    loses_tensors = any(True for running in _running for _ in running.machine.living())
+    _end()
+    machine = simulation.__enter__()
+    text = f"simulating {count} x {settings[0].name}; %simulate off ends it"
+    _running.append(_Running(simulation, machine, settings, text))
+    return text + ". Tensors of the former GPU are CPU tensors now" * loses_tensors
+
+
+def _end() -> None:
+    while _running:
+        _running.pop().simulation.__exit__()

@@ -143,10 +143,7 @@ def _profile(data: Checked) -> RecordedProfile:
     names = [one.device.name for one in devices]
     if len(set(names)) < len(names):
         raise DamagedError("two devices have one name")
-    failures = {}
-    for function, line, size in data.rows("failures", 3):
-        place = data.index("failures", len(functions), function), data.count("failures", line)
-        failures[place] = data.count("failures", size)
+    index, count = data.index, data.count
     shown = data.value("shown")
     histories = data.object_by_name("histories") if data.has("histories") else {}
     return RecordedProfile(
@@ -164,7 +161,10 @@ def _profile(data: Checked) -> RecordedProfile:
             name: read_holders(one, name.rpartition(" ")[0])
             for name, one in data.object_by_name("peaks").items()
         },
-        failures,
+        {
+            (index("failures", len(functions), one), count("failures", line)): count("failures", n)
+            for one, line, n in data.rows("failures", 3)
+        },
         None if data.value("history") is None else read_history(data.object("history")),
         {run: read_history(one) for run, one in histories.items()},
     )

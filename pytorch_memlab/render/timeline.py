@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
@@ -117,40 +116,18 @@ def band_colours(timeline: Timeline) -> list[int]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
 class Scene:
     """The coordinates of a timeline's picture."""
 
-    timeline: Timeline
-
-    @property
-    def highest(self) -> int:
-        """The highest active bytes."""
-        return self.timeline.active[self.timeline.peak]
-
-    @property
-    def capacity_shown(self) -> bool:
-        """True if the capacity is in the picture."""
-        capacity = self.timeline.capacity
-        return capacity is not None and capacity <= _FAR * max(self.timeline.reserved)
-
-    @property
-    def top(self) -> int:
-        """Bytes at the top of the picture."""
-        most = max(*self.timeline.reserved, self.highest, 1)
-        if self.capacity_shown:
-            most = max(most, self.timeline.capacity or 0)
-        return most + most // 20
-
-    @property
-    def last(self) -> int:
-        """The number of the event at the right end."""
-        return max(self.timeline.events, 1)
-
-    @property
-    def steps(self) -> Sequence[int]:
-        """The steps that are marked."""
-        return self.timeline.steps[:: _every(self.timeline)]
+    def __init__(self, timeline: Timeline) -> None:
+        self.timeline = timeline
+        self.highest = timeline.active[timeline.peak]
+        reserved, capacity = max(timeline.reserved), timeline.capacity
+        self.capacity_shown = capacity is not None and capacity <= _FAR * reserved
+        most = max(reserved, self.highest, 1, (capacity or 0) if self.capacity_shown else 0)
+        self.top = most + most // 20  # bytes at the top of the picture
+        self.last = max(timeline.events, 1)  # number of the event at the right end
+        self.steps = timeline.steps[:: _every(timeline)]  # those that are marked
 
     def stacked(self) -> list[tuple[int, ...]]:
         """The upper edge of each band, in bytes at each point."""
