@@ -94,16 +94,14 @@ def _bound_after(tree: ast.Module, line: int) -> set[str]:
         if getattr(node, "lineno", 0) <= line or id(node) in only_annotated:
             continue
         match node:
-            case ast.Name(id=name, ctx=ast.Store()):
-                bound.add(name)
-            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
-                bound.add(name)
-            case ast.ClassDef(name=name):
-                bound.add(name)
             case ast.alias(name=name, asname=alias):
                 bound.add(alias or name.partition(".")[0])
             case (
-                ast.ExceptHandler(name=str(name))
+                ast.Name(id=name, ctx=ast.Store())
+                | ast.FunctionDef(name=name)
+                | ast.AsyncFunctionDef(name=name)
+                | ast.ClassDef(name=name)
+                | ast.ExceptHandler(name=str(name))
                 | ast.MatchAs(name=str(name))
                 | ast.MatchStar(name=str(name))
                 | ast.MatchMapping(rest=str(name))

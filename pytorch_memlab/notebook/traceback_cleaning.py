@@ -14,7 +14,7 @@ from .._common.wrapping import decorated
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType, TracebackType
+    from types import TracebackType
 
     from IPython.core.interactiveshell import InteractiveShell
 
@@ -41,7 +41,9 @@ def clear_frames(error: BaseException) -> None:
         if one.__traceback__ is not None:
             traceback.clear_frames(one.__traceback__)
             for frame, _ in traceback.walk_tb(one.__traceback__):
-                _refresh_locals(frame)
+                # Before Python 3.13 a frame whose f_locals was read keeps a dict of them; reading
+                # it again is what empties that dict.
+                _ = frame.f_locals
 
 
 def get_ref_free_exc_info() -> tuple[
@@ -173,9 +175,3 @@ def _chain(error: BaseException) -> list[BaseException]:
             found[id(one)] = one
             to_visit += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
     return list(found.values())
-
-
-def _refresh_locals(frame: FrameType) -> None:
-    # Before Python 3.13 a frame whose f_locals was read keeps a dict of them; reading it again
-    # is what empties that dict.
-    _ = frame.f_locals

@@ -23,8 +23,13 @@ def text(
     rows: int,
 ) -> str:
     """The peaks of both profiles, and the lines that changed most."""
+    heads = []
+    for name, profile in zip(names, (before, after), strict=True):
+        run, others = profile.runs[0], len(profile.runs) - 1
+        more = f" and {others} more" if others else ""
+        heads.append(f"{name}: {command(run)}{more}, recorded on {run.started or 'an unknown day'}")
     parts = [
-        [_file_line(names[0], before), _file_line(names[1], after), *_warnings(before, after)],
+        [*heads, *_warnings(before, after)],
         _peaks(found),
         _lines(
             "lines that keep more or less, without the functions that they call:",
@@ -62,12 +67,6 @@ def percent(change: Change) -> str:
     return f"{change.growth / change.before:+.1%}"
 
 
-def _file_line(name: str, profile: RecordedProfile) -> str:
-    run = profile.runs[0]
-    others = f" and {len(profile.runs) - 1} more" if len(profile.runs) > 1 else ""
-    return f"{name}: {command(run)}{others}, recorded on {run.started or 'an unknown day'}"
-
-
 def _warnings(before: RecordedProfile, after: RecordedProfile) -> list[str]:
     """Notes on differences that make two profiles hard to compare."""
     warnings = []
@@ -103,11 +102,8 @@ def _peaks(found: Differences) -> list[str]:
     lines = []
     for device in found.devices:
         lines.append(f"{device.name}{'before':>{29 - len(device.name)}}{'after':>12}{'change':>13}")
-        for kind, change in (
-            ("active", device.active),
-            ("allocated", device.allocated),
-            ("reserved", device.reserved),
-        ):
+        for kind in ("active", "allocated", "reserved"):
+            change: Change = getattr(device, kind)
             lines.append(
                 f"  {'peak ' + kind:15}{prose_size(change.before):>12}"
                 f"{prose_size(change.after):>12}{signed(change.growth):>13}"

@@ -12,10 +12,10 @@ from ..history.model import device_name
 from ..profiles.changed_tests import changed_lines
 from . import peak
 from .differences import percent, signed
-from .rows import cut, place, wrapped
+from .rows import cut, place, shares_text, wrapped
 
 if TYPE_CHECKING:
-    from ..history.holders import PeakHolders, Share
+    from ..history.holders import PeakHolders
     from ..profiles.changed_tests import ChangedLine, ChangedTest, MeasuredTest
     from ..profiles.differences import Change
 
@@ -181,16 +181,10 @@ def _held(holders: PeakHolders | None) -> Iterator[str]:
     categories = holders.by_category()
     # On a real GPU no block has a category.
     if any(one.name != Category.UNKNOWN.value for one in categories):
-        yield from _shares("as", categories)
-    yield from _shares("in modules", [one for one in holders.by_module() if one.name])
-
-
-def _shares(head: str, shares: Sequence[Share]) -> Iterator[str]:
-    rest = sum(one.size for one in shares[_PARTS:])
-    named = [f"{prose_size(one.size)} {printable(one.name)}" for one in shares[:_PARTS]]
-    named += [f"{prose_size(rest)} more"] * bool(rest)
-    if named:
-        yield from wrapped(f"{head}: {', '.join(named)}", "")
+        yield from wrapped(f"as: {shares_text(categories, _PARTS)}", "")
+    modules = [one for one in holders.by_module() if one.name]
+    if modules:
+        yield from wrapped(f"in modules: {shares_text(modules, _PARTS)}", "")
 
 
 def _changed(one: ChangedLine) -> Iterator[str]:

@@ -12,7 +12,7 @@ from .._common.quoted import printable
 from . import styled_rows
 from .cells import cell, source_lines
 from .notes import texts
-from .rows import WIDTH, code_of, fitted, place_of, section_lines, wrapped
+from .rows import WIDTH, code_of, fitted, place_of, section_lines, shares_text, wrapped
 from .run_notes import sentence
 from .styled_rows import NOTE, Row
 from .tables import table_rows, widths_of
@@ -92,12 +92,9 @@ def _headline(headline: Headline, room: int) -> Iterator[Row]:
     peak = f"peak {bound}{prose_size(measured.peak_active)} on {name}{share}{kind}"
     yield from ([(line, "bold")] for line in wrapped(peak, "", room))
     yield from ([(one, "")] for line in _where(headline) for one in fitted(line, room))
-    shares = headline.categories
-    if shares:
-        rest = sum(one.size for one in shares[_CATEGORIES:])
-        held = [f"{prose_size(one.size)} {one.name}" for one in shares[:_CATEGORIES]]
-        held += [f"{prose_size(rest)} more"] * bool(rest)
-        yield from ([(line, "")] for line in wrapped(f"held by {', '.join(held)}", width=room))
+    if headline.categories:
+        held = f"held by {shares_text(headline.categories, _CATEGORIES)}"
+        yield from ([(line, "")] for line in wrapped(held, width=room))
 
 
 def _kind(headline: Headline) -> str:

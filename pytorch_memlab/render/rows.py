@@ -17,6 +17,7 @@ from ..utils import readable_size
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..history.holders import Share
     from ..records import FunctionInfo
 
 WIDTH: Final = 80
@@ -47,6 +48,13 @@ def place(file: str, line: int | None, name: str, between: str = "  ") -> str:
     """A line as people find it, such as ``train.py:12  step``; the name where there is no file."""
     number = "" if line is None else f":{line}"
     return printable(f"{os.path.basename(file)}{number}{between}{name}" if file else name)
+
+
+def shares_text(shares: Sequence[Share], most: int) -> str:
+    """The sizes and the names of the first shares, and the size of the others."""
+    rest = sum(one.size for one in shares[most:])
+    named = [f"{prose_size(one.size)} {printable(one.name)}" for one in shares[:most]]
+    return ", ".join([*named, *([f"{prose_size(rest)} more"] if rest else [])])
 
 
 def with_minus(size: int) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import add
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
@@ -131,12 +133,8 @@ class Scene:
 
     def stacked(self) -> list[tuple[int, ...]]:
         """The upper edge of each band, in bytes at each point."""
-        edges = []
-        below = (0,) * len(self.timeline.points)
-        for band in self.timeline.bands:
-            below = tuple(one + size for one, size in zip(below, band.sizes, strict=True))
-            edges.append(below)
-        return edges
+        sizes = (band.sizes for band in self.timeline.bands)
+        return list(accumulate(sizes, lambda below, above: tuple(map(add, below, above))))
 
     def x(self, event: int) -> float:
         """The position of an event, from 0 to 1000."""
