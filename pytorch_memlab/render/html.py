@@ -32,6 +32,7 @@ from .notebook import (
     summary,
 )
 from .notes import texts
+from .page import fill
 from .rows import section_lines
 
 _NEGATIVE = "#8886"
@@ -54,23 +55,6 @@ _AT_PEAK = f"{_CODE};box-shadow:-4px 0 {PEAK}"
 _BLOCKS = {"active": "active blocks", "inactive_split": "inactive split blocks"}
 """Fields of counts that are called like fields of bytes."""
 
-_PAGE = """<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>:root {{ color-scheme: light dark; }} body {{ margin: 0; }}</style>
-</head>
-<body>
-<main>
-<h1 style="font:600 18px/1.4 sans-serif;margin:8px 12px 0">{title}</h1>
-{body}
-</main>
-</body>
-</html>
-"""
-
 _Line = tuple[int, int]
 """Place of a table, and number of a line in it."""
 
@@ -81,7 +65,7 @@ def render(report: Report) -> str:
     title = f"Line profile of {', '.join(names)}" if names else "Line profile"
     # The title of the page is a heading of the first level, those of the tables of the second.
     body = fragment(report).replace("<h3 ", "<h2 ").replace("</h3>", "</h2>")
-    return _PAGE.format(title=escape(title), body=body)
+    return fill("tables.html", title=escape(title), body=body) + "\n"
 
 
 def fragment(report: Report) -> str:
