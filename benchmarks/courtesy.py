@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.timing import heading, row, row_at_least
-from pytorch_memlab.courtesy.host_memory import free_host_memory
+from pytorch_memlab.courtesy.host_blocks import free_host_memory
 
 GIB = 2**30
 MOST = 16 * GIB

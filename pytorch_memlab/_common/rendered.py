@@ -6,7 +6,7 @@ from importlib import import_module
 
 
 def rendered(renderer: str, value: object) -> str:
-    """The text of a value by a function of ``render``, such as ``"peak_notebook:fragment"``."""
+    """The text of a value by a function of ``render``, such as ``"memory_report:snapshot"``."""
     module, _, function = renderer.partition(":")
     text: str = getattr(import_module(f"pytorch_memlab.render.{module}"), function)(value)
     return text

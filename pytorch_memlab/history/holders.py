@@ -229,7 +229,7 @@ class PeakHolders:
 
     def _repr_html_(self) -> str:
         """The lines that hold most, as a table for notebooks."""
-        return rendered("peak_notebook:fragment", self)
+        return rendered("peak_html:notebook_fragment", self)
 
     def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
         sizes: dict[str, list[int]] = {}

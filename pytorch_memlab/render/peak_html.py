@@ -1,25 +1,28 @@
-"""The holders of a peak as a page: categories, lines, modules and call stacks."""
+"""The holders of a peak as a page, and in a notebook. See Note [HTML in notebooks]."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from html import escape
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
 from ..history.call_tree import call_tree
+from . import notebook
 from .page import Fragment, fill, page
-from .peak import NO_MODULE, head
+from .peak import NO_MODULE, failures, head
 from .rows import place, source_line
 
 if TYPE_CHECKING:
     from ..history.call_tree import Call
-    from ..history.holders import LineDetails, ModuleNode, PeakHolders, Share
+    from ..history.holders import Holder, LineDetails, ModuleNode, PeakHolders, Share
     from ..history.model import Stack
 
 _MOST_LINES: Final = 500
+_MOST_NOTEBOOK_LINES: Final = 20
 _MOST_NAMED: Final = 3
 _MOST_MODULES: Final = 2000
 _OPEN_SHARE: Final = 0.05
@@ -217,3 +220,44 @@ def _box(call: Call, total: int) -> dict[str, object]:
         "is_library": not is_users,
         "colour": sum(map(ord, place)) % 3,
     }
+
+
+# In a notebook
+
+
+def notebook_fragment(holders: PeakHolders) -> str:
+    """The peak of one GPU and the lines that hold most of it."""
+    lines, total = holders.by_line(), max(holders.peak.active, 1)
+    parts = [notebook.summary(head(holders.peak)), *map(notebook.paragraph, failures(holders))]
+    if lines:
+        parts.append(
+            notebook.scrolling(_notebook_table(lines, total), "Lines that hold memory at the peak")
+        )
+    categories = [f"{prose_size(one.size)} {one.name}" for one in holders.by_category()]
+    if categories:
+        parts.append(notebook.paragraph(f"By category: {', '.join(categories)}"))
+    return notebook.block(parts)
+
+
+def _notebook_table(lines: Sequence[Holder], total: int) -> str:
+    rows = []
+    for one in lines[:_MOST_NOTEBOOK_LINES]:
+        name = place(one.file, one.line, one.function)
+        code = printable(source_line(one.file, one.line)) if one.file else ""
+        rows.append(_notebook_row(name, one.size, total, one.blocks, code))
+    rest = lines[_MOST_NOTEBOOK_LINES:]
+    if rest:
+        size = sum(one.size for one in rest)
+        blocks = sum(one.blocks for one in rest)
+        rows.append(_notebook_row(f"{len(rest):,} more", size, total, blocks, ""))
+    return notebook.table(["line", "held", "share", "blocks", "code"], rows, ["code"])
+
+
+def _notebook_row(name: str, size: int, total: int, blocks: int, code: str) -> str:
+    return (
+        notebook.name_cell(name)
+        + notebook.bar_cell(prose_size(size), size / total)
+        + notebook.value_cell(f"{size / total:.1%}")
+        + notebook.value_cell(f"{blocks:,}")
+        + notebook.text_cell(escape(code, quote=False))
+    )

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import pytorch_memlab._common.uninterrupted as module
 from pytorch_memlab._common.uninterrupted import uninterrupted
-from pytorch_memlab.courtesy import Courtesy, host_blocks, host_memory, progress
+from pytorch_memlab.courtesy import Courtesy, host_blocks, progress
 from pytorch_memlab.courtesy.host_blocks import ALIGNMENT, LARGEST, lay_out
 from pytorch_memlab.simulation import simulate
 
@@ -80,19 +80,19 @@ def test_the_limit_of_a_container_counts(tmp_path, monkeypatch, membership, file
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (tmp_path / "membership").write_text(membership)
-    monkeypatch.setattr(host_memory, "_MEMBERSHIP", tmp_path / "membership")
-    monkeypatch.setattr(host_memory, "_GROUPS", tmp_path)
+    monkeypatch.setattr(host_blocks, "_MEMBERSHIP", tmp_path / "membership")
+    monkeypatch.setattr(host_blocks, "_GROUPS", tmp_path)
 
-    assert host_memory.free_host_memory() == 250_000
+    assert host_blocks.free_host_memory() == 250_000
 
 
 def test_without_control_groups_the_machine_counts(tmp_path, monkeypatch):
     import psutil
 
-    monkeypatch.setattr(host_memory, "_MEMBERSHIP", tmp_path / "none")
+    monkeypatch.setattr(host_blocks, "_MEMBERSHIP", tmp_path / "none")
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"available": 77})())
 
-    assert host_memory.free_host_memory() == 77
+    assert host_blocks.free_host_memory() == 77
 
 
 def test_pinned_memory_that_torch_keeps_is_given_back_before_a_refusal(monkeypatch):

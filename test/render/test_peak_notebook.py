@@ -9,7 +9,7 @@ from read_page import read
 
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.model import Block
-from pytorch_memlab.render.peak_notebook import fragment
+from pytorch_memlab.render.peak_html import notebook_fragment as fragment
 
 
 def rows_of(markup):
