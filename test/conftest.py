@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
 import signal
 import sys
 import threading
@@ -38,12 +37,6 @@ torch.set_num_threads(1)
 # A shell starts background jobs with Ctrl-C ignored, and Python keeps that: tests that send one
 # would wait for it in vain.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# `--doctest-modules` imports every file: these have one name, another needs Triton.
-collect_ignore = ["conftest.py"]
-if not importlib.util.find_spec("triton"):
-    collect_ignore.append("support/triton_kernels.py")
-collect_ignore_glob = ["programs/*", "*/conftest.py"]
 
 # torch replaces this itself when its compiler is first imported.
 _TORCHS_OWN = {"torch.manual_seed"}
@@ -96,7 +89,7 @@ def _freeze() -> None:
 @pytest.fixture
 def short_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Searches for names of tensors end early: variables of pytest lead to all tests."""
-    monkeypatch.setattr(variables, "LOOKED_INTO", 3_000)
+    monkeypatch.setattr(variables, "LOOKED_INTO", 500)
 
 
 @pytest.fixture

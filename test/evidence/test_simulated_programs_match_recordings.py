@@ -7,17 +7,16 @@ from functools import partial
 import pytest
 from recorded_programs import attention_from_start, lm_large, lm_small
 from recorded_programs.streams import load, recorded_events, simulated_events
-from support.computed_or_dry import computed_or_dry
 
 
 def peaks(stats):
     return tuple(stats[kind]["all"]["peak"] for kind in ("active_bytes", "reserved_bytes"))
 
 
-@computed_or_dry
-def test_attention_from_the_first_allocation_on(compute):
+def test_attention_from_the_first_allocation_on():
+    """The same with arithmetic is in the test of memory histories."""
     trace = load("attention_from_start")
-    events, stats = simulated_events("a100", attention_from_start.run, trace, compute=compute)
+    events, stats = simulated_events("a100", attention_from_start.run, trace, compute=False)
     assert events == recorded_events(trace)
     assert len(events) == 62
     assert peaks(stats) == (3249144832, 3781165056)

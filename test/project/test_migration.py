@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.python_process import run_python
 
 import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
@@ -71,6 +71,7 @@ def test_every_gpu_is_measured_unless_one_is_chosen():
 def test_the_program_reads_its_own_peak_and_the_table_is_printed_once():
     program = """
 import torch
+from support.python_process import run_python
 from pytorch_memlab import LineProfiler, simulate
 
 def step():
@@ -83,6 +84,6 @@ with simulate("1GiB"):
     assert torch.cuda.max_memory_allocated() == 4096
     print(prof.display())
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    done = run_python(["-c", program])
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.count("## step") == 1

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.environment_variable import tell_variable
 from torch.utils.data import DataLoader, Dataset
 
 from pytorch_memlab import simulate
@@ -163,20 +164,16 @@ def test_a_server_of_another_time_forks_none_of_them():
 
     def is_simulated() -> bool:
         results = context.Queue()
-        process = context.Process(target=tell_whether_simulated, args=(results,))
+        process = context.Process(target=tell_variable, args=(results, VARIABLE))
         process.start()
         found = results.get(timeout=60)
         process.join()
-        return bool(found)
+        return found is not None
 
     assert not is_simulated()
     with simulate("t4"):
         assert is_simulated()
     assert not is_simulated()
-
-
-def tell_whether_simulated(results: Any) -> None:
-    results.put(VARIABLE in os.environ)
 
 
 class Places(Dataset):  # type: ignore[type-arg]

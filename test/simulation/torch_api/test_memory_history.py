@@ -375,10 +375,12 @@ def test_pytorchs_viewers_take_a_dump(dumped):
 @computed_or_dry
 def test_the_attention_program_has_the_events_of_its_recording(compute):
     recorded = load("attention_from_start")
-    histories = []
+    histories, peaks = [], []
 
     def end():
         histories.append(torch.cuda.memory._snapshot())
+        stats = torch.cuda.memory_stats()
+        peaks.extend(stats[f"{kind}_bytes.all.peak"] for kind in ("active", "reserved"))
 
     driver = RecordedDriver()
     driver.expected.extend(
@@ -393,3 +395,4 @@ def test_the_attention_program_has_the_events_of_its_recording(compute):
     trace = trace_of({"segments": []}, histories[0], recorded["settings"])
     assert len(trace["events"]) == 71
     assert [event[:4] for event in trace["events"]] == [e[:4] for e in recorded["events"]]
+    assert peaks == [3249144832, 3781165056]
