@@ -31,7 +31,7 @@ if sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt"):
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
-# As many tests run at a time as there are cores: threads of each would wait for each other.
+# Each core runs a test: more threads of a test would wait for those of the others.
 torch.set_num_threads(1)
 
 # A shell starts background jobs with Ctrl-C ignored, and Python keeps that: tests that send one

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures of the command line's tests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def write(tmp_path, monkeypatch):
 
 @pytest.fixture
 def temporary_folder(tmp_path, monkeypatch):
-    """Where ``fit`` writes what programs print."""
+    """The folder for what programs of ``fit`` print."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))

@@ -1,4 +1,4 @@
-"""What ``peak`` and ``replay`` say of files and options that they cannot use: one line each."""
+"""``peak`` and ``replay`` refuse files and options that they cannot use, in one line each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mistyped command line answers: one line, exit code 2, and what would be right."""
+"""A mistyped command line ends with exit code 2 and one line that says what would be right."""
 
 from __future__ import annotations
 

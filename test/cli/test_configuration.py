@@ -78,7 +78,7 @@ def test_a_module_has_the_file_of_the_folder_it_is_run_from(write, capsys):
 
 
 def test_no_option_differs_from_what_a_file_may_fill_in():
-    """An option that has a default of its own would never be taken from the file."""
+    """An option that has its own default would never be taken from the file."""
     options = command_parser("run").parse(["script.py"])
 
     given = {name: value for name, value in vars(options).items() if value not in (None, False)}

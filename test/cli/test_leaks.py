@@ -58,7 +58,7 @@ def write(text):
 
 
 def section(text):
-    """What is said of leaks: the lines up to the notes of the report."""
+    """The part on leaks: the lines up to the notes of the report."""
     return text[text.index(TITLE) :].partition("\nsimulated GPU")[0]
 
 

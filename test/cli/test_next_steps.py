@@ -1,4 +1,4 @@
-"""What ``run`` says at its end in a terminal, and nowhere else."""
+"""``run`` names next steps at its end in a terminal, and nowhere else."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_a_file_of_data(program, capsys):
     assert data["in_use"] == sum(data["categories"].values())
     assert data["in_use"] == sum(line["bytes"] for line in data["lines"])
     assert data["remedies"][0]["cause"] == "attention written out"
-    assert capsys.readouterr().err.count("Out of memory on cuda:0") == 0  # nobody showed it
+    assert capsys.readouterr().err.count("Out of memory on cuda:0") == 0  # it was not shown
 
 
 def test_a_page_marks_the_failing_row(program):

@@ -1,4 +1,4 @@
-"""Every command whose standard output is a pipe that nobody reads, as after ``| head``."""
+"""Every command whose standard output is a pipe without a reader, as after ``| head``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program sees under ``run``: ``profile`` in builtins; and which device is measured."""
+"""A program under ``run`` finds ``profile`` in builtins; and which device is measured."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run recorded is not lost: neither the file of an older run, nor the row that failed."""
+"""A run loses nothing that it recorded: no file of an older run, and not the row that failed."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def profiled(capsys):
 
 
 def command(*arguments, **options):
-    """The command in a process of its own."""
+    """The command in another process."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return run_python(["-m", "pytorch_memlab", "run", *arguments], env=environment, **options)
 

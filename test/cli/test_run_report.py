@@ -173,7 +173,7 @@ nothing()
 
 
 def printed(capsys, *arguments):
-    """What a run prints."""
+    """The standard output of a run."""
     main(["run", "--gpu", "24GiB", *arguments])
     return capsys.readouterr().out
 

@@ -60,7 +60,7 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def notes(text: str) -> list[str]:
-    """What is said of the run, without what differs from run to run."""
+    """The lines on the run, without what differs from run to run."""
     text = re.sub(r"on \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00 \(\d+\.\d s", "on DAY (0.0 s", text)
     text = re.sub(r"pytorch_memlab [^)]*\)", "VERSIONS)", text)
     return text.splitlines()

@@ -219,7 +219,7 @@ def test_the_web_viewer_reads_every_opcode_of_the_file(traced):
 
 
 def viewer(monkeypatch, capsys, *arguments):
-    """What ``python -m torch.cuda._memory_viz`` prints."""
+    """The output of ``python -m torch.cuda._memory_viz``."""
     monkeypatch.setattr(sys, "argv", ["_memory_viz", *arguments])
     capsys.readouterr()
     monkeypatch.delitem(sys.modules, "torch.cuda._memory_viz", raising=False)

@@ -37,7 +37,7 @@ pytestmark = needs_alarm
 
 
 class Interrupted(BaseException):
-    """What the signals' handlers raise."""
+    """The error that the signals' handlers raise."""
 
 
 @pytest.fixture(params=["SIGINT", "SIGALRM"], autouse=True)

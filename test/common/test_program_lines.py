@@ -1,4 +1,4 @@
-"""Which files are the program's."""
+"""Files of the program are told from those of libraries."""
 
 from __future__ import annotations
 

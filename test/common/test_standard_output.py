@@ -1,4 +1,4 @@
-"""Tables whose standard output is closed, full, or a pipe that nobody reads."""
+"""Tables whose standard output is closed, full, or a pipe without a reader."""
 
 from __future__ import annotations
 

@@ -104,12 +104,12 @@ class Witness:
         assert allocated() == 0
         lender.restore()
         assert everything_on_gpu() == before
-        assert torch.cuda.max_memory_allocated() <= taken  # nothing besides the tensors
+        assert torch.cuda.max_memory_allocated() <= taken  # nothing but the tensors
         self.stops += 1
 
 
 def everything_on_gpu() -> list[tuple]:
-    """Which tensors there are, how they look at their memory, who shares it, and all bits."""
+    """The tensors there are, how they look at their memory, who shares it, and all bits."""
     tensors = [tensor for tensor in instances_of(torch.Tensor) if tensor.is_cuda]
     first = {tensor.untyped_storage()._cdata: id(tensor) for tensor in sorted(tensors, key=id)}
     with torch.no_grad():
@@ -380,7 +380,7 @@ class ControlC:
 
 
 def lend_interrupted(after: int) -> int:
-    """How often lines were left when all was lent and back; at least 0 without an interrupt."""
+    """The number of lines left when all was lent and back; at least 0 without an interrupt."""
     tensors = [on_gpu(300), on_gpu(70, 2).t(), on_gpu(5)]
     out = (tensors[2].requires_grad_() * on_gpu(5)).sum()
     expected = [tensor.tolist() for tensor in tensors]

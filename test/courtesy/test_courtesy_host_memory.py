@@ -1,4 +1,4 @@
-"""What the host has left, how lent storages are packed into it, and the bar that is shown."""
+"""The memory that the host has left, how lent storages are packed into it, and the bar."""
 
 from __future__ import annotations
 

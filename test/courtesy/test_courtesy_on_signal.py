@@ -63,7 +63,7 @@ with simulate("24GiB"):
 
 
 def is_pending(number, pid):
-    """Whether a signal still waits for a thread of a process (Linux shows it in /proc)."""
+    """True if a signal still waits for a thread of a process (Linux shows it in /proc)."""
     statuses = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
     masks = [
         int(line.split()[1], 16)
@@ -142,7 +142,7 @@ def restore_signal():
 
 @contextmanager
 def restored_at_the_latest():
-    """What waits for a signal that was lost goes on after a minute, and its test fails."""
+    """A wait for a signal that was lost ends after a minute, and its test fails."""
     timer = threading.Timer(60, os.kill, (os.getpid(), RESTORE))
     timer.start()
     try:
@@ -295,7 +295,7 @@ def swallowed_interrupt():
 
 @pytest.fixture
 def swallowed(monkeypatch):
-    """What Python printed of exceptions that nobody could catch."""
+    """The exceptions that Python printed because no code could catch them."""
     seen = []
     monkeypatch.setattr(sys, "unraisablehook", lambda error: seen.append(error.exc_type))
     return seen

@@ -1,7 +1,7 @@
-"""What the registry of ops claims to be confirmed by a recording is found in a recording.
+"""Each op that the registry calls confirmed by a recording is found in a recording.
 
 An op is confirmed by one call of it in a recorded program that is simulated. The call takes memory
-besides its results. Each of its allocations has the address and the bytes of the allocation at the
+beyond its results. Each of its allocations has the address and the bytes of the allocation at the
 same place of the recording, and the recording names the op at one of them.
 """
 
@@ -78,7 +78,7 @@ class Calls:
 
 
 def confirmed(calls: list[Call], simulated: list[Any], recorded: list[Any]) -> Iterator[str]:
-    """Ops of which a call shows in the recording what it takes besides its results."""
+    """Ops of which a call shows in the recording what it takes beyond its results."""
     for op, allocations in calls:
         name = RECORDED_NAMES.get(op, op.removeprefix("aten::").replace(".", "_"))
         places = [place for place, _ in allocations]

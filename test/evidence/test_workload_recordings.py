@@ -149,7 +149,7 @@ def test_an_allocation_without_frames_has_no_context():
 
 
 def snapshot_of(segments):
-    """What ``torch.cuda.memory._snapshot()`` says of a trace's segments."""
+    """The segments of a trace, as ``torch.cuda.memory._snapshot()`` has them."""
     return [
         {
             "device": 0,

@@ -30,7 +30,7 @@ def compare(tmp_path):
 
 
 def runs(verdicts):
-    """How many runs the verdicts are of."""
+    """The number of runs that the verdicts are of."""
     return len({id(one.trial) for one in verdicts.values()})
 
 

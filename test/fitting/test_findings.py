@@ -1,4 +1,4 @@
-"""What changes find in the process of a trial."""
+"""Findings that changes make in the process of a trial."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_trial_brings_back_what_each_change_found():
     trial = run_trial(FunctionTarget(program), find_gpu("24GiB"), [Change(), counts])
     assert trial.ending is Ending.SETTLED
     assert trial.findings == (None, (True, 3))
-    assert counts.calls == 0, "the trial ran in a process of its own"
+    assert counts.calls == 0, "the trial ran in another process"
 
 
 def test_a_program_that_fails_has_findings_too():

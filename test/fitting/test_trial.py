@@ -1,4 +1,4 @@
-"""A trial runs a program in a process of its own, and tells all of how it ended."""
+"""A trial runs a program in another process, and tells all of how it ended."""
 
 from __future__ import annotations
 

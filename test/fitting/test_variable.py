@@ -1,4 +1,4 @@
-"""What --vary may name, and how a trial gets a value."""
+"""Variables that --vary may name, and how a trial gets a value."""
 
 from __future__ import annotations
 

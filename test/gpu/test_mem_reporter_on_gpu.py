@@ -13,7 +13,7 @@ pytestmark = pytest.mark.gpu
 
 @pytest.fixture(autouse=True)
 def _no_workspaces():
-    """What other tests' cuBLAS left is given back, so that each starts alike."""
+    """Give back what cuBLAS took in other tests, so that each starts alike."""
     clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
     if clear is not None:
         clear()

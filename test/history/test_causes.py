@@ -37,7 +37,7 @@ def run(one: OomProgram, text: str, folder: Path, others: str) -> None:
 
 
 def explained(one: OomProgram, folder: Path) -> Any:
-    """What is found out when a program fails."""
+    """The report of a program that fails."""
     with pytest.raises(torch.OutOfMemoryError) as caught:
         run(one, one.text, folder, one.options.get("others", "0"))
     report = uncaught.add(caught.value)

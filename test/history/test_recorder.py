@@ -1,4 +1,4 @@
-"""What held the memory at the peak, recorded while a profiler is on."""
+"""The holders of the memory at the peak, recorded while a profiler is on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacks of forward ops: those that nobody needs after a recording cost nothing more."""
+"""Stacks of forward ops: those that are not needed after a recording cost nothing more."""
 
 from __future__ import annotations
 

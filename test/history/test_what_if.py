@@ -41,7 +41,7 @@ def test_a_recording_under_its_own_settings_gives_the_recorded_figures(name):
 def program_history(*steps):
     """The history of requests and frees: a name and MiB for a request, a name for a free.
 
-    The addresses are far apart, as if each request had a segment of its own.
+    The addresses are far apart, as if each request had its own segment.
     """
     events, addresses = [], {}
     stacks = [(), *((Frame("train.py", line, "step"),) for line in range(1, len(steps) + 1))]

@@ -1,4 +1,4 @@
-"""What the tests of training loops share."""
+"""Fixtures of the training loops' tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the callbacks of training loops must leave as they found it."""
+"""State that the callbacks of training loops must leave as they found it."""
 
 from __future__ import annotations
 

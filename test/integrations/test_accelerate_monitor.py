@@ -103,7 +103,7 @@ class Counted:
 
 
 def counted(accumulate=1):
-    """What PyTorch's counters say of each step, without the monitor."""
+    """The counters of PyTorch in each step, without the monitor."""
     with simulate("24GiB", 2, compute=False):
         loop = Loop(accumulate)
         counters = Counted(loop.accelerator)

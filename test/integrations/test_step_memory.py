@@ -1,4 +1,4 @@
-"""What a measured step is, on simulated GPUs and on what looks like a real one."""
+"""Measured steps, on simulated GPUs and on what looks like a real one."""
 
 from __future__ import annotations
 

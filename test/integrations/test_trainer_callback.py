@@ -79,7 +79,7 @@ class Counters(TrainerCallback):
 
 
 def counted(folder, **options):
-    """What PyTorch's counters say of each step, in a simulation without the callback under test."""
+    """The counters of PyTorch in each step, in a simulation without the callback under test."""
     counters = Counters()
     with simulate("24GiB", compute=False):
         trainer_of(folder, [counters], **options).train()

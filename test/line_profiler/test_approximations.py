@@ -1,4 +1,4 @@
-"""What a simulation does not know is named: at the line where it happened, and below all tables."""
+"""Tables name what a simulation does not know, at the line where it happened and at the end."""
 
 from __future__ import annotations
 

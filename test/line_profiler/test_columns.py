@@ -1,4 +1,4 @@
-"""Which columns exist."""
+"""The columns that exist."""
 
 from contextlib import suppress
 from dataclasses import replace

@@ -52,7 +52,7 @@ def rewrite(path, text: str) -> None:
 
 
 def by_itself(module, path, name: str):
-    """What IPython's autoreload makes of an edited function: its code counts from line 1."""
+    """An edited function as IPython's autoreload makes it: its code counts from line 1."""
     nodes = ast.walk(ast.parse(path.read_text()))
     [node] = [one for one in nodes if getattr(one, "name", None) == name]
     namespace = dict(vars(module))

@@ -267,7 +267,7 @@ def test_what_can_be_registered() -> None:
 
 
 def test_functions_may_be_added_and_read_while_it_is_on() -> None:
-    """What torch_geometric does."""
+    """A module as torch_geometric generates it."""
 
     def work() -> None:
         block(3)

@@ -1,4 +1,4 @@
-"""What the source of a function costs does not grow with the number of functions in its file."""
+"""Reading a function's source takes no longer where its file has more functions."""
 
 from __future__ import annotations
 

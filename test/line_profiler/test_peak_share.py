@@ -1,4 +1,4 @@
-"""How much of a simulated GPU's peak is exact, to the byte."""
+"""The exact share of a simulated GPU's peak, to the byte."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be registered, which functions it stands for, and what is refused."""
+"""Objects that may be registered, the functions they stand for, and what is refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tracers tell their listeners, what they give back, and what they keep alive."""
+"""The calls that tracers make of listeners, what they give back, and what they keep alive."""
 
 from __future__ import annotations
 
@@ -374,7 +374,7 @@ def test_memory_does_not_grow_with_events(tracer: Any) -> None:
         tracer.unwatch(listener)
 
 
-def test_listener_and_codes_are_let_go_by_unwatch(tracer: Any) -> None:
+def test_unwatch_releases_the_listener_and_the_codes(tracer: Any) -> None:
     listener = Silent()
     dead = weakref.ref(listener)
 

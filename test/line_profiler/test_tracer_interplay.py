@@ -1,4 +1,4 @@
-"""The tracers beside debuggers, coverage and profilers; each case in a process of its own."""
+"""The tracers beside debuggers, coverage and profilers; each case in its own process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def run(
     tmp_path: Path,
     **environment: str,
 ) -> str:
-    """What a script prints after ``START``; its failure is the test's."""
+    """The output of a script after ``START``; if it fails, the test fails."""
     script = tmp_path / "script.py"
     script.write_text(START.format(here=str(SUPPORT)) + textwrap.dedent(body))
     done = subprocess.run(

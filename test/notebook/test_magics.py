@@ -263,7 +263,7 @@ def test_where_nobody_gets_its_result_it_is_shown_at_once(run, magics, capsys):
     assert shown("%mlrun -f f f(1)\nx = 3") == 1
     assert shown("%%mlrun -q\n%mlrun -f f f(1)") == 1
     assert shown("%%capture\n%mlrun -f f f(1)\nx = 3") == 0
-    # Otherwise IPython shows it, or whoever has it.
+    # Otherwise IPython shows it, or the caller who has it.
     assert shown("%mlrun -f f f(1)") == 1
     assert shown("x = %mlrun -f f f(1)") == 0
     assert shown("x") == 1

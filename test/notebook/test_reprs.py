@@ -1,4 +1,4 @@
-"""What an object says of itself where a prompt or a cell shows it: whole lines."""
+"""Objects as a prompt or a cell shows them: whole lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the notebooks and tests of the tools before us checked, with our names."""
+"""Checks of the notebooks and tests of earlier tools, with our names."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ outer()
         "@clear\nasync def outer():\n    fail(ValueError())\nawait outer()",
     ],
 )
-def test_generators_and_coroutines_let_go_too(shell, source):
+def test_generators_and_coroutines_are_released_too(shell, source):
     shell.user_ns.update(restore=gpu_mem_restore, clear=ipython_tb_clear_frames)
     assert run(shell, FAIL + source).error_in_exec is not None
     assert not alive(shell)

@@ -1,4 +1,4 @@
-"""What a cell shows of a mistaken argument."""
+"""A cell shows a mistaken argument in one line."""
 
 from __future__ import annotations
 

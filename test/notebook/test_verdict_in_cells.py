@@ -1,4 +1,4 @@
-"""Whether the memory was enough: what %mlrun says where a GPU is simulated."""
+"""%mlrun says whether the memory of a simulated GPU was enough."""
 
 from __future__ import annotations
 

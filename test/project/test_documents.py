@@ -85,7 +85,7 @@ def run(command, clone):
 
 
 def pattern_of(output):
-    """What an output must be; a line of three dots stands for any lines, as in doctests."""
+    """The pattern of an output; a line of three dots stands for any lines, as in doctests."""
     lines = [
         r"(?:.*\n)*?" if line.strip() == "..." else re.escape(line) + r" *\n"
         for line in output.splitlines()

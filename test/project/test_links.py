@@ -57,7 +57,7 @@ def links():
 
 
 def is_alive(document, target):
-    """Whether a link of a document leads to a file and, if it names one, to a heading in it."""
+    """True if a link of a document leads to a file and, if it names one, to a heading in it."""
     path, _, anchor = target.partition("#")
     file = document.parent / path if path else document
     return file.exists() and (not anchor or anchor in anchors_of(file))

@@ -71,7 +71,6 @@ def test_every_gpu_is_measured_unless_one_is_chosen():
 def test_the_program_reads_its_own_peak_and_the_table_is_printed_once():
     program = """
 import torch
-from support.python_process import run_python
 from pytorch_memlab import LineProfiler, simulate
 
 def step():

@@ -1,4 +1,4 @@
-"""What the first use of the package's parts does to the process."""
+"""The first use of each part of the package changes nothing else in the process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of the plugin share: what a run leaves behind, and what pytest printed."""
+"""Runs of pytest in tests of the plugin: the files they leave and what pytest printed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Programs that were recorded on real GPUs, written anew from what the recordings tell."""
+"""Programs that were recorded on real GPUs, written again from what the recordings tell."""

@@ -1,4 +1,4 @@
-"""Which program made which recording, and on what GPU."""
+"""The program and the GPU of each recording."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _events(history: Sequence[Mapping[str, Any]]) -> list[list[Any]]:
 
 
 def context_of(frames: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What an allocation was made for, read off its stack, innermost frame first.
+    """The op that an allocation was made for, read off its stack, innermost frame first.
 
     Args:
         frames: each with ``name``, ``filename`` and ``line``.

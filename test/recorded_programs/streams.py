@@ -62,7 +62,7 @@ class ObservedAllocator(CachingAllocator):
         return address
 
     def free(self, address: int) -> None:
-        """What was allocated before the recording began is none of its allocator's."""
+        """Ignore blocks from before the recording: its allocator has none of them."""
         if address in self._sizes:
             self.events.append(("free", address, self._sizes.pop(address)))
             super().free(address)
@@ -124,7 +124,7 @@ def simulate_recorded(
 
 
 def recorded_workspaces(trace: dict[str, Any], size: int) -> int:
-    """How many cuBLAS workspaces exist when a recording begins."""
+    """The number of cuBLAS workspaces when a recording begins."""
     return sum(
         allocated and requested == [size]
         for segment in trace["initial"]

@@ -14,7 +14,7 @@ NODE = shutil.which("node")
 
 
 def title_of(page, folder, *options):
-    """What the scripts of a page leave in its title, as JSON."""
+    """The JSON that the scripts of a page leave in its title."""
     (folder / "page.html").write_text(page, encoding="utf-8")
     dumped = subprocess.run(
         [

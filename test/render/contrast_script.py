@@ -1,4 +1,4 @@
-"""How well the text of a page stands out, as Chromium computes it."""
+"""The contrast of a page's text, as Chromium computes it."""
 
 CONTRAST = r"""<script>
 const channel = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);

@@ -138,7 +138,7 @@ def test_counts_and_times() -> None:
 
 
 def test_nothing_depends_on_what_an_untrusted_notebook_drops() -> None:
-    """Style sheets and theme variables: text has no colour of its own, bars are translucent."""
+    """Style sheets and theme variables: text has no other colour, bars are translucent."""
     fragment = html.fragment(marked_report("simulated GPU: L4"))
     assert {one.tag for one in read(fragment).all()} == {
         *("div", "h3", "p", "b", "table", "thead", "tbody", "tr", "th", "td"),

@@ -97,7 +97,7 @@ def memory():
 
 
 def untrusted(markup):
-    """What JupyterLab 4.6 leaves of it in a notebook that is not trusted."""
+    """The HTML that JupyterLab 4.6 leaves in a notebook that is not trusted."""
     markup = re.sub(
         r"<style>.*?</style>| (?:tabindex|role|aria-label)=(?:\"[^\"]*\"|\w+)", "", markup
     )
@@ -124,7 +124,7 @@ def section(theme, name, markup):
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """What Chromium finds in each theme, and in two of them in a notebook that is not trusted."""
+    """Chromium's findings in each theme, and in two of them in a notebook that is not trusted."""
     markup = outputs()
     sections = [section(theme, theme, markup) for theme in THEMES]
     sections += [section(one, f"{one}, untrusted", untrusted(markup)) for one in UNTRUSTED]

@@ -1,4 +1,4 @@
-"""What holds the memory at a peak, as a notebook shows it."""
+"""The holders of the memory at a peak, as a notebook shows them."""
 
 from __future__ import annotations
 

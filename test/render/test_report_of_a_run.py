@@ -44,7 +44,7 @@ def report_of(
     device: MeasuredDevice | None = None,
     **fields: Any,
 ) -> Overview:
-    """What is said of lines on one GPU."""
+    """The table of lines on one GPU."""
     peak = max(one.stats["active_bytes.all.peak"] for one in entries)
     device = device or MeasuredDevice(GPU, 80 << 30, peak, peak, peak, 1 << 30)
     fields = {"runs": (RUN,), "calls": (), **fields}

@@ -1,4 +1,4 @@
-"""Whether a program had enough memory: what each kind of run is told."""
+"""Each kind of run says whether the program had enough memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gpu(index: int, **fields: Any) -> MeasuredDevice:
 
 
 def told(devices: list[MeasuredDevice], run: Run = RUN, **stats: dict[str, int]) -> list[str]:
-    """What is said of devices, of which some have statistics or a gap."""
+    """The verdict on devices, of which some have statistics or a gap."""
     approximation = Approximation(
         ApproximationKind.UNCOUNTED, "convolution", 1, unknown="cuDNN workspaces"
     )

@@ -1,4 +1,4 @@
-"""``explain_oom`` and whoever else waits for an out-of-memory error: what is shown, and when."""
+"""``explain_oom`` and others that wait for an out-of-memory error: what is shown, and when."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def take(mib):
 
 
 def parts(stderr: str) -> tuple[str, str]:
-    """What is before the report, and the report."""
+    """The text before the report, and the report."""
     assert stderr.count("Out of memory on cuda:0") == 1, stderr
     before, _, report = stderr.partition("\n\nOut of memory on cuda:0")
     return before, report
@@ -197,7 +197,7 @@ def test_the_hooks_are_given_back():
         with simulate("64MiB"):
             take(65)
     except torch.OutOfMemoryError:
-        assert sys.excepthook is not before[0]  # nobody knows yet who handles it
+        assert sys.excepthook is not before[0]  # it is not known yet who handles it
     gc.collect()
     assert (sys.excepthook, threading.excepthook) == before
 

@@ -486,7 +486,7 @@ def test_pre_collect_drops_garbage_first(gpu):
 
 
 def sizes_on(device: torch.device, make) -> dict[str, tuple[tuple, int]]:
-    """What one new tensor adds to a report: name -> size and bytes."""
+    """The rows that one new tensor adds to a report: name -> size and bytes."""
     reporter = MemReporter()
     before = set(names_of(reporter, device))
     tensor = make()
@@ -618,7 +618,7 @@ def test_types_of_less_than_a_byte(dtype):
 def test_distributed_tensors():
     from torch.distributed import HashStore, destroy_process_group, init_process_group
 
-    tensor = pytest.importorskip("torch.distributed.tensor")  # of its own since torch 2.5
+    tensor = pytest.importorskip("torch.distributed.tensor")  # a public module since torch 2.5
 
     def make():
         whole = torch.ones(300, 4)

@@ -31,7 +31,7 @@ def _collected():
 
 
 def tensor(size: int) -> torch.Tensor:
-    """One that is on a device of its own, where no other test has any."""
+    """One on a device where no other test has any."""
     return torch.empty(size, device="meta")
 
 

@@ -603,7 +603,7 @@ def test_ctrl_c_leaves_the_allocator_whole_and_free():
     assert ended.stdout.split() == ["True"] * 4
 
 
-# Simulations that nobody enters, or keeps
+# Simulations that are not entered, or not kept
 
 
 def test_a_simulation_that_is_never_entered_warns_where_it_was_made() -> None:

@@ -89,7 +89,7 @@ def lines_of_both_runs(program, functions):
 
 
 def checked_holders(profiler, machine):
-    """What held the memory at the peak: every way to add it up gives what the allocator counted.
+    """The holders at the peak: every way to add them up gives what the allocator counted.
 
     Args:
         profiler: that was on from the beginning of the simulation.
@@ -138,5 +138,5 @@ class Example:
 
 
 def bytes_of(tensors):
-    """What tensors ask of a GPU together."""
+    """The bytes that tensors ask of a GPU together."""
     return sum(tensor.nbytes for tensor in tensors)

@@ -1,4 +1,4 @@
-"""What a started process has in its environment. The file imports no torch: it starts fast."""
+"""The environment of a started process. The file imports no torch: it starts fast."""
 
 from __future__ import annotations
 

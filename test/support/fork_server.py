@@ -53,7 +53,7 @@ def next_fork(asked: socket.socket) -> dict[str, Any]:
     while True:
         message, ancillary, _, _ = asked.recvmsg(2**20, socket.CMSG_SPACE(3 * 4))
         if not message:
-            os._exit(0)  # whoever asked is gone
+            os._exit(0)  # the process that asked is gone
         streams = array.array("i", ancillary[0][2])
         child = os.fork()
         if child == 0:
@@ -128,7 +128,7 @@ def run(arguments: list[str]) -> None:
 
 
 def end_with(error: BaseException) -> None:
-    """Show an error as a program of its own has it, without what is of this file."""
+    """Show an error as a new process has it, without the frames of this file."""
     ours = error.__traceback__
     while ours and ours.tb_frame.f_code.co_filename == __file__:
         ours = ours.tb_next

@@ -31,7 +31,7 @@ def run_python(
     stdout: IO[Any] | int | None = None,
     stderr: IO[Any] | int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """What ``subprocess.run([sys.executable, *arguments], text=True)`` gives.
+    """The result of ``subprocess.run([sys.executable, *arguments], text=True)``.
 
     Args:
         arguments: ``-c`` and a program, ``-m`` and a module, or a script; then its arguments.

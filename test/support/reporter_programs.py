@@ -119,7 +119,7 @@ def check_nothing_is_allocated_or_kept() -> None:
 
 
 def check_memory_that_is_no_tensor_is_unknown() -> None:
-    """What only a storage holds is a number."""
+    """Memory that only a storage holds is a number."""
     kept = torch.ones(1024, device="cuda")
     hidden = torch.empty(3000, dtype=torch.uint8, device="cuda").untyped_storage()
     record = reconciled(MemReporter().snapshot())

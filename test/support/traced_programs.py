@@ -381,7 +381,7 @@ def watch_suspended(tracer: Any) -> list[str]:
 
 
 def unwatch_suspended(tracer: Any) -> list[str]:
-    """The generator goes on unwatched, then watched anew by the same listener."""
+    """The generator goes on unwatched, then watched again by the same listener."""
     recorder, generator = Recorder(), counting(4)
     tracer.watch(recorder, [counting.__code__])
     next(generator)

@@ -1,4 +1,4 @@
-"""Triton kernels of tests: a file of its own, so that it can be imported inside a simulation."""
+"""Triton kernels of tests: in one file, so that it can be imported inside a simulation."""
 
 from __future__ import annotations
 

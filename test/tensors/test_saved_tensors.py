@@ -11,7 +11,7 @@ from pytorch_memlab.tensors.saved import grad_fn, name_of, saved_by_graphs
 
 
 def saved_by(tensors):
-    """What the graphs behind some tensors save, with the names of the nodes."""
+    """The tensors that the graphs behind some tensors save, with the names of the nodes."""
     return [(name_of(node), saved) for node, saved in saved_by_graphs(map(grad_fn, tensors))]
 
 

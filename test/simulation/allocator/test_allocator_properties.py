@@ -1,4 +1,4 @@
-"""What holds of the allocator whatever is asked of it, for any settings."""
+"""Properties that the allocator has for any requests and settings."""
 
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st

@@ -352,7 +352,7 @@ def test_the_finder_per_line() -> None:
     # Batch 16 fails for the gradient of y, with 768 MiB of x, y and z there, of 922. The highest
     # peak of the last line is that of batch 11: five times 176 MiB, the sum and its gradient. It
     # leaves the gradient of x where it fits. Where not, frames of torch hold the sum and its
-    # gradient as long as there is the error, as on CUDA; batch 12's gradient of y is gone.
+    # gradient while the error exists, as on CUDA; batch 12's gradient of y is gone.
     tried = (1, 2, 4, 8, 16, 12, 10, 11)
     made = sum(tried) * 16 * MIB
     assert rows == [

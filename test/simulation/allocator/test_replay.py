@@ -13,7 +13,7 @@ BASE = 0x7000_0000_0000
 
 @pytest.fixture
 def trace():
-    """Two tensors in a segment of 20 MiB, then a third in one of its own; the first is freed."""
+    """Two tensors in a segment of 20 MiB, then a third in another; the first is freed."""
     segment, large = BASE, BASE + 64 * MB
     return {
         "settings": {"PYTORCH_CUDA_ALLOC_CONF": ""},

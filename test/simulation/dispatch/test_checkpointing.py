@@ -24,7 +24,7 @@ HAS_POLICIES = hasattr(checkpointing, "create_selective_checkpoint_contexts")
 
 
 def block(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-    """Keeps the results of relu and of tanh, besides its arguments."""
+    """Keeps the results of relu and of tanh, and its arguments."""
     return torch.tanh(torch.relu(x * w))
 
 
@@ -43,9 +43,9 @@ WAYS: dict[str, tuple[Callable[[], Callable[..., torch.Tensor]], int, int]] = {
     "none": (lambda: block, 8, 10),
     # One result a block, that of the whole. In the backward pass of the last block but one: three
     # of them (the last block's own is held by the program), w's gradient, the one that comes in,
-    # relu's and tanh's results made anew, tanh's gradient and relu's.
+    # relu's and tanh's results made again, tanh's gradient and relu's.
     "reentrant": (lambda: partial(checkpoint, block, use_reentrant=True), 4, 9),
-    # Here what was made anew goes as soon as its node has run.
+    # Here what was made again goes as soon as its node has run.
     "non-reentrant": (lambda: partial(checkpoint, block, use_reentrant=False), 4, 8),
     "saves relu": (lambda: saving(torch.ops.aten.relu.default), 8, 10),
     # tanh's result is saved as well as returned; that is one tensor.

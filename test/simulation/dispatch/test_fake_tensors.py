@@ -87,7 +87,7 @@ def test_flex_attention_runs_as_without_a_compiler() -> None:
 
 
 def test_torch_device_stays_the_same_class() -> None:
-    """Modules that are loaded meanwhile keep tables by it, as PyTorch's compiler does."""
+    """Modules that are loaded then keep tables by it, as PyTorch's compiler does."""
     before = torch.device
     with simulate("24GiB", count=2):
         assert torch.device is before

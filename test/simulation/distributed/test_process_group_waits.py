@@ -25,7 +25,7 @@ device_mesh = pytest.importorskip("torch.distributed.device_mesh")
 
 @pytest.fixture
 def ranks(monkeypatch) -> None:
-    """The environment of rank 1 of 4, without an address: nobody is there to be met."""
+    """The environment of rank 1 of 4, without an address: no other rank is there."""
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "1")

@@ -28,7 +28,7 @@ OLD = b"the only copy of a month of training" * 1000
 
 @pytest.fixture
 def machine(tmp_path, monkeypatch):
-    """A dry run in a folder of its own, in which ``old`` is there already."""
+    """A dry run in a new folder, in which ``old`` is there already."""
     monkeypatch.chdir(tmp_path)
     Path("old").write_bytes(OLD)
     with simulate("8TiB", compute=False) as machine:

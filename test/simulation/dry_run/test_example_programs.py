@@ -75,7 +75,7 @@ def test_one_rank_of_a_sharded_language_model(monkeypatch):
             example.names["train"]()
         finally:
             dist.destroy_process_group()
-            while gc.collect():  # what cycles hold of the model would go when nobody knows
+            while gc.collect():  # what cycles hold of the model would go at any time
                 pass
 
     gc.disable()

@@ -1,4 +1,4 @@
-"""What the tests of ops share."""
+"""Fixtures of the tests of ops."""
 
 import pytest
 

@@ -177,7 +177,7 @@ def test_a_server_of_another_time_forks_none_of_them():
 
 
 class Places(Dataset):  # type: ignore[type-arg]
-    """Where a worker makes its tensors."""
+    """A dataset that tells where a worker makes its tensors."""
 
     def __len__(self) -> int:
         return 2

@@ -1,4 +1,4 @@
-"""What runs another way under simulation, and says so: compilers, CUDA graphs, replicas."""
+"""Compilers, CUDA graphs and replicas run another way under simulation, and say so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch.cuda answers beside memory: events, properties, errors, visible GPUs, callbacks."""
+"""torch.cuda without memory: events, properties, errors, visible GPUs, callbacks."""
 
 from __future__ import annotations
 

@@ -122,7 +122,7 @@ ARGUMENTS: dict[str, Callable[[], tuple[Any, ...]]] = {
 
 
 def _public(module: types.ModuleType) -> Iterator[tuple[str, Any]]:
-    """Names that a module of torch has of its own, and those of the simulation in their place."""
+    """Names that a module of torch defines, and those of the simulation in their place."""
     names = {*vars(module), *getattr(module, "__all__", ())}
     for name in sorted(name for name in names if not name.startswith("_")):
         value = getattr(module, name)
@@ -142,7 +142,7 @@ def _needs_arguments(value: Any) -> bool:
 
 
 def _fault(full_name: str, value: Any) -> str | None:
-    """What is wrong with the answer of a name; None if it answers or is refused by name."""
+    """The fault in the answer of a name; None if it answers or is refused by name."""
     name = full_name.rpartition(".")[2]
     make = ARGUMENTS.get(full_name, ARGUMENTS.get(name))
     if make is None and _needs_arguments(value):

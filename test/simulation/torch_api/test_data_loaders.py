@@ -12,7 +12,7 @@ KIB = 2**10
 
 
 class Numbers(Dataset[tuple[torch.Tensor, int]]):
-    """Eight samples of 1 KiB, each full of its own number."""
+    """Eight samples of 1 KiB, each full of its number."""
 
     def __len__(self) -> int:
         return 8
@@ -59,5 +59,5 @@ def test_a_batch_kept_on_the_gpu_while_the_next_comes() -> None:
         for samples, _ in DataLoader(Numbers(), batch_size=4, num_workers=2, pin_memory=True):
             waiting = (waiting, samples.cuda(non_blocking=True))[1]
             peaks.append(torch.cuda.max_memory_allocated())
-        # The name is bound anew when the next batch is there already.
+        # The name is bound again when the next batch is there already.
         assert peaks == [4 * KIB, 8 * KIB]

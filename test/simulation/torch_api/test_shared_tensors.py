@@ -16,7 +16,7 @@ MIB = 2**20
 
 
 def train(model: nn.Module, results: Any) -> None:
-    """What a process of Hogwild does, and then a tensor of its own for the others."""
+    """One process of Hogwild, which then makes a tensor for the others."""
     held = torch.cuda.memory_allocated()
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     model(torch.ones(1, 512, device="cuda")).sum().backward()

@@ -27,7 +27,7 @@ def buffer(size: int = MB) -> torch.Tensor:
 
 
 def address(tensor: torch.Tensor) -> int:
-    """Where a tensor lies that is alone in its segment."""
+    """The address of a tensor that is alone in its segment."""
     return next(
         block["address"]
         for segment in torch.cuda.memory_snapshot()

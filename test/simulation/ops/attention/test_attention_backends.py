@@ -1,4 +1,4 @@
-"""Which backend of attention runs on a simulated GPU, and why others do not."""
+"""The backend of attention that a simulated GPU runs, and why others do not run."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Seen(TorchDispatchMode):
 
 
 def stream(call):
-    """What a call asks of the allocator: bytes, or ``-n`` where the n-th of these goes back."""
+    """The requests of a call: bytes, or ``-n`` where the n-th of these goes back."""
     with allocator_events() as events:
         kept = call()
     numbers = {}
@@ -98,7 +98,7 @@ def layers(dtype, **options):
 
 
 def behind_attention(first, one, wide, norm):
-    """What a layer that normalizes last asks for behind its attention.
+    """The requests of a layer that normalizes last, after its attention.
 
     Args:
         first: number of the attention's result.
@@ -247,7 +247,7 @@ def in_evaluation():
 
 
 def results_of(name, dtype, where):
-    """What a module in evaluation returns."""
+    """The result of a module in evaluation."""
     make, options = in_evaluation()[name]
     torch.manual_seed(0)
     module = make().eval().to(where, dtype)

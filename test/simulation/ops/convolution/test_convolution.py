@@ -71,7 +71,7 @@ def test_channels_last_of_either_come_out_last(of_input, of_weight, dtype):
 
 
 def gradient_layouts(layer, tensor):
-    """Whether each gradient comes with its channels last, before it is accumulated."""
+    """For each gradient, True if it has its channels last before it is accumulated."""
     result = layer(tensor)
     found = torch.autograd.grad(result.sum(), (tensor, layer.weight))
     return [one.is_contiguous(memory_format=LAST) for one in found]

@@ -11,7 +11,7 @@ from pytorch_memlab.simulation.ops import cub
 
 
 def nonzero_of_a_thousand(found):
-    """What counting, then finding takes: a count, one block of threads, states of tiles."""
+    """The memory for counting, then finding: a count, one block of threads, states of tiles."""
     return [4, *temporaries(1)], [found, *temporaries(tiles_of(1000, 128 * 5))]
 
 

@@ -20,7 +20,7 @@ def a100() -> Any:
 
 
 def peak_beyond_results(call: Any) -> int:
-    """Bytes that a call takes at most besides what stays allocated after it."""
+    """Bytes that a call takes at most beyond what stays allocated after it."""
     torch.cuda.reset_peak_memory_stats()
     result = call()
     beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()

@@ -23,7 +23,7 @@ def no_settings(monkeypatch):
 
 
 def add(*sizes, dtype=torch.float32, op=torch.addmm, **options):
-    """What a product with a bias takes, its result first, and gives back."""
+    """The requests and frees of a product with a bias, its result first."""
     bias, first, second = sizes or ((24,), (32, 16), (16, 24))
     return events(
         lambda bias, first, second: op(bias, first, second, **options),
@@ -41,7 +41,7 @@ SHARED = [RESULT, CUBLAS]
 EXPECTED = {
     ((2, 4), None): PASSING,
     ((2, 7), None): PASSING,
-    ((2, 7), "1"): PASSING,  # nobody read it then
+    ((2, 7), "1"): PASSING,  # it was not read then
     ((2, 8), None): PASSING,
     ((2, 8), "0"): PASSING,
     ((2, 8), "1"): SHARED,

@@ -1,4 +1,4 @@
-"""What a layer of experts runs that the host has no kernel or no shapes of."""
+"""Ops of a layer of experts that the host has no kernel or no shapes of."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
 
 def staged_columns(accumulated, blocks=98):
-    """What the reduction of 50,000 rows of 30 columns stages.
+    """The staging memory of the reduction of 50,000 rows of 30 columns.
 
     A block is 8 threads wide, and each makes 2 of the 30 results: 2 blocks stand side by side, with
     a semaphore each. 32 threads share the rows, 1,563 each: at 16 rows at least, 98 blocks share
@@ -25,7 +25,7 @@ def staged_columns(accumulated, blocks=98):
 
 
 def staged_million(accumulated):
-    """What the reduction of 10**6 numbers stages: 512 threads with 16 numbers make 123 blocks."""
+    """The same for 10**6 numbers: 512 threads with 16 numbers make 123 blocks."""
     return temporaries(123 * accumulated, 4)
 
 
@@ -141,7 +141,7 @@ def a100() -> Any:
 
 
 def peak_beyond_results(call: Any) -> int:
-    """Bytes that a call takes at most besides what stays allocated after it."""
+    """Bytes that a call takes at most beyond what stays allocated after it."""
     torch.cuda.reset_peak_memory_stats()
     result = call()
     beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()

@@ -14,7 +14,7 @@ RESULTS = 2
 
 
 def taken(call, *make, results=RESULTS, **options):
-    """What a call asks for and gives back after its results are made."""
+    """The requests and frees of a call after its results are made."""
     return events(call, *make, **options)[results:]
 
 
