@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dis
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import FrameType
+from collections.abc import Iterator
+from types import FrameType
 
 _EMPTY = frozenset({"CACHE", "EXTENDED_ARG", "NOP", "NOT_TAKEN"})
 """Instructions that do nothing with a result."""

@@ -8,7 +8,6 @@ import stat
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from os import PathLike
 from pathlib import Path, PurePath
 from typing import BinaryIO
 
@@ -26,18 +25,11 @@ def check_writable(path: str | os.PathLike[str]) -> None:
         )
 
 
-def write_file(path: str | os.PathLike[str], text: str, *, called: str = "") -> None:
-    """Write a text file as ``write_whole`` writes files."""
-    try:
-        content = text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # half a character that no file name and no source has
-        content = text.encode("utf-8", "replace")
-    write_whole(path, lambda file: file.write(content), called=called)
+Content = str | bytes | Callable[[BinaryIO], object]
+"""Text, bytes, or what writes them."""
 
 
-def write_whole(
-    path: str | os.PathLike[str], write: Callable[[BinaryIO], object], *, called: str = ""
-) -> None:
+def write_file(path: str | os.PathLike[str], content: Content, *, called: str = "") -> None:
     """Write a file so that at every moment there is the older file or all of the new one.
 
     The content goes into a file beside it, which then takes its place. The file keeps its
@@ -46,14 +38,30 @@ def write_whole(
     written in place.
     """
     try:
-        _write(path, write)
+        _write(path, _writer(content))
     except OSError as error:
         raise UsageError(f"cannot write {called or os.fspath(path)}: {error.strerror}") from error
 
 
+def _writer(content: Content) -> Callable[[BinaryIO], object]:
+    if callable(content):
+        return content
+    data = content if isinstance(content, bytes) else _encoded(content)
+    return lambda file: file.write(data)
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half a character that no file name and no source has
+        return text.encode("utf-8", "replace")
+
+
 def _write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) -> None:
     target = os.path.realpath(path)
-    before = _status(target)
+    before = None
+    with suppress(FileNotFoundError):
+        before = os.stat(target)
     if before is not None and not stat.S_ISREG(before.st_mode):
         _write_in_place(target, write)
         return
@@ -80,13 +88,6 @@ def _write(path: str | os.PathLike[str], write: Callable[[BinaryIO], object]) ->
         raise
 
 
-def _status(path: str) -> os.stat_result | None:
-    try:
-        return os.stat(path)
-    except FileNotFoundError:
-        return None
-
-
 def _take_over(path: str, other: os.stat_result) -> None:
     """Give a file the owner and the permissions of another one."""
     if hasattr(os, "chown"):
@@ -100,52 +101,31 @@ def _write_in_place(path: str, write: Callable[[BinaryIO], object]) -> None:
         write(file)
 
 
-def is_taken(path: str | PathLike[str]) -> bool:
-    return os.path.isfile(path) and os.path.getsize(path) > 0
-
-
-def check_free(path: str) -> None:
-    """Find out beforehand whether there is a recording that would be overwritten."""
-    if is_taken(path):
-        raise UsageError(
-            f"{path} is there already: --force (force=True) overwrites it, and {{pid}} in the name "
-            "gives every run its own file"
-        )
-
-
-def free_path(path: Path) -> Path:
-    """The path, or one with the number of this process if there is a recording by now."""
-    return path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}") if is_taken(path) else path
-
-
-Content = str | bytes | Callable[[BinaryIO], object]
-"""Text, bytes, or what writes them."""
-
-
 class CheckedFile:
-    """A file that gets what a run found, also if the program changes its folder in between."""
+    """A file that gets what a run found, also if the program changes its folder in between.
 
-    # ``keeps_older``: a file of another process that is there at the end stays as well: the name of
-    # this one then has the number of the process.
+    With ``keeps_older`` it is an error that there is such a file. One of another process that is
+    there at the end stays as well: the name of this one then has the number of the process.
+    """
+
     def __init__(self, name: str, *, keeps_older: bool = False) -> None:
         check_writable(name)
-        if keeps_older:
-            check_free(name)
         self._name = name
         self._path = Path(name).absolute()
         self._keeps_older = keeps_older
         self.ending = PurePath(name).suffix.lower()
+        if self._would_overwrite():
+            raise UsageError(
+                f"{name} is there already: --force (force=True) overwrites it, and {{pid}} in the "
+                "name gives every run its own file"
+            )
 
     def write(self, content: Content) -> str:
         path, name = self._path, self._name
-        if self._keeps_older and (path := free_path(path)) != self._path:
+        if self._would_overwrite():
+            path = path.with_name(f"{path.stem}.{os.getpid()}{path.suffix}")
             name = str(PurePath(name).with_name(path.name))
-        if isinstance(content, str):
-            write_file(path, content, called=name)
-        elif isinstance(content, bytes):
-            write_whole(path, lambda file: file.write(content), called=name)
-        else:
-            write_whole(path, content, called=name)
+        write_file(path, content, called=name)
         return name
 
     def write_or_tell(self, make: Callable[[], Content]) -> str | None:
@@ -155,3 +135,7 @@ class CheckedFile:
         except UsageError as error:
             print(error, file=sys.stderr)
             return None
+
+    def _would_overwrite(self) -> bool:
+        path = self._path
+        return self._keeps_older and path.is_file() and path.stat().st_size > 0

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, TextIO
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from typing import TextIO
 
 
 def write_to_stdout(write: Callable[[TextIO], object]) -> None:

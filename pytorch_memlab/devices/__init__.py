@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from .._common.made_once import WeakRegistry, made_once
 from .._common.quoted import quoted
 from ..errors import UnknownDeviceError
-from ..simulation.inspect import active
+from ..simulation.inspect import Machine, active
 from . import accelerator, cuda
 from .device import NO_APPROXIMATIONS, Approximations, Device, Stats
-
-if TYPE_CHECKING:
-    from ..simulation.inspect import Machine
 
 __all__ = [
     "NO_APPROXIMATIONS",

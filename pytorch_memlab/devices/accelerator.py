@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ..records import DeviceInfo
-from .device import Device
-
-if TYPE_CHECKING:
-    from .device import Stats
+from .device import Device, Stats
 
 
 def accelerator_type() -> str | None:

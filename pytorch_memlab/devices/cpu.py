@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import platform
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import psutil
 import torch
@@ -13,12 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from .._common.storages import StorageTable, storages_of
 from ..memory_fields import GROUPS, METRICS, OVERSIZE_GROUPS, POOLS
 from ..records import DeviceInfo
-from .device import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from .device import Stats
+from .device import Device, Stats
 
 _COUNTS = ("allocation", "active")
 _BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes")

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
 from ..records import DeviceInfo
 from . import program_view
-from .device import Device
+from .device import Device, ProgramView, Stats
 from .driver_memory import driver_memory
-from .program_view import counter_functions
-
-if TYPE_CHECKING:
-    from .device import ProgramView, Stats
-    from .program_view import CounterFunctions
+from .program_view import CounterFunctions, counter_functions
 
 
 def is_used(index: int) -> bool:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
 
-from ..records import Approximation
-
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from ..records import DeviceInfo, PeakShare
+from ..records import Approximation, DeviceInfo, PeakShare
 
 Stats = dict[str, Any]
 """Counters, nested as ``torch.cuda.memory_stats_as_nested_dict`` nests them:

@@ -9,14 +9,12 @@ of ``torch.cuda`` are replaced.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from .device import ProgramView
+from .device import ProgramView
 
 _PRIVATE = (
     "_cuda_memoryStats",

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any
 
 from ..records import Approximation, ApproximationKind, DeviceInfo, PeakShare, merge_approximations
+from ..simulation.inspect import DataDependentReads, KeptFiles, OpApproximations, SimulatedGPU
 from . import program_view
-from .device import Device
-
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Mapping
-
-    from ..simulation.inspect import DataDependentReads, KeptFiles, OpApproximations, SimulatedGPU
-    from .device import Approximations, ProgramView, Stats
+from .device import Approximations, Device, ProgramView, Stats
 
 
 class SimulatedDevice(Device):

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 
-from ..devices import NO_APPROXIMATIONS, cuda, find_devices, get_device
+from ..devices import NO_APPROXIMATIONS, Approximations, Device, cuda, find_devices, get_device
 from ..scopes import PeakTracker, peak_tracker
-from ..simulation.inspect import active
+from ..simulation.inspect import Machine, active
 from .line_store import LineApproximations
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable
-
-    from ..devices import Approximations, Device
     from ..records import Approximation, PeakShare
-    from ..simulation.inspect import Machine
 
     Question = tuple[Callable[[], bool], Device]
     """What tells whether a device is in use by now."""

@@ -7,14 +7,10 @@ import inspect
 import linecache
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, NamedTuple, overload
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
-
+from types import CodeType
+from typing import NamedTuple, overload
 
 _HEAD = re.compile(r"\s*(?:async\s+)?def\s+([^\s(\[\\]+)")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef

@@ -21,20 +21,13 @@ from __future__ import annotations
 
 import threading
 from time import perf_counter
-from typing import TYPE_CHECKING
+from types import CodeType
 
-from ..devices import NO_APPROXIMATIONS
+from ..devices import NO_APPROXIMATIONS, Approximations, Device
 from ..records import TracingEnded
-from ..scopes import ZERO, Sample
-from .line_store import Line, find_call_site
-
-if TYPE_CHECKING:
-    from types import CodeType
-
-    from ..devices import Approximations, Device
-    from ..scopes import Window
-    from .device_selection import DeviceSelection
-    from .line_store import CallSite, LineStore
+from ..scopes import ZERO, Sample, Window
+from .device_selection import DeviceSelection
+from .line_store import CallSite, Line, LineStore, find_call_site
 
 
 class FunctionIntervals:

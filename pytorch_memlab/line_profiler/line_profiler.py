@@ -15,26 +15,30 @@ from ..devices import find_devices, get_device
 from ..errors import HistoryError
 from ..records import (
     Approximated,
+    Approximation,
     ApproximationKind,
     CpuTensors,
+    DeviceInfo,
     FilesNotWritten,
     FunctionInfo,
+    Note,
     SimulatedGpus,
     SwitchedOff,
 )
 from .columns import DEFAULT_COLUMNS
 from .device_selection import DeviceSelection
+from .function_source import function_source
 from .intervals import FunctionIntervals
 from .line_records import LineRecords, RecordedLines, RecordsDisplay, selected_code_ids
 from .line_store import LineStore
 from .recorded import RunTime, recorded_profile, with_peaks
-from .registration import FunctionVersions, RegisteredFunction, resolve
+from .registration import FunctionVersions, resolve
 from .tracer import current_tracer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from os import PathLike
-    from types import CodeType
+    from types import CodeType, FunctionType
 
     import torch
     from typing_extensions import Self
@@ -43,7 +47,6 @@ if TYPE_CHECKING:
     from ..history.model import AllocationHistory
     from ..history.recorder import Recording
     from ..profiles.recorded import RecordedProfile
-    from ..records import Approximation, DeviceInfo, Note
     from .saved_profile import SavedProfile
 
 __all__ = ["DEFAULT_COLUMNS", "LineProfiler"]
@@ -303,7 +306,7 @@ class LineProfiler(RecordedLines):
             func: as ``add_function`` takes it.
         """
         for found in resolve(func):
-            self._raw_line_records.forget(id(found.code))
+            self._raw_line_records.forget(id(found.__code__))
 
     def __enter__(self) -> Self:
         self._depth += 1
@@ -341,11 +344,11 @@ class LineProfiler(RecordedLines):
     def _display(self, func: Any, columns: str | Iterable[str] | None) -> RecordsDisplay:
         return self.records().display(func, columns)
 
-    def _register(self, functions: list[RegisteredFunction]) -> None:
+    def _register(self, functions: list[FunctionType]) -> None:
         for function in functions:
-            first_line, lines, is_stale = function.source
-            info = FunctionInfo(function.qual_name, function.filename, first_line, lines)
-            self._register_code(function.code, info)
+            code, name = function.__code__, function.__qualname__
+            first_line, lines, is_stale = function_source(code, name)
+            self._register_code(code, FunctionInfo(name, code.co_filename, first_line, lines))
             self._versions.add(function, is_stale=is_stale)
 
     def _register_code(self, code: CodeType, info: FunctionInfo) -> None:

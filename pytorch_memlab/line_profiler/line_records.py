@@ -29,6 +29,7 @@ from pytorch_memlab.records import (
     IdleDevices,
     LineEntry,
     NoFunctions,
+    Note,
     Report,
 )
 from pytorch_memlab.render import text
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from pytorch_memlab.profiles.recorded import RecordedProfile
-    from pytorch_memlab.records import Note
 
 
 _IN_USE_FIELDS = ("active_bytes.all.peak", "allocated_bytes.all.peak")
@@ -391,8 +391,9 @@ def _matching(item: object, code_infos: Mapping[int, FunctionInfo]) -> list[int]
         from pytorch_memlab.line_profiler.registration import resolve
 
         functions = resolve(item)
-        found = [id(function.code) for function in functions if id(function.code) in code_infos]
-        wanted = listed(function.qual_name for function in functions) or quoted(item)
+        code_ids = [id(function.__code__) for function in functions]
+        found = [code_id for code_id in code_ids if code_id in code_infos]
+        wanted = listed(function.__qualname__ for function in functions) or quoted(item)
     if found:
         return found
     registered = listed(info.qual_name for info in code_infos.values()) or "none"

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from types import CodeType
 
 from .._common.user_code import is_of_user
-from ..devices import find_devices
-from ..records import LineEntry, merge_approximations
-from ..scopes import FIELDS, HighestInterval
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import CodeType
-
-    from ..devices import Approximations, Device
-    from ..records import Approximation, ApproximationKey, DeviceInfo
-    from ..scopes import Sample
-
+from ..devices import Approximations, Device, find_devices
+from ..records import Approximation, ApproximationKey, DeviceInfo, LineEntry, merge_approximations
+from ..scopes import FIELDS, HighestInterval, Sample
 
 _is_of_user: dict[str, bool] = {}
 """File name -> whether it is the user's own."""

@@ -6,18 +6,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 from pytorch_memlab.line_profiler.watched import (
     WatchedCode,
     WatchedCodes,
     WatchedFrame,
     running_frames,
 )
-
-if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 
 _TOOLS = (3, 4, 5, 2, 1, 0)
 """Tool ids as they are tried: first the two without a name, since cProfile fails where another
@@ -32,50 +30,49 @@ class NoFreeToolError(UsageError):
 
 
 class MonitoringTracer:
-    """Line events from ``sys.monitoring``, of the watched codes only, in all threads."""
+    """Line events from ``sys.monitoring``, of the watched codes only, in all threads.
+
+    Frames are found by ``id``: Note [Frames and generators in the two tracers].
+    """
 
     name = "sys.monitoring"
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
         self._codes = WatchedCodes()
-        self._frames = _Frames(self._codes)
+        self._running: dict[int, WatchedFrame] = {}
+        self._suspended: dict[int, WatchedFrame] = {}
+        self._loops: dict[tuple[int, int, int], int] = {}
         self._tool: int | None = None
         self._lock = threading.RLock()
 
     def watch(self, listener: LineListener, codes: Iterable[CodeType]) -> None:
         with self._lock:
             if self._tool is None:
-                self._tool = _take_tool(self._frames.callbacks())
+                self._tool = _take_tool(self._callbacks())
             for watched in self._codes.add(listener, codes):
                 # What a former holder of the id disabled comes back when its events go first.
                 _monitoring.set_local_events(self._tool, watched.code, 0)
                 _monitoring.set_local_events(self._tool, watched.code, _local_events())
-            self._frames.follow_running()
+            for _, frame, watched in running_frames(self._codes):
+                self._follow(frame, watched)
 
     def unwatch(self, listener: LineListener) -> None:
         with self._lock:
             for watched in self._codes.remove(listener):
                 _monitoring.set_local_events(self._tool, watched.code, 0)
-            self._frames.end_unwatched()
+            self._end_unwatched()
             if self._tool is not None and not self._codes:
-                _free_tool(self._tool, self._frames.callbacks())
+                _monitoring.set_events(self._tool, 0)
+                for event in self._callbacks():
+                    _monitoring.register_callback(self._tool, event, None)
+                _monitoring.free_tool_id(self._tool)
                 self._tool = None
 
     def notice_ends(self) -> None:
         """Nothing to tell: an exception in a callback ends nothing, and no tool takes its place."""
 
-
-class _Frames:
-    """The frames of watched codes by ``id``: Note [Frames and generators in the two tracers]."""
-
-    def __init__(self, codes: WatchedCodes) -> None:
-        self._codes = codes
-        self._running: dict[int, WatchedFrame] = {}
-        self._suspended: dict[int, WatchedFrame] = {}
-        self._loops: dict[tuple[int, int, int], int] = {}
-
-    def callbacks(self) -> dict[int, Callable[..., object]]:
+    def _callbacks(self) -> dict[int, Callable[..., object]]:
         events = _monitoring.events
         return {
             events.LINE: _line_callback(self._running, self._catch_up),
@@ -88,12 +85,7 @@ class _Frames:
             events.PY_UNWIND: self._return,
         }
 
-    def follow_running(self) -> None:
-        """Bring the watches of running frames up to date, and begin with frames not yet known."""
-        for _, frame, watched in running_frames(self._codes):
-            self._follow(frame, watched)
-
-    def end_unwatched(self) -> None:
+    def _end_unwatched(self) -> None:
         """End the intervals of watches that are over, the innermost frame's first."""
         for key, running in reversed(list(self._running.items())):
             running.update(is_running=True)
@@ -175,7 +167,7 @@ class _Frames:
             running.leave()
 
     def _catch_up(self, frame: FrameType, line: int) -> None:
-        """A frame arrives at a line before ``follow_running`` came to it, in another thread."""
+        """A frame arrives at a line before ``watch`` came to it, in another thread."""
         watched = self._codes.by_id.get(id(frame.f_code))
         if watched is not None:
             running = self._running[id(frame)] = WatchedFrame(watched)
@@ -222,13 +214,6 @@ def _take_tool(callbacks: dict[int, Callable[..., object]]) -> int:
         f"sys.monitoring has no free tool id ({', '.join(taken)} hold them): stop one of these "
         "tools, or set PYTORCH_MEMLAB_TRACER=settrace"
     )
-
-
-def _free_tool(tool: int, callbacks: dict[int, Callable[..., object]]) -> None:
-    _monitoring.set_events(tool, 0)
-    for event in callbacks:
-        _monitoring.register_callback(tool, event, None)
-    _monitoring.free_tool_id(tool)
 
 
 def _line_at(code: CodeType, offset: int) -> int | None:

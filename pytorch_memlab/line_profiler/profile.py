@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import functools
 import sys
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, overload
 
 from .._common.call_results import is_result_dropped
 from .._common.quoted import quoted
@@ -16,16 +16,13 @@ from .._common.wrapping import within
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
 from .line_profiler import LineProfiler
-from .line_records import show
+from .line_records import RecordsDisplay, show
 from .registration import resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TextIO
 
     import torch
-
-    from .line_records import RecordsDisplay
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -81,7 +78,7 @@ class _GlobalLineProfiler(LineProfiler):
     def _told(self, error: BaseException, report: Report) -> None:
         """An error was shown: its lines are marked, and its report follows the tables."""
         self.note_failure(error)
-        if _printed_at_exit and _prints_at_exit():
+        if _printed_at_exit and not _is_taken_over and not is_in_shell():
             report.is_shown = True
             _reports_at_exit.append(report.text)
 
@@ -225,9 +222,6 @@ class _Counter:
         """A call begins."""
 
     def __exit__(self, *exc: object) -> None:
-        self._called()
-
-    def _called(self) -> None:
         self._calls += 1
         if self._calls % self._interval:
             return
@@ -238,15 +232,10 @@ class _Counter:
 
 def _is_printed_at_exit(func: Any) -> bool:
     """True if ``@profile`` records a function too, under any decorator between the two."""
-    codes = {id(found.code) for found in resolve(func)}
+    codes = {id(one.__code__) for one in resolve(func)}
     return any(
-        id(found.code) in codes for printed, _ in _printed_at_exit for found in resolve(printed)
+        id(one.__code__) in codes for printed, _ in _printed_at_exit for one in resolve(printed)
     )
-
-
-def _prints_at_exit() -> bool:
-    """True if the program, not a notebook, shows the tables when it ends."""
-    return not _is_taken_over and not is_in_shell()
 
 
 def _print_at_exit() -> None:

@@ -12,30 +12,14 @@ import reprlib
 import sys
 import weakref
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import CodeType, FunctionType, ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
-from pytorch_memlab.line_profiler.function_source import FunctionSource, function_source
-from pytorch_memlab.records import EditedFunctions, StaleSources
-
-if TYPE_CHECKING:
-    from pytorch_memlab.records import Note
+from pytorch_memlab.records import EditedFunctions, Note, StaleSources
 
 
-@dataclass(frozen=True, slots=True)
-class RegisteredFunction:
-    """A function whose lines can be profiled."""
-
-    qual_name: str  # its ``__qualname__``
-    code: CodeType  # what its frames run
-    filename: str  # the file that the code names
-    source: FunctionSource  # its lines, from a decorator's on where it has one
-    function: FunctionType  # that has this code now
-
-
-def resolve(obj: object) -> list[RegisteredFunction]:
+def resolve(obj: object) -> list[FunctionType]:
     """The functions that an object stands for.
 
     Args:
@@ -55,13 +39,13 @@ def resolve(obj: object) -> list[RegisteredFunction]:
     ...     @staticmethod
     ...     def forward(x):
     ...         return x
-    >>> [function.qual_name for function in resolve(Net)]
-    ['Net.forward']
+    >>> [function.__name__ for function in resolve(Net)]
+    ['forward']
     """
     functions = {id(found.__code__): found for found in _python_functions(obj)}
     if not functions:
         raise NotAFunctionError(_complaint(obj))
-    return [_registered(function) for function in functions.values()]
+    return list(functions.values())
 
 
 def _python_functions(obj: object) -> Iterator[FunctionType]:
@@ -174,11 +158,6 @@ def _underlying(obj: object) -> list[FunctionType]:
     return [function for function in found if isinstance(function, FunctionType)]
 
 
-def _registered(function: FunctionType) -> RegisteredFunction:
-    code, name = function.__code__, function.__qualname__
-    return RegisteredFunction(name, code, code.co_filename, function_source(code, name), function)
-
-
 def _complaint(obj: object) -> str:
     what = _described(obj)
     if _is_torch_module(obj):
@@ -221,15 +200,14 @@ class FunctionVersions:
         self._codes: dict[int, tuple[weakref.ref[FunctionType], CodeType]] = {}
         self._stale: dict[str, None] = {}
 
-    def add(self, registered: RegisteredFunction, *, is_stale: bool) -> None:
+    def add(self, function: FunctionType, *, is_stale: bool) -> None:
         """Remember a function as it is now, without keeping it alive."""
-        code = registered.code
-        self._codes[id(code)] = weakref.ref(registered.function), code
+        code = function.__code__
+        self._codes[id(code)] = weakref.ref(function), code
         if is_stale:
-            self._stale[registered.qual_name] = None
+            self._stale[function.__qualname__] = None
 
     def clear(self) -> None:
-        """Forget all."""
         self._codes.clear()
         self._stale.clear()
 

@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from os import PathLike
 
 from ..errors import HistoryError, ProfileError
+from ..history.holders import PeakHolders
+from ..history.model import AllocationHistory
 from ..profiles.merging import over_devices
+from ..profiles.recorded import RecordedProfile
+from ..records import FunctionInfo, Report
 from ..render import saved_profile
 from .line_records import LineRecords, RecordedLines, RecordsDisplay
 from .registration import resolve
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from os import PathLike
-
-    from ..history.holders import PeakHolders
-    from ..history.model import AllocationHistory
-    from ..profiles.recorded import RecordedProfile
-    from ..records import FunctionInfo, Report
 
 NO_HISTORY = "the profile has no history: record it with run --history"
 
@@ -152,5 +148,5 @@ def _by_name(func: object) -> object:
     return [
         name
         for one in asked
-        for name in ([one] if isinstance(one, str) else [f.qual_name for f in resolve(one)])
+        for name in ([one] if isinstance(one, str) else [f.__qualname__ for f in resolve(one)])
     ]

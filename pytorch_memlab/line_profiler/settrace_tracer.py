@@ -21,8 +21,9 @@ from types import (
     MethodType,
     WrapperDescriptorType,
 )
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
+from pytorch_memlab.line_profiler.tracer_protocols import LineListener
 from pytorch_memlab.line_profiler.watched import (
     WatchedCode,
     WatchedCodes,
@@ -30,10 +31,6 @@ from pytorch_memlab.line_profiler.watched import (
     outward,
     running_frames,
 )
-
-if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.tracer_protocols import LineListener
-
 
 TraceFunction: TypeAlias = Callable[[FrameType, str, Any], Any]
 

@@ -18,12 +18,10 @@ import inspect
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from pytorch_memlab.line_profiler.function_source import source_block
 
-if TYPE_CHECKING:
-    from .line_profiler import LineProfiler
+from .line_profiler import LineProfiler
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,12 @@ import os
 import sys
 from collections.abc import Iterable
 from types import CodeType
-from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.made_once import made_once
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.line_profiler.monitoring_tracer import MonitoringTracer, NoFreeToolError
 from pytorch_memlab.line_profiler.settrace_tracer import SettraceTracer
-
-if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.tracer_protocols import LineListener, LineTracer
+from pytorch_memlab.line_profiler.tracer_protocols import LineListener, LineTracer
 
 TRACER_VARIABLE = "PYTORCH_MEMLAB_TRACER"
 

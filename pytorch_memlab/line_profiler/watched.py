@@ -8,10 +8,9 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from inspect import CO_ASYNC_GENERATOR, CO_COROUTINE, CO_GENERATOR, CO_ITERABLE_COROUTINE
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from pytorch_memlab.line_profiler.tracer_protocols import FrameListener, LineListener
+from pytorch_memlab.line_profiler.tracer_protocols import FrameListener, LineListener
 
 _SUSPENDS = CO_GENERATOR | CO_COROUTINE | CO_ASYNC_GENERATOR | CO_ITERABLE_COROUTINE
 

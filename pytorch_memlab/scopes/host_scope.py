@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 from .._common.made_once import made_once
-from ..devices.host_process import host_process
+from ..devices.host_process import HostProcess, host_process
 from .peak_scope import Scope
-
-if TYPE_CHECKING:
-    from ..devices.host_process import HostProcess
 
 
 class HostPeakTracker:

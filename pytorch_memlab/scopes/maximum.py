@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ..memory_fields import EVENTS
-from .row import FIELD_ORDER, ROW_FIELDS, values_of
-
-if TYPE_CHECKING:
-    from .row import Row
-    from .sample import Sample
+from .row import FIELD_ORDER, ROW_FIELDS, Row, values_of
+from .sample import Sample
 
 _BATCH = 16
 

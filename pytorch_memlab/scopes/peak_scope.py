@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..devices import Device, get_device
 from ..errors import UsageError
-from .peak_tracker import peak_tracker
+from .peak_tracker import Window, peak_tracker
+from .sample import Sample
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Self
-
-    from .peak_tracker import Window
-    from .sample import Sample
 
 
 _NOT_OPEN = "start() it, or use it in a with statement"
@@ -168,15 +166,15 @@ class PeakScope(Scope):
         return begin.allocated
 
     def _restart(self) -> int | None:
-        window = cast("Window", self._window)
+        window = cast(Window, self._window)
         sample = window.tracker.restart(window)
         return None if sample is None else sample.allocated
 
     def _values(self) -> tuple[int, int]:
-        return _values_of(cast("Window", self._window).read())
+        return _values_of(cast(Window, self._window).read())
 
     def _close(self) -> tuple[int, int] | None:
-        sample = cast("Window", self._window).close()
+        sample = cast(Window, self._window).close()
         return None if sample is None else _values_of(sample)
 
 

@@ -22,15 +22,16 @@ from __future__ import annotations
 
 import sys
 import threading
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from .._common.made_once import WeakRegistry
+from ..devices import Device, Stats
 from .row import (
     PEAK,
     UNREAD,
     Fingerprint,
+    Row,
     RowMaker,
     after_reset,
     fingerprint,
@@ -39,12 +40,6 @@ from .row import (
     values_of,
 )
 from .sample import ZERO, Sample, nest_peaks, replace_peaks
-
-if TYPE_CHECKING:
-    from ..devices import Device, Stats
-    from .row import Row
-    from .sample import Sample
-
 
 _BATCH = 64
 

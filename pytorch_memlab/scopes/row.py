@@ -8,23 +8,18 @@ pool from which the line took nothing.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from itertools import product
 from struct import Struct
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from ..devices import Stats
 from ..memory_fields import EVENTS, FIELDS, GROUPS, METRICS, OVERSIZE_GROUPS, POOLS, SETTINGS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    import numpy.typing as npt
-
-    from ..devices import Stats
-
-    Row = npt.NDArray[np.int64]
-    Path = tuple[str, str | None]
+Row = np.ndarray[Any, np.dtype[np.int64]]
+Path = tuple[str, str | None]
 
 _SEGMENT_GROUPS = ("segment", "reserved_bytes")
 _BLOCK_GROUPS = tuple(group for group in GROUPS if group not in _SEGMENT_GROUPS)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from ..devices import find_devices, get_device
-from .peak_tracker import peak_tracker
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from .peak_tracker import Window
-    from .sample import Sample
+from .peak_tracker import Window, peak_tracker
+from .sample import Sample
 
 
 class DevicePeaks(NamedTuple):

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ..devices import NO_APPROXIMATIONS
-from .row import CURRENT, PATHS, PEAK, ROW_FIELDS, metrics_at, values_of
-
-if TYPE_CHECKING:
-    from ..devices import Approximations, Stats
-    from .row import Row
+from ..devices import NO_APPROXIMATIONS, Approximations, Stats
+from .row import CURRENT, PATHS, PEAK, ROW_FIELDS, Row, metrics_at, values_of
 
 
 class Sample:

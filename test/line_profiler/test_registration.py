@@ -17,12 +17,17 @@ import torch
 from torch import nn
 
 from pytorch_memlab.errors import NotAFunctionError, UsageError
-from pytorch_memlab.line_profiler.function_source import FunctionSource
-from pytorch_memlab.line_profiler.registration import RegisteredFunction, resolve
+from pytorch_memlab.line_profiler.function_source import FunctionSource, function_source
+from pytorch_memlab.line_profiler.registration import resolve
 
 
 def names(obj: object) -> list[str]:
-    return [function.qual_name.rpartition("<locals>.")[2] for function in resolve(obj)]
+    return [function.__qualname__.rpartition("<locals>.")[2] for function in resolve(obj)]
+
+
+def source_of(obj: Any) -> FunctionSource:
+    (function,) = resolve(obj)
+    return function_source(function.__code__, function.__qualname__)
 
 
 def plain(x):
@@ -188,13 +193,12 @@ class Stack(nn.Sequential):
 )
 def test_one_function_behind(obj: Any, inner: types.FunctionType) -> None:
     (found,) = resolve(obj)
-    assert found.code is inner.__code__
-    assert found.qual_name == inner.__qualname__
+    assert found is inner
 
 
 def test_property_stands_for_its_functions() -> None:
     both = vars(Holder)["both"]
-    assert [found.code for found in resolve(both)] == [both.fget.__code__, both.fset.__code__]
+    assert resolve(both) == [both.fget, both.fset]
 
 
 def test_class_stands_for_the_functions_of_its_body() -> None:
@@ -286,23 +290,16 @@ def test_what_has_no_lines_is_refused_in_one_line(obj: object, message: str) -> 
 
 
 def test_source_begins_with_the_decorator() -> None:
-    (found,) = resolve(without_grad)
     function = without_grad.__wrapped__
     lines = ("@torch.no_grad()", "def without_grad(x):", "    return x")
-    source = FunctionSource(function.__code__.co_firstlineno, lines)
-    assert found == RegisteredFunction(
-        "without_grad", function.__code__, __file__, source, function
-    )
+    assert source_of(without_grad) == FunctionSource(function.__code__.co_firstlineno, lines)
 
 
 def test_function_without_source() -> None:
     namespace: dict[str, Any] = {}
     exec(compile("\n\ndef f():\n    return 1\n", "<nowhere>", "exec"), namespace)
-    function = namespace["f"]
-    source = FunctionSource(3, None)
-    assert resolve(function) == [
-        RegisteredFunction("f", function.__code__, "<nowhere>", source, function)
-    ]
+    assert resolve(namespace["f"]) == [namespace["f"]]
+    assert source_of(namespace["f"]) == FunctionSource(3, None)
 
 
 def test_function_whose_file_is_shorter_than_its_line(tmp_path: Any) -> None:
@@ -310,8 +307,7 @@ def test_function_whose_file_is_shorter_than_its_line(tmp_path: Any) -> None:
     path = tmp_path / "short.py"
     path.write_text("x = 1\n")
     exec(compile("\n" * 9 + "def f(): pass\n", str(path), "exec"), namespace)
-    (found,) = resolve(namespace["f"])
-    assert found.source == (10, None, False)
+    assert source_of(namespace["f"]) == (10, None, False)
 
 
 def test_notebook_cell_has_source() -> None:
@@ -320,10 +316,10 @@ def test_notebook_cell_has_source() -> None:
     namespace: dict[str, Any] = {}
     exec(compile(text, name, "exec"), namespace)
     try:
-        (found,) = resolve(namespace["f"])
+        found = source_of(namespace["f"])
     finally:
         del linecache.cache[name]
-    assert found.source == (2, ("@staticmethod", "def f():", "    return 1"), False)
+    assert found == (2, ("@staticmethod", "def f():", "    return 1"), False)
 
 
 def test_the_registration_module_loads_neither_line_profiler_nor_torch() -> None:

@@ -21,7 +21,7 @@ from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
-from pytorch_memlab.line_profiler.registration import RegisteredFunction, resolve
+from pytorch_memlab.line_profiler.registration import resolve
 from pytorch_memlab.line_profiler.source_functions import definitions, lines_of, typed_name
 
 
@@ -40,16 +40,16 @@ class ModuleGlob:
         return fnmatchcase(module, self.modules) and fnmatchcase(function, self.functions)
 
 
-def functions_of_module(module: object, pattern: str) -> list[RegisteredFunction]:
+def functions_of_module(module: object, pattern: str) -> list[FunctionType]:
     """The functions of a module that is imported."""
-    found: dict[int, RegisteredFunction] = {}
+    found: dict[int, FunctionType] = {}
     # Of a class or function only: a module such as torch.classes answers any attribute's name.
     names = vars(module) if isinstance(module, ModuleType) else {}
     for member in list(names.values()):
         if isinstance(member, (type, FunctionType)) and member.__module__ == names["__name__"]:
             with suppress(NotAFunctionError):
-                found.update((id(one.code), one) for one in resolve(member))
-    return [one for one in found.values() if fnmatchcase(typed_name(one.qual_name), pattern)]
+                found.update((id(one.__code__), one) for one in resolve(member))
+    return [one for one in found.values() if fnmatchcase(typed_name(one.__qualname__), pattern)]
 
 
 class ImportedFunctions:
@@ -65,7 +65,7 @@ class ImportedFunctions:
             for glob in self._globs:
                 if fnmatchcase(name, glob.modules):
                     for function in functions_of_module(module, glob.functions):
-                        self._profiler.add_function(function.function)
+                        self._profiler.add_function(function)
                         glob.has_matched = True
 
     @contextmanager

@@ -106,7 +106,7 @@ def _add_matching(
         matched = functions_of_module(module, functions)
         if not matched:
             raise UsageError(f"no function of {modules} matches {shortened(functions)}")
-        found.functions += [one.function for one in matched]
+        found.functions += matched
     elif not for_own:
         raise UsageError(f"no function matches {shortened(name)}; {_listed(program, source, name)}")
 
