@@ -99,7 +99,7 @@ def test_a_frame_that_arrives_before_it_is_followed_was_not_called(
 
     def enabling() -> None:
         profiler.enable()
-        tracer._frames._running.clear()  # as another thread finds it
+        tracer._running.clear()  # as another thread finds it
         profiler.disable()
 
     profiler.add_function(enabling)
