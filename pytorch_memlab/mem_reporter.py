@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from numbers import Integral
@@ -15,10 +16,9 @@ import torch
 
 from ._common.garbage_collection import no_garbage_collection
 from .errors import UsageError
-from .history.tensor_categories import TensorCategories
+from .history.block_categories import TensorCategories
 from .render.memory_report import LEN, header, section
 from .reporter.arrangement import TensorStat, arranged_stats, check_arrangement, stat_of
-from .reporter.collection import Collection
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames
@@ -34,9 +34,11 @@ from .reporter.snapshot import (
 )
 from .reporter.variables import names_of_attributes, names_of_variables
 from .tensors.lines import recorded_lines
+from .tensors.live_objects import LiveObjects, alive, live_objects
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 __all__ = ["LEN", "MemReporter", "diff"]
 
@@ -63,7 +65,7 @@ class MemReporter:
         self.pre_collect = pre_collect
         self.device_tensor_stat: dict[torch.device, list[TensorStat]] = {}
         self._names = TensorNames()
-        self._collection = Collection()
+        self._collection = _Collection()
         self._graphs: frozenset[torch.device] = frozenset()
         self._reconciliations: dict[torch.device, Reconciliation] = {}
         if model is not None:
@@ -287,3 +289,30 @@ def _require(kind: type, name: str, value: object) -> None:
 def _caller() -> FrameType | None:
     """The frame from which this module was called."""
     return sys._getframe(2)
+
+
+class _Collection:
+    """Weak references to live objects."""
+
+    def __init__(self) -> None:
+        self._references: list[list[weakref.ref[Any]]] = [[] for _ in LiveObjects._fields]
+
+    def fill(self) -> list[torch.optim.Optimizer]:
+        """Scan again, and return the optimizers."""
+        live = live_objects()
+        self._references = [list(map(weakref.ref, found)) for found in live]
+        return live.optimizers
+
+    def take(self) -> LiveObjects:
+        """The objects that are still alive; the collection is empty then."""
+        live = LiveObjects(*map(alive, self._references))
+        _reference_from_python(live.tensors)
+        self._references = [[] for _ in LiveObjects._fields]
+        return live
+
+
+def _reference_from_python(tensors: list[torch.Tensor]) -> None:
+    """Make Python's references count for tensors that only C++ referenced until now."""
+    base: Any = torch._C.TensorBase
+    for index in range(len(tensors)):  # a variable would reference the last one
+        base._fix_weakref(tensors[index])

@@ -9,13 +9,42 @@ import torch
 from .._common.garbage_collection import no_garbage_collection
 from .._common.storages import storages_of
 from ..devices.allocations import address_finder
-from ..tensors.live_objects import gradient_of, live_objects
+from ..tensors.live_objects import gradient_of, live_objects, parameters_of, states_of, tensors_in
 from ..tensors.memory import Piece, pieces_of
-from ..tensors.optimizers import states_of, tensors_in
 from ..tensors.saved import grad_fn, saved_by_graphs
 from .category import Category
 from .live_block import FORWARD, FORWARD_WITH_NODE, LiveBlock
-from .tensor_categories import TensorCategories
+
+
+class TensorCategories:
+    """Categories of tensors at one moment, by who holds them."""
+
+    def __init__(
+        self, modules: Iterable[torch.nn.Module], optimizers: Iterable[torch.optim.Optimizer]
+    ) -> None:
+        self._known: dict[int, Category] = {}
+        for optimizer in optimizers:
+            for _, state in states_of(optimizer):
+                self._add((tensor for _, tensor in tensors_in(state)), Category.OPTIMIZER_STATE)
+            self._add(
+                (tensor for _, tensor in tensors_in(parameters_of(optimizer))), Category.PARAMETERS
+            )
+        for module in modules:
+            own = vars(module)
+            self._add((own.get("_buffers") or {}).values(), Category.BUFFERS)
+            self._add((own.get("_parameters") or {}).values(), Category.PARAMETERS)
+
+    def of(self, tensor: torch.Tensor) -> Category:
+        """The category of a tensor that is no gradient, and not saved for backward alone."""
+        if issubclass(type(tensor), torch.nn.Parameter):
+            return Category.PARAMETERS
+        return self._known.get(id(tensor), Category.OTHERS)
+
+    def _add(self, tensors: Iterable[torch.Tensor | None], category: Category) -> None:
+        for tensor in tensors:
+            if tensor is not None:
+                self._known[id(tensor)] = category
+
 
 BlockOf = Callable[["Piece"], "LiveBlock | None"]
 """Gives the block of a piece of a tensor; None if it is not followed."""

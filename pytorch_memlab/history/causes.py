@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 from typing import Final
 
 from .category import Category
-from .out_of_memory import BlockInUse, OutOfMemory, SettingsCheck, TensorGroup
+from .out_of_memory import (
+    BlockInUse,
+    OutOfMemory,
+    Place,
+    ProgramFrame,
+    SettingsCheck,
+    TensorGroup,
+)
 
 _MOST: Final = 3
 """Number of remedies that a report names."""
@@ -25,9 +32,10 @@ _LARGE_VOCABULARY: Final = 8192
 _LONG_SEQUENCE: Final = 128
 _LOSSES = ("cross_entropy", "CrossEntropyLoss", "log_softmax", "nll_loss", "criterion")
 _PRODUCTS = (" @ ", "matmul(", "bmm(", "einsum(", "mm(")
-_PARAMETER_WORDS: Final = 4
+_FLOAT32: Final = 4
 """Bytes of a float32."""
-"""Bytes that an 8-bit Adam keeps for each element: two states of one byte."""
+
+_Details = dict[str, str | int]
 
 _FIXED: Final = frozenset(
     {
@@ -84,8 +92,8 @@ class Remedy:
 
     cause: Cause
     size: int
+    details: Mapping[str, str | int] = field(default_factory=dict)
     basis: Basis = Basis.COMPUTED
-    details: dict[str, str | int] = field(default_factory=dict)
 
 
 def remedies(oom: OutOfMemory) -> list[Remedy]:
@@ -104,11 +112,10 @@ def _memory_fraction(oom: OutOfMemory) -> Remedy | None:
     if request.allowed is None or request.segment > request.free:
         return None
     share = -(-100 * (request.reserved + request.segment) // request.capacity)
-    fraction = f"{share / 100:.2f}"
     return Remedy(
         Cause.MEMORY_FRACTION,
         request.segment,
-        details={"allowed": request.allowed, "fraction": fraction, "device": request.device},
+        {"allowed": request.allowed, "fraction": f"{share / 100:.2f}", "device": request.device},
     )
 
 
@@ -124,8 +131,7 @@ def _other_stream(oom: OutOfMemory) -> Remedy | None:
     streams = [one for one in oom.request.free_blocks if one.stream != oom.request.stream]
     if not checked or not streams:
         return None
-    size = sum(one.size for one in streams)
-    return Remedy(Cause.OTHER_STREAM, size, Basis.CHECKED, _numbers(checked[0]))
+    return _checked(Cause.OTHER_STREAM, sum(one.size for one in streams), checked[0])
 
 
 def _fragmentation(oom: OutOfMemory) -> Remedy | None:
@@ -133,27 +139,39 @@ def _fragmentation(oom: OutOfMemory) -> Remedy | None:
     is_little = oom.cached < oom.request.requested or oom.cached * 8 < oom.request.capacity
     if not checked or is_little:
         return None
-    return Remedy(Cause.FRAGMENTATION, oom.cached, Basis.CHECKED, _numbers(checked[0]))
+    return _checked(Cause.FRAGMENTATION, oom.cached, checked[0])
+
+
+def _checked(cause: Cause, size: int, check: SettingsCheck) -> Remedy:
+    details: _Details = {
+        "settings": check.settings,
+        "requests": check.requests,
+        "is_whole": check.is_whole,
+    }
+    return Remedy(cause, size, details, Basis.CHECKED)
 
 
 def _no_grad(oom: OutOfMemory) -> Remedy | None:
     saved = oom.of_category(Category.SAVED)
-    if oom.node or not _is_much(saved, oom) or _mentions(oom, "backward", "grad"):
+    is_much = _is_much(saved, oom)
+    if oom.node or not is_much or any(one.names & {"backward", "grad"} for one in oom.frames):
         return None
-    if oom.optimizers and not oom.model.is_evaluating:
+    if (oom.optimizers or oom.of_category(Category.GRADIENTS)) and not oom.model.is_evaluating:
         return None
-    if oom.of_category(Category.GRADIENTS) and not oom.model.is_evaluating:
-        return None
-    return Remedy(Cause.NO_GRAD, saved, details={"call": _outermost_line(oom)})
+    # The line of the failing file that was called first.
+    places = [frame.place for frame in oom.frames]
+    calling = [place.source for place in places if place.file == places[0].file]
+    return Remedy(Cause.NO_GRAD, saved, {"call": calling[-1] if calling else ""})
 
 
 def _running_sum(oom: OutOfMemory) -> Remedy | None:
     for group in oom.groups:
         if group.running_sums >= 2 and _is_much(group.graphs, oom):
             line = _line_with(oom, rf"\b{re.escape(group.name)}\s*(\+=|=.*\+)")
-            details: dict[str, str | int] = {"name": group.name, "line": line}
-            details["times"] = group.running_sums
-            return Remedy(Cause.RUNNING_SUM, group.graphs, details=details)
+            sums = group.running_sums
+            return Remedy(
+                Cause.RUNNING_SUM, group.graphs, {"name": group.name, "line": line, "times": sums}
+            )
     return None
 
 
@@ -163,7 +181,7 @@ def _kept_graphs(oom: OutOfMemory) -> Remedy | None:
         # A pair may be the state of a recurrent layer, unless it was appended to.
         is_list = not group.is_variable and (group.tensors >= 3 or details["line"])
         if is_list and group.graphs > group.own and _is_much(group.graphs, oom):
-            return Remedy(Cause.KEPT_GRAPHS, group.graphs, details=details)
+            return Remedy(Cause.KEPT_GRAPHS, group.graphs, details)
     return None
 
 
@@ -173,34 +191,39 @@ def _retained_graph(oom: OutOfMemory) -> Remedy | None:
     saved = oom.of_category(Category.SAVED)
     if not _is_much(saved, oom):
         return None
-    return Remedy(
-        Cause.RETAINED_GRAPH, saved, Basis.ESTIMATED, {"line": _line_with(oom, "retain_graph")}
-    )
+    line = _line_with(oom, "retain_graph")
+    return Remedy(Cause.RETAINED_GRAPH, saved, {"line": line}, Basis.ESTIMATED)
 
 
 def _kept_results(oom: OutOfMemory) -> Remedy | None:
     for group in oom.groups:
         is_list = not group.is_variable and group.tensors >= 3
         is_kept = is_list and group.own >= group.graphs and _is_much(group.own, oom)
-        if is_kept and not _are_parameters_again(oom, group.name):
-            return Remedy(Cause.KEPT_RESULTS, group.own, details=_list_details(oom, group))
+        twice = _model_twice(oom) if is_kept else None
+        if is_kept and (twice is None or twice.details["name"] != group.name):
+            return Remedy(Cause.KEPT_RESULTS, group.own, _list_details(oom, group))
     return None
 
 
 def _attention_dimensions(oom: OutOfMemory) -> Remedy | None:
     for call in oom.attention:
-        lines = {(call.place.file, call.place.line)}
-        size = sum(block.size for block in _on_lines(oom, lines) if _is_score_matrix(block))
+        line = (call.place.file, call.place.line)
+        size = sum(
+            block.size
+            for block in oom.blocks
+            if block.place is not None
+            and (block.place.file, block.place.line) == line
+            and _is_score_matrix(block)
+        )
         if oom.frames and oom.frames[0].place == call.place:
             size += oom.request.requested
         if call.dimensions == 3 and size >= oom.shortage:
-            return Remedy(Cause.ATTENTION_DIMENSIONS, size, details={"line": call.place.line})
+            return Remedy(Cause.ATTENTION_DIMENSIONS, size, {"line": call.place.line})
     return None
 
 
 def _attention_matrices(oom: OutOfMemory) -> Remedy | None:
-    places = [frame.place for frame in oom.frames[:1]]
-    places += [holder.place for holder in oom.by_line()[:6] if holder.place is not None]
+    places = _places(oom, oom.frames[:1])
     sources = " ".join(place.source for place in places)
     if "softmax(" not in sources or not any(product in sources for product in _PRODUCTS):
         return None
@@ -213,32 +236,25 @@ def _attention_matrices(oom: OutOfMemory) -> Remedy | None:
         return None
     rows, columns = next(iter(shapes))
     line = next(place.line for place in places if "softmax(" in place.source)
-    details: dict[str, str | int] = {"rows": rows, "columns": columns, "line": line}
-    return Remedy(Cause.ATTENTION_MATRICES, size, details=details)
+    return Remedy(Cause.ATTENTION_MATRICES, size, {"rows": rows, "columns": columns, "line": line})
 
 
 def _logits(oom: OutOfMemory) -> Remedy | None:
-    places = [frame.place for frame in oom.frames]
-    places += [holder.place for holder in oom.by_line()[:6] if holder.place is not None]
+    places = _places(oom, oom.frames)
     lines = [place.line for place in places if any(name in place.source for name in _LOSSES)]
     sizes = Counter[int]()
     for block in oom.blocks:
-        if block.category in _FIXED or len(block.shape) < 2:
-            continue
-        if block.shape[-1] >= _LARGE_VOCABULARY:
-            sizes[block.shape[-1]] += block.size
+        shape = block.shape
+        if block.category not in _FIXED and len(shape) > 1 and shape[-1] >= _LARGE_VOCABULARY:
+            sizes[shape[-1]] += block.size
     if not lines or not sizes:
         return None
     vocabulary, size = sizes.most_common(1)[0]
-    if not _is_much(size + oom.request.requested, oom):
+    whole = size + oom.request.requested
+    if not _is_much(whole, oom):
         return None
-    total = size + oom.request.requested
-    return Remedy(
-        Cause.LOGITS,
-        total * 7 // 8,
-        Basis.ESTIMATED,
-        {"vocabulary": vocabulary, "line": lines[0], "whole": total},
-    )
+    details: _Details = {"vocabulary": vocabulary, "line": lines[0], "whole": whole}
+    return Remedy(Cause.LOGITS, whole * 7 // 8, details, Basis.ESTIMATED)
 
 
 def _too_large(oom: OutOfMemory) -> Remedy | None:
@@ -247,9 +263,7 @@ def _too_large(oom: OutOfMemory) -> Remedy | None:
     if request.requested <= room:
         return None
     parts = -(-4 * request.requested // room)
-    return Remedy(
-        Cause.TOO_LARGE, request.requested, Basis.COMPUTED, {"parts": parts, "room": room}
-    )
+    return Remedy(Cause.TOO_LARGE, request.requested, {"parts": parts, "room": room})
 
 
 def _model_twice(oom: OutOfMemory) -> Remedy | None:
@@ -258,19 +272,26 @@ def _model_twice(oom: OutOfMemory) -> Remedy | None:
         for block in oom.blocks
         if block.category is Category.PARAMETERS and block.shape
     )
-    containers = _containers(oom)
+    # Tensors that are no parameters, by the container that leads to them.
+    containers: dict[str, list[BlockInUse]] = {}
+    for block in oom.blocks:
+        name, bracket, _ = block.name.partition("[")
+        if bracket and block.category in (Category.OTHERS, Category.SAVED):
+            containers.setdefault(name, []).append(block)
     if any("serialization" in file for _, file in oom.functions) and oom.frames:
         target = re.match(r"\s*(\w+)\s*=", oom.frames[0].place.source)
         if target is not None:  # while it is read nothing leads to it
-            containers[target[1]] = [one for one in oom.blocks if _is_nameless_tensor(one)]
+            containers[target[1]] = [
+                one
+                for one in oom.blocks
+                if one.category is Category.OTHERS and one.shape and not one.name
+            ]
     for name, blocks in containers.items():
         shapes = Counter((block.shape, block.dtype) for block in blocks)
         same = sum((shapes & parameters).values())
         size = sum(block.size for block in blocks)
         if same >= 2 and 2 * same > sum(shapes.values()) and _is_much(size, oom):
-            return Remedy(
-                Cause.MODEL_TWICE, size, details={"name": name, "line": _assigned(oom, name)}
-            )
+            return Remedy(Cause.MODEL_TWICE, size, {"name": name, "line": _assigned(oom, name)})
     owners = Counter[str]()
     for block in oom.blocks:
         if block.category is Category.PARAMETERS and "." in block.name:
@@ -278,9 +299,7 @@ def _model_twice(oom: OutOfMemory) -> Remedy | None:
     for (first, one), (second, other) in pairwise(owners.most_common()):
         if one == other and _is_much(other, oom):
             name = second if _line_with(oom, rf"\b{second}\s*=.*copy") else first
-            return Remedy(
-                Cause.MODEL_TWICE, other, details={"name": name, "line": _assigned(oom, name)}
-            )
+            return Remedy(Cause.MODEL_TWICE, other, {"name": name, "line": _assigned(oom, name)})
     return None
 
 
@@ -297,65 +316,51 @@ def _optimizer_temporaries(oom: OutOfMemory) -> Remedy | None:
     for optimizer in oom.optimizers:
         if optimizer.uses_foreach and optimizer.name in ("Adam", "AdamW", "SGD", "Adagrad"):
             size = oom.of_category(Category.TEMPORARIES) + oom.request.requested
-            return Remedy(
-                Cause.OPTIMIZER_TEMPORARIES,
-                max(size, optimizer.parameters),
-                details={"name": optimizer.name},
-            )
+            size = max(size, optimizer.parameters)
+            return Remedy(Cause.OPTIMIZER_TEMPORARIES, size, {"name": optimizer.name})
     return None
 
 
 def _optimizer_state(oom: OutOfMemory) -> Remedy | None:
-    for optimizer in oom.optimizers:
-        if not (_is_in_optimizer(oom) and _makes_state(oom)) or not optimizer.elements:
-            continue
-        whole = 2 * optimizer.parameters
-        factored = _PARAMETER_WORDS * optimizer.rows if optimizer.has_adafactor else 0
-        other = "Adafactor" if optimizer.has_adafactor else "SGD"
-        return Remedy(
-            Cause.OPTIMIZER_STATE,
-            whole - factored,
-            details={
-                "name": optimizer.name,
+    if not _is_in_optimizer(oom) or not _makes_state(oom):
+        return None
+    for one in oom.optimizers:
+        if one.elements:
+            whole = 2 * one.parameters
+            factored = _FLOAT32 * one.rows if one.has_adafactor else 0
+            other = "Adafactor" if one.has_adafactor else "SGD"
+            details: _Details = {
+                "name": one.name,
                 "whole": whole,
                 "factored": factored,
                 "other": other,
-            },
-        )
+            }
+            return Remedy(Cause.OPTIMIZER_STATE, whole - factored, details)
     return None
 
 
 def _parameters(oom: OutOfMemory) -> Remedy | None:
-    here = oom.of_category(Category.PARAMETERS)
-    moves = any(
-        name in ("_apply", "convert", "load_state_dict", "__init__") for name, _ in oom.functions
-    )
-    if not moves or here * 2 < oom.in_use or not oom.model.float32:
+    model = oom.model
+    names = ("_apply", "convert", "load_state_dict", "__init__")
+    moves = any(name in names for name, _ in oom.functions)
+    if not moves or oom.of_category(Category.PARAMETERS) * 2 < oom.in_use or not model.float32:
         return None
-    details: dict[str, str | int] = {
-        "whole": oom.model.parameters,
-        "name": oom.model.name or "model",
-    }
-    return Remedy(Cause.PARAMETERS, oom.model.float32 // 2, details=details)
+    name = model.name or "model"
+    return Remedy(Cause.PARAMETERS, model.float32 // 2, {"whole": model.parameters, "name": name})
 
 
 def _activations(oom: OutOfMemory) -> Remedy | None:
     model = oom.model
-    inside = [
-        block
+    size = sum(
+        block.size
         for block in oom.blocks
         if block.is_in_repeated and block.category in (Category.SAVED, Category.TEMPORARIES)
-    ]
-    size = sum(block.size for block in inside)
+    )
     if model.repeats < 2 or not _is_much(size, oom):
         return None
     saved = size - size // model.repeats  # one of them is computed again at a time
-    details: dict[str, str | int] = {
-        "name": model.repeated,
-        "count": model.repeats,
-        "whole": size,
-    }
-    return Remedy(Cause.ACTIVATIONS, saved, Basis.ESTIMATED, details)
+    details: _Details = {"name": model.repeated, "count": model.repeats, "whole": size}
+    return Remedy(Cause.ACTIVATIONS, saved, details, Basis.ESTIMATED)
 
 
 def _batch(oom: OutOfMemory) -> Remedy | None:
@@ -370,8 +375,8 @@ def _batch(oom: OutOfMemory) -> Remedy | None:
         return None
     total = size + oom.request.requested
     fitting = max(1, int(batch * (total - oom.shortage) / total))
-    details: dict[str, str | int] = {"batch": batch, "fitting": fitting, "each": total // batch}
-    return Remedy(Cause.BATCH, total - total * fitting // batch, Basis.ESTIMATED, details)
+    details: _Details = {"batch": batch, "fitting": fitting, "each": total // batch}
+    return Remedy(Cause.BATCH, total - total * fitting // batch, details, Basis.ESTIMATED)
 
 
 RULES: Final[tuple[Callable[[OutOfMemory], Remedy | None], ...]] = (
@@ -404,12 +409,10 @@ def _is_much(size: int, oom: OutOfMemory) -> bool:
     return size > 0 and (size * 4 >= oom.in_use or size >= max(oom.shortage, oom.in_use // 10))
 
 
-def _numbers(check: SettingsCheck) -> dict[str, str | int]:
-    return {"settings": check.settings, "requests": check.requests, "is_whole": check.is_whole}
-
-
-def _mentions(oom: OutOfMemory, *names: str) -> bool:
-    return any(name in frame.names for frame in oom.frames for name in names)
+def _places(oom: OutOfMemory, frames: Sequence[ProgramFrame]) -> list[Place]:
+    """The lines of some frames, then those that hold most."""
+    holding = [holder.place for holder in oom.by_line()[:6] if holder.place is not None]
+    return [*(frame.place for frame in frames), *holding]
 
 
 def _is_in_optimizer(oom: OutOfMemory) -> bool:
@@ -425,32 +428,7 @@ def _is_score_matrix(block: BlockInUse) -> bool:
     return len(shape) >= 3 and min(shape[-2:]) >= _LONG_SEQUENCE
 
 
-def _on_lines(oom: OutOfMemory, lines: set[tuple[str, int]]) -> Iterable[BlockInUse]:
-    for block in oom.blocks:
-        if block.place is not None and (block.place.file, block.place.line) in lines:
-            yield block
-
-
-def _containers(oom: OutOfMemory) -> dict[str, list[BlockInUse]]:
-    """Tensors that are no parameters, by the container that leads to them."""
-    found: dict[str, list[BlockInUse]] = {}
-    for block in oom.blocks:
-        name, bracket, _ = block.name.partition("[")
-        if bracket and block.category in (Category.OTHERS, Category.SAVED):
-            found.setdefault(name, []).append(block)
-    return found
-
-
-def _is_nameless_tensor(block: BlockInUse) -> bool:
-    return block.category is Category.OTHERS and bool(block.shape) and not block.name
-
-
-def _are_parameters_again(oom: OutOfMemory, name: str) -> bool:
-    remedy = _model_twice(oom)
-    return remedy is not None and remedy.details["name"] == name
-
-
-def _list_details(oom: OutOfMemory, group: TensorGroup) -> dict[str, str | int]:
+def _list_details(oom: OutOfMemory, group: TensorGroup) -> _Details:
     """The container, and the line and the variable that are put into it."""
     name = re.escape(group.name)
     line = _line_with(oom, rf"\b{name}(\.append\(|\.extend\(|\s*\+=|\[.*\]\s*=)")
@@ -471,10 +449,3 @@ def _line_with(oom: OutOfMemory, pattern: str) -> int:
 
 def _assigned(oom: OutOfMemory, name: str) -> int:
     return _line_with(oom, rf"\b{re.escape(name)}\s*=")
-
-
-def _outermost_line(oom: OutOfMemory) -> str:
-    """The line of the failing file that was called first."""
-    places = [frame.place for frame in oom.frames]
-    calling = [place.source for place in places if place.file == places[0].file]
-    return calling[-1] if calling else ""

@@ -2,15 +2,178 @@
 
 from __future__ import annotations
 
+from array import array
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
+from ..simulation.allocator import failed_request
+from ..simulation.allocator.driver import DriverCalls
+from ..simulation.allocator.replay import Mismatch, Replay
+from ..simulation.allocator.replay import replay as replay_trace
 from ..simulation.inspect import GPU, MemoryOverhead
-from .first_state import first_state
-from .model import AllocationHistory, Stack, device_name
-from .replay import Figures, ReplayResult, changed_settings, recorded_capacity, replay
-from .replay_check import ReplayCheck, check_replay, recorded_figures, recorded_retries
+from .event_log import EventLog, log_of
+from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
+from .model import AllocationHistory, DeviceHistory, Segment, Stack, device_name
+from .out_of_memory import SettingsCheck
+from .peak import AllocatorState
+from .replay import (
+    FailedRequest,
+    Figures,
+    ReplayResult,
+    changed_settings,
+    recorded_capacity,
+    release_runs,
+    replay,
+)
 from .settings import settings_of
+
+_MOST_DIFFERENCES: Final = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayCheck:
+    """A recording replayed as it was recorded, event by event."""
+
+    figures: Figures | None  # of the replay; None if it was ended by too many differences
+    allocations: int  # how many were compared by their addresses
+    segments: int
+    differences: int
+    first: Mismatch | None
+    ends_alike: bool
+    # which of several free blocks of one size is taken, as ``CachingAllocator`` says: the rule
+    # that reproduces the recording best
+    order_by_address: bool
+
+    @property
+    def matches(self) -> bool:
+        """True if replay and recording are equal."""
+        return not self.differences and self.ends_alike
+
+
+def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
+    """Replay a recording on the recorded segments, and compare every address."""
+    settings = settings_of(history.settings)
+    trace = _trace(history.of_device(device), first_state(history.of_device(device), settings))
+    begun = {}
+    for order_by_address in (False, True):
+        done = replay_trace(
+            trace, settings=settings, order_by_address=order_by_address, most_mismatches=1
+        )
+        if not done.mismatches:
+            return _check(done, history.of_device(device), order_by_address)
+        begun[order_by_address] = done.mismatches[0].index
+    best = begun[True] > begun[False]
+    done = replay_trace(
+        trace, settings=settings, order_by_address=best, most_mismatches=_MOST_DIFFERENCES
+    )
+    return _check(done, history.of_device(device), best)
+
+
+def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
+    """Figures of a recording, without a replay."""
+    one, settings = history.of_device(device), settings_of(history.settings)
+    state = AllocatorState(one, settings)
+    peak_active, peak_reserved = state.active, state.reserved
+    unused = peak_reserved - peak_active
+    failures = []
+    log = log_of(one.events)
+    kinds = Counter(map(log.action_names.__getitem__, log.actions))
+    for index, (action, address, size) in enumerate(log.changes()):
+        state.follow(action, address, size)
+        active, reserved = state.active, state.reserved
+        if active > peak_active:
+            peak_active = active
+        if reserved > peak_reserved:
+            peak_reserved, unused = reserved, reserved - active
+        elif reserved == peak_reserved and reserved - active < unused:
+            unused = reserved - active
+        if action == "oom":
+            stack = log.stacks[index]
+            failures.append(FailedRequest(index, size, stack, True, active, reserved, address, ""))
+    return Figures(
+        peak_active=peak_active,
+        peak_reserved=peak_reserved,
+        unused_at_peak=unused,
+        calls=DriverCalls(*(kinds[name] for name in _CALLS)),
+        retries=recorded_retries(history, device, failures),
+        failures=tuple(failures),
+    )
+
+
+def recorded_retries(
+    history: AllocationHistory, device: int, failures: Sequence[FailedRequest]
+) -> int:
+    """The number of times that cached memory went back to the GPU for a request."""
+    one, settings = history.of_device(device), settings_of(history.settings)
+    runs = release_runs(log_of(one.events), first_state(one, settings), settings)
+    ends = {run.last for run in runs if run.is_of_request}
+    return len(ends) + sum(failure.event - 1 not in ends for failure in failures)
+
+
+_CALLS: Final = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
+
+
+def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> ReplayCheck:
+    figures = None
+    failures = []
+    for one in done.out_of_memory:
+        at, event = one.index, device.events[one.index]
+        recorded = (at, event.size, event.stack, True)
+        failures.append(
+            FailedRequest(*recorded, one.active, one.reserved, event.address, one.message)
+        )
+    if done.stats:
+        figures = Figures(
+            peak_active=done.stats["active_bytes"]["all"]["peak"],
+            peak_reserved=done.stats["reserved_bytes"]["all"]["peak"],
+            unused_at_peak=done.unused_at_peak,
+            calls=done.calls,
+            retries=None,
+            failures=tuple(failures),
+        )
+    return ReplayCheck(
+        figures,
+        done.allocations,
+        done.segments_checked,
+        len({one.index for one in done.mismatches}),
+        done.mismatches[0] if done.mismatches else None,
+        done.final_matches or device.initial is not None,
+        order_by_address,
+    )
+
+
+def _trace(device: DeviceHistory, segments: Sequence[Segment]) -> dict[str, Any]:
+    """A recording in the form that ``simulation.replay`` takes."""
+    log = log_of(device.events)
+    events = log.part(0, len(log))
+    events.action_names = [one if one in _KINDS else "snapshot" for one in log.action_names]
+    return {
+        "initial": [_as_dict(segment) for segment in segments],
+        "events": events,  # the first four fields of each
+        "final": [_as_dict(segment) for segment in device.segments],
+    }
+
+
+def _as_dict(segment: Segment) -> dict[str, Any]:
+    blocks = []
+    address = segment.address
+    for size, requested in parts_of(segment):
+        known = () if requested is None else (requested,)
+        blocks.append([address, size, int(requested is not None), *known])
+        address += size
+    return {
+        "address": segment.address,
+        "size": segment.size,
+        "stream": segment.stream,
+        "pool": "small" if serves_small(segment) else "large",
+        "expandable": segment.is_expandable,
+        "blocks": blocks,
+    }
+
+
+_KINDS: Final = GROWTH | RELEASES | {"alloc", "free_completed", "oom"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,23 +214,19 @@ def what_if(
     """Replay a recording as it was, and with other settings or on other GPUs."""
     recorded = settings_of(history.settings)
     changed = changed_settings(recorded, settings)
-    taken = [MemoryOverhead.of(gpu, None, 0).context for _, gpu in gpus]
-    check = check_replay(history, device)
-    variants = []
-    for (name, gpu), context in zip(gpus, taken, strict=True):
-        result = replay(
-            history,
-            device,
-            changed,
-            gpu.total_memory,
-            context,
-            order_by_address=check.order_by_address,
-        )
-        variants.append(Variant(name, gpu, result))
+    cases: list[tuple[str, GPU | None, int | None, int]] = [
+        (name, gpu, gpu.total_memory, MemoryOverhead.of(gpu, None, 0).context) for name, gpu in gpus
+    ]
     if settings and not gpus:
-        capacity = recorded_capacity(history, device)
-        result = replay(history, device, changed, capacity, order_by_address=check.order_by_address)
-        variants.append(Variant("", None, result))
+        cases = [("", None, recorded_capacity(history, device), 0)]
+    check = check_replay(history, device)
+    order = check.order_by_address
+    variants = [
+        Variant(
+            name, gpu, replay(history, device, changed, capacity, taken, order_by_address=order)
+        )
+        for name, gpu, capacity, taken in cases
+    ]
     one = history.of_device(device)
     return WhatIf(
         device,
@@ -87,3 +246,43 @@ def _recorded(history: AllocationHistory, device: int, check: ReplayCheck) -> Fi
     if figures is None or not check.matches:
         return recorded_figures(history, device)
     return replace(figures, retries=recorded_retries(history, device, figures.failures))
+
+
+LONGEST: Final = 300_000
+"""Numbers of a log that are made again: more take too long for a report."""
+
+
+def check_settings(
+    request: failed_request.FailedRequest,
+    requests: array[int],
+    length: int,
+    settings: str,
+    *,
+    one_stream: bool = False,
+    is_whole: bool = True,
+) -> SettingsCheck:
+    """Make the recorded requests again, and the one that failed after them."""
+    log = _events(request, requests, length, one_stream=one_stream)
+    history = AllocationHistory((DeviceHistory(request.device, log, (), ()),), ((),))
+    taken = (request.context or 0) + (request.others or 0)
+    if request.allowed is not None:
+        taken = max(taken, request.capacity - request.allowed)
+    result = replay(history, settings=settings, capacity=request.capacity, taken=taken)
+    made = sum(action == "alloc" for action, _, _ in log.changes())
+    return SettingsCheck(settings, made, result.out_of_memory is None, is_whole)
+
+
+def _events(
+    request: failed_request.FailedRequest, requests: array[int], length: int, *, one_stream: bool
+) -> EventLog:
+    """The requests as a history has them."""
+    log = EventLog()
+    numbers = iter(requests[:length])
+    for number in numbers:
+        if number > 0:
+            size, stream = next(numbers), next(numbers)
+            log.append("alloc", number, size, 0 if one_stream else stream, 0, 0)
+        else:
+            log.append("free_completed", -number, 0, 0, 0, 0)
+    log.append("oom", request.free, request.requested, 0 if one_stream else request.stream, 0, 0)
+    return log

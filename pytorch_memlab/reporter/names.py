@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..tensors.live_objects import alive
-from ..tensors.optimizers import states_of, tensors_in
+from ..tensors.live_objects import alive, states_of, tensors_in
 from .records import BUFFERS, OPTIMIZER_STATE, PARAMETERS
 
 _numbers = count(1)

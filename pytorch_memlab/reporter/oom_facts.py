@@ -25,6 +25,7 @@ from .._common.garbage_collection import no_garbage_collection
 from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
 from ..devices.allocations import address_finder, allocations_of
+from ..history.block_categories import TensorCategories
 from ..history.category import Category
 from ..history.out_of_memory import (
     AttentionCall,
@@ -37,12 +38,10 @@ from ..history.out_of_memory import (
     SettingsCheck,
     TensorGroup,
 )
-from ..history.settings_check import LONGEST, check
-from ..history.tensor_categories import TensorCategories
+from ..history.what_if import LONGEST, check_settings
 from ..simulation.inspect import FailedRequest, settings_string
-from ..tensors.live_objects import LiveObjects, live_objects
+from ..tensors.live_objects import LiveObjects, live_objects, states_of, tensors_in
 from ..tensors.memory import address_of
-from ..tensors.optimizers import states_of, tensors_in
 from ..tensors.saved import LEAF, grad_fn, name_of, saved_by_graphs
 from .leaks import kind_of
 from .names import TensorNames
@@ -426,12 +425,12 @@ class _Search:
         checks = []
         arguments = (failed, simulated.requests, simulated.length)
         if other_stream * 2 > cached:
-            made = check(*arguments, now, one_stream=True, is_whole=simulated.is_whole)
+            made = check_settings(*arguments, now, one_stream=True, is_whole=simulated.is_whole)
             checks.append(replace(made, settings=""))
         for setting in wanted:
             if setting.partition(":")[0] not in now:
                 both = f"{now},{setting}" if now else setting
-                checks.append(check(*arguments, both, is_whole=simulated.is_whole))
+                checks.append(check_settings(*arguments, both, is_whole=simulated.is_whole))
                 if checks[-1].fits:
                     break
         return tuple(checks), ""

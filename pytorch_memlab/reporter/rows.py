@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..history.tensor_categories import TensorCategories
+from ..history.block_categories import TensorCategories
 from ..tensors.lines import SourceLine, line_of
 from ..tensors.live_objects import LiveObjects, gradient_of, unreferenced
 from ..tensors.memory import META, Piece, StorageKey, inner_parts, pieces_of

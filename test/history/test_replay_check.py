@@ -11,9 +11,8 @@ from recorded_programs.streams import load
 
 from pytorch_memlab.history.event_log import EventLog
 from pytorch_memlab.history.model import AllocationHistory
-from pytorch_memlab.history.replay_check import check_replay, recorded_figures
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.history.what_if import what_if
+from pytorch_memlab.history.what_if import check_replay, recorded_figures, what_if
 from pytorch_memlab.render.replay import text
 from pytorch_memlab.simulation import replay as replay_trace
 from pytorch_memlab.simulation import simulate

@@ -8,7 +8,7 @@ import torch
 from pytorch_memlab import simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.causes import Cause, remedies
-from pytorch_memlab.history.settings_check import check
+from pytorch_memlab.history.what_if import check_settings
 from pytorch_memlab.simulation.machine import allocation_log
 
 MIB = 2**20
@@ -34,7 +34,7 @@ def test_the_same_settings_fail_again_and_others_may_not():
         run_out()
         failure = machine.gpus[0].failure
         found = [
-            check(failure.request, failure.requests, failure.length, settings)
+            check_settings(failure.request, failure.requests, failure.length, settings)
             for settings in ("", "expandable_segments:True", "max_split_size_mb:50")
         ]
     assert [one.fits for one in found] == [False, True, True]
@@ -51,8 +51,8 @@ def test_a_request_that_fits_on_one_stream_alone():
             buffers = [take(8) for _ in range(20)]
         failure = machine.gpus[0].failure
         arguments = (failure.request, failure.requests, failure.length, "")
-        assert not check(*arguments).fits
-        assert check(*arguments, one_stream=True).fits
+        assert not check_settings(*arguments).fits
+        assert check_settings(*arguments, one_stream=True).fits
         del kept
         buffers = []
         assert buffers == []

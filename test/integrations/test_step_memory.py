@@ -12,8 +12,7 @@ from pytorch_memlab import simulate
 from pytorch_memlab.devices import get_device
 from pytorch_memlab.history import recorder
 from pytorch_memlab.integrations import step_memory
-from pytorch_memlab.integrations.measured_steps import MeasuredSteps
-from pytorch_memlab.integrations.step_memory import StepMeasurement
+from pytorch_memlab.integrations.measured_steps import MeasuredSteps, StepMeasurement
 from pytorch_memlab.simulation.machine import active
 
 MIB = 2**20
