@@ -15,6 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,46 +79,32 @@ class _Search:
         self._error = error
         self._simulated = simulated
         self._device = torch.device("cuda", failed.device)
-        self._lines = _Lines()
+        self._places: dict[FrameLine, Place] = {}
         self._missing: list[str] = []
+        node = "" if simulated is None else simulated.node
+        self._oom = OutOfMemory(failed, "", simulated is not None, node=node)
 
     def run(self) -> OutOfMemory:
-        frames: tuple[ProgramFrame, ...] = ()
-        functions: tuple[tuple[str, str], ...] = ()
-        found = _TensorFacts()
-        attention: tuple[AttentionCall, ...] = ()
-        checks: tuple[SettingsCheck, ...] = ()
-        unchecked = gpu = ""
         with self._part("the GPU"):
-            gpu = get_device(self._device).info.description
+            self._find(gpu=get_device(self._device).info.description)
         with self._part("the failing line"):
             frames, functions = self._frames()
+            self._find(frames=frames, functions=functions)
         with no_garbage_collection():
             with self._part("the tensors"):
-                self._tensors(found)
-            if not found.blocks:
+                self._tensors()
+            if not self._oom.blocks:
                 with self._part("the lines"):
-                    found.blocks = self._blocks({}, ())
+                    self._find(blocks=self._blocks({}, ()))
         with self._part("attention"):
-            attention = self._attention(frames, found.blocks)
+            self._find(attention=self._attention())
         with self._part("settings"):
             checks, unchecked = self._checks()
-        return OutOfMemory(
-            self._failed,
-            gpu,
-            self._simulated is not None,
-            frames,
-            functions,
-            "" if self._simulated is None else self._simulated.node,
-            found.blocks,
-            found.groups,
-            found.optimizers,
-            found.model,
-            attention,
-            checks,
-            unchecked,
-            tuple(self._missing),
-        )
+            self._find(checks=checks, unchecked=unchecked)
+        return replace(self._oom, missing=tuple(self._missing))
+
+    def _find(self, **found: Any) -> None:
+        self._oom = replace(self._oom, **found)
 
     @contextmanager
     def _part(self, name: str) -> Iterator[None]:
@@ -156,7 +143,7 @@ class _Search:
 
     # Tensors
 
-    def _tensors(self, found: _TensorFacts) -> None:
+    def _tensors(self) -> None:
         # Unpacked, so that nothing else references the tensors: their references are counted.
         tensors, modules, optimizers, nodes = live_objects()
         find = address_finder()
@@ -196,7 +183,7 @@ class _Search:
             known[address] = BlockInUse(
                 row.nbytes,
                 Category(row.category),
-                self._lines.place(((*row.line, ""),)) if row.line else None,
+                self._place(((*row.line, ""),)) if row.line else None,
                 name=_plain(row.name) if is_named else "",
                 shape=shape,
                 dtype=row.dtype,
@@ -207,18 +194,22 @@ class _Search:
             if address not in known:
                 known[address] = BlockInUse(0, categories.of(tensor), None)
         del small
-        found.model, repeated = self._model(modules, variables)
-        found.blocks = self._blocks(known, repeated)
-        found.groups = self._groups(numbers, variables, find)
+        model, repeated = self._model(modules, variables)
+        self._find(model=model)
+        self._find(blocks=self._blocks(known, repeated))
+        self._find(groups=self._groups(numbers, variables, find))
         facts = map(self._optimizer, optimizers)
-        found.optimizers = tuple(one for one in facts if one.elements)
+        self._find(optimizers=tuple(one for one in facts if one.elements))
 
     def _bytes_at(self, address: int) -> int:
         """Bytes of the block at an address; 0 if it is not on the GPU.
 
         A tensor that does not tell its storage may have several blocks, and is described first.
         """
-        return self._failed.blocks.get(address, 0) if address >= 0 else sys.maxsize
+        return self._size_at(address) if address >= 0 else sys.maxsize
+
+    def _size_at(self, address: int) -> int:
+        return self._failed.blocks.get(address, 0)
 
     def _blocks(
         self, known: Mapping[int, BlockInUse], repeated: Sequence[CodeType]
@@ -229,7 +220,10 @@ class _Search:
             return self._real_blocks(known)
         temporary = BlockInUse(0, Category.TEMPORARIES, None)
         workspace = BlockInUse(0, Category.WORKSPACES, None)
-        workspaces = self._workspaces()
+        machine = simulated_machine()
+        workspaces = (
+            {place.address for place in machine.workspaces.living()} if machine else frozenset()
+        )
         origins: dict[int, tuple[Place | None, bool]] = {}
         blocks = []
         for address, size in self._failed.blocks.items():
@@ -243,7 +237,7 @@ class _Search:
             number = simulated.stacks.number_of(origin)
             if number not in origins:
                 stack = simulated.stacks.places_of(number)
-                origins[number] = self._lines.place(stack), _runs(stack, repeated)
+                origins[number] = self._place(stack), _runs(stack, repeated)
             place, is_in_repeated = origins[number]
             blocks.append(
                 block._replace(
@@ -260,15 +254,19 @@ class _Search:
         for address, size in self._failed.blocks.items():
             block = known.get(address, unknown)
             stack = tuple((file, line, "") for file, line in frames.get(address, ()))
-            place = self._lines.place(stack) or block.place
+            place = self._place(stack) or block.place
             blocks.append(block._replace(size=size, place=place))
         return tuple(blocks)
 
-    def _workspaces(self) -> frozenset[int]:
-        machine = simulated_machine()
-        if machine is None or self._simulated is None:
-            return frozenset()
-        return frozenset(place.address for place in machine.workspaces.living())
+    def _place(self, stack: Stack) -> Place | None:
+        """The innermost line of the program in a stack."""
+        for frame in stack:
+            if is_of_user(frame[0]):
+                if frame not in self._places:
+                    source = linecache.getline(frame[0], frame[1]).strip()
+                    self._places[frame] = Place(*frame, source)
+                return self._places[frame]
+        return None
 
     def _groups(
         self,
@@ -291,17 +289,8 @@ class _Search:
             graph = _saved_addresses(map(grad_fn, found), find) - own
             is_variable = len(found) == 1
             sums = _running_sums(grad_fn(first)) if is_variable and first.numel() == 1 else 0
-            size = self._failed.blocks
-            groups.append(
-                TensorGroup(
-                    name,
-                    len(found),
-                    sum(size.get(address, 0) for address in own),
-                    sum(size.get(address, 0) for address in graph),
-                    sums,
-                    is_variable,
-                )
-            )
+            own_size, graph_size = (sum(map(self._size_at, each)) for each in (own, graph))
+            groups.append(TensorGroup(name, len(found), own_size, graph_size, sums, is_variable))
         return tuple(sorted(groups, key=lambda group: -(group.own + group.graphs)))
 
     def _optimizer(self, optimizer: torch.optim.Optimizer) -> OptimizerFacts:
@@ -328,17 +317,16 @@ class _Search:
     # Modules
 
     def _model(
-        self,
-        modules: list[torch.nn.Module],
-        variables: Mapping[int, str],
+        self, modules: list[torch.nn.Module], variables: Mapping[int, str]
     ) -> tuple[ModelFacts, tuple[CodeType, ...]]:
-        parameters = {
-            id(parameter): parameter
-            for module in modules
-            for parameter in (vars(module).get("_parameters") or {}).values()
-            if parameter is not None
-        }
-        training = [module.training for module in modules if self._is_here(module)]
+        parameters: dict[int, torch.nn.Parameter] = {}
+        training = []
+        for module in modules:
+            found = (vars(module).get("_parameters") or {}).values()
+            own = [parameter for parameter in found if parameter is not None]
+            parameters.update((id(parameter), parameter) for parameter in own)
+            if any(parameter.device == self._device for parameter in own):
+                training.append(module.training)
         float32 = [p for p in parameters.values() if p.dtype is torch.float32]
         names = [variables[key].split(".", 1)[0] for key in parameters if key in variables]
         name = _plain(Counter(names).most_common(1)[0][0]) if names else ""
@@ -352,11 +340,6 @@ class _Search:
             bool(training) and not any(training),
         )
         return facts, codes
-
-    def _is_here(self, module: torch.nn.Module) -> bool:
-        """True if a module has a parameter on the GPU."""
-        own = (vars(module).get("_parameters") or {}).values()
-        return any(one is not None and one.device == self._device for one in own)
 
     def _repeated(
         self, modules: Iterable[torch.nn.Module]
@@ -385,15 +368,13 @@ class _Search:
 
     # Attention
 
-    def _attention(
-        self, frames: Iterable[ProgramFrame], blocks: Iterable[BlockInUse]
-    ) -> tuple[AttentionCall, ...]:
+    def _attention(self) -> tuple[AttentionCall, ...]:
         calls: dict[tuple[str, int], AttentionCall] = {}
-        for frame in frames:
+        for frame in self._oom.frames:
             if _ATTENTION in frame.place.source:
                 place = frame.place
                 calls[place.file, place.line] = AttentionCall(place, self._dimensions(place))
-        for block in sorted(blocks, key=lambda block: -block.size):
+        for block in sorted(self._oom.blocks, key=lambda block: -block.size):
             found = block.place
             if found is not None and _ATTENTION in found.source and block.shape:
                 calls.setdefault((found.file, found.line), AttentionCall(found, len(block.shape)))
@@ -404,8 +385,10 @@ class _Search:
         name = _first_argument(place.source)
         for frame, line in traceback.walk_tb(self._error.__traceback__):
             if (frame.f_code.co_filename, line) == (place.file, place.line):
-                value = _variable(frame, name)
-                return value.dim() if isinstance(value, torch.Tensor) else 0
+                with suppress(Exception):
+                    value = locals_of(frame).get(name)
+                    return value.dim() if isinstance(value, torch.Tensor) else 0
+                return 0
         return 0
 
     # Settings
@@ -434,34 +417,6 @@ class _Search:
                 if checks[-1].fits:
                     break
         return tuple(checks), ""
-
-
-class _TensorFacts:
-    """Categories of tensors."""
-
-    def __init__(self) -> None:
-        self.blocks: tuple[BlockInUse, ...] = ()
-        self.groups: tuple[TensorGroup, ...] = ()
-        self.optimizers: tuple[OptimizerFacts, ...] = ()
-        self.model = ModelFacts()
-
-
-class _Lines:
-    """Lines of the program with their source."""
-
-    def __init__(self) -> None:
-        self._places: dict[FrameLine, Place] = {}
-
-    def place(self, stack: Stack) -> Place | None:
-        """The innermost line of the program in a stack."""
-        for frame in stack:
-            if is_of_user(frame[0]):
-                known = self._places.get(frame)
-                if known is None:
-                    source = linecache.getline(frame[0], frame[1]).strip()
-                    known = self._places[frame] = Place(*frame, source)
-                return known
-        return None
 
 
 def _runs(stack: Stack, codes: Iterable[CodeType]) -> bool:
@@ -527,13 +482,11 @@ def _storage_address(tensor: torch.Tensor, find: Callable[[int, int], int]) -> i
 
 def _saved_addresses(roots: Iterable[Any], find: Callable[[int, int], int]) -> set[int]:
     """Addresses of storages that graphs keep, parameters left out; of the first nodes only."""
-    addresses = set()
-    for count, (node, tensor) in enumerate(saved_by_graphs(roots)):
-        if count >= _GRAPH_NODES:
-            break
-        if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter):
-            addresses.add(_storage_address(tensor, find))
-    return addresses
+    return {
+        _storage_address(tensor, find)
+        for node, tensor in islice(saved_by_graphs(roots), _GRAPH_NODES)
+        if name_of(node) != LEAF and not issubclass(type(tensor), torch.nn.Parameter)
+    }
 
 
 def _running_sums(node: Any) -> int:
@@ -547,24 +500,13 @@ def _running_sums(node: Any) -> int:
 
 def _first_argument(source: str) -> str:
     """The variable that a line gives to attention first, empty if it is none."""
-    for start in range(3):
+    for text in (source, source.partition("=")[2].strip()):
         with suppress(SyntaxError):
-            text = source.removeprefix("return ") if start else source
-            tree = ast.parse(text if start < 2 else text.partition("=")[2].strip())
-            for call in _calls(tree):
-                if call.args and isinstance(call.args[0], ast.Name):
-                    return call.args[0].id
+            for node in ast.walk(ast.parse(text)):
+                if not isinstance(node, ast.Call) or not node.args:
+                    continue
+                argument = node.args[0]
+                is_attention = ast.unparse(node.func).endswith(_ATTENTION)
+                if is_attention and isinstance(argument, ast.Name):
+                    return argument.id
     return ""
-
-
-def _calls(tree: ast.AST) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(_ATTENTION):
-            yield node
-
-
-def _variable(frame: FrameType, name: str) -> object:
-    try:
-        return locals_of(frame).get(name) if name else None
-    except Exception:
-        return None

@@ -11,7 +11,7 @@ import torch
 from pytorch_memlab import simulate
 from pytorch_memlab.devices import get_device
 from pytorch_memlab.history import recorder
-from pytorch_memlab.integrations import step_memory
+from pytorch_memlab.integrations import measured_steps
 from pytorch_memlab.integrations.measured_steps import MeasuredSteps, StepMeasurement
 from pytorch_memlab.simulation.machine import active
 
@@ -30,7 +30,7 @@ def gpu(request, monkeypatch):
                 observers = active.observers
 
             monkeypatch.setattr(recorder, "active", Active)
-            monkeypatch.setattr(step_memory, "simulated_machine", lambda: None)
+            monkeypatch.setattr(measured_steps, "simulated_machine", lambda: None)
         yield get_device("cuda:0")
 
 
@@ -56,7 +56,7 @@ def test_categories_add_up_to_the_active_peak(gpu):
         optimizer.zero_grad()
     assert not is_recording()
     found = result.metrics()
-    for name in step_memory.PEAKS:
+    for name in measured_steps.PEAKS:
         assert found.pop(f"memory/{name}") == stats[name]
     assert sum(found.values()) == stats["active_bytes.all.peak"]
     held = {name.removeprefix("memory/"): size for name, size in found.items()}
