@@ -110,6 +110,13 @@ class EventLog(Sequence[Event]):
             strict=True,
         )
 
+    def indexes(self, action: str) -> list[int]:
+        """The events of one action."""
+        number = self._action_numbers.get(action)
+        if number is None:
+            return []
+        return [index for index, one in enumerate(self.actions) if one == number]
+
     @property
     def categories(self) -> Sequence[int]:
         """Of each event, the place of its category in ``Category``."""

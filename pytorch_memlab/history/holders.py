@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
@@ -18,6 +19,7 @@ from .peak import Peak, find_peak
 if TYPE_CHECKING:
     import pandas as pd
 
+K = TypeVar("K")
 
 _ENGINE: Final = "_engine_run_backward"
 """The function of torch that runs the backward pass."""
@@ -97,14 +99,14 @@ class PeakHolders:
 
         What the backward pass allocates counts at the line of the forward op, if that is known.
         """
-        return self._by(lambda frame: (frame.filename, frame.line, frame.name))
+        return _holders(self._sums(lambda _, frame: frame))
 
     def by_function(self) -> list[Holder]:
         """Bytes by function of the program, the largest first; they add up to the peak.
 
         What the backward pass allocates counts at the function of the forward op, if it is known.
         """
-        return self._by(lambda frame: (frame.filename, None, frame.name))
+        return _holders(self._sums(lambda _, frame: (frame.filename, None, frame.name)))
 
     def backward_calls(self) -> list[Holder]:
         """Lines that ran the backward pass, with the bytes that count at lines of forward ops.
@@ -112,15 +114,8 @@ class PeakHolders:
         Returns:
             The largest first. The bytes are part of those of ``by_line``, and not more.
         """
-        sizes: dict[Frame, list[int]] = {}
-        for block in self.peak.blocks:
-            if charged_frame(block, self.stacks)[1]:
-                sizes.setdefault(_place(block, self.stacks), []).append(block.size)
-        calls = [
-            Holder(frame.filename, frame.line, frame.name, sum(found), len(found), sum(found))
-            for frame, found in sizes.items()
-        ]
-        return sorted(calls, key=lambda call: (-call.size, call.file, call.line or 0))
+        blocks = [one for one in self.peak.blocks if charged_frame(one, self.stacks)[1]]
+        return _holders(self._sums(lambda block, _: _place(block, self.stacks), blocks))
 
     def line_details(self) -> list[LineDetails]:
         """The rows of ``by_line``, each with its bytes by category and by module."""
@@ -171,11 +166,11 @@ class PeakHolders:
 
     def by_stack(self) -> list[tuple[Stack, int]]:
         """Bytes by stack, innermost frame first, the largest first; they add up to the peak."""
-        sizes: dict[Stack, int] = {}
+        sizes = Counter[Stack]()
         for block in self.peak.blocks:
-            stack = self._stack(block)
-            sizes[stack] = sizes.get(stack, 0) + block.size
-        return sorted(sizes.items(), key=lambda item: -item[1])
+            stack = () if block.stack is None else self.stacks[block.stack]
+            sizes[stack or (_place(block, self.stacks),)] += block.size
+        return sizes.most_common()
 
     def collapsed_stacks(self) -> str:
         """A line per stack for flame graphs: frames, outermost first, and bytes."""
@@ -232,34 +227,27 @@ class PeakHolders:
         return rendered("peak_html:notebook_fragment", self)
 
     def _shares(self, name_of: Callable[[Block], str]) -> list[Share]:
-        sizes: dict[str, list[int]] = {}
-        backward: dict[str, int] = {}
-        for block in self.peak.blocks:
-            name = name_of(block)
-            sizes.setdefault(name, []).append(block.size)
-            backward[name] = (
-                backward.get(name, 0) + charged_frame(block, self.stacks)[1] * block.size
-            )
-        shares = [Share(name, sum(all_), len(all_), backward[name]) for name, all_ in sizes.items()]
+        sums = self._sums(lambda block, _: name_of(block))
+        shares = [Share(name, *found) for name, found in sums.items()]
         return sorted(shares, key=lambda share: (-share.size, share.name))
 
-    def _by(self, key: Callable[[Frame], tuple[str, int | None, str]]) -> list[Holder]:
-        sizes: dict[tuple[str, int | None, str], list[int]] = {}
-        backward: dict[tuple[str, int | None, str], int] = {}
-        for block in self.peak.blocks:
+    def _sums(
+        self, key_of: Callable[[Block, Frame], K], blocks: Sequence[Block] | None = None
+    ) -> dict[K, list[int]]:
+        """Bytes, blocks, and the bytes that backward allocated for a forward op, by key."""
+        sums: dict[K, list[int]] = {}
+        for block in self.peak.blocks if blocks is None else blocks:
             frame, is_forward = charged_frame(block, self.stacks)
-            place = key(frame)
-            sizes.setdefault(place, []).append(block.size)
-            backward[place] = backward.get(place, 0) + is_forward * block.size
-        holders = [
-            Holder(*place, sum(found), len(found), backward[place])
-            for place, found in sizes.items()
-        ]
-        return sorted(holders, key=lambda holder: (-holder.size, holder.file, holder.line or 0))
+            found = sums.setdefault(key_of(block, frame), [0, 0, 0])
+            found[0] += block.size
+            found[1] += 1
+            found[2] += is_forward * block.size
+        return sums
 
-    def _stack(self, block: Block) -> Stack:
-        stack = () if block.stack is None else self.stacks[block.stack]
-        return stack or (_place(block, self.stacks),)
+
+def _holders(sums: Mapping[tuple[str, int | None, str], Sequence[int]]) -> list[Holder]:
+    holders = [Holder(*place, *found) for place, found in sums.items()]
+    return sorted(holders, key=lambda holder: (-holder.size, holder.file, holder.line or 0))
 
 
 def _collapsed(frame: Frame) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -155,10 +156,10 @@ class OutOfMemory:
 
     def by_category(self) -> list[tuple[Category, int]]:
         """Bytes by category, the largest first; they add up to what is in use."""
-        sizes: dict[Category, int] = {}
+        sizes = Counter[Category]()
         for block in self.blocks:
-            sizes[block.category] = sizes.get(block.category, 0) + block.size
-        return sorted(sizes.items(), key=lambda item: -item[1])
+            sizes[block.category] += block.size
+        return sizes.most_common()
 
     def by_line(self) -> list[LineHolder]:
         """The blocks in use by the line that allocated them, the largest first."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -82,17 +81,8 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
         event = log[index]
         blocks[event.address] = Block(event.address, sizes[index], event.size, *event[5:])
     in_use = tuple(blocks[address] for address in sorted(blocks))
-    failures = tuple(_failures(one.events))
+    failures = tuple((index, log[index]) for index in log.indexes("oom"))
     return Peak(device, highest, reserved, moment, len(one.events), in_use, failures)
-
-
-def _failures(events: Sequence[Event]) -> Iterator[tuple[int, Event]]:
-    log = log_of(events)
-    if "oom" in log.action_names:
-        number = log.number_of("oom")
-        for index, action in enumerate(log.actions):
-            if action == number:
-                yield index, log[index]
 
 
 class AllocatorState:

@@ -175,27 +175,21 @@ def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None
     """Most bytes that the allocator could get, from an out-of-memory event of a history."""
     one = history.of_device(device)
     log = log_of(one.events)
-    if "oom" not in log.action_names:
-        return None
     reserved = sum(segment.size for segment in first_state(one, settings_of(history.settings)))
-    for action, address, size in zip(log.actions, log.addresses, log.sizes, strict=True):
-        name = log.action_names[action]
-        if name in GROWTH:
+    for action, address, size in log.changes():
+        if action in GROWTH:
             reserved += size
-        elif name in RELEASES:
+        elif action in RELEASES:
             reserved -= size
-        elif name == "oom":
+        elif action == "oom":
             return reserved + address
     return None
 
 
 def mapped_pages(log: EventLog) -> Iterator[Mapped]:
     """Address, size and stream of all pages of expandable segments that get memory."""
-    if "segment_map" in log.action_names:
-        number = log.number_of("segment_map")
-        for index, action in enumerate(log.actions):
-            if action == number:
-                yield log.addresses[index], log.sizes[index], log.streams[index]
+    for index in log.indexes("segment_map"):
+        yield log.addresses[index], log.sizes[index], log.streams[index]
 
 
 class ReleaseRun(NamedTuple):
