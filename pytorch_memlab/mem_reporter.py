@@ -22,7 +22,7 @@ from .reporter.arrangement import TensorStat, arranged_stats, check_arrangement,
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames
-from .reporter.output import check_file, printed_to
+from .reporter.output import printed_to
 from .reporter.reconciliation import description_of, reconciled, with_allocation_lines
 from .reporter.records import Reconciliation
 from .reporter.rows import Rows, rows_of
@@ -160,11 +160,11 @@ class MemReporter:
             UsageError: there is no such order, size or device, or ``file`` cannot be printed to.
         """
         check_arrangement(sort_by, min_size)
-        check_file(file)
+        output = printed_to(file)
         target = device_of(device)
         if details:
             snapshot = self._snapshot(_caller()).on(target).arranged(sort_by, min_size)
-            with printed_to(file):
+            with output:
                 print(snapshot)
             return
         self.collect_tensor()
@@ -173,7 +173,7 @@ class MemReporter:
             require_device(target)
         for known, stats in self.device_tensor_stat.items():
             self.device_tensor_stat[known] = arranged_stats(stats, sort_by, min_size)
-        with printed_to(file):
+        with output:
             self.print_stats(verbose, target_device=target)
 
     def snapshot(self) -> MemorySnapshot:

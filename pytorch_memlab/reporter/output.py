@@ -4,37 +4,34 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from io import BufferedIOBase, RawIOBase, StringIO
 from typing import IO
 
-from .._common.checked_file import check_writable, write_file
+from .._common.checked_file import CheckedFile
 from ..errors import UsageError
 
 
-def check_file(file: object) -> None:
-    """Refuse what no text can be printed to."""
+def printed_to(file: str | os.PathLike[str] | IO[str] | None) -> AbstractContextManager[object]:
+    """Let ``print`` write to a file: what a subclass of the reporter prints goes there too.
+
+    What no text can be printed to is refused at once.
+    """
     if file is None:
-        return
+        return nullcontext()
     if isinstance(file, (str, os.PathLike)):
-        check_writable(file)
-        return
-    if not hasattr(file, "write") or isinstance(file, (RawIOBase, BufferedIOBase)):
-        kind = type(file).__name__
+        return _written_to(CheckedFile(os.fspath(file)))
+    given: object = file
+    if not hasattr(given, "write") or isinstance(given, (RawIOBase, BufferedIOBase)):
+        kind = type(given).__name__
         raise UsageError(f"file must be a path or a file opened for text, not a {kind}")
     if getattr(file, "closed", False):
         raise UsageError("file is closed: give an open one, or a path")
+    return redirect_stdout(file)
 
 
 @contextmanager
-def printed_to(file: str | os.PathLike[str] | IO[str] | None) -> Iterator[None]:
-    """Let ``print`` write to a file: what a subclass of the reporter prints goes there too."""
-    if file is None:
+def _written_to(file: CheckedFile) -> Iterator[None]:
+    with redirect_stdout(StringIO()) as printed:
         yield
-    elif isinstance(file, (str, os.PathLike)):
-        with redirect_stdout(StringIO()) as printed:
-            yield
-        write_file(file, printed.getvalue())
-    else:
-        with redirect_stdout(file):
-            yield
+    file.write(printed.getvalue())
