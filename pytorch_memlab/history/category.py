@@ -6,29 +6,18 @@ from enum import Enum
 
 
 class Category(str, Enum):
-    """The category of a block; equal to its name in a report.
+    """The category of a block; equal to its name in a report."""
 
-    Attributes:
-        PARAMETERS: of modules, also those that only an optimizer has.
-        GRADIENTS: of parameters and of other leaves.
-        OPTIMIZER_STATE: what optimizers keep between steps.
-        BUFFERS: of modules.
-        SAVED: what the forward pass made and autograd keeps until the backward pass.
-        TEMPORARIES: what is freed before the pass that made it ends.
-        WORKSPACES: what kernels take next to their results.
-        OTHERS: tensors that are none of these, such as inputs.
-        UNKNOWN: not known.
-    """
-
-    PARAMETERS = "parameters"
-    GRADIENTS = "gradients"
-    OPTIMIZER_STATE = "optimizer state"
-    BUFFERS = "buffers"
+    PARAMETERS = "parameters"  # of modules, also those that only an optimizer has
+    GRADIENTS = "gradients"  # of parameters and of other leaves
+    OPTIMIZER_STATE = "optimizer state"  # what optimizers keep between steps
+    BUFFERS = "buffers"  # of modules
+    # what the forward pass made and autograd keeps until the backward pass
     SAVED = "activations saved for backward"
-    TEMPORARIES = "temporaries"
-    WORKSPACES = "workspaces"
-    OTHERS = "inputs and other tensors"
-    UNKNOWN = "unknown"
+    TEMPORARIES = "temporaries"  # what is freed before the pass that made it ends
+    WORKSPACES = "workspaces"  # what kernels take next to their results
+    OTHERS = "inputs and other tensors"  # tensors that are none of these, such as inputs
+    UNKNOWN = "unknown"  # not known
 
     def __str__(self) -> str:
         """The name: Python 3.12 would format the member's."""

@@ -13,17 +13,11 @@ UNKNOWN = Category.UNKNOWN
 
 
 class Frame(NamedTuple):
-    """A frame of a Python stack.
+    """A frame of a Python stack."""
 
-    Args:
-        filename: of the source file.
-        line: number of the line.
-        name: of the function.
-    """
-
-    filename: str
-    line: int
-    name: str
+    filename: str  # of the source file
+    line: int  # number of the line
+    name: str  # of the function
 
 
 Stack = tuple[Frame, ...]
@@ -31,95 +25,61 @@ Stack = tuple[Frame, ...]
 
 
 class Event(NamedTuple):
-    """One thing that an allocator did.
+    """One thing that an allocator did."""
 
-    Args:
-        action: as PyTorch's memory history names it, such as ``alloc`` or ``free_completed``.
-        address: of the block or segment; for ``oom`` the bytes free on the GPU.
-        size: bytes requested for a block; bytes of a segment or its pages.
-        stream: that it belongs to.
-        time: in microseconds since the epoch.
-        stack: index of its stack in the history.
-        forward: of an allocation in the backward pass, index of the stack of the forward op;
-            0 if there is none or it is not known.
-        category: of an allocation, what the block is to the program.
-        module: of an allocation, path of the ``nn.Module`` that runs, such as
-            ``GPT.blocks.3.attn``; of one in the backward pass that of the forward op; empty if
-            there is none or it is not known.
-    """
-
-    action: str
-    address: int
-    size: int
-    stream: int
-    time: int
-    stack: int
+    action: str  # as PyTorch's memory history names it, such as ``alloc`` or ``free_completed``
+    address: int  # of the block or segment; for ``oom`` the bytes free on the GPU
+    size: int  # bytes requested for a block; bytes of a segment or its pages
+    stream: int  # that it belongs to
+    time: int  # in microseconds since the epoch
+    stack: int  # index of its stack in the history
+    # of an allocation in the backward pass, index of the stack of the forward op; 0 if there is
+    # none or it is not known
     forward: int = 0
-    category: Category = UNKNOWN
+    category: Category = UNKNOWN  # of an allocation, what the block is to the program
+    # of an allocation, path of the ``nn.Module`` that runs, such as ``GPT.blocks.3.attn``; of one
+    # in the backward pass that of the forward op; empty if there is none or it is not known
     module: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block in use.
+    """A block in use."""
 
-    Args:
-        address: where it begins.
-        size: its bytes.
-        requested: bytes that the program asked for.
-        stack: index of the stack of its allocation; None for one that the history does not have.
-        forward: as an event has it.
-        category: as an event has it.
-        module: as an event has it.
-    """
-
-    address: int
-    size: int
-    requested: int
+    address: int  # where it begins
+    size: int  # its bytes
+    requested: int  # bytes that the program asked for
+    # index of the stack of its allocation; None for one that the history does not have
     stack: int | None
-    forward: int = 0
-    category: Category = UNKNOWN
-    module: str = ""
+    forward: int = 0  # as an event has it
+    category: Category = UNKNOWN  # as an event has it
+    module: str = ""  # as an event has it
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment at one moment.
+    """A segment at one moment."""
 
-    Args:
-        address: where it begins.
-        size: its bytes.
-        is_expandable: whether it is a range of pages of an expandable segment.
-        blocks: those in use.
-        stream: that it serves.
-        is_small: whether it serves requests of up to 1 MiB; None if it is not known.
-    """
-
-    address: int
-    size: int
-    is_expandable: bool
-    blocks: tuple[Block, ...]
-    stream: int = 0
+    address: int  # where it begins
+    size: int  # its bytes
+    is_expandable: bool  # whether it is a range of pages of an expandable segment
+    blocks: tuple[Block, ...]  # those in use
+    stream: int = 0  # that it serves
+    # whether it serves requests of up to 1 MiB; None if it is not known
     is_small: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceHistory:
-    """The events of one GPU's allocator.
+    """The events of one GPU's allocator."""
 
-    Args:
-        device: index of the GPU; -1 for the host.
-        events: in order.
-        segments: those at the end.
-        initial: those at the beginning; None if they have to follow from the rest.
-        is_rounded: whether blocks are larger than what was requested, as a caching allocator's;
-            False for the storages of the host.
-    """
-
-    device: int
-    events: Sequence[Event]
-    segments: Sequence[Segment]
+    device: int  # index of the GPU; -1 for the host
+    events: Sequence[Event]  # in order
+    segments: Sequence[Segment]  # those at the end
+    # those at the beginning; None if they have to follow from the rest
     initial: Sequence[Segment] | None = None
+    # whether blocks are larger than what was requested, as a caching allocator's; False for the
+    # storages of the host
     is_rounded: bool = True
     first_segments: dict[object, list[Segment]] = field(
         default_factory=dict, init=False, repr=False, compare=False
@@ -137,16 +97,11 @@ class DeviceHistory:
 
 @dataclass(frozen=True, slots=True)
 class AllocationHistory:
-    """The events of all allocators of a process.
+    """The events of all allocators of a process."""
 
-    Args:
-        devices: of each GPU.
-        stacks: the stacks that events and blocks name by their index.
-        settings: of the allocators, as a snapshot has them.
-    """
-
-    devices: Sequence[DeviceHistory]
-    stacks: Sequence[Stack]
+    devices: Sequence[DeviceHistory]  # of each GPU
+    stacks: Sequence[Stack]  # the stacks that events and blocks name by their index
+    # of the allocators, as a snapshot has them
     settings: dict[str, object] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -41,49 +41,31 @@ UNLIMITED = 2**62
 
 @dataclass(frozen=True, slots=True)
 class FailedRequest:
-    """A request that the GPU has no room for.
+    """A request that the GPU has no room for."""
 
-    Args:
-        event: index of the event of the request.
-        size: its bytes.
-        stack: index of its stack in the history.
-        was_recorded: whether it failed in the recording too.
-        active: bytes of all blocks in use then.
-        reserved: bytes of all segments then.
-        free: bytes free on the GPU.
-        message: text of ``torch.OutOfMemoryError``.
-    """
-
-    event: int
-    size: int
-    stack: int
-    was_recorded: bool
-    active: int
-    reserved: int
-    free: int
-    message: str
+    event: int  # index of the event of the request
+    size: int  # its bytes
+    stack: int  # index of its stack in the history
+    was_recorded: bool  # whether it failed in the recording too
+    active: int  # bytes of all blocks in use then
+    reserved: int  # bytes of all segments then
+    free: int  # bytes free on the GPU
+    message: str  # text of ``torch.OutOfMemoryError``
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """Peaks, driver calls and failures of an allocator over a history.
+    """Peaks, driver calls and failures of an allocator over a history."""
 
-    Args:
-        peak_active: highest bytes of all blocks in use.
-        peak_reserved: highest bytes of all segments.
-        unused_at_peak: bytes reserved and not in use while the reserved bytes were highest; the
-            least, if that was so at several moments.
-        calls: how often segments and pages came from the driver and went back to it.
-        retries: how often cached memory had to be given back for a request; None if not counted.
-        failures: requests that failed, in order.
-    """
-
-    peak_active: int
-    peak_reserved: int
+    peak_active: int  # highest bytes of all blocks in use
+    peak_reserved: int  # highest bytes of all segments
+    # bytes reserved and not in use while the reserved bytes were highest; the least, if that was
+    # so at several moments
     unused_at_peak: int
-    calls: DriverCalls
+    calls: DriverCalls  # how often segments and pages came from the driver and went back to it
+    # how often cached memory had to be given back for a request; None if not counted
     retries: int | None
-    failures: tuple[FailedRequest, ...]
+    failures: tuple[FailedRequest, ...]  # requests that failed, in order
 
     @property
     def out_of_memory(self) -> FailedRequest | None:
@@ -96,20 +78,13 @@ class ReplayResult(Figures):
     """The outcome of replaying the requests of a recorded history.
 
     The replay ends at the first request that fails and did not fail in the recording.
-
-    Args:
-        device: index of the GPU in the history.
-        settings: of the allocator.
-        capacity: bytes of the GPU; None if it never runs out.
-        taken: bytes of the GPU that the allocator does not get.
-        events: how many events of the history were replayed: all, or those before the request
-            that failed.
     """
 
-    device: int
-    settings: AllocatorSettings
-    capacity: int | None
-    taken: int
+    device: int  # index of the GPU in the history
+    settings: AllocatorSettings  # of the allocator
+    capacity: int | None  # bytes of the GPU; None if it never runs out
+    taken: int  # bytes of the GPU that the allocator does not get
+    # how many events of the history were replayed: all, or those before the request that failed
     events: int
 
 
