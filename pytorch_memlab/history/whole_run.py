@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 _ENABLED, _CONTEXT, _ENTRIES, _CLEARS, _SKIPPED, _CUDA = 0, 1, 3, 4, 7, 9
 """Positions of arguments of ``torch._C._cuda_record_memory_history``; older releases have fewer."""
@@ -35,22 +35,11 @@ Trace = list[dict[str, Any]]
 """Events of one GPU as a snapshot has them."""
 
 
-class _Calls(NamedTuple):
-    """The functions of ``torch._C`` that begin and end a history, and show it."""
-
-    record: Callable[..., None]
-    record_legacy: Callable[..., None]
-    snapshot: Callable[..., dict[str, Any]]
-    is_enabled: Callable[[], bool]
-
-
-_NAMES: Final = (
-    "_cuda_record_memory_history",
-    "_cuda_record_memory_history_legacy",
-    "_cuda_memorySnapshot",
-    "_cuda_isHistoryEnabled",
-)
-"""Their names, in the order of ``_Calls``."""
+_RECORD: Final = "_cuda_record_memory_history"
+_RECORD_LEGACY: Final = "_cuda_record_memory_history_legacy"
+_SNAPSHOT: Final = "_cuda_memorySnapshot"
+_IS_ENABLED: Final = "_cuda_isHistoryEnabled"
+"""The functions of ``torch._C`` that begin and end a history, and show it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,32 +76,33 @@ class WholeRunHistory:
         """Record from now on, or once the program initialises CUDA."""
         import torch
 
-        self._calls = _Calls(*(getattr(torch._C, name) for name in _NAMES))
-        replacements: tuple[Callable[..., object], ...] = (
-            self._record,
-            self._record_legacy,
-            self._snapshot,
-            self._is_enabled,
-        )
-        for name, replacement in zip(_NAMES, replacements, strict=True):
-            process.callback(setattr, torch._C, name, getattr(torch._C, name))
+        self._memory = torch.cuda.memory
+        replacements: dict[str, Callable[..., object]] = {
+            _RECORD: self._record,
+            _RECORD_LEGACY: self._record_legacy,
+            _SNAPSHOT: self._snapshot,
+            _IS_ENABLED: self._is_enabled,
+        }
+        self._calls: dict[str, Callable[..., Any]] = {
+            name: getattr(torch._C, name) for name in replacements
+        }
+        for name, replacement in replacements.items():
+            process.callback(setattr, torch._C, name, self._calls[name])
             setattr(torch._C, name, replacement)
         process.callback(self._stop)
         torch.cuda._lazy_call(self._begin)
 
     def snapshot(self) -> dict[str, Any]:
         """All events so far, and the segments as they are now, as ``_snapshot`` gives them."""
-        import torch
-
         with self._own_call():
-            found: dict[str, Any] = torch.cuda.memory._snapshot()
+            found: dict[str, Any] = self._memory._snapshot()
         found["device_traces"] = _joined(self._kept, found["device_traces"])
         return found
 
     def _begin(self) -> None:
         if os.getpid() != self._process:
             return
-        if self._calls.is_enabled():
+        if self._calls[_IS_ENABLED]():
             self._wanted = _ProgramOptions(sys.maxsize)  # who called us records, and may go on
         else:
             self._record_own()
@@ -128,19 +118,15 @@ class WholeRunHistory:
             self._end_own()
 
     def _record_own(self) -> None:
-        import torch
-
         wanted: Literal["all", "state"] = "all" if self._keeps_events else "state"
         with self._own_call():
-            torch.cuda.memory._record_memory_history(
+            self._memory._record_memory_history(
                 wanted, context=wanted, stacks="python", max_entries=sys.maxsize
             )
 
     def _end_own(self) -> None:
-        import torch
-
         with self._own_call():
-            torch.cuda.memory._record_memory_history(enabled=None)
+            self._memory._record_memory_history(enabled=None)
 
     @contextmanager
     def _own_call(self) -> Iterator[None]:
@@ -158,16 +144,14 @@ class WholeRunHistory:
 
     def _record(self, *given: Any) -> None:
         if self._is_own_call():
-            self._calls.record(*given)
+            self._calls[_RECORD](*given)
             return
         wanted, arguments = _options_of(given)
         if not self._keeps_events:
-            wanted, arguments = (
-                _ProgramOptions(sys.maxsize) if given[_ENABLED] else _NOTHING,
-                list(given),
-            )
+            wanted = _ProgramOptions(sys.maxsize) if given[_ENABLED] else _NOTHING
+            arguments = list(given)
         clears = _flag(given, _CLEARS, default=False)
-        self._change(wanted, clears, lambda: self._calls.record(*arguments))
+        self._change(wanted, clears, lambda: self._calls[_RECORD](*arguments))
 
     def _record_legacy(
         self,
@@ -184,7 +168,7 @@ class WholeRunHistory:
         arguments = (enabled, record_context, sys.maxsize, True, *options)
         if not self._keeps_events:
             arguments = (enabled, record_context, max_entries, record_stacks, *options)
-        self._change(wanted, clears, lambda: self._calls.record_legacy(*arguments))
+        self._change(wanted, clears, lambda: self._calls[_RECORD_LEGACY](*arguments))
 
     def _change(self, wanted: _ProgramOptions, clears: bool, call: Callable[[], None]) -> None:
         """Carry out a call of the program that begins, changes, clears or ends its history."""
@@ -193,7 +177,7 @@ class WholeRunHistory:
             return
         events: list[Trace] = []
         if self._keeps_events and (clears or was_recording is not is_recording):
-            events = self._calls.snapshot(None)["device_traces"]
+            events = self._calls[_SNAPSHOT](None)["device_traces"]
         if not was_recording:
             self._kept, events = _joined(self._kept, events), []
             self._end_own()
@@ -209,7 +193,7 @@ class WholeRunHistory:
             self._record_own()
 
     def _snapshot(self, *given: Any) -> dict[str, Any]:
-        found = self._calls.snapshot(*given)
+        found: dict[str, Any] = self._calls[_SNAPSHOT](*given)
         if not self._is_own_call():
             found["device_traces"] = [
                 self._wanted.visible_part(each) for each in found["device_traces"]
