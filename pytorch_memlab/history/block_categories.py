@@ -74,7 +74,6 @@ def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note)
 
 
 def mark_module(module: torch.nn.Module, note: Note) -> None:
-    """Note the categories of the parameters and buffers of a module and its parts."""
     for part in module.modules():
         own = vars(part)
         mark((own.get("_buffers") or {}).values(), Category.BUFFERS, note)
@@ -82,7 +81,6 @@ def mark_module(module: torch.nn.Module, note: Note) -> None:
 
 
 def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
-    """Note the categories of an optimizer's parameters and of their gradients."""
     for group in optimizer.param_groups:
         parameters = list(group["params"])
         mark(parameters, Category.PARAMETERS, note)
@@ -90,7 +88,6 @@ def mark_parameters(optimizer: torch.optim.Optimizer, note: Note) -> None:
 
 
 def mark_state(optimizer: torch.optim.Optimizer, note: Note) -> None:
-    """Note the category of an optimizer's state."""
     for _, state in states_of(optimizer):
         if type(state) is dict and _PLAIN.issuperset(map(type, state.values())):
             mark(state.values(), Category.OPTIMIZER_STATE, note)

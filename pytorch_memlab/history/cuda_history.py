@@ -35,7 +35,6 @@ class _Switch:
         self._is_ours = False
 
     def on(self) -> None:
-        """One more wants it."""
         is_enabled = getattr(torch._C, "_cuda_isHistoryEnabled", lambda: False)
         if not self._users and not is_enabled():
             torch.cuda.memory._record_memory_history(
@@ -66,7 +65,6 @@ class CudaHistory:
         self._marks: dict[int, list[tuple[int, Category]]] = {}
 
     def begin(self) -> None:
-        """Record from now on."""
         self._began = time.time_ns() // 1000
         self._marks.clear()
         _switch.on()
@@ -74,7 +72,6 @@ class CudaHistory:
         program.begin()
 
     def end(self) -> AllocationHistory:
-        """Record no more."""
         program.end()
         program.notes = tuple(note for note in program.notes if note != self._note)
         try:

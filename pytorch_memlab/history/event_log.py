@@ -64,7 +64,6 @@ class EventLog(Sequence[Event]):
         category: Category = Category.UNKNOWN,
         module: str = "",
     ) -> None:
-        """Add an event; the arguments are those of ``Event``."""
         self.actions.append(self.number_of(action))
         self.addresses.append(address)
         self.sizes.append(size)
@@ -94,7 +93,6 @@ class EventLog(Sequence[Event]):
         self._modules.extend(array("i", numbers[5::_NUMBERS]))
 
     def module_number(self, module: str) -> int:
-        """The number that stands for the path of a module."""
         number = self._module_numbers.get(module)
         if number is None:
             number = self._module_numbers[module] = len(self._module_names)
@@ -111,7 +109,6 @@ class EventLog(Sequence[Event]):
         )
 
     def indexes(self, action: str) -> list[int]:
-        """The events of one action."""
         number = self._action_numbers.get(action)
         if number is None:
             return []
@@ -123,7 +120,6 @@ class EventLog(Sequence[Event]):
         return self._categories
 
     def set_category(self, index: int, category: Category) -> None:
-        """Change the category of an event, which is often known only later."""
         self._categories[index] = _CATEGORY_NUMBERS[category]
 
     def part(self, start: int, stop: int) -> EventLog:
@@ -135,7 +131,6 @@ class EventLog(Sequence[Event]):
         return found
 
     def number_of(self, action: str) -> int:
-        """The number that stands for an action in ``actions``."""
         number = self._action_numbers.get(action)
         if number is None:
             number = len(self.action_names)

@@ -48,7 +48,6 @@ class ModulePaths:
         self._original: Call | None = None
 
     def begin(self) -> None:
-        """Follow calls from now on."""
         original: Any = torch.nn.Module.__call__
         thread, numbers, path_of, paths = self.thread, self._numbers, self._path_of, self
 

@@ -133,7 +133,6 @@ class OutOfMemory:
 
     @property
     def in_use(self) -> int:
-        """Bytes of all blocks in use."""
         return sum(self.request.blocks.values())
 
     @property
@@ -151,7 +150,6 @@ class OutOfMemory:
         return self.request.reserved - self.in_use
 
     def of_category(self, *categories: Category) -> int:
-        """Bytes of the blocks of some categories."""
         return sum(block.size for block in self.blocks if block.category in categories)
 
     def by_category(self) -> list[tuple[Category, int]]:
@@ -184,7 +182,6 @@ class LineHolder:
 
     @classmethod
     def of(cls, blocks: Iterable[BlockInUse]) -> LineHolder:
-        """The blocks of one line."""
         found = sorted(blocks, key=lambda block: -block.size)
         names = dict.fromkeys(block.name for block in found if block.name)
         categories = dict.fromkeys(block.category for block in found)

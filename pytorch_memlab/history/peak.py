@@ -43,7 +43,6 @@ class Peak:
 
     @property
     def name(self) -> str:
-        """The name of the device in a report, such as ``cuda:0`` or ``rank0 cuda:0``."""
         return f"{self.run} {device_name(self.device)}".lstrip()
 
     def __repr__(self) -> str:
@@ -51,7 +50,6 @@ class Peak:
         return f"<{type(self).__name__} of {self.summary()}>"
 
     def summary(self) -> str:
-        """The device, the bytes and the blocks, in a few words."""
         count = len(self.blocks)
         size = f"{prose_size(self.active)} in {count:,} block{'s' * (count != 1)}"
         return f"{self.name}: {size}"
@@ -109,7 +107,6 @@ class AllocatorState:
             self._add(block.address, block.size)
 
     def follow(self, action: str, address: int, size: int) -> int:
-        """Do what the allocator did in the next event."""
         if action == "alloc":
             size = self._size_of(address, size)
             self._add(address, size)

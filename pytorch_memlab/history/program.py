@@ -44,7 +44,6 @@ class Program:
         self._lock = threading.RLock()
 
     def begin(self) -> None:
-        """One more wants to know."""
         with self._lock, uninterrupted():
             self._users += 1
             if self._users > 1:

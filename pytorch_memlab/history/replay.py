@@ -248,13 +248,11 @@ class _Driver(SimulatedDriver):
             self._adopted[address] = size
 
     def malloc(self, size: int) -> int | None:
-        """As cudaMalloc does."""
         address = super().malloc(size)
         self.calls.mallocs += address is not None
         return address
 
     def free(self, address: int) -> None:
-        """As cudaFree does."""
         self.calls.frees += 1
         size = self._adopted.pop(address, None)
         if size is None:
@@ -263,13 +261,11 @@ class _Driver(SimulatedDriver):
             self._used -= size
 
     def map(self, address: int, size: int) -> bool:
-        """As cuMemMap does."""
         is_mapped = super().map(address, size)
         self.calls.maps += is_mapped
         return is_mapped
 
     def unmap(self, address: int, size: int) -> None:
-        """As cuMemUnmap does."""
         self.calls.unmaps += 1
         super().unmap(address, size)
 
@@ -315,7 +311,6 @@ class _Run:
         self._reserved = ReservedPeak(self._allocator)
 
     def go_on(self, cache_releases: set[int]) -> None:
-        """Replay the events."""
         log, allocator = self._log, self._allocator
         kinds = [_KINDS.get(name, _OTHER) for name in log.action_names]
         actions, addresses = log.actions, log.addresses
@@ -361,7 +356,6 @@ class _Run:
         self._done = total
 
     def result(self, device: int, capacity: int | None) -> ReplayResult:
-        """The result so far."""
         stats, driver = self._allocator.memory_stats(), self._driver
         return ReplayResult(
             device=device,

@@ -65,12 +65,10 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
 
 
 def history_of(snapshot: Any) -> AllocationHistory:
-    """The history in a snapshot."""
     return _history(snapshot, _Stacks(), EventLog())
 
 
 def _history(snapshot: Any, stacks: _Stacks, read: EventLog) -> AllocationHistory:
-    """The history in a snapshot."""
     if isinstance(snapshot, list):
         raise SnapshotError(
             "this is what torch.cuda.memory_snapshot() returns, which has no history: record it "
@@ -145,7 +143,6 @@ class _Events(Sink):
         self._adders: dict[tuple[str, ...], Callable[[list[Any]], None]] = {}
 
     def add(self, entry: Mapping[str, Any]) -> None:
-        """Take an event as PyTorch writes it."""
         keys = tuple(entry)
         add = self._adders.get(keys)
         if add is None:
@@ -153,7 +150,6 @@ class _Events(Sink):
         add(list(entry.values()))
 
     def adder(self, keys: Sequence[str]) -> Callable[[list[Any]], None]:
-        """A function that takes events with the same keys."""
         place = {key: number for number, key in enumerate(keys)}
         try:
             address = place["device_free"] if "device_free" in place else place["addr"]
@@ -187,7 +183,6 @@ class _Events(Sink):
         return add
 
     def index_of(self, frames: Any) -> int:
-        """The index of a stack of frames."""
         try:
             return self._stacks.index_of(frames)
         except _FAILURES as error:
@@ -287,7 +282,6 @@ class _Expanded:
         self._left = max(size, 2**16) * _MOST_EXPANSION
 
     def read(self, size: int) -> bytes:
-        """So many bytes of the content."""
         data = self._file.read(size)
         self._left -= len(data)
         if self._left < 0:

@@ -86,7 +86,6 @@ class Sink:
         raise NotImplementedError
 
     def index_of(self, frames: Any) -> int:
-        """The index of a stack of frames."""
         raise NotImplementedError
 
 
@@ -111,7 +110,6 @@ class _Buffer:
         self.offset = 0  # in the file, of the data
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
         if size > _LONGEST_TEXT:
             raise NotPlainPickleError(f"a text of {size} bytes")
         self.fill(size)
@@ -131,7 +129,6 @@ class _Buffer:
             self.pos = 0
 
     def lines(self, count: int) -> list[str]:
-        """The text of the next lines, if they are short."""
         text = self.data[self.pos : self.pos + 500].decode("utf-8", "replace")
         return text.split("\n")[:count]
 
@@ -314,7 +311,6 @@ class PickleReader:
         return True
 
     def _decoded(self, value: bytes) -> Any:
-        """The value that the opcodes of a group stand for."""
         op = value[0]
         if op == 0x8A:
             return int.from_bytes(value[2:], "little", signed=True)
@@ -328,7 +324,6 @@ class PickleReader:
         return int.from_bytes(value[1:], "little", signed=op == 0x4A)
 
     def _list(self, value: bytes) -> StackReference:
-        """The stack of a list of references to frames."""
         start = 1 + _PUT_WIDTHS.get(value[1], 0) if len(value) > 1 else 1
         known = self._lists.get(value[start:])
         if known is None:

@@ -81,7 +81,6 @@ class Timeline:
 
     @property
     def name(self) -> str:
-        """The name of the device in a report, such as ``cuda:0`` or ``rank0 cuda:0``."""
         return f"{self.run} {device_name(self.device)}".lstrip()
 
     def __repr__(self) -> str:
@@ -184,7 +183,6 @@ class _InUse:
     blocks: _Integers
 
     def in_band(self, bands: _Integers, number: int, moments: Sequence[int]) -> tuple[int, ...]:
-        """Bytes of one band at some moments."""
         count = len(self.changes)
         before = sum(
             block.size
@@ -196,7 +194,6 @@ class _InUse:
         return tuple(sums[moments].tolist())
 
     def at(self, bands: _Integers, moment: int) -> _Integers:
-        """Bytes of each band at one moment."""
         count = len(self.changes)
         sums = np.zeros(int(bands.max(initial=-1)) + 1, np.int64)
         np.add.at(sums, bands[count:], np.array([one.size for one in self.first], np.int64))
@@ -294,6 +291,5 @@ def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
 
 
 def _is(log: EventLog, action: str) -> npt.NDArray[np.bool_]:
-    """For each event, whether it is of one action."""
     numbers = [number for number, name in enumerate(log.action_names) if name == action]
     return np.isin(np.array(log.actions, np.int64), numbers)

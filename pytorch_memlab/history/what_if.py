@@ -48,7 +48,6 @@ class ReplayCheck:
 
     @property
     def matches(self) -> bool:
-        """True if replay and recording are equal."""
         return not self.differences and self.ends_alike
 
 
@@ -72,7 +71,6 @@ def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
 
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
-    """Figures of a recording, without a replay."""
     one, settings = history.of_device(device), settings_of(history.settings)
     state = AllocatorState(one, settings)
     peak_active, peak_reserved = state.active, state.reserved
@@ -145,7 +143,6 @@ def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> Repla
 
 
 def _trace(device: DeviceHistory, segments: Sequence[Segment]) -> dict[str, Any]:
-    """A recording in the form that ``simulation.replay`` takes."""
     log = log_of(device.events)
     events = log.part(0, len(log))
     events.action_names = [one if one in _KINDS else "snapshot" for one in log.action_names]
@@ -201,7 +198,6 @@ class WhatIf:
 
     @property
     def name(self) -> str:
-        """The name of the device in a report, such as ``cuda:0`` or ``rank0 cuda:0``."""
         return f"{self.run} {device_name(self.device)}".lstrip()
 
 
@@ -211,7 +207,6 @@ def what_if(
     settings: str = "",
     gpus: Sequence[tuple[str, GPU]] = (),
 ) -> WhatIf:
-    """Replay a recording as it was, and with other settings or on other GPUs."""
     recorded = settings_of(history.settings)
     changed = changed_settings(recorded, settings)
     cases: list[tuple[str, GPU | None, int | None, int]] = [
@@ -275,7 +270,6 @@ def check_settings(
 def _events(
     request: failed_request.FailedRequest, requests: array[int], length: int, *, one_stream: bool
 ) -> EventLog:
-    """The requests as a history has them."""
     log = EventLog()
     numbers = iter(requests[:length])
     for number in numbers:

@@ -51,7 +51,6 @@ class _ProgramOptions:
     has_stacks: bool = True
 
     def visible_part(self, trace: Trace) -> Trace:
-        """The events that the program sees."""
         if not self.entries:
             return []
         seen = [event for event in trace if event["action"] not in self.skipped]

@@ -53,7 +53,6 @@ class ChangedTest:
 
     @property
     def is_on_one_gpu(self) -> bool:
-        """True if the GPU is the same one, both times simulated or not."""
         if self.before is None or self.after is None:
             return True
         return (self.before.gpu, self.before.simulated) == (self.after.gpu, self.after.simulated)

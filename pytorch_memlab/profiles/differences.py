@@ -79,12 +79,10 @@ class Differences:
     holders: tuple[HolderChanges, ...] = ()
 
     def kept(self) -> list[LineChange]:
-        """Lines that keep more or less, the largest change first."""
         lines = (line for line in self.lines if line.kept.growth)
         return sorted(lines, key=lambda line: -abs(line.kept.growth))
 
     def peaks(self) -> list[LineChange]:
-        """Lines whose peak changed, the largest change first; see ``lines_with_peaks``."""
         lines = (line for line in self.lines if line.peak.growth and not line.calls)
         return sorted(lines, key=lambda line: -abs(line.peak.growth))
 
@@ -106,7 +104,6 @@ def growth_limit(option: str, text: str | None) -> Callable[[Change], bool]:
 
 
 def compare(before: RecordedProfile, after: RecordedProfile) -> Differences:
-    """Match two profiles and compare their sizes."""
     names = _device_names(before, after)
     matched = [
         (one, other, match_lines(before.functions[one], after.functions[other]))
@@ -232,7 +229,6 @@ class _Line(NamedTuple):
 def _lines(
     profile: RecordedProfile, names: Mapping[str, str]
 ) -> dict[int | None, dict[tuple[int, str], _Line]]:
-    """The lines of each function, by number and device."""
     kept, callers = kept_by_line(profile), calling_lines(profile)
     found: dict[int | None, dict[tuple[int, str], _Line]] = {}
     for entry in profile.entries:

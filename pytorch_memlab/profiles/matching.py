@@ -99,7 +99,6 @@ def _greedy(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _common_end(one: str, other: str) -> int:
-    """The number of names at the end of two paths that are the same."""
     count = 0
     parts = zip(reversed(_parts(one)), reversed(_parts(other)), strict=False)
     for left, right in parts:
@@ -136,7 +135,6 @@ def _sharing(
 
 
 def _likeness(one: Sequence[str], other: Sequence[str]) -> float:
-    """Share of equal lines, or of equal characters."""
     return SequenceMatcher(None, one, other, autojunk=False).ratio()
 
 

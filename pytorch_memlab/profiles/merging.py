@@ -160,7 +160,6 @@ def _check_once(runs: Sequence[Run], profiles: Mapping[str, RecordedProfile]) ->
 
 
 def _labelled(profile: RecordedProfile, label: str) -> RecordedProfile:
-    """The profile with the label before its runs and devices."""
     if not label:
         return profile
     devices = [one.device for one in profile.devices]
@@ -196,7 +195,6 @@ def _places(
 
 
 def _added_up(calls: Sequence[Call]) -> tuple[Call, ...]:
-    """Calls from one line to one function as one."""
     sums: dict[tuple[int, int | None, str, str, int], Call] = {}
     for call in calls:
         key = (call.callee, call.caller, call.filename, call.function, call.line)

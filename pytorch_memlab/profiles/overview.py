@@ -69,7 +69,6 @@ class Headline:
 
     @property
     def is_in_line(self) -> bool:
-        """True if the device's peak was in the line."""
         return self.place is not None and self.place_peak == self.measured.peak_active
 
 
@@ -111,7 +110,6 @@ class Overview:
 
 
 def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:
-    """Choose what a report shows."""
     sizes = _Sizes(profile)
     headlines = tuple(_headlines(profile, sizes))
     peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
@@ -229,11 +227,9 @@ class _Function:
         self.temporary = max((one.own_temporary for one in found), default=0)
 
     def places(self, lines: Iterable[int]) -> Iterable[Place]:
-        """Lines of it, on whichever device."""
         return (Place(self.table.function, line) for line in lines)
 
     def shown(self, most: int | None, sort: str | None) -> ShownFunction:
-        """The part of the source that is shown."""
         if most is None:
             return ShownFunction(self.table, None, self.peak_line)
         chosen = sorted(self.lines, key=lambda line: self._rank(line, sort))[:most]

@@ -82,7 +82,6 @@ def calling_lines(profile: RecordedProfile) -> set[Place]:
 
 
 def peak_of(entry: LineEntry) -> int:
-    """Most active bytes while a line ran."""
     return entry.stats.get(PEAK, 0)
 
 

@@ -36,7 +36,6 @@ class DeviceVerdict:
 
     @property
     def free(self) -> int:
-        """Bytes that were left when the most was reserved."""
         one = self.measured
         return max(one.capacity - (one.taken or 0) - one.peak_reserved, 0)
 

@@ -50,7 +50,6 @@ def arranged_rows(rows: Iterable[TensorRow], sort_by: str | None, min_size: int)
 
 
 def stat_of(row: TensorRow) -> TensorStat:
-    """The tuple of a row."""
     name = row.name if row.shares is None else f"{row.name}{SHARES}{row.shares})"
     return name, row.size, row.numel, row.memory
 

@@ -48,7 +48,6 @@ class TensorNames:
         self._count = 0
 
     def add_model(self, model: torch.nn.Module) -> None:
-        """Name the tensors of a model."""
         self._models.append(weakref.ref(model))
         self.now()
 
@@ -59,17 +58,14 @@ class TensorNames:
             self._optimizers.append(weakref.ref(optimizer))
 
     def now(self, variables: Mapping[int, str] | None = None) -> NamesNow:
-        """The names at this moment."""
         known = self._remembered.items()
         self._remembered = {key: each for key, each in known if each.reference() is not None}
         return NamesNow(self, variables or {})
 
     def models(self) -> list[torch.nn.Module]:
-        """Models that are alive."""
         return alive(self._models)
 
     def optimizers(self) -> list[torch.optim.Optimizer]:
-        """Optimizers that are alive."""
         return alive(self._optimizers)
 
     def remember(self, tensor: torch.Tensor, name: str) -> None:
@@ -115,7 +111,6 @@ class NamesNow:
         return list(self._known.values())
 
     def is_variable(self, tensor: torch.Tensor) -> bool:
-        """True if a variable of the program leads to a tensor."""
         return id(tensor) in self._variables
 
     def place(self, tensor: torch.Tensor) -> int:
@@ -123,11 +118,9 @@ class NamesNow:
         return self._places[id(tensor)]
 
     def identity(self, tensor: torch.Tensor) -> int:
-        """A number that this tensor alone has, and keeps."""
         return self._names.identity(tensor)
 
     def of(self, tensor: torch.Tensor) -> str:
-        """The best name of a tensor."""
         key = id(tensor)
         if key in self._known:
             return self._known[key].name
@@ -147,7 +140,6 @@ class NamesNow:
 
 
 def tensors_of_model(model: torch.nn.Module) -> Iterator[Named]:
-    """The parameters of a model, then its buffers."""
     try:
         parameters, buffers = list(model.named_parameters()), list(model.named_buffers())
     except Exception:

@@ -67,7 +67,6 @@ _ATTENTION: Final = "scaled_dot_product_attention"
 def facts_of(
     failed: FailedRequest, error: BaseException, simulated: SimulatedFailure | None
 ) -> OutOfMemory:
-    """Everything about a request that failed."""
     return _Search(failed, error, simulated).run()
 
 

@@ -135,7 +135,6 @@ class _BlockOwnership:
         kind[index] = kind.get(index, 0) + min(row.nbytes, free)
 
     def unclaimed(self) -> Iterator[Allocation]:
-        """Blocks that no tensor looks at."""
         for index, block in enumerate(self._blocks):
             if index not in self.tensors and index not in self.saved:
                 yield block

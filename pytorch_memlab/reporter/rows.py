@@ -120,7 +120,6 @@ class _Table:
     def add(
         self, name: str, piece: Piece, tensor: torch.Tensor, category: str, has_name: bool = True
     ) -> None:
-        """Add a row."""
         name += piece.suffix
         first = self._names.setdefault(piece.storage, name)
         shared = first is not name

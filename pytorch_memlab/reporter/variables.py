@@ -122,7 +122,6 @@ class _Search:
         self._seen: set[int] = set(passed_over)
 
     def run(self, roots: Roots) -> dict[int, str]:
-        """Follow what the roots lead to."""
         left = LOOKED_INTO
         queue: deque[tuple[str, object]] = deque()
         with suppress(Exception):  # a model that does not tell its modules

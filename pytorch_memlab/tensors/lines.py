@@ -46,7 +46,6 @@ def recorded_lines() -> Iterator[None]:
 
 
 def line_of(node: Any) -> SourceLine | None:
-    """The line that made a node."""
     metadata = getattr(node, "metadata", None)
     if not metadata:
         return None

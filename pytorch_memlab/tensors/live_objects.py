@@ -61,7 +61,6 @@ def _of_classes(objects: list[Any], wanted: list[type]) -> list[Any]:
 
 
 def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of a tensor that keeps one."""
     try:
         return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
     except Exception:  # a subclass that refuses
@@ -69,7 +68,6 @@ def gradient_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def alive(references: Iterable[weakref.ref[Any]]) -> list[Any]:
-    """The objects of weak references that are still alive."""
     # Alone in a function: a variable left over would reference the last one.
     return [item for reference in references if (item := reference()) is not None]
 
@@ -129,7 +127,6 @@ def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
 
 
 def states_of(optimizer: torch.optim.Optimizer) -> list[tuple[Any, Any]]:
-    """The state of an optimizer for each parameter."""
     try:
         return list(optimizer.state.items())
     except Exception:

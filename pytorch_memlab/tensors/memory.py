@@ -59,7 +59,6 @@ def _pieces(tensor: torch.Tensor) -> list[Piece]:
 
 
 def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The plain tensors that a tensor is made of."""
     if _C._functorch.is_functorch_wrapped_tensor(tensor):
         yield from parts_of(_C._functorch.get_unwrapped(tensor))
     elif torch.nn.parameter.is_lazy(tensor):
@@ -83,7 +82,6 @@ def parts_of(tensor: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def inner_parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The parts of a tensor that is not plain."""
     if type(tensor) in _PLAIN and tensor.layout is torch.strided:
         return []
     with torch.no_grad():
