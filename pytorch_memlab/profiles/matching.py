@@ -6,6 +6,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
+from itertools import takewhile
 from typing import Final
 
 from ..records import FunctionInfo
@@ -99,17 +100,9 @@ def _greedy(pairs: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 
 
 def _common_end(one: str, other: str) -> int:
-    count = 0
-    parts = zip(reversed(_parts(one)), reversed(_parts(other)), strict=False)
-    for left, right in parts:
-        if left != right:
-            break
-        count += 1
-    return count
-
-
-def _parts(path: str) -> list[str]:
-    return os.path.normpath(path).replace("\\", "/").split("/")
+    left, right = (os.path.normpath(path).replace("\\", "/").split("/") for path in (one, other))
+    pairs = zip(reversed(left), reversed(right), strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 def _body(function: FunctionInfo) -> list[str]:

@@ -10,16 +10,13 @@ from itertools import count, groupby
 from typing import Final
 
 from ..errors import UsageError
-from ..history.holders import PeakHolders
-from ..history.model import AllocationHistory
 from ..records import (
     FunctionInfo,
     FunctionTable,
-    LineEntry,
     Report,
     merge_approximations,
 )
-from .recorded import Call, MeasuredDevice, RecordedProfile, Run
+from .recorded import Call, RecordedProfile, Run
 
 _SUMS: Final = frozenset({"hits", "delta", "kept", "time"})
 """Columns that add up; the others are maxima over the hits of a line."""
@@ -31,56 +28,53 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
     Runs are labelled by their ranks if these differ, or else by their order.
     """
     _check_programs(profiles)
-    labels = _labels(list(profiles.values()))
-    functions: dict[tuple[FunctionInfo, int], int] = {}
-    runs: list[Run] = []
-    devices: list[MeasuredDevice] = []
-    entries: list[LineEntry] = []
-    calls: list[Call] = []
-    peaks: dict[str, PeakHolders] = {}
-    histories: dict[str, AllocationHistory] = {}
-    shown: dict[int, None] = {}
-    failures: dict[tuple[int, int], int] = {}
-    for label, profile in zip(labels, profiles.values(), strict=True):
-        part = _labelled(profile, label)
-        runs += part.runs
-        devices += part.devices
-        peaks |= part.peaks
-        histories |= part.histories
-        place = _places(part.functions, functions)
-        entries += [replace(entry, code_id=place[entry.code_id]) for entry in part.entries]
-        calls += [
-            replace(
-                call,
-                callee=place[call.callee],
-                caller=None if call.caller is None else place[call.caller],
-            )
-            for call in part.calls
-        ]
-        failures |= {(place[one], line): size for (one, line), size in part.failures.items()}
-        chosen = range(len(part.functions)) if part.shown is None else part.shown
-        shown.update(dict.fromkeys(place[number] for number in chosen))
-    _check_once(runs, profiles)
     found = list(profiles.values())
-    shows_all = all(profile.shown is None for profile in found)
+    labels = _labels(found)
+    functions: dict[tuple[FunctionInfo, int], int] = {}
+    parts = [_labelled(profile, label) for profile, label in zip(found, labels, strict=True)]
+    placed = [(part, _places(part.functions, functions)) for part in parts]
+    runs = [run for part in parts for run in part.runs]
+    _check_once(runs, profiles)
+    calls = [
+        replace(
+            call,
+            callee=place[call.callee],
+            caller=None if call.caller is None else place[call.caller],
+        )
+        for part, place in placed
+        for call in part.calls
+    ]
+    shown = dict.fromkeys(
+        place[number]
+        for part, place in placed
+        for number in (range(len(part.functions)) if part.shown is None else part.shown)
+    )
     return RecordedProfile(
         tuple(runs),
-        tuple(devices),
+        tuple(device for part in parts for device in part.devices),
         tuple(function for function, _ in functions),
-        tuple(entries),
+        tuple(
+            replace(entry, code_id=place[entry.code_id])
+            for part, place in placed
+            for entry in part.entries
+        ),
         _added_up(calls),
         found[0].columns,
-        None if shows_all else tuple(shown),
-        tuple(dict.fromkeys(note for profile in found for note in profile.notes)),
-        tuple(dict.fromkeys(end for profile in found for end in profile.ends)),
+        None if all(part.shown is None for part in parts) else tuple(shown),
+        tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        tuple(dict.fromkeys(end for part in parts for end in part.ends)),
         tuple(
             replace(section, title=f"{label}: {section.title}" if label else section.title)
-            for label, profile in zip(labels, found, strict=True)
-            for section in profile.sections
+            for label, part in zip(labels, parts, strict=True)
+            for section in part.sections
         ),
-        peaks,
-        failures,
-        histories=histories,
+        peaks={name: held for part in parts for name, held in part.peaks.items()},
+        failures={
+            (place[one], line): size
+            for part, place in placed
+            for (one, line), size in part.failures.items()
+        },
+        histories={label: one for part in parts for label, one in part.histories.items()},
     )
 
 

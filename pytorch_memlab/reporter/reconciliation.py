@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
@@ -84,13 +85,10 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
             return None  # this process does not use it
         return _without_blocks(device, rows, allocated, reserved)
     blocks.sort(key=lambda block: block.address)
-    ownership = _BlockOwnership(blocks)
-    for row, address in _storages(device, rows):
-        ownership.add(row, address)
-    workspaces, notes = _workspace_bytes(ownership.unclaimed(), workspaces_of(device))
+    tensors, saved, foreign, unclaimed = _claimed(device, rows, blocks)
+    workspaces, notes = _workspace_bytes(unclaimed, workspaces_of(device))
     requested = sum(block.requested for block in blocks)
     allocated = sum(block.size for block in blocks)
-    tensors, saved = sum(ownership.tensors.values()), sum(ownership.saved.values())
     unknown = requested - tensors - saved - workspaces
     view = driver_view(device)
     used, process = (None, None) if view is None else (view.used, view.process)
@@ -107,44 +105,34 @@ def _of_device(device: torch.device, rows: Rows) -> Reconciliation | None:
         None if process is None else process - reserved,
         None if used is None or process is None else used - process,
         used,
-        ownership.foreign,
+        foreign,
         (*notes, *_frozen_notes(unknown)),
     )
 
 
-class _BlockOwnership:
-    """The bytes of each block that tensors look at: a block counts once."""
-
-    def __init__(self, blocks: list[Allocation]) -> None:
-        self._blocks = blocks
-        self._addresses = [block.address for block in blocks]
-        self.tensors: dict[int, int] = {}
-        self.saved: dict[int, int] = {}
-        self.foreign = 0
-
-    def add(self, row: TensorRow, address: int) -> None:
-        """A storage of a row, by its address on the device."""
-        index = bisect_right(self._addresses, address) - 1
-        block = self._blocks[index] if index >= 0 else None
-        if block is None or address >= block.address + block.size:
-            self.foreign += row.nbytes
-            return
-        kind = self.saved if row.category == SAVED else self.tensors
-        other = self.tensors if kind is self.saved else self.saved
-        free = block.requested - kind.get(index, 0) - other.get(index, 0)
-        kind[index] = kind.get(index, 0) + min(row.nbytes, free)
-
-    def unclaimed(self) -> Iterator[Allocation]:
-        for index, block in enumerate(self._blocks):
-            if index not in self.tensors and index not in self.saved:
-                yield block
-
-
-def _storages(device: torch.device, rows: Rows) -> Iterator[tuple[TensorRow, int]]:
+def _claimed(
+    device: torch.device, rows: Rows, blocks: list[Allocation]
+) -> tuple[int, int, int, list[Allocation]]:
+    """Bytes of blocks that tensors and saved tensors look at, of others, and the rest of blocks."""
     find = address_finder()
+    addresses = [block.address for block in blocks]
+    claimed = Counter[int]()
+    tensors = saved = foreign = 0
     for row, piece in zip(rows.tensors, rows.storages, strict=True):
-        if piece is not None and row.device == device and piece.number:
-            yield row, find(piece.storage[1], piece.number)
+        if piece is None or row.device != device or not piece.number:
+            continue
+        address = find(piece.storage[1], piece.number)
+        index = bisect_right(addresses, address) - 1
+        if index < 0 or address >= blocks[index].address + blocks[index].size:
+            foreign += row.nbytes
+            continue
+        size = min(row.nbytes, blocks[index].requested - claimed[index])
+        claimed[index] += size
+        if row.category == SAVED:
+            saved += size
+        else:
+            tensors += size
+    return tensors, saved, foreign, [one for n, one in enumerate(blocks) if n not in claimed]
 
 
 def _workspace_bytes(
@@ -169,15 +157,8 @@ def _without_blocks(
     saved = sum(row.nbytes for row in here if row.category == SAVED)
     tensors = sum(row.nbytes for row in here) - saved
     return Reconciliation(
-        device,
-        tensors,
-        saved,
-        0,
-        0,
-        allocated - tensors - saved,
-        allocated,
-        reserved - allocated,
-        reserved,
+        *(device, tensors, saved, 0, 0, allocated - tensors - saved),
+        *(allocated, reserved - allocated, reserved),
         notes=(_NO_BLOCKS,),
     )
 
