@@ -18,7 +18,6 @@ from ._common.garbage_collection import no_garbage_collection
 from .errors import UsageError
 from .history.block_categories import TensorCategories
 from .render.memory_report import LEN, header, section
-from .reporter.arrangement import TensorStat, arranged_stats, check_arrangement, stat_of
 from .reporter.differences import Difference, diff
 from .reporter.leaks import LeakWatch
 from .reporter.names import TensorNames
@@ -28,9 +27,13 @@ from .reporter.records import Reconciliation
 from .reporter.rows import Rows, rows_of
 from .reporter.snapshot import (
     MemorySnapshot,
+    TensorStat,
+    arranged_stats,
+    check_arrangement,
     device_of,
     means,
     require_device,
+    stat_of,
 )
 from .reporter.variables import names_of_attributes, names_of_variables
 from .tensors.lines import recorded_lines

@@ -19,33 +19,12 @@ _NUMBERS: Final = 6
 class EventLog(Sequence[Event]):
     """Events in order; each is made when it is asked for."""
 
-    __slots__ = (
-        "_action_numbers",
-        "_categories",
-        "_module_names",
-        "_module_numbers",
-        "_modules",
-        "action_names",
-        "actions",
-        "addresses",
-        "forwards",
-        "sizes",
-        "stacks",
-        "streams",
-        "times",
-    )
-
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.action_names: list[str] = []
-        self.actions = array("B")
-        self.addresses = array("Q")
-        self.sizes = array("Q")
-        self.streams = array("q")
-        self.times = array("q")
-        self.stacks = array("i")
-        self.forwards = array("i")
-        self._categories = array("B")
-        self._modules = array("i")
+        self.actions, self._categories = array("B"), array("B")
+        self.addresses, self.sizes = array("Q"), array("Q")
+        self.streams, self.times = array("q"), array("q")
+        self.stacks, self.forwards, self._modules = array("i"), array("i"), array("i")
         self._action_numbers: dict[str, int] = {}
         self._module_names = [""]
         self._module_numbers = {"": 0}
@@ -77,9 +56,7 @@ class EventLog(Sequence[Event]):
     def extend(self, numbers: array[int]) -> None:
         """Add events whose stacks and categories are not known yet.
 
-        Args:
-            numbers: six for each event, as ``array("q")`` has them: of its action, address, size,
-                stream, time, and of its module.
+        Each is six numbers: of its action, address, size, stream, time, and of its module.
         """
         count = len(numbers) // _NUMBERS
         self.actions.extend(array("B", numbers[::_NUMBERS]))
@@ -93,9 +70,8 @@ class EventLog(Sequence[Event]):
         self._modules.extend(array("i", numbers[5::_NUMBERS]))
 
     def module_number(self, module: str) -> int:
-        number = self._module_numbers.get(module)
-        if number is None:
-            number = self._module_numbers[module] = len(self._module_names)
+        number = self._module_numbers.setdefault(module, len(self._module_names))
+        if number == len(self._module_names):
             self._module_names.append(module)
         return number
 
@@ -125,18 +101,15 @@ class EventLog(Sequence[Event]):
     def part(self, start: int, stop: int) -> EventLog:
         """The events from one index up to another, as a log."""
         found = EventLog()
-        for name in self.__slots__:
-            column = getattr(self, name)
+        for name, column in vars(self).items():
             setattr(found, name, column[start:stop] if isinstance(column, array) else column)
         return found
 
     def number_of(self, action: str) -> int:
-        number = self._action_numbers.get(action)
-        if number is None:
-            number = len(self.action_names)
-            if number == _MOST_ACTIONS:
-                raise ValueError(f"more than {_MOST_ACTIONS} kinds of events")
-            self._action_numbers[action] = number
+        number = self._action_numbers.setdefault(action, len(self.action_names))
+        if number == _MOST_ACTIONS:
+            raise ValueError(f"more than {_MOST_ACTIONS} kinds of events")
+        if number == len(self.action_names):
             self.action_names.append(action)
         return number
 

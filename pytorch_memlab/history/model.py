@@ -112,14 +112,7 @@ class AllocationHistory:
         return f"<{type(self).__name__} of {', '.join(devices) or 'no device'}>"
 
     def of_device(self, device: int) -> DeviceHistory:
-        """The history of one device.
-
-        Args:
-            device: index of the GPU, -1 for the host. A history may leave out others before it.
-
-        Raises:
-            LookupError: the history has no such device.
-        """
+        """The history of one device, by its index and not by its place."""
         for one in self.devices:
             if one.device == device:
                 return one

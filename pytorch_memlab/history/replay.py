@@ -100,23 +100,8 @@ def replay(
     """Replay the requests of a recorded history in a simulated allocator.
 
     A history that begins in the middle of a program begins with the segments and blocks that
-    existed then, whatever the settings.
-
-    Args:
-        history: of the process.
-        device: index of the GPU.
-        settings: of the allocator. A text such as ``"expandable_segments:True"`` changes the
-            recorded ones; None leaves them as they are.
-        capacity: bytes of the GPU; None for one that never runs out.
-        taken: bytes of it that the allocator does not get: the CUDA context, other processes.
-        order_by_address: which of several free blocks of one size is taken, as
-            ``CachingAllocator`` says; the default is the rule of PyTorch 2.13.
-
-    Returns:
-        Peaks, fragmentation, calls of the driver, and the request that fails, if one does.
-
-    Raises:
-        AllocatorSettingsError: an unknown setting, or a value that PyTorch refuses.
+    existed then, whatever the settings. A text of settings changes the recorded ones. A GPU of no
+    capacity never runs out; ``taken`` is what the allocator does not get of it.
     """
     recorded = settings_of(history.settings)
     if settings is None:

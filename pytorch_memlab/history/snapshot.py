@@ -27,13 +27,6 @@ def read_snapshot(path: str | Path) -> AllocationHistory:
     """The history in a file that ``torch.cuda.memory._dump_snapshot`` wrote.
 
     Nothing in the file is executed: a pickle that names a class or a function is refused.
-
-    Args:
-        path: of the file.
-
-    Raises:
-        SnapshotError: the file cannot be read, is no pickle or holds no snapshot; the message
-            says which.
     """
     stacks = _Stacks()
     log = EventLog()

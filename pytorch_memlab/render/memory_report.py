@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from .._common.prose_size import prose_size
-from ..reporter.arrangement import SHARES, TensorStat
 from ..reporter.records import ALLOCATION_UNIT, CATEGORIES, SAVED, Reconciliation, TensorRow
+from ..reporter.snapshot import SHARES, TensorStat
 from ..utils import readable_size
 
 if TYPE_CHECKING:
