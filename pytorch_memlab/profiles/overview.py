@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from ..records import (
     ApproximationKind,
     FunctionInfo,
     FunctionTable,
-    LineEntry,
     Note,
     Report,
     Section,
@@ -110,7 +109,7 @@ class Overview:
 
 
 def overview(profile: RecordedProfile, report: Report, choice: Choice) -> Overview:
-    sizes = _Sizes(profile)
+    sizes = _sizes(profile)
     headlines = tuple(_headlines(profile, sizes))
     peaks = {(one.place, one.measured.device.name) for one in headlines if one.is_in_line}
     functions = [_Function(table, sizes, peaks) for table in report.tables]
@@ -155,59 +154,48 @@ class _LineSizes:
     temporary: int = 0
     own_kept: int = 0
     own_temporary: int = 0
+    is_caller: bool = False  # it calls the line that has its peak
 
 
-_Key = tuple[FunctionInfo, int, str]
+_Sizes = dict[tuple[Place, str], _LineSizes]
+"""By line and name of the device."""
 
 
-@dataclass(slots=True)
-class _Sizes:
-    """Bytes of all lines, and whether a line calls the one that has its peak."""
+def _sizes(profile: RecordedProfile) -> _Sizes:
+    own, callers = kept_by_line(profile), calling_lines(profile)
+    found: _Sizes = {}
+    for entry in profile.entries:
+        name = entry.device.name
+        key = Place(profile.functions[entry.code_id], entry.line), name
+        place = (entry.code_id, entry.line, name)
+        line = found.setdefault(key, _LineSizes())
+        temporary = entry.stats.get("temporary", 0)
+        line.peak = max(line.peak, peak_of(entry))
+        line.kept += entry.delta
+        line.temporary = max(line.temporary, temporary)
+        line.own_kept += own[place]
+        if place in callers:
+            line.is_caller = True
+        else:
+            line.own_temporary = max(line.own_temporary, temporary)
+    return found
 
-    profile: RecordedProfile
-    lines: dict[_Key, _LineSizes] = field(default_factory=dict)
-    callers: set[_Key] = field(default_factory=set)
 
-    def __post_init__(self) -> None:
-        own = kept_by_line(self.profile)
-        callers = calling_lines(self.profile)
-        for entry in self.profile.entries:
-            key = self._key(entry)
-            place = (entry.code_id, entry.line, entry.device.name)
-            line = self.lines.setdefault(key, _LineSizes())
-            temporary = entry.stats.get("temporary", 0)
-            line.peak = max(line.peak, peak_of(entry))
-            line.kept += entry.delta
-            line.temporary = max(line.temporary, temporary)
-            line.own_kept += own[place]
-            if place in callers:
-                self.callers.add(key)
-            else:
-                line.own_temporary = max(line.own_temporary, temporary)
+def _highest(sizes: _Sizes, device: str) -> tuple[Place | None, int]:
+    """The line with the highest peak of a device; of several, one that adds to it itself."""
 
-    def of(self, table: FunctionTable, line: int) -> _LineSizes:
-        return self.lines.get((table.function, line, table.device.name), _LineSizes())
+    def order(place: Place) -> tuple[int, bool, str, int]:
+        one = sizes[place, device]
+        adds = one.kept > 0 or bool(one.temporary)
+        return -one.peak, not adds, place.function.filename, place.line
 
-    def highest(self, device: str) -> tuple[Place | None, int]:
-        """The line with the highest peak of a device; of several, one that adds to it itself."""
-        found = [
-            (
-                -sizes.peak,
-                not (sizes.kept > 0 or sizes.temporary),
-                function.filename,
-                line,
-                function,
-            )
-            for (function, line, name), sizes in self.lines.items()
-            if name == device and sizes.peak and (function, line, name) not in self.callers
-        ]
-        if not found:
-            return None, 0
-        first = min(found, key=lambda one: one[:4])
-        return Place(first[4], first[3]), -first[0]
-
-    def _key(self, entry: LineEntry) -> _Key:
-        return self.profile.functions[entry.code_id], entry.line, entry.device.name
+    found = [
+        place
+        for (place, name), one in sizes.items()
+        if name == device and one.peak and not one.is_caller
+    ]
+    first = min(found, key=order, default=None)
+    return first, 0 if first is None else sizes[first, device].peak
 
 
 class _Function:
@@ -217,8 +205,8 @@ class _Function:
         self, table: FunctionTable, sizes: _Sizes, peaks: set[tuple[Place | None, str]]
     ) -> None:
         self.table = table
-        self.sizes = {line: sizes.of(table, line) for line in table.rows}
         places = {line: (Place(table.function, line), table.device.name) for line in table.rows}
+        self.sizes = {line: sizes.get(place, _LineSizes()) for line, place in places.items()}
         self.peak_line = next((line for line, place in places.items() if place in peaks), None)
         self.lines = [line for line in table.rows if self._is_listed(line)]
         found = list(self.sizes.values())
@@ -238,16 +226,10 @@ class _Function:
     def _is_listed(self, line: int) -> bool:
         """True if a line added or freed memory, or has a note that its numbers may be too low."""
         sizes = self.sizes[line]
+        if sizes.kept or sizes.temporary or self._is_marked(line):
+            return True
         approximations = self.table.approximations.get(line, ())
-        return bool(
-            sizes.kept
-            or sizes.temporary
-            or self._is_marked(line)
-            or any(
-                approximation.kind is not ApproximationKind.ESTIMATED
-                for approximation in approximations
-            )
-        )
+        return any(one.kind is not ApproximationKind.ESTIMATED for one in approximations)
 
     def _is_marked(self, line: int) -> bool:
         return line == self.peak_line or line in self.table.failed
@@ -280,7 +262,7 @@ def _headlines(profile: RecordedProfile, sizes: _Sizes) -> Iterable[Headline]:
     uncounted = not_counted(profile.entries)
     for measured in in_use or profile.devices[:1]:
         name = measured.device.name
-        place, peak = sizes.highest(name)
+        place, peak = _highest(sizes, name)
         held = profile.peaks.get(name)
         is_whole = held is not None and held.peak.active == measured.peak_active
         categories = tuple(held.by_category()) if held is not None and is_whole else ()
