@@ -68,7 +68,7 @@ class MemReporter:
         self.pre_collect = pre_collect
         self.device_tensor_stat: dict[torch.device, list[TensorStat]] = {}
         self._names = TensorNames()
-        self._collection = _Collection()
+        self._collected: list[list[weakref.ref[Any]]] = [[] for _ in LiveObjects._fields]
         self._graphs: frozenset[torch.device] = frozenset()
         self._reconciliations: dict[torch.device, Reconciliation] = {}
         if model is not None:
@@ -94,7 +94,9 @@ class MemReporter:
         if self.pre_collect:
             gc.collect()
         with no_garbage_collection():
-            for optimizer in self._collection.fill():
+            live = live_objects()
+            self._collected = [list(map(weakref.ref, found)) for found in live]
+            for optimizer in live.optimizers:
                 self._names.add_optimizer(optimizer)
 
     def get_stats(self) -> None:
@@ -276,7 +278,9 @@ class MemReporter:
     def _rows(self, variables: Callable[[set[int]], dict[int, str]]) -> Rows:
         """The rows of what was collected, which is forgotten then."""
         with no_garbage_collection():
-            live = self._collection.take()
+            live = LiveObjects(*map(alive, self._collected))
+            _reference_from_python(live.tensors)
+            self._collected = [[] for _ in LiveObjects._fields]
             wanted = set(map(id, live.tensors))
             names = {**variables(wanted), **names_of_attributes(self._names.models(), wanted)}
             categories = TensorCategories(live.modules, self._names.optimizers())
@@ -292,26 +296,6 @@ def _require(kind: type, name: str, value: object) -> None:
 def _caller() -> FrameType | None:
     """The frame from which this module was called."""
     return sys._getframe(2)
-
-
-class _Collection:
-    """Weak references to live objects."""
-
-    def __init__(self) -> None:
-        self._references: list[list[weakref.ref[Any]]] = [[] for _ in LiveObjects._fields]
-
-    def fill(self) -> list[torch.optim.Optimizer]:
-        """Scan again, and return the optimizers."""
-        live = live_objects()
-        self._references = [list(map(weakref.ref, found)) for found in live]
-        return live.optimizers
-
-    def take(self) -> LiveObjects:
-        """The objects that are still alive; the collection is empty then."""
-        live = LiveObjects(*map(alive, self._references))
-        _reference_from_python(live.tensors)
-        self._references = [[] for _ in LiveObjects._fields]
-        return live
 
 
 def _reference_from_python(tensors: list[torch.Tensor]) -> None:

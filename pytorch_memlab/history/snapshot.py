@@ -14,7 +14,7 @@ from ..errors import SnapshotError
 from .category import category_named
 from .event_log import EventLog
 from .model import AllocationHistory, Block, DeviceHistory, Frame, Segment, Stack
-from .snapshot_pickle import EVENT, ForbiddenCodeError, PickleReader, Sink, StackReference
+from .snapshot_pickle import EVENT, ForbiddenCodeError, PickleReader, StackReference
 
 _GZIP: Final = b"\x1f\x8b"
 _HEAD: Final = 512
@@ -127,7 +127,7 @@ def _entry_error(error: Exception) -> Exception:
     )
 
 
-class _Events(Sink):
+class _Events:
     """Takes the events of a pickle into a log."""
 
     def __init__(self, log: EventLog, stacks: _Stacks) -> None:

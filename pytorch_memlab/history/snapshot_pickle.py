@@ -16,7 +16,7 @@ from __future__ import annotations
 import pickletools
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import IO, Any, Final, NamedTuple, NoReturn
+from typing import IO, Any, Final, NamedTuple, NoReturn, Protocol
 
 EVENT: Final = object()
 """Stands in lists for an event that was handed on."""
@@ -74,19 +74,17 @@ class StackReference(NamedTuple):
     stack: int  # its index, as the sink gave it
 
 
-class Sink:
+class Sink(Protocol):
     """Takes the events of a snapshot."""
 
     def add(self, entry: Mapping[str, Any]) -> None:
         """Take an event, as PyTorch writes it; frames are lists or ``StackReference``."""
-        raise NotImplementedError
 
     def adder(self, keys: Sequence[str]) -> Callable[[list[Any]], None]:
         """A function that takes events with the same keys."""
-        raise NotImplementedError
 
     def index_of(self, frames: Any) -> int:
-        raise NotImplementedError
+        """The index of a stack."""
 
 
 class _Shape(NamedTuple):

@@ -108,10 +108,17 @@ def timeline_of(
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
     in_use = _InUse(first, np.diff(active), blocks)
+    categories = np.array(
+        [*log.categories, *(_CATEGORIES.index(block.category) for block in first)], np.int64
+    )
     if by is None:
-        by = "category" if _has_categories(log, first) else "line"
+        is_known = bool(np.any(categories != _CATEGORIES.index(Category.UNKNOWN)))
+        by = "category" if is_known else "line"
     if by == "category":
-        bands = _categories(log, in_use, moments)
+        bands = [
+            Band(category.value, in_use.in_band(categories, number, moments))
+            for number, category in enumerate(_CATEGORIES)
+        ]
     else:
         bands = _lines(log, in_use, moments, peak, history.stacks)
     points = [moment - 1 for moment in moments]
@@ -199,22 +206,6 @@ class _InUse:
         np.add.at(sums, bands[count:], np.array([one.size for one in self.first], np.int64))
         np.add.at(sums, bands[self.blocks[:moment]], self.changes[:moment])
         return sums
-
-
-def _has_categories(log: EventLog, first: Sequence[Block]) -> bool:
-    unknown = _CATEGORIES.index(Category.UNKNOWN)
-    return any(one.category is not Category.UNKNOWN for one in first) or bool(
-        np.any(np.array(log.categories, np.int64) != unknown)
-    )
-
-
-def _categories(log: EventLog, in_use: _InUse, moments: Sequence[int]) -> list[Band]:
-    first = [_CATEGORIES.index(block.category) for block in in_use.first]
-    bands = np.array([*log.categories, *first], np.int64)
-    return [
-        Band(category.value, in_use.in_band(bands, number, moments))
-        for number, category in enumerate(_CATEGORIES)
-    ]
 
 
 def _lines(
