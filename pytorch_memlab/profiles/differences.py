@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from .._common.quoted import quoted
 from ..errors import UsageError
@@ -14,7 +14,7 @@ from ..history.holders import PeakHolders, Share
 from ..records import FunctionInfo
 from ..simulation.inspect import parse_size
 from .matching import match_functions, match_lines
-from .ranking import calling_lines, kept_by_line, peak_of
+from .ranking import RankedLine, lines_of
 from .recorded import MeasuredDevice, RecordedProfile
 
 Matched = tuple[int | None, int | None, Mapping[int, int]]
@@ -217,24 +217,11 @@ def _line_changes(
                 )
 
 
-class _Line(NamedTuple):
-    """A line in one profile."""
-
-    function: FunctionInfo
-    kept: int
-    peak: int
-    calls: bool
-
-
 def _lines(
     profile: RecordedProfile, names: Mapping[str, str]
-) -> dict[int | None, dict[tuple[int, str], _Line]]:
-    kept, callers = kept_by_line(profile), calling_lines(profile)
-    found: dict[int | None, dict[tuple[int, str], _Line]] = {}
-    for entry in profile.entries:
-        name = entry.device.name
-        place = (entry.code_id, entry.line, name)
-        found.setdefault(entry.code_id, {})[entry.line, names.get(name, name)] = _Line(
-            profile.functions[entry.code_id], kept[place], peak_of(entry), place in callers
-        )
+) -> dict[int | None, dict[tuple[int, str], RankedLine]]:
+    found: dict[int | None, dict[tuple[int, str], RankedLine]] = {}
+    for entry, line in zip(profile.entries, lines_of(profile), strict=True):
+        device = names.get(line.device, line.device)
+        found.setdefault(entry.code_id, {})[line.line, device] = line
     return found

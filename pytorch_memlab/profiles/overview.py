@@ -14,7 +14,7 @@ from ..records import (
     Report,
     Section,
 )
-from .ranking import calling_lines, kept_by_line, peak_of
+from .ranking import lines_of
 from .verdict import OUT_OF_MEMORY, DeviceVerdict, not_counted, verdicts
 
 if TYPE_CHECKING:
@@ -162,22 +162,19 @@ _Sizes = dict[tuple[Place, str], _LineSizes]
 
 
 def _sizes(profile: RecordedProfile) -> _Sizes:
-    own, callers = kept_by_line(profile), calling_lines(profile)
     found: _Sizes = {}
-    for entry in profile.entries:
-        name = entry.device.name
-        key = Place(profile.functions[entry.code_id], entry.line), name
-        place = (entry.code_id, entry.line, name)
-        line = found.setdefault(key, _LineSizes())
+    for entry, line in zip(profile.entries, lines_of(profile), strict=True):
+        key = Place(line.function, line.line), line.device
+        sizes = found.setdefault(key, _LineSizes())
         temporary = entry.stats.get("temporary", 0)
-        line.peak = max(line.peak, peak_of(entry))
-        line.kept += entry.delta
-        line.temporary = max(line.temporary, temporary)
-        line.own_kept += own[place]
-        if place in callers:
-            line.is_caller = True
+        sizes.peak = max(sizes.peak, line.peak)
+        sizes.kept += entry.delta
+        sizes.temporary = max(sizes.temporary, temporary)
+        sizes.own_kept += line.kept
+        if line.calls:
+            sizes.is_caller = True
         else:
-            line.own_temporary = max(line.own_temporary, temporary)
+            sizes.own_temporary = max(sizes.own_temporary, temporary)
     return found
 
 

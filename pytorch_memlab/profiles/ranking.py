@@ -28,27 +28,35 @@ class RankedLine:
     # bytes that it kept over all hits, without those that recorded functions kept which it called
     kept: int
     peak: int  # most active bytes while it ran
+    calls: bool  # it calls a recorded function in which another line has a peak as high
 
 
 def lines_that_keep(profile: RecordedProfile) -> list[RankedLine]:
     """Lines that kept anything themselves, the largest first, each on one device."""
-    kept = kept_by_line(profile)
-    lines = (line for line in _lines(profile, kept) if line.kept > 0)
-    return _ranked(lines, lambda line: line.kept)
+    return _ranked((one for one in lines_of(profile) if one.kept > 0), lambda line: line.kept)
 
 
 def lines_with_peaks(profile: RecordedProfile) -> list[RankedLine]:
-    """Lines by their peaks, the highest first, each on one device.
-
-    Left out are lines that call a recorded function in which another line has a peak as high.
-    """
-    callers = calling_lines(profile)
-    lines = [
-        line
-        for line, place in zip(_lines(profile, {}), map(_place, profile.entries), strict=True)
-        if line.peak > 0 and place not in callers
-    ]
+    """Lines by their peaks, the highest first, each on one device, without those that call."""
+    lines = (one for one in lines_of(profile) if one.peak > 0 and not one.calls)
     return _ranked(lines, lambda line: line.peak)
+
+
+def lines_of(profile: RecordedProfile) -> list[RankedLine]:
+    """The lines in the order of the entries."""
+    kept, callers = kept_by_line(profile), calling_lines(profile)
+    return [
+        RankedLine(
+            profile.functions[entry.code_id],
+            entry.line,
+            entry.device.name,
+            entry.hits,
+            kept[_place(entry)],
+            peak_of(entry),
+            _place(entry) in callers,
+        )
+        for entry in profile.entries
+    ]
 
 
 def kept_by_line(profile: RecordedProfile) -> dict[Place, int]:
@@ -83,20 +91,6 @@ def calling_lines(profile: RecordedProfile) -> set[Place]:
 
 def peak_of(entry: LineEntry) -> int:
     return entry.stats.get(PEAK, 0)
-
-
-def _lines(profile: RecordedProfile, kept: dict[Place, int]) -> list[RankedLine]:
-    return [
-        RankedLine(
-            profile.functions[entry.code_id],
-            entry.line,
-            entry.device.name,
-            entry.hits,
-            kept.get(_place(entry), 0),
-            peak_of(entry),
-        )
-        for entry in profile.entries
-    ]
 
 
 def _place(entry: LineEntry) -> Place:
