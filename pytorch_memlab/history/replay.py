@@ -112,9 +112,8 @@ def replay(
     log = log_of(one.events)
     driver = _Driver(UNLIMITED if capacity is None else capacity, taken)
     allocator = CachingAllocator(driver, settings, device, order_by_address=order_by_address)
-    run = _Run(log, allocator, driver)
     segments = first_state(one, recorded)
-    run.begin(segments)
+    run = _Run(log, allocator, driver, segments)
     runs = release_runs(log, segments, recorded)
     run.go_on({one.first for one in runs if not one.is_of_request})
     return run.result(device, capacity)
@@ -263,7 +262,13 @@ class _Driver(SimulatedDriver):
 class _Run:
     """One replay."""
 
-    def __init__(self, log: EventLog, allocator: CachingAllocator, driver: _Driver) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        allocator: CachingAllocator,
+        driver: _Driver,
+        segments: Sequence[Segment],
+    ) -> None:
         self._log = log
         self._allocator = allocator
         self._driver = driver
@@ -271,40 +276,25 @@ class _Run:
         self._waiting: dict[int, int] = {}
         self._done = 0
         self._failures: list[FailedRequest] = []
-
-    def begin(self, segments: Sequence[Segment]) -> None:
-        """Take over what exists before the first event."""
-        for segment in segments:
-            self._driver.adopt(segment.address, segment.size, segment.is_expandable)
-            for block in segment.blocks:
-                self._addresses[block.address] = block.address
-        adopt_segments(
-            self._allocator,
-            [
-                AdoptedSegment(
-                    one.address,
-                    one.stream,
-                    serves_small(one),
-                    one.is_expandable,
-                    list(parts_of(one)),
-                )
-                for one in segments
-            ],
-            mapped_pages(self._log),
-        )
-        self._allocator.reset_peak_stats()
+        adopted = []
+        for one in segments:
+            driver.adopt(one.address, one.size, one.is_expandable)
+            self._addresses.update((block.address, block.address) for block in one.blocks)
+            kinds = serves_small(one), one.is_expandable
+            adopted.append(AdoptedSegment(one.address, one.stream, *kinds, list(parts_of(one))))
+        adopt_segments(allocator, adopted, mapped_pages(log))
+        allocator.reset_peak_stats()
         self._reserved = ReservedPeak(self._allocator)
 
     def go_on(self, cache_releases: set[int]) -> None:
         log, allocator = self._log, self._allocator
-        kinds = [_KINDS.get(name, _OTHER) for name in log.action_names]
-        actions, addresses = log.actions, log.addresses
+        names, actions, addresses = log.action_names, log.actions, log.addresses
         malloc, free, moved = allocator.malloc, allocator.free, self._addresses
         total = len(log)
         rows = zip(count(), actions, addresses, log.sizes, log.streams)
         for index, action, address, size, stream in rows:
-            kind = kinds[action]
-            if kind == _ALLOC:
+            name = names[action]
+            if name == "alloc":
                 try:
                     moved[address] = malloc(size, stream)
                 except OutOfMemory as error:
@@ -312,22 +302,22 @@ class _Run:
                     self._done = index
                     return
                 self._reserved.note()
-            elif kind == _COMPLETED:
+            elif name == "free_completed":
                 if address in moved:
                     free(moved.pop(address))
                 elif address in self._waiting:
                     allocator.synchronize(self._waiting.pop(address))
                     allocator.process_events()
-            elif kind == _REQUESTED:
+            elif name == "free_requested":
                 following = index + 1
                 is_complete = (
                     following < total
                     and addresses[following] == address
-                    and kinds[actions[following]] == _COMPLETED
+                    and names[actions[following]] == "free_completed"
                 )
                 if not is_complete and address in moved:
                     self._free_later(index, address)
-            elif kind == _OOM:
+            elif name == "oom":
                 try:
                     served = malloc(size, stream)
                 except OutOfMemory as error:
@@ -380,12 +370,3 @@ class _Run:
                 message=str(error),
             )
         )
-
-
-_OTHER, _ALLOC, _REQUESTED, _COMPLETED, _OOM = range(5)
-_KINDS = {
-    "alloc": _ALLOC,
-    "free_requested": _REQUESTED,
-    "free_completed": _COMPLETED,
-    "oom": _OOM,
-}
