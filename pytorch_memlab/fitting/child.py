@@ -24,7 +24,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, NoReturn, TextIO, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from ..errors import UsageError
 
@@ -67,88 +67,69 @@ def run_in_children(
     start: type[_Fork | _NewPython] = _Fork if can_fork() else _NewPython
     with ExitStack() as exits:
         folder = exits.enter_context(tempfile.TemporaryDirectory(prefix="pytorch-memlab-"))
-        running: dict[int, _Child] = {}
+        running: dict[int, _Fork | _NewPython] = {}
         exits.callback(_end, running)
-        waiting = list(enumerate(works))
+        waiting = list(range(len(works)))
         while waiting or running:
             while waiting and len(running) < processes:
-                index, work = waiting.pop(0)
-                running[index] = start(work, os.path.join(folder, str(index)))
-            ended = [index for index, child in running.items() if child.has_ended()]
-            for index in ended:
-                found = running.pop(index).result(works[index])
+                index = waiting.pop(0)
+                running[index] = start(works[index], os.path.join(folder, str(index)))
+            statuses = {index: child.poll() for index, child in running.items()}
+            for index, status in statuses.items():
+                if status is None:
+                    continue
+                del running[index]
+                found = _result(os.path.join(folder, str(index)), works[index], status)
                 if isinstance(found, _CannotTrain):
                     start = _NewPython
-                    waiting.insert(0, (index, works[index]))
+                    waiting.insert(0, index)
                 else:
                     yield index, found
-            if not ended:
+            if set(statuses.values()) == {None}:
                 time.sleep(_PAUSE)
 
 
-def _end(running: dict[int, _Child]) -> None:
+def _end(running: dict[int, _Fork | _NewPython]) -> None:
     for child in running.values():
-        child.kill()
+        with suppress(OSError):
+            child.kill()
+            child.wait()
 
 
-class _Child:
-    """A process that writes a result."""
-
-    def __init__(self, result: str) -> None:
-        self._path = result
-        self._status: int | None = None
-        """Its exit status; negative for a signal."""
-
-    def has_ended(self) -> bool:
-        """True if the process has ended."""
-        raise NotImplementedError
-
-    def kill(self) -> None:
-        """End the process."""
-        raise NotImplementedError
-
-    def result(self, work: Work[Any, Any]) -> Any:
-        """The result."""
-        try:
-            with open(self._path, "rb") as file:
-                return pickle.load(file)  # noqa: S301 - our own process wrote it
-        except (OSError, EOFError, pickle.UnpicklingError):
-            return work.lost(self._status or 0)
+def _result(path: str, work: Work[Any, Any], status: int) -> Any:
+    try:
+        with open(path, "rb") as file:
+            return pickle.load(file)  # noqa: S301 - our own process wrote it
+    except (OSError, EOFError, pickle.UnpicklingError):
+        return work.lost(status)
 
 
-class _Fork(_Child):
-    """A fork of this process."""
+class _Fork:
+    """A fork of this process, with the methods of ``Popen``."""
 
     def __init__(self, work: Work[Any, Any], result: str) -> None:
-        super().__init__(result)
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, from 3.12 on
             self._pid = os.fork()
         if not self._pid:
             _be_fork(work, result)
 
-    def has_ended(self) -> bool:
-        """True if the process has ended."""
+    def poll(self) -> int | None:
         pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
-            self._status = os.waitstatus_to_exitcode(status)
-        return bool(pid)
+        return os.waitstatus_to_exitcode(status) if pid else None
 
     def kill(self) -> None:
-        """End the process."""
-        with suppress(OSError):
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
+        os.kill(self._pid, signal.SIGKILL)
+
+    def wait(self) -> None:
+        os.waitpid(self._pid, 0)
 
 
-class _NewPython(_Child):
+class _NewPython(subprocess.Popen[bytes]):
     """A new Python, where processes cannot be forked."""
 
     def __init__(self, work: Work[Any, Any], result: str) -> None:
-        super().__init__(result)
         import cloudpickle
 
         request = f"{result}.request"
@@ -163,22 +144,12 @@ class _NewPython(_Child):
                 " function, or run a script"
             ) from None
         with open(work.output or os.devnull, "wb") as output:
-            self._process = subprocess.Popen(
+            super().__init__(
                 [sys.executable, "-c", _NEW_PYTHON, request, result],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
             )
-
-    def has_ended(self) -> bool:
-        """True if the process has ended."""
-        self._status = self._process.poll()
-        return self._status is not None
-
-    def kill(self) -> None:
-        """End the process."""
-        self._process.kill()
-        self._process.wait()
 
 
 _NEW_PYTHON: Final = """\
@@ -224,10 +195,14 @@ def _be_fork(work: Work[Any, Any], result: str) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):
-                stream.flush()
+        _flush()
         os._exit(status)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):
+            stream.flush()
 
 
 def write(found: Any, path: str) -> None:
@@ -254,12 +229,8 @@ def _redirect(output: str) -> None:
     for source, target in ((reading, 0), (writing, 1), (writing, 2)):
         os.dup2(source, target)
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - for the rest of the process
-    sys.stdout = _printing(1, "replace")
-    sys.stderr = _printing(2, "backslashreplace")
-
-
-def _printing(number: int, errors: str) -> TextIO:
-    return open(number, "w", buffering=1, errors=errors, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
 
 
 def _end_own_children() -> None:

@@ -10,13 +10,12 @@ largest of them shows whether it does so.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from .gpu_classes import runs_alike
-from .settings import Settings
-from .trial import Ending, Trial, TrialRequest, run, run_all
-from .verdict import Verdict
+from .trial import Ending, Settings, Trial, TrialRequest, run, run_all
+from .verdict import FitReport, Verdict, verdict
+from .watched_gpu import runs_alike
 
 if TYPE_CHECKING:
     from ..simulation.inspect import GPU
@@ -30,6 +29,20 @@ def compare_gpus(
     yield from _Comparison(target, gpus, settings).verdicts()
 
 
+def fit_report(
+    target: Target,
+    gpus: Sequence[tuple[str, GPU]],
+    known: Iterable[tuple[int, Verdict]],
+    settings: Settings,
+) -> FitReport:
+    """Put verdicts in the order of the GPUs' memory."""
+    found = dict(known)
+    ordered = sorted(found, key=lambda index: (found[index].capacity, index))
+    unknown = tuple(name for index, (name, _) in enumerate(gpus) if index not in found)
+    verdicts = tuple(found[index] for index in ordered)
+    return FitReport(target.name, verdicts, unknown, settings.num_gpus, settings.steps)
+
+
 class _Comparison:
     def __init__(self, target: Target, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
         self._target = target
@@ -39,31 +52,23 @@ class _Comparison:
         self._too_large: list[tuple[int, Verdict]] = []
 
     def verdicts(self) -> Iterator[tuple[int, Verdict]]:
-        first = self._run(self._pending[0])
-        if first.failed and len(self._pending) > 1:
-            yield from self._after_error(first)
-            return
-        yield from self._shared(first, self._pending[0])
+        index, trial = 0, run(self._request(0))
+        if trial.failed and len(self._gpus) > 1:
+            # The GPU may be too old for the program, or it fails on all of them.
+            others = [one for one in self._pending if not self._alike(trial, 0, one)]
+            newest = max(others, key=self._capability, default=0)
+            second = run(self._request(newest)) if newest else trial
+            if second.failed:
+                yield from [(one, self._verdict(trial, one)) for one in self._pending]
+                return
+            yield from self._shared(trial, 0)
+            index, trial = newest, second
+        yield from self._shared(trial, index)
         while self._pending:
-            yield from self._run_classes(first)
+            yield from self._run_classes(trial)
         yield from self._with_own_memory()
 
-    def _after_error(self, first: Trial) -> Iterator[tuple[int, Verdict]]:
-        """The program failed on one GPU: it may be too old for it, or fail on all of them."""
-        others = [index for index in self._pending if not self._alike(first, 0, index)]
-        newest = max(others, key=lambda index: self._age(index), default=None)
-        second = None if newest is None else self._run(newest)
-        if newest is None or second is None or second.failed:
-            for index in self._pending:
-                yield index, self._verdict(first, index)
-            return
-        yield from self._shared(first, 0)
-        yield from self._shared(second, newest)
-        while self._pending:
-            yield from self._run_classes(second)
-        yield from self._with_own_memory()
-
-    def _age(self, index: int) -> tuple[int, int]:
+    def _capability(self, index: int) -> tuple[int, int]:
         gpu = self._gpus[index][1]
         return gpu.major, gpu.minor
 
@@ -78,11 +83,8 @@ class _Comparison:
             if not any(self._alike(known, one, index) for one in chosen):
                 chosen.append(index)
         requests = [self._request(index) for index in chosen]
-        for number, trial in run_all(requests, self._settings.processes):
-            index = chosen[number]
-            if trial.failed:  # another run at the same time may be the reason
-                trial = run(requests[number])
-            yield from self._shared(trial, index)
+        for number, trial in run_all(requests, repeats_failed=True):
+            yield from self._shared(trial, chosen[number])
 
     def _shared(self, trial: Trial, index: int) -> Iterator[tuple[int, Verdict]]:
         """The verdicts that follow from a run on one GPU."""
@@ -113,25 +115,20 @@ class _Comparison:
         """Run the program on GPUs with their own memory."""
         indexes = list(indexes)
         requests = [self._request(index, is_limited=True) for index in indexes]
-        for number, trial in run_all(requests, self._settings.processes):
-            if trial.failed:
-                trial = run(requests[number])
+        for number, trial in run_all(requests, repeats_failed=True):
             yield indexes[number], self._verdict(trial, indexes[number])
 
     def _alike(self, trial: Trial, one: int, other: int) -> bool:
         return runs_alike(self._gpus[one][1], self._gpus[other][1], trial.gpu_reads)
 
-    def _run(self, index: int) -> Trial:
-        return run(self._request(index))
-
     def _verdict(self, trial: Trial, index: int) -> Verdict:
         name, gpu = self._gpus[index]
-        return self._settings.verdict(trial, gpu, name)
+        return verdict(trial, gpu, name, self._settings)
 
     def _request(self, index: int, *, is_limited: bool = False) -> TrialRequest:
         name, gpu = self._gpus[index]
         file = f"{_file_name(name)}{'-limited' if is_limited else ''}"
-        return self._settings.request(self._target, gpu, file, is_limited=is_limited)
+        return TrialRequest(self._target, gpu, self._settings, (), file, is_limited)
 
 
 def _file_name(name: str) -> str:

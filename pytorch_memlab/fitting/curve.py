@@ -1,9 +1,14 @@
-"""The peak as a line over a variable: a base, and bytes for each one more."""
+"""The memory over a variable: as points, and as a line of a base and bytes for each one more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import linear_regression
+from typing import Final
+
+_NEAR: Final = 0.02
+_TOLERANCE: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -48,13 +53,8 @@ def fitted_line(points: Iterable[Point]) -> Line | None:
     ordered = tuple(sorted(set(points)))
     if len({point.value for point in ordered}) < 2:
         return None
-    count = len(ordered)
-    middle = sum(point.value for point in ordered) / count
-    height = sum(point.peak for point in ordered) / count
-    spread = sum((point.value - middle) ** 2 for point in ordered)
-    shared = sum((point.value - middle) * (point.peak - height) for point in ordered)
-    slope = shared / spread
-    base = height - slope * middle
+    values, peaks = zip(*((point.value, point.peak) for point in ordered), strict=True)
+    slope, base = linear_regression(values, peaks)
     error = max(abs(base + slope * point.value - point.peak) for point in ordered)
     return Line(base, slope, ordered, error)
 
@@ -73,9 +73,6 @@ def interpolated(points: Sequence[Point], value: int) -> float | None:
         return below[-1].peak
     base, slope = line_through(below[-1], above[0])
     return base + slope * value
-
-
-_TOLERANCE = 0.005
 
 
 def upper_line(points: Iterable[Point]) -> Line | None:
@@ -98,3 +95,40 @@ def upper_line(points: Iterable[Point]) -> Line | None:
             break
         found = line
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The memory that values need on GPUs where it is the same, or nearly so.
+
+    That is the least memory that PyTorch's allocator serves all requests with. With more, it keeps
+    more in its cache.
+    """
+
+    names: tuple[str, ...]
+    points: tuple[Point, ...]
+
+    @classmethod
+    def of(cls, names: Iterable[str], points: Iterable[Point]) -> Curve:
+        """The curve of some GPUs; of points of one value, the last one counts."""
+        by_value = {point.value: point for point in points}
+        return cls(tuple(names), tuple(sorted(by_value.values())))
+
+    def at(self, value: int) -> float | None:
+        """The memory of a value: between the points, or on the line beyond; None before them."""
+        line = self.line
+        if line is not None and value > self.points[-1].value:
+            return line.at(value)
+        return interpolated(self.points, value)
+
+    def is_near(self, other: Curve) -> bool:
+        """True if two curves differ by less than 2 % where both are known."""
+        pairs = [(self.at(point.value), point.peak) for point in other.points]
+        pairs += [(other.at(point.value), point.peak) for point in self.points]
+        known = [(a, b) for a, b in pairs if a is not None]
+        return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
+
+    @property
+    def line(self) -> Line | None:
+        """The curve where it is a line; None if less than two values ran."""
+        return upper_line(self.points)

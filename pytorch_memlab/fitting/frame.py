@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pandas as pd
 
@@ -12,16 +12,13 @@ from .._common.quoted import quoted
 from .._common.rendered import rendered
 from .._common.user_code import is_of_user
 from ..errors import UsageError
-from ..simulation.inspect import GPU, PRESETS, MemoryOverhead, find_gpu, read_size
-from .comparison import compare_gpus
+from ..simulation.inspect import GPU, PRESETS, find_gpu, read_size
+from .comparison import compare_gpus, fit_report
 from .grid import GridReport, GridSearch
-from .report import FitReport, fit_report
-from .settings import Settings
 from .target import FunctionTarget, ProgramTarget, Target
-from .variable import Variable, variables_of
-
-if TYPE_CHECKING:
-    from .verdict import FailedAllocation, Verdict
+from .trial import Settings
+from .variable import variables_of
+from .verdict import FitReport, Verdict
 
 
 class _ReportFrame(pd.DataFrame):
@@ -125,37 +122,25 @@ def fit(
     )
     named = _named(gpus)
     for _, gpu in named:
-        MemoryOverhead.of(gpu, settings.context, settings.others)
-    if vary is not None:
-        is_function = isinstance(target, FunctionTarget)
-        return vary_frame(target, named, variables_of(vary, is_function=is_function), settings)
-    known = list(compare_gpus(target, named, settings))
-    report = fit_report(
-        target.name, [name for name, _ in named], known, settings.num_gpus, settings.steps
-    )
-    return fit_frame(report)
+        settings.taken(gpu)
+    if vary is None:
+        known = compare_gpus(target, named, settings)
+        return _fit_frame(fit_report(target, named, known, settings))
+    variables = variables_of(vary, is_function=isinstance(target, FunctionTarget))
+    search = GridSearch(target, named, variables, settings)
+    search.run()
+    return _vary_frame(search.report())
 
 
-def fit_frame(report: FitReport) -> FitFrame:
-    """The verdicts as a frame."""
-    rows = [_row(one) for one in report.verdicts]
+def _fit_frame(report: FitReport) -> FitFrame:
     index = pd.Index([one.name for one in report.verdicts], name="gpu", dtype=object)
-    frame = FitFrame(rows, columns=list(_COLUMNS), index=index)
+    frame = FitFrame(list(map(_row, report.verdicts)), columns=list(_COLUMNS), index=index)
     frame["fits"] = frame["fits"].astype("boolean")  # None, too: a mask leaves it out
     frame.report = report
     return frame
 
 
-def vary_frame(
-    target: Target,
-    gpus: Sequence[tuple[str, GPU]],
-    variables: Sequence[Variable],
-    settings: Settings,
-) -> VaryFrame:
-    """Search the largest values that fit."""
-    search = GridSearch(target, gpus, variables, settings)
-    search.run()
-    report = search.report()
+def _vary_frame(report: GridReport) -> VaryFrame:
     rows = report.rows()
     index = pd.Index([row.pop("gpu") for row in rows], name="gpu", dtype=object)
     numbers = dict.fromkeys((report.variable.name, *_SIZES), "Int64")  # some may be missing
@@ -173,6 +158,8 @@ _COLUMNS = (
 
 def _row(verdict: Verdict) -> tuple[Any, ...]:
     failure = verdict.failure
+    stack = () if failure is None else failure.stack
+    frames = [one for one in stack if is_of_user(one.filename)] or list(stack)
     return (
         verdict.fits,
         verdict.capacity,
@@ -180,14 +167,9 @@ def _row(verdict: Verdict) -> tuple[Any, ...]:
         verdict.reserved_peak,
         verdict.active_peak,
         verdict.headroom,
-        "" if failure is None else _place(failure),
+        f"{frames[0].filename}:{frames[0].line}" if frames else "",
         0 if failure is None else failure.size,
     )
-
-
-def _place(failure: FailedAllocation) -> str:
-    frames = [one for one in failure.stack if is_of_user(one.filename)] or list(failure.stack)
-    return f"{frames[0].filename}:{frames[0].line}" if frames else ""
 
 
 def _named(gpus: Any) -> list[tuple[str, GPU]]:

@@ -11,24 +11,22 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import UsageError
 from .config_value import Value
-from .curve import Line, Point, interpolated, upper_line
-from .gpu_classes import runs_alike
+from .curve import Curve, Line, Point
 from .search import Largest, Search, TriedValue
-from .settings import Settings
-from .trial import UNLIMITED, Trial, TrialRequest, run, run_all
+from .trial import UNLIMITED, Settings, Trial, TrialRequest, run_all
 from .variable import Variable
-from .verdict import Verdict, needed_memory
+from .verdict import Verdict, needed_memory, verdict
+from .watched_gpu import runs_alike
 
 if TYPE_CHECKING:
     from ..simulation.inspect import GPU
-    from .change import Change
-    from .target import Target
+    from .target import Change, Target
 
 _UNKNOWN_OPTION: Final = re.compile(
     r"unrecognized argument|no such option|unknown (command line )?(flag|option|argument)"
@@ -49,24 +47,35 @@ _SLACK: Final = 40 * 2**20
 
 _MOST_COMBINATIONS: Final = 200
 
+_Wanted = tuple["GPU", tuple["Change", ...]]
+"""A run: on which GPU, and with what changes of the program."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
 class Answer:
-    """The largest value on one GPU, as far as it is known."""
+    """The search of the largest value on one GPU, and its answer as far as it is known."""
 
-    name: str
-    gpu: GPU
-    room: int  # bytes of it that PyTorch can have
-    others: tuple[Value, ...]
-    largest: Largest
-    verdicts: Mapping[int, Verdict]
-    is_proven: bool
+    def __init__(
+        self, name: str, gpu: GPU, room: int, others: tuple[Value, ...], changes: tuple[Change, ...]
+    ) -> None:
+        self.name = name
+        self.gpu = gpu
+        self.room = room  # bytes of it that PyTorch can have
+        self.others = others
+        self.is_proven = False
+        self._changes = changes  # that set the other variables
+        self._search: Search | None = None
+        self._verdicts: dict[int, Verdict] = {}
+
+    @property
+    def largest(self) -> Largest:
+        """The largest value, and all that were tried."""
+        return Largest(None, (), 1) if self._search is None else self._search.found()
 
     @property
     def best(self) -> Verdict | None:
         """Of the largest value that fits."""
         value = self.largest.value
-        return None if value is None else self.verdicts[value]
+        return None if value is None else self._verdicts[value]
 
     @property
     def points(self) -> tuple[Point, ...]:
@@ -75,39 +84,37 @@ class Answer:
             Point(one.value, one.needed) for one in self.largest.tried if one.problem is None
         )
 
+    def advance(
+        self, runs: _Runs, variable: Variable, settings: Settings, hints: Sequence[Point]
+    ) -> list[_Wanted]:
+        """Go on as far as runs are there: those that are wanted next, of which one is needed."""
+        if self._search is None:
+            self._search = Search(variable.numbers or (), self.room, hints, _SLACK)
+        while values := self._search.wanted():
+            wanted = [
+                (self.gpu, (*self._changes, variable.place.set_to(value))) for value in values
+            ]
+            found = runs.find(*wanted[0])
+            if found is None:
+                return [one for one in wanted if runs.find(*one) is None]
+            self._search.add(self._tried(values[0], found, settings))
+        self.is_proven = True
+        return []
 
-_NEAR: Final = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """The memory that values need on GPUs where it is the same, or nearly so.
-
-    That is the least memory that PyTorch's allocator serves all requests with. With more, it keeps
-    more in its cache.
-    """
-
-    names: tuple[str, ...]
-    points: tuple[Point, ...]
-
-    def at(self, value: int) -> float | None:
-        """The memory of a value: between the points, or on the line beyond; None before them."""
-        line = self.line
-        if line is not None and value > self.points[-1].value:
-            return line.at(value)
-        return interpolated(self.points, value)
-
-    def is_near(self, other: Curve) -> bool:
-        """True if two curves differ by less than 2 % where both are known."""
-        pairs = [(self.at(point.value), point.peak) for point in other.points]
-        pairs += [(other.at(point.value), point.peak) for point in self.points]
-        known = [(a, b) for a, b in pairs if a is not None]
-        return bool(known) and all(abs(a - b) <= _NEAR * b for a, b in known)
-
-    @property
-    def line(self) -> Line | None:
-        """The curve where it is a line; None if less than two values ran."""
-        return upper_line(self.points)
+    def _tried(self, value: int, found: _Run, settings: Settings) -> TriedValue:
+        if found.problem is not None:
+            return TriedValue(
+                value=value, fits=False, problem=found.problem, is_final=found.is_final
+            )
+        one = self._verdicts[value] = verdict(found.trial, self.gpu, self.name, settings)
+        needed = found.needed(one.device) or one.reserved_peak  # this agrees with the verdict
+        return TriedValue(
+            value=value,
+            fits=bool(one.fits),
+            active=one.active_peak,
+            reserved=one.reserved_peak,
+            needed=min(needed, self.room) if one.fits else max(needed, self.room + 1),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +127,7 @@ class GridReport:
     combinations: tuple[tuple[Value, ...], ...]
     answers: tuple[Answer, ...]  # by combination, then by the memory of the GPU
     trials: tuple[Trial, ...]
-    reads: frozenset[str]
+    reads: frozenset[Any]
 
     @property
     def error(self) -> str:
@@ -139,28 +146,25 @@ class GridReport:
 
     def curves(self, others: tuple[Value, ...]) -> tuple[Curve, ...]:
         """The curves of one combination: one for all GPUs whose needs differ by less than 2 %."""
+        groups: list[list[Answer]] = []
+        for one in self.of(others):
+            alike = next((g for g in groups if runs_alike(g[0].gpu, one.gpu, self.reads)), None)
+            if alike is None:
+                groups.append([one])
+            else:
+                alike.append(one)
         found: list[Curve] = []
-        for alike in self._alike(self.of(others)):
-            curve = _curve(alike)
-            near = next((one for one in found if one.is_near(curve)), None)
+        for group in groups:
+            points = [point for one in group for point in one.points]
+            curve = Curve.of([one.name for one in group], points)
+            near = next((n for n, one in enumerate(found) if one.is_near(curve)), None)
             if near is None:
                 found.append(curve)
             else:
-                points = {point.value: point for point in (*curve.points, *near.points)}
-                merged = tuple(sorted(points.values()))
-                found[found.index(near)] = Curve((*near.names, *curve.names), merged)
+                found[near] = Curve.of(
+                    [*found[near].names, *curve.names], [*curve.points, *found[near].points]
+                )
         return tuple(one for one in found if one.points)
-
-    def _alike(self, answers: Sequence[Answer]) -> list[list[Answer]]:
-        """Groups of GPUs on which the same happens."""
-        groups: list[list[Answer]] = []
-        for one in answers:
-            group = next((g for g in groups if runs_alike(g[0].gpu, one.gpu, self.reads)), None)
-            if group is None:
-                groups.append([one])
-            else:
-                group.append(one)
-        return groups
 
     def rows(self) -> list[dict[str, object]]:
         """One row for each GPU and combination: sizes are bytes, what is not known is None."""
@@ -189,12 +193,6 @@ class GridReport:
         }
 
 
-def _curve(alike: Sequence[Answer]) -> Curve:
-    """The curve of GPUs on which the same happens, as far as it is known."""
-    needs = {point.value: point for one in alike for point in one.points}
-    return Curve(tuple(one.name for one in alike), tuple(sorted(needs.values())))
-
-
 class GridSearch:
     """Searches the largest value on several GPUs."""
 
@@ -210,25 +208,20 @@ class GridSearch:
         self._target = target
         self._settings = settings
         self._runs = _Runs(target, settings)
-        values = [values_of_other(one) for one in self._others]
-        self._combinations = tuple(itertools.product(*values))
         ordered = sorted(gpus, key=lambda one: one[1].total_memory)
-        self._groups = [
-            [
-                _GPUSearch(
-                    name, gpu, settings.room(gpu), self._variable, others, self._changes(others)
-                )
-                for name, gpu in ordered
+        self._answers: dict[tuple[Value, ...], list[Answer]] = {}
+        for values in itertools.product(*map(values_of_other, self._others)):
+            pairs = zip(self._others, values, strict=True)
+            changes = tuple(one.place.set_to(value) for one, value in pairs)
+            self._answers[values] = [
+                Answer(name, gpu, settings.room(gpu), values, changes) for name, gpu in ordered
             ]
-            for others in self._combinations
-        ]
 
-    def run(self, ended: Callable[[int, str], object] | None = None) -> None:
+    def run(self, ended: Callable[[int, str], object] = lambda _runs, _latest: None) -> None:
         """Search until everything is known."""
-        for requests in iter(self._needed, []):
-            for values in self._runs.run(requests):
-                if ended is not None:
-                    ended(len(self._runs.all), values)
+        for wanted in iter(self._needed, []):
+            for values in self._runs.run(wanted):
+                ended(len(self._runs.all), values)
 
     def report(self) -> GridReport:
         """The report so far."""
@@ -236,147 +229,57 @@ class GridSearch:
             program=self._target.name,
             variable=self._variable,
             others=self._others,
-            combinations=self._combinations,
-            answers=tuple(one.answer() for group in self._groups for one in group),
+            combinations=tuple(self._answers),
+            answers=tuple(one for group in self._answers.values() for one in group),
             trials=self._runs.all,
             reads=self._runs.reads,
         )
 
-    def _changes(self, others: tuple[Value, ...]) -> tuple[Change, ...]:
-        pairs = zip(self._others, others, strict=True)
-        return tuple(one.place.set_to(value) for one, value in pairs)
-
-    def _needed(self) -> list[tuple[GPU, tuple[Change, ...]]]:
+    def _needed(self) -> list[_Wanted]:
         """Runs without which no search can go on, and some that will be needed soon."""
-        firsts: list[tuple[GPU, tuple[Change, ...]]] = []
-        seconds: list[tuple[GPU, tuple[Change, ...]]] = []
-        for one in self._active():
-            wanted = one.advance(self._runs, self._settings)
-            firsts += [(one.gpu, one.with_value(value)) for value in wanted[:1]]
-            seconds += [(one.gpu, one.with_value(value)) for value in wanted[1:]]
-        needed: list[tuple[GPU, tuple[Change, ...]]] = []
-        for gpu, changes in firsts:
-            if not self._runs.is_covered(gpu, changes, needed):
-                needed.append((gpu, changes))
-        for gpu, changes in seconds if needed else ():
-            if len(needed) < _EARLY and not self._runs.is_covered(gpu, changes, needed):
-                needed.append((gpu, changes))
+        wanted: list[list[_Wanted]] = []
+        for group in self._answers.values():
+            # The others of a group wait for that of its largest GPU.
+            *others, first = group
+            wanted.append(first.advance(self._runs, self._variable, self._settings, ()))
+            if first.is_proven:
+                hints = first.points
+                wanted += [
+                    one.advance(self._runs, self._variable, self._settings, hints) for one in others
+                ]
+        needed: list[_Wanted] = []
+        for one in (runs[0] for runs in wanted if runs):
+            if not self._runs.is_covered(one, needed):
+                needed.append(one)
+        for one in (run for runs in wanted for run in runs[1:]):
+            if 0 < len(needed) < _EARLY and not self._runs.is_covered(one, needed):
+                needed.append(one)
         return needed
 
-    def _active(self) -> Iterator[_GPUSearch]:
-        """Searches that may go on: the others of a group wait for that of its largest GPU."""
-        for group in self._groups:
-            first = group[-1]
-            first.start(())
-            first.advance(self._runs, self._settings)
-            yield first
-            if first.is_done:
-                for one in group[:-1]:
-                    one.start(first.answer().points)
-                    yield one
 
-
-class _GPUSearch:
-    """The search on one GPU."""
-
-    def __init__(
-        self,
-        name: str,
-        gpu: GPU,
-        room: int,
-        variable: Variable,
-        others: tuple[Value, ...],
-        changes: tuple[Change, ...],
-    ) -> None:
-        self._name = name
-        self.gpu = gpu
-        self._room = room
-        self._variable = variable
-        self._others = others
-        self._changes = changes
-        self._search: Search | None = None
-        self._verdicts: dict[int, Verdict] = {}
-        self.is_done = False
-
-    def start(self, hints: Sequence[Point]) -> None:
-        """Begin, unless it has begun."""
-        if self._search is None:
-            self._search = Search(self._variable.numbers or (), self._room, hints, _SLACK)
-
-    def with_value(self, value: int) -> tuple[Change, ...]:
-        """All changes of a run."""
-        return (*self._changes, self._variable.place.set_to(value))
-
-    def advance(self, runs: _Runs, settings: Settings) -> tuple[int, ...]:
-        """Go on as far as runs are there."""
-        search = self._search
-        if search is None or self.is_done:
-            return ()
-        while wanted := search.wanted():
-            found = runs.find(self.gpu, self.with_value(wanted[0]))
-            if found is None:
-                return tuple(
-                    value for value in wanted if runs.find(self.gpu, self.with_value(value)) is None
-                )
-            search.add(self._tried(wanted[0], found, runs, settings))
-        self.is_done = True
-        return ()
-
-    def answer(self) -> Answer:
-        """The answer so far."""
-        nothing = Largest(None, (), 1)
-        return Answer(
-            name=self._name,
-            gpu=self.gpu,
-            room=self._room,
-            others=self._others,
-            largest=nothing if self._search is None else self._search.found(),
-            verdicts=self._verdicts,
-            is_proven=self.is_done,
-        )
-
-    def _tried(self, value: int, found: _Run, runs: _Runs, settings: Settings) -> TriedValue:
-        problem = found.problem
-        if problem is not None:
-            return TriedValue(value=value, fits=False, problem=problem, is_final=found.is_final)
-        one = settings.verdict(found.trial, self.gpu, self._name)
-        self._verdicts[value] = one
-        return TriedValue(
-            value=value,
-            fits=bool(one.fits),
-            active=one.active_peak,
-            reserved=one.reserved_peak,
-            needed=self._needed(
-                bool(one.fits), runs.needed(found.trial, one.device) or one.reserved_peak
-            ),
-        )
-
-    def _needed(self, fits: bool, nearly: int) -> int:
-        """Bytes that a value needs, which agree with the verdict."""
-        return min(nearly, self._room) if fits else max(nearly, self._room + 1)
-
-
-@dataclass(frozen=True, slots=True)
 class _Run:
-    """A trial, and the last line that its program printed before it failed."""
+    """A trial, and the reason why the program does not run with its values."""
 
-    trial: Trial
-    last_line: str
+    def __init__(self, trial: Trial, output: str) -> None:
+        self.trial = trial
+        self.problem: str | None = None  # None if it runs
+        self.is_final = False  # whether the problem is one of all values
+        self._needed: dict[int, int] = {}
+        if not trial.failed:
+            self.problem = next((one for one in trial.findings if _is_unread(one)), None)
+            self.is_final = True
+        else:
+            self.problem = error_line(trial.error)
+            if trial.error.startswith(_EXIT):
+                self.problem = _last_line(output) or trial.error.strip()
+            self.is_final = bool(_UNKNOWN_OPTION.search(self.problem))
 
-    @property
-    def problem(self) -> str | None:
-        """The reason why the program does not run with its values; None if it runs."""
-        if not self.trial.failed:
-            return next((one for one in self.trial.findings if _is_unread(one)), None)
-        if self.trial.error.startswith(_EXIT):
-            return self.last_line or self.trial.error.strip()
-        return error_line(self.trial.error)
-
-    @property
-    def is_final(self) -> bool:
-        """True if the problem is one of all values."""
-        is_unread = not self.trial.failed
-        return is_unread or bool(_UNKNOWN_OPTION.search(self.problem or ""))
+    def needed(self, device: int) -> int:
+        """Bytes with which a run without limit would just fit; 0 for another one."""
+        if device not in self._needed:
+            is_limited = self.trial.capacity != UNLIMITED or self.trial.history is None
+            self._needed[device] = 0 if is_limited else needed_memory(self.trial, device)
+        return self._needed[device]
 
 
 def _is_unread(finding: object) -> bool:
@@ -390,9 +293,8 @@ class _Runs:
         self._target = target
         self._settings = settings
         self._found: dict[tuple[str, ...], list[_Run]] = {}
-        self.reads: frozenset[str] = frozenset()
+        self.reads: frozenset[Any] = frozenset()
         """Properties of GPUs that decided what ran."""
-        self._needed: dict[tuple[int, int], int] = {}
         self._is_limited = False
         self._all: dict[int, Trial] = {}
 
@@ -403,52 +305,33 @@ class _Runs:
 
     def find(self, gpu: GPU, changes: tuple[Change, ...]) -> _Run | None:
         """The run that stands for a GPU, if there is one."""
-        return next(
-            (one for one in self._found.get(_names(changes), ()) if _stands_for(one.trial, gpu)),
-            None,
-        )
+        runs = self._found.get(_names(changes), ())
+        return next((one for one in runs if _stands_for(one.trial, gpu)), None)
 
-    def needed(self, trial: Trial, device: int) -> int:
-        """Bytes with which a run without limit would just fit; 0 for another one."""
-        key = (id(trial), device)
-        if key not in self._needed:
-            is_limited = trial.capacity != UNLIMITED or trial.history is None
-            self._needed[key] = 0 if is_limited else needed_memory(trial, device)
-        return self._needed[key]
-
-    def is_covered(
-        self,
-        gpu: GPU,
-        changes: tuple[Change, ...],
-        needed: Sequence[tuple[GPU, tuple[Change, ...]]],
-    ) -> bool:
-        """True if one of some other runs will, as far as is known, stand for a GPU too."""
-        names = _names(changes)
+    def is_covered(self, wanted: _Wanted, others: Sequence[_Wanted]) -> bool:
+        """True if one of some other runs will, as far as is known, stand for this one too."""
+        gpu, changes = wanted
         return any(
-            _names(others) == names and runs_alike(one, gpu, self.reads) for one, others in needed
+            _names(same) == _names(changes) and runs_alike(one, gpu, self.reads)
+            for one, same in others
         )
 
-    def run(self, needed: Sequence[tuple[GPU, tuple[Change, ...]]]) -> Iterator[str]:
+    def run(self, wanted: Sequence[_Wanted]) -> Iterator[str]:
         """Run the program for some GPUs and changes; yields the names of these after each run."""
         first = len(self._all)
-        requests = [self._request(first + n, *one) for n, one in enumerate(needed)]
-        for number, trial in run_all(requests, self._settings.processes):
-            if trial.failed and len(requests) > 1:  # another run at the same time may be the reason
-                trial = run(requests[number])
-            changes = needed[number][1]
+        requests = [
+            TrialRequest(
+                self._target, gpu, self._settings, changes, f"{number:03}", self._is_limited
+            )
+            for number, (gpu, changes) in enumerate(wanted, first + 1)
+        ]
+        for number, trial in run_all(requests, repeats_failed=True):
+            request, names = requests[number], _names(requests[number].changes)
             self._all[first + number] = trial
-            self._add(trial, changes, requests[number].output)
-            yield ", ".join(_names(changes))
-
-    def _add(self, trial: Trial, changes: tuple[Change, ...], output: str) -> None:
-        self.reads |= trial.gpu_reads
-        self._is_limited = self._is_limited or trial.asked_for_memory
-        run_ = _Run(trial, _last_line(output) if trial.failed else "")
-        self._found.setdefault(_names(changes), []).append(run_)
-
-    def _request(self, number: int, gpu: GPU, changes: tuple[Change, ...]) -> TrialRequest:
-        name = f"{number + 1:03}"
-        return self._settings.request(self._target, gpu, name, changes, is_limited=self._is_limited)
+            self.reads |= trial.gpu_reads
+            self._is_limited = self._is_limited or trial.asked_for_memory
+            self._found.setdefault(names, []).append(_Run(trial, request.output))
+            yield ", ".join(names)
 
 
 def _stands_for(trial: Trial, gpu: GPU) -> bool:

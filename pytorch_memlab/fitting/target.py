@@ -1,4 +1,4 @@
-"""Targets of a trial: a script, a module, or a Python function."""
+"""Targets of a trial, a script, a module or a function, and changes that it makes to them."""
 
 from __future__ import annotations
 
@@ -7,29 +7,47 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from .._common import main_program
 from ..errors import UsageError
-from .change import Change
 
 
-class Target(Protocol):
-    """Something that a trial can run."""
+class Change:
+    """One change of a program that is otherwise run as it is; this one changes nothing.
 
-    @property
-    def name(self) -> str:
-        """The name of the target in a table."""
+    Changes are pickled where processes cannot be forked, so they hold plain data.
+    """
 
-    @property
-    def is_repeated(self) -> bool:
-        """True if a trial may call it again until its peak repeats."""
+    name: str = "unchanged"
+    """The name of the change in a table."""
 
-    def check(self) -> None:
-        """Find what is run."""
+    def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """The arguments of the program."""
+        return tuple(argv)
 
-    def started(self, changes: Sequence[Change]) -> Any:
-        """Prepare to run it: a context manager around the run, with what runs it."""
+    def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The keyword arguments of a function that is run in place of a program."""
+        return keywords
+
+    def environment(self) -> Mapping[str, str]:
+        """Environment variables to set before anything runs."""
+        return {}
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Make the change in the process of the trial, while the program runs.
+
+        GPUs are simulated when this is entered, and no line of the program has run.
+        """
+        yield
+
+    def finding(self) -> Any:
+        """The findings of the change in the program, as plain data.
+
+        This is called in the process of the trial, when the program has ended.
+        """
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,3 +119,7 @@ class FunctionTarget:
         for change in changes:
             keywords = change.keywords(keywords)
         yield partial(self.function, **keywords)
+
+
+Target = ProgramTarget | FunctionTarget
+"""Something that a trial can run."""

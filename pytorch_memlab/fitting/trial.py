@@ -6,28 +6,27 @@ import importlib
 import os
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from ..records import Approximation
-from .change import Change
-from .child import Work, can_fork, run_in_child, run_in_children
+from ..records import Approximation, ApproximationKind
+from ..simulation.inspect import MemoryOverhead
+from .child import Work, can_fork, run_in_children
 from .settled import StepPeak, StepPeaks, Stop, TrialDone
 
 if TYPE_CHECKING:
     from ..history.model import AllocationHistory
     from ..simulation.inspect import GPU, Machine
-    from .target import Target
+    from .target import Change, Target
     from .watched_gpu import GPUReads
 
 UNLIMITED: Final = 2**47
 """Bytes of the GPU that a trial runs on: the most that a simulated GPU can have."""
-
 
 _NEEDED: Final = (
     "torch._dynamo",
@@ -36,7 +35,8 @@ _NEEDED: Final = (
     "pytorch_memlab.devices.simulated",
     "pytorch_memlab.fitting.watched_gpu",
 )
-
+_HARMLESS: Final = ("0", "equal")
+"""Value that is assumed for data that decides no shape by itself."""
 
 _OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
@@ -69,15 +69,13 @@ class Trial:
     # line
     history: AllocationHistory | None = None
     step_peaks: tuple[StepPeak, ...] = ()
-    approximations: tuple[
-        Approximation, ...
-    ] = ()  # what was not counted (``?``), estimated (``~``) or assumed
+    # what was not counted (``?``), estimated (``~``) or assumed
+    approximations: tuple[Approximation, ...] = ()
     # what of the GPU decided what ran: names of properties, as attributes of ``GPU``, and each
     # ``Decision``
     gpu_reads: frozenset[Any] = frozenset()
     # bytes of the GPU that the run had; ``UNLIMITED`` for a run without limit
     capacity: int = UNLIMITED
-    seconds: float = 0.0
     findings: tuple[Any, ...] = ()
 
     @property
@@ -90,6 +88,36 @@ class Trial:
         """True if the program ended with an error other than out of memory."""
         return self.ending is Ending.ERROR
 
+    @property
+    def mark(self) -> str:
+        """``?`` for a lower bound or a peak that rests on assumed shapes, ``~`` for an estimate."""
+        kinds = {
+            one.kind
+            for one in self.approximations
+            if one.kind is not ApproximationKind.ASSUMED or one.assumption not in _HARMLESS
+        }
+        return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of the runs of a program."""
+
+    steps: int | None = None  # optimizer steps to run; None for until the peak has settled
+    num_gpus: int = 1
+    context: int | None = None  # bytes of the CUDA context; None for the estimate of each GPU
+    others: int = 0  # bytes that other processes hold
+    output: str = ""  # folder for what the program prints, with a file for each run; empty for none
+
+    def taken(self, gpu: GPU) -> int:
+        """Bytes of a GPU that PyTorch cannot have."""
+        memory = MemoryOverhead.of(gpu, self.context, self.others)
+        return memory.context + memory.other_processes
+
+    def room(self, gpu: GPU) -> int:
+        """Bytes of a GPU that PyTorch can have."""
+        return gpu.total_memory - self.taken(gpu)
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRequest:
@@ -97,37 +125,41 @@ class TrialRequest:
 
     target: Target
     gpu: GPU
+    settings: Settings
     changes: tuple[Change, ...] = ()
-    # optimizer steps after which it ends; None for when its peak has settled
-    steps: int | None = None
-    num_gpus: int = 1
+    name: str = "output"  # of the file for what the program prints
     is_limited: bool = False  # whether the GPU has its own memory; otherwise it never runs out
-    # bytes of the CUDA context; None for the estimate that goes with the GPU
-    context: int | None = None
-    others: int = 0  # bytes that other processes hold, on a GPU whose memory is limited
-    output: str = ""  # file for what the program prints; empty for none
+
+    @property
+    def output(self) -> str:
+        """The file for what the program prints; empty for none."""
+        folder = self.settings.output
+        return os.path.join(folder, f"{self.name}.txt") if folder else ""
 
 
 def run(request: TrialRequest) -> Trial:
     """Run one trial."""
-    _preload()
-    return run_in_child(_work(request))
+    return next(run_all([request], 1))[1]
 
 
 def run_all(
-    requests: Sequence[TrialRequest], processes: int | None = None
+    requests: Sequence[TrialRequest], processes: int | None = None, *, repeats_failed: bool = False
 ) -> Iterator[tuple[int, Trial]]:
-    """Run several trials, some at a time."""
-    _preload()
-    yield from run_in_children([_work(one) for one in requests], processes or processors())
+    """Run several trials, some at a time.
 
-
-def _preload() -> None:
-    """Import what every trial needs, so that forks have it; a training step imports dynamo."""
-    if can_fork():
+    Args:
+        requests: the trials.
+        processes: most trials at once; None for the number of processors.
+        repeats_failed: whether one that fails runs again, alone: another one may be the reason.
+    """
+    if can_fork():  # forks have what is imported here; a training step imports dynamo
         for name in _NEEDED:
             with suppress(ImportError):
                 importlib.import_module(name)
+    works = [Work(_trial, one, partial(_lost, one), one.output) for one in requests]
+    for index, trial in run_in_children(works, processes or processors()):
+        is_repeated = repeats_failed and trial.failed and len(requests) > 1
+        yield index, run(requests[index]) if is_repeated else trial
 
 
 def processors() -> int:
@@ -137,13 +169,11 @@ def processors() -> int:
     return os.cpu_count() or 1
 
 
-def _work(request: TrialRequest) -> Work[TrialRequest, Trial]:
-    def lost(status: int) -> Trial:
-        how = f"signal {-status}" if status < 0 else f"exit status {status}"
-        text = f"the process of the program ended with {how}\n"
-        return Trial(gpu=request.gpu, ending=Ending.ERROR, error=text)
-
-    return Work(_trial, request, lost, request.output)
+def _lost(request: TrialRequest, status: int) -> Trial:
+    """The trial of a process that ended without a result."""
+    how = f"signal {-status}" if status < 0 else f"exit status {status}"
+    text = f"the process of the program ended with {how}\n"
+    return Trial(gpu=request.gpu, ending=Ending.ERROR, error=text)
 
 
 def _trial(request: TrialRequest) -> Trial:
@@ -155,16 +185,13 @@ def _trial(request: TrialRequest) -> Trial:
     from .watched_gpu import GPUReads
 
     torch.set_num_threads(1)
-    reads = GPUReads()
-    context, others = (request.context, request.others) if request.is_limited else (0, 0)
-    with ExitStack() as exits:
-        for change in request.changes:
-            os.environ.update(change.environment())
-        gpu = reads.watched(request.gpu, None if request.is_limited else UNLIMITED)
-        machine = exits.enter_context(
-            simulate(gpu, request.num_gpus, compute=False, context=context, others=others)
-        )
-        patches = exits.enter_context(Patches())
+    reads, settings = GPUReads(), request.settings
+    context, others = (settings.context, settings.others) if request.is_limited else (0, 0)
+    for change in request.changes:
+        os.environ.update(change.environment())
+    gpu = reads.watched(request.gpu, None if request.is_limited else UNLIMITED)
+    simulation = simulate(gpu, settings.num_gpus, compute=False, context=context, others=others)
+    with simulation as machine, Patches() as patches:
         reads.watch(machine, patches)
         return _Run(request, machine, reads).trial()
 
@@ -180,17 +207,18 @@ class _Run:
         self._reads = reads
         self._recording = Recording(history=True)
         self._peaks = StepPeaks(machine)
-        self._stop = Stop(self._peaks, request.steps, self._stopped)
-        self._began = time.process_time()
+        self._stop = Stop(self._peaks, request.settings.steps, self._stopped)
         self._trial: Trial | None = None
 
     def trial(self) -> Trial:
         """Run the program, and say how it ended."""
-        request = self._request
+        changes = self._request.changes
         self._recording.begin()
         try:
-            with _changed(request.changes), request.target.started(request.changes) as call:
-                self._call(call)
+            with ExitStack() as exits:
+                for change in changes:
+                    exits.enter_context(change.applied())
+                self._call(exits.enter_context(self._request.target.started(changes)))
                 self._ended(Ending.FINISHED)
         except TrialDone:
             pass
@@ -222,7 +250,7 @@ class _Run:
                     thread.join()
 
     def _stopped(self, has_settled: bool) -> None:
-        if self._request.steps is not None:
+        if self._request.settings.steps is not None:
             self._ended(Ending.STEPS)
         else:
             self._ended(Ending.SETTLED if has_settled else Ending.UNSETTLED)
@@ -241,7 +269,6 @@ class _Run:
             approximations=_approximations(self._machine),
             gpu_reads=self._reads.all(),
             capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
-            seconds=time.process_time() - self._began,
             findings=tuple(change.finding() for change in request.changes),
         )
 
@@ -267,14 +294,6 @@ def _is_out_of_memory(error: BaseException | None) -> bool:
     return False
 
 
-@contextmanager
-def _changed(changes: Sequence[Change]) -> Iterator[None]:
-    with ExitStack() as exits:
-        for change in changes:
-            exits.enter_context(change.applied())
-        yield
-
-
 def _history(recording: Any) -> AllocationHistory | None:
     from ..errors import HistoryError
 
@@ -289,7 +308,7 @@ def _approximations(machine: Machine) -> tuple[Approximation, ...]:
 
     reads = None if machine.values is None else machine.values.reads
     found: dict[Any, Approximation] = {}
-    for approximations in machine.approximations:
-        for approximation in SimulatedApproximations(approximations, reads).now().values():
-            found.setdefault(approximation.key, approximation)
+    for ops in machine.approximations:
+        for one in SimulatedApproximations(ops, reads).now().values():
+            found.setdefault(one.key, one)
     return tuple(found.values())

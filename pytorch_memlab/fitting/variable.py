@@ -12,14 +12,14 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from .._common.quoted import quoted, shortened
 from ..errors import UsageError
-from .change import Change
 from .config_value import FORMATS, Value, changed_text
 from .replaced_file import replaced_file
+from .target import Change
 
 _EXAMPLES: Final = (
     "an option of the program (--batch-size=1:512), an environment variable (BATCH=1:512) or a"
@@ -33,15 +33,21 @@ _MOST_VALUES: Final = 1_000_000
 _NUMBER: Final = re.compile(r"-?\d+")
 
 
-class Place(Protocol):
-    """The place of a variable in a program."""
+@dataclass(kw_only=True)
+class Place(Change):
+    """The place of a variable in a program, and the change that gives the variable a value."""
+
+    variable: str  # as the user wrote it
+    value: Value = ""
 
     @property
-    def name(self) -> str:
-        """As the user wrote it."""
+    def name(self) -> str:  # type: ignore[override]
+        """With the value."""
+        return f"{self.variable}={self.value}"
 
     def set_to(self, value: Value) -> Change:
         """The change that gives the variable a value."""
+        return replace(self, value=value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Variable:
     @property
     def name(self) -> str:
         """As reports show it."""
-        return self.place.name
+        return self.place.variable
 
     @property
     def numbers(self) -> Sequence[int] | None:
@@ -80,15 +86,13 @@ def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Pl
     in_file = _IN_FILE.fullmatch(name)
     if name.startswith("-"):
         is_short = len(name) == 2
-        return Option(name, "" if is_short or between != "=" else "=")
+        return _Option(variable=name, between="" if is_short or between != "=" else "=")
     if in_file is not None:
-        place = FileValue.of(in_file["file"], in_file["key"])
-        place.check(1)
-        return place
+        return _file_value(name, in_file["file"], in_file["key"])
     if "." in name or any(one.startswith(f"{name}=") for one in arguments):
-        return Option(name, "=")
+        return _Option(variable=name, between="=")
     if name.isidentifier():
-        return EnvironmentVariable(name)
+        return _EnvironmentVariable(variable=name)
     raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(name)}")
 
 
@@ -132,7 +136,7 @@ def variables_of(vary: Mapping[str, object], *, is_function: bool) -> list[Varia
     if not isinstance(vary, Mapping) or not all(isinstance(name, str) for name in vary):
         raise UsageError(f"vary is a dict such as {{'batch_size': (1, 512)}}, not {quoted(vary)}")
     return [
-        _variable(name, values, Keyword(name) if is_function else place_of(name))
+        _variable(name, values, _Keyword(variable=name) if is_function else place_of(name))
         for name, values in vary.items()
     ]
 
@@ -159,36 +163,25 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+@dataclass(kw_only=True)
+class _Option(Place):
     """An option of the program."""
 
-    name: str
     # what stands between the name and the value: ``=``, or nothing if they are two arguments
     between: str
 
-    def set_to(self, value: Value) -> Change:
-        """The change that gives the option a value."""
-        return _OptionValue(
-            name=f"{self.name}{self.between or ' '}{value}", option=self, value=value
-        )
-
-
-@dataclass(kw_only=True)
-class _OptionValue(Change):
-    name: str
-    option: Option
-    value: Value
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        return f"{self.variable}{self.between or ' '}{self.value}"
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...]:
         """With the option in place of the last one of its name, or after all others."""
-        words, name = list(argv), self.option.name
-        between = self.option.between
-        own = [f"{name}{between}{self.value}"] if between else [name, str(self.value)]
+        words, name, joined = list(argv), self.variable, f"{self.variable}={self.value}"
+        own = [joined] if self.between else [name, str(self.value)]
         end = words.index("--") if "--" in words else len(words)
         for place in reversed(range(end)):
             if words[place].startswith(f"{name}="):
-                return (*words[:place], f"{name}={self.value}", *words[place + 1 :])
+                return (*words[:place], joined, *words[place + 1 :])
             if words[place] == name:
                 has_value = place + 1 < end and not _is_option(words[place + 1])
                 return (*words[:place], *own, *words[place + 1 + has_value :])
@@ -200,95 +193,32 @@ def _is_option(word: str) -> bool:
     return word.startswith("-") and not _NUMBER.fullmatch(word)
 
 
-@dataclass(frozen=True, slots=True)
-class EnvironmentVariable:
-    """A variable of the environment of the program."""
-
-    name: str
-
-    def set_to(self, value: Value) -> Change:
-        """The change that gives the variable a value."""
-        return _EnvironmentValue(name=f"{self.name}={value}", variable=self.name, value=value)
-
-
-@dataclass(kw_only=True)
-class _EnvironmentValue(Change):
-    name: str
-    variable: str
-    value: Value
-
+class _EnvironmentVariable(Place):
     def environment(self) -> Mapping[str, str]:
         return {self.variable: str(self.value)}
 
 
-@dataclass(frozen=True, slots=True)
-class Keyword:
+class _Keyword(Place):
     """A keyword argument of a function that is run in place of a program."""
 
-    name: str
-
-    def set_to(self, value: Value) -> Change:
-        """The change that gives the argument a value."""
-        return _KeywordValue(name=f"{self.name}={value}", keyword=self.name, value=value)
+    def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {**keywords, self.variable: self.value}
 
 
 @dataclass(kw_only=True)
-class _KeywordValue(Change):
-    name: str
-    keyword: str
-    value: Value
-
-    def keywords(self, keywords: Mapping[str, Any]) -> Mapping[str, Any]:
-        return {**keywords, self.keyword: self.value}
-
-
-@dataclass(frozen=True, slots=True)
-class FileValue:
+class _FileValue(Place):
     """A value of a configuration file or of a script. The file itself is not changed."""
 
     file: str
+    path: str  # of the file, also where the program changes its folder
     key: str
     text: str
-
-    @classmethod
-    def of(cls, file: str, key: str) -> FileValue:
-        """Read the file."""
-        try:
-            with open(file, encoding="utf-8") as opened:
-                return cls(file, key, opened.read())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or error
-            raise UsageError(f"--vary cannot read {file}: {reason}") from None
-
-    @property
-    def name(self) -> str:
-        """As the user wrote it."""
-        return f"{self.file}:{self.key}"
-
-    def check(self, value: Value) -> None:
-        """Find out beforehand whether the file can be changed."""
-        changed_text(self.file, self.text, self.key, value)
-
-    def set_to(self, value: Value) -> Change:
-        """The change that lets the program read another value."""
-        return _FileContent(
-            name=f"{self.name}={value}", place=self, path=os.path.abspath(self.file), value=value
-        )
-
-
-@dataclass(kw_only=True)
-class _FileContent(Change):
-    name: str
-    place: FileValue
-    path: str
-    value: Value
     unread: str | None = None
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        place = self.place
-        changed = changed_text(place.file, place.text, place.key, self.value)
-        self.unread = f"the program does not read {place.file}"
+        changed = changed_text(self.file, self.text, self.key, self.value)
+        self.unread = f"the program does not read {self.file}"
 
         def was_read() -> None:
             self.unread = None
@@ -299,3 +229,14 @@ class _FileContent(Change):
     def finding(self) -> str | None:
         """The reason why the value changes nothing; None if it was read."""
         return self.unread
+
+
+def _file_value(name: str, file: str, key: str) -> _FileValue:
+    try:
+        with open(file, encoding="utf-8") as opened:
+            text = opened.read()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--vary cannot read {file}: {reason}") from None
+    changed_text(file, text, key, 1)  # an error now, where the file cannot be changed
+    return _FileValue(variable=name, file=file, path=os.path.abspath(file), key=key, text=text)

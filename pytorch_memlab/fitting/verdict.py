@@ -1,4 +1,4 @@
-"""The verdict on a GPU: the recorded allocations on a GPU of that memory."""
+"""The verdicts on GPUs: the recorded allocations on a GPU of that memory."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..history.model import Stack
 from ..history.replay import ReplayResult, replay
-from ..simulation.inspect import MemoryOverhead
-from .trial import Ending, Trial
+from ..records import Approximation
+from .trial import Ending, Settings, Trial
 
 if TYPE_CHECKING:
     from ..simulation.inspect import GPU
@@ -51,12 +51,41 @@ class Verdict:
         return self.capacity - self.taken - self.reserved_peak
 
 
-def verdict(
-    trial: Trial, gpu: GPU, name: str = "", context: int | None = None, others: int = 0
-) -> Verdict:
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """The verdicts on a program for several GPUs."""
+
+    program: str
+    verdicts: tuple[Verdict, ...]  # those that are known, by the memory of the GPU
+    unknown: tuple[str, ...] = ()
+    num_gpus: int = 1
+    steps: int | None = None  # optimizer steps that were asked for; None for until the peak repeats
+
+    @property
+    def fitting(self) -> tuple[Verdict, ...]:
+        """Those of the GPUs that the program fits on."""
+        return tuple(one for one in self.verdicts if one.fits)
+
+    @property
+    def error(self) -> str:
+        """The traceback of the program's error on a GPU; empty if it ran on all of them."""
+        return next((one.trial.error for one in self.verdicts if one.fits is None), "")
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """The runs that the verdicts are of."""
+        return tuple({id(one.trial): one.trial for one in self.verdicts}.values())
+
+    @property
+    def approximations(self) -> tuple[Approximation, ...]:
+        """Approximations of all runs, each once."""
+        found = {one.key: one for trial in self.trials for one in trial.approximations}
+        return tuple(found.values())
+
+
+def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     """The verdict of a trial on a GPU that runs the program as the trial did."""
-    memory = MemoryOverhead.of(gpu, context, others)
-    taken = memory.context + memory.other_processes
+    taken = settings.taken(gpu)
     history = trial.history
     devices = () if history is None else [one.device for one in history.devices]
     replays = [_on_device(trial, gpu, device, taken) for device in devices]
@@ -65,7 +94,7 @@ def verdict(
     fits = None if trial.ending is Ending.ERROR else failed is None
     shown = None if worst is None else worst.unlimited if fits is False else worst.limited
     return Verdict(
-        name=name or gpu.name,
+        name=name,
         gpu=gpu,
         trial=trial,
         fits=fits,

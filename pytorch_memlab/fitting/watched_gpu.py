@@ -1,15 +1,12 @@
-"""Watches the properties of a GPU that decide what a program does on it."""
+"""The properties of a GPU that decide what a program does on it, and GPUs where they are equal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Final
 
-import torch
-
 from ..simulation.inspect import GPU, DeviceProperties, decisions
-from .gpu_classes import Decision
 
 if TYPE_CHECKING:
     from .._common.patches import Patches
@@ -26,6 +23,36 @@ _BEHIND: Final = {
 """By a name of ``torch.cuda.get_device_properties``, the properties of ``GPU`` behind it."""
 
 _OF_MEMORY: Final = frozenset({"total", "free_memory", "process_memory"})
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Something that a GPU decides about kernels. See Note [Decisions of a GPU]."""
+
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...]
+    keywords: tuple[tuple[str, Any], ...]
+
+    def made_by(self, gpu: GPU) -> Any:
+        """The decision of a GPU; equal to nothing else where it cannot decide."""
+        try:
+            return self.function(gpu, *self.arguments, **dict(self.keywords))
+        except Exception:
+            return object()
+
+
+def runs_alike(one: GPU, other: GPU, reads: Collection[Any]) -> bool:
+    """True if a program does on one GPU what it did on another.
+
+    What runs follows from the properties that the program and the simulated kernels read, and from
+    what functions of the GPU decide: where these are equal, the same happens.
+    """
+    return all(
+        read.made_by(one) == read.made_by(other)
+        if isinstance(read, Decision)
+        else getattr(one, read) == getattr(other, read)
+        for read in reads
+    )
 
 
 class _WatchedGPU(GPU):
@@ -95,6 +122,8 @@ class GPUReads:
 
     def watch(self, machine: Machine, patches: Patches) -> None:
         """Note reads from now on."""
+        import torch
+
         self._gpus = machine.gpus.copy()
         for gpu in self._gpus:
             driver: Any = _WatchedDriver(gpu.driver, self._read)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..fitting.report import mark
 from ..fitting.trial import Ending
 from .approximations import summary_of_runs
 from .fit import COLUMNS, NO_TENSOR
@@ -100,7 +99,7 @@ def cells_of(answer: Answer) -> list[str]:
     best = answer.best
     cells = [prose_size(answer.gpu.total_memory), _value(answer), "", ""]
     if best is not None:
-        cells[2:] = [prose_size(best.reserved_peak) + mark(best.trial), prose_size(best.headroom)]
+        cells[2:] = [prose_size(best.reserved_peak) + best.trial.mark, prose_size(best.headroom)]
     return cells
 
 

@@ -13,7 +13,8 @@ from .picture import ALARM, COLOURS, drawn, finish, shortened
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ..fitting.grid import Answer, Curve, GridReport
+    from ..fitting.curve import Curve
+    from ..fitting.grid import Answer, GridReport
 
 _LONGEST: Final = 70
 _LABEL: Final = 0.025

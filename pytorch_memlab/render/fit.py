@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
-from ..fitting.report import mark
 from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .approximations import summary_of_runs
 from .rows import cut, padded, paragraph, place, source_line, with_minus
 
 if TYPE_CHECKING:
-    from ..fitting.report import FitReport
-    from ..fitting.verdict import FailedAllocation, Verdict
+    from ..fitting.verdict import FailedAllocation, FitReport, Verdict
 
 _NAME: Final = 20
 HEADS: Final = ("memory", "context", "peak", "left")
@@ -68,7 +66,7 @@ def sizes(verdict: Verdict) -> tuple[str, str, str, str]:
     memory, context = prose_size(verdict.capacity), prose_size(verdict.taken)
     if verdict.fits is None:
         return memory, context, "", ""
-    peak = prose_size(verdict.reserved_peak) + mark(verdict.trial)
+    peak = prose_size(verdict.reserved_peak) + verdict.trial.mark
     return memory, context, peak, with_minus(verdict.headroom)
 
 

@@ -12,8 +12,7 @@ from . import curve, fit
 
 if TYPE_CHECKING:
     from ..fitting.grid import GridReport
-    from ..fitting.report import FitReport
-    from ..fitting.verdict import Verdict
+    from ..fitting.verdict import FitReport, Verdict
 
 _BLOCK: Final = "font:13px/1.5 sans-serif;overflow-x:auto"
 _TABLE: Final = "border-collapse:collapse;font:13px/1.5 monospace;margin:6px 0"

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
-from ..fitting.report import mark
 from .approximations import summary_of_runs
 from .fit import PEAK
 from .rows import WIDTH, paragraph, with_minus
@@ -81,7 +80,7 @@ def _row(name: str, peak: str, saves: str, fits: str, changes: str) -> str:
 
 
 def _peak(verdict: Verdict) -> str:
-    return prose_size(verdict.reserved_peak) + mark(verdict.trial)
+    return prose_size(verdict.reserved_peak) + verdict.trial.mark
 
 
 def _fits(verdict: Verdict) -> str:

@@ -9,9 +9,8 @@ from fit_programs import MIB
 from support.trials import run_trial
 
 from pytorch_memlab.fitting.comparison import compare_gpus
-from pytorch_memlab.fitting.settings import Settings
 from pytorch_memlab.fitting.target import ProgramTarget
-from pytorch_memlab.fitting.trial import Ending
+from pytorch_memlab.fitting.trial import Ending, Settings
 from pytorch_memlab.simulation.hardware.presets import PRESETS, find_gpu
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pytorch_memlab.fitting.curve import Point
-from pytorch_memlab.fitting.grid import Curve
+from pytorch_memlab.fitting.curve import Curve, Point
 
 
 def curve(*points):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytorch_memlab.fitting.gpu_classes import Decision, runs_alike
+from pytorch_memlab.fitting.watched_gpu import Decision, runs_alike
 from pytorch_memlab.simulation.hardware.decisions import has_capability, has_major
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.attention.backward_tiles import tile_of

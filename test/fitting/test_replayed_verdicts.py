@@ -17,6 +17,7 @@ from benchmarks.batch_programs import LORA_LAYER
 from pytorch_memlab import simulate
 from pytorch_memlab.fitting.child import Work, run_in_child
 from pytorch_memlab.fitting.target import ProgramTarget
+from pytorch_memlab.fitting.trial import Settings
 from pytorch_memlab.fitting.verdict import verdict
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
@@ -122,10 +123,10 @@ def check(source, arguments, tmp_path, monkeypatch):
     target = ProgramTarget(str(path), tuple(arguments))
     trial = run_trial(target, find_gpu(2**46), steps=3)
     assert trial.error == ""
-    peak = verdict(trial, find_gpu(2**46)).reserved_peak
+    peak = verdict(trial, find_gpu(2**46), "", Settings()).reserved_peak
     answers = set()
     for memory in (peak, peak - 2 * MIB, peak * 3 // 4, peak // 2):
-        found = verdict(trial, find_gpu(memory))
+        found = verdict(trial, find_gpu(memory), "", Settings())
         reserved, failed = run_in_child(
             Work(truth, (os.fspath(path), list(arguments), memory), lambda status: status)
         )

@@ -14,9 +14,8 @@ from support.trials import run_trial
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting import child
-from pytorch_memlab.fitting.change import Change
-from pytorch_memlab.fitting.target import FunctionTarget, ProgramTarget
-from pytorch_memlab.fitting.trial import Ending, TrialRequest, run, run_all
+from pytorch_memlab.fitting.target import Change, FunctionTarget, ProgramTarget
+from pytorch_memlab.fitting.trial import Ending, Settings, TrialRequest, run_all
 from pytorch_memlab.simulation.hardware.presets import find_gpu
 
 A100 = find_gpu("a100")
@@ -66,7 +65,7 @@ def test_nothing_of_a_trial_stays_here(tmp_path, capfd):
     """
     path = tmp_path / "p.py"
     path.write_text("\n".join(line.strip() for line in text.splitlines()))
-    trial = run(TrialRequest(ProgramTarget(str(path)), A100, output=str(output)))
+    trial = run_trial(ProgramTarget(str(path)), A100, output=str(tmp_path))
     assert trial.ending is Ending.FINISHED
     assert capfd.readouterr() == ("", "")
     assert output.read_text() == "out True\nfrom the shell\nerr\nat exit\n"
@@ -212,7 +211,8 @@ def test_trials_that_still_run_end_with_the_one_who_asked(tmp_path):
         "time.sleep(0 if sys.argv[1] == 'short' else 600)\n"
     )
     requests = [
-        TrialRequest(ProgramTarget(str(path), (length,)), A100) for length in ("short", "long")
+        TrialRequest(ProgramTarget(str(path), (length,)), A100, Settings())
+        for length in ("short", "long")
     ]
     trials = run_all(requests, 2)
     index, trial = next(trials)

@@ -19,10 +19,9 @@ from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from pytorch_memlab.fitting.report import FitReport
-    from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
-    from pytorch_memlab.fitting.verdict import Verdict
+    from pytorch_memlab.fitting.trial import Settings
+    from pytorch_memlab.fitting.verdict import FitReport, Verdict
     from pytorch_memlab.simulation.inspect import GPU
 
 
@@ -61,7 +60,8 @@ class FitCommand:
         """Find the program and the GPUs."""
         gpus = find_gpus(options.gpu)
         settings = _settings(options)
-        _check_memory(gpus, settings)
+        for _, gpu in gpus:
+            settings.taken(gpu)
         target = _target(options)
         target.check()
         is_tried = options.remedies is not None or options.budget is not None
@@ -87,7 +87,7 @@ def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
 
 
 def _settings(options: argparse.Namespace) -> Settings:
-    from pytorch_memlab.fitting.settings import Settings
+    from pytorch_memlab.fitting.trial import Settings
     from pytorch_memlab.simulation.inspect import read_size
 
     if not 1 <= options.num_gpus <= 128:
@@ -99,13 +99,6 @@ def _settings(options: argparse.Namespace) -> Settings:
         context=None if context is None else read_size("--cuda-context", context),
         others=read_size("--reserve", options.reserve or 0),
     )
-
-
-def _check_memory(gpus: Sequence[tuple[str, GPU]], settings: Settings) -> None:
-    from pytorch_memlab.simulation.inspect import MemoryOverhead
-
-    for _, gpu in gpus:
-        MemoryOverhead.of(gpu, settings.context, settings.others)
 
 
 def _target(options: argparse.Namespace) -> ProgramTarget:
@@ -122,8 +115,7 @@ def _target(options: argparse.Namespace) -> ProgramTarget:
 def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> int:
     from dataclasses import replace
 
-    from pytorch_memlab.fitting.comparison import compare_gpus
-    from pytorch_memlab.fitting.report import fit_report
+    from pytorch_memlab.fitting.comparison import compare_gpus, fit_report
     from pytorch_memlab.render import fit
 
     folder = output_folder()
@@ -136,8 +128,7 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
                 _tell_progress(len(known), len(gpus))
     except KeyboardInterrupt:
         is_interrupted = True
-    names = [name for name, _ in gpus]
-    report = fit_report(target.name, names, known, settings.num_gpus, settings.steps)
+    report = fit_report(target, gpus, known, settings)
     print_to_stdout(fit.text(report))
     tell_output(folder)
     tell_error(report.error)

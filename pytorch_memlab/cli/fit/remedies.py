@@ -19,8 +19,8 @@ from pytorch_memlab.fitting.remedies.names import NAMES, WITH_VALUE, nearest
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.remedies.remedy import Remedy
-    from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
+    from pytorch_memlab.fitting.trial import Settings
     from pytorch_memlab.simulation.inspect import GPU
 
 
@@ -62,14 +62,14 @@ def remedies_tried(
 ) -> Callable[[], int]:
     """The trial of the remedies that were asked for, with its options checked."""
     from pytorch_memlab.fitting.remedies.catalogue import chosen
-    from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_size
+    from pytorch_memlab.simulation.inspect import find_gpu, read_size
 
     if len(gpus) > 1:
         raise UsageError("--try is for one GPU: name one with --gpu")
     name, gpu = gpus[0] if gpus else (DEFAULT_GPU, find_gpu(DEFAULT_GPU))
     if options.budget is not None:
         gpu = gpu.with_memory(read_size("--budget", options.budget))
-        MemoryOverhead.of(gpu, settings.context, settings.others)
+        settings.taken(gpu)
     remedies = chosen([one for one in (options.remedies or "").split(",") if one.strip()])
     return partial(_try, target, name, gpu, settings, remedies)
 

@@ -16,8 +16,8 @@ from pytorch_memlab.cli.parser import CommandParser
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.grid import GridReport
-    from pytorch_memlab.fitting.settings import Settings
     from pytorch_memlab.fitting.target import ProgramTarget
+    from pytorch_memlab.fitting.trial import Settings
     from pytorch_memlab.fitting.variable import Variable
     from pytorch_memlab.simulation.inspect import GPU
 

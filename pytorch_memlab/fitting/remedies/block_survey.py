@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from ..change import Change
+from ..target import Change
 from .block_models import BlockModel, BlockModels
 from .counted_flops import CountedFlops, StepFlops
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from ..change import Change
+from ..target import Change
 
 
 class Outcome(Enum):

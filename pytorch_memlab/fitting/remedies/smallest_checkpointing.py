@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from ..change import Change
+from ..target import Change
 from ..verdict import Verdict
 from .block_survey import Survey
 from .checkpointing import Checkpointed, Checkpointing

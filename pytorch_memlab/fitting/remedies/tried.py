@@ -6,10 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ..change import Change
-from ..settings import Settings
-from ..trial import Trial, TrialRequest, run_all
-from ..verdict import Verdict
+from ..target import Change
+from ..trial import Settings, Trial, TrialRequest, run_all
+from ..verdict import Verdict, verdict
 from .block_survey import BlockSurvey, Survey
 from .checkpointing import Checkpointed, Checkpointing
 from .remedy import Finding, Outcome, Remedy
@@ -64,23 +63,23 @@ class OneGPU:
         """
         requests = [self._request(change) for change in changes]
         trials: dict[int, Trial] = {}
-        for index, trial in run_all(requests, self._settings.processes):
+        for index, trial in run_all(requests):
             trials[index] = trial
             ended()
         again = [index for index, trial in trials.items() if trial.asked_for_memory]
         limited = [replace(requests[index], is_limited=True) for index in again]
-        for number, trial in run_all(limited, self._settings.processes):
+        for number, trial in run_all(limited):
             trials[again[number]] = trial
         return [self._verdict(trials[index]) for index in range(len(requests))]
 
     def _verdict(self, trial: Trial) -> Verdict:
         """The verdict of a trial; its history, which is large, is not needed any more."""
-        found = self._settings.verdict(trial, self._gpu, self._name)
+        found = verdict(trial, self._gpu, self._name, self._settings)
         return replace(found, trial=replace(trial, history=None))
 
     def _request(self, change: Change | None) -> TrialRequest:
         name, changes = ("unchanged", ()) if change is None else (change.name, (change,))
-        return self._settings.request(self._target, self._gpu, name, changes)
+        return TrialRequest(self._target, self._gpu, self._settings, changes, name)
 
 
 def try_remedies(
