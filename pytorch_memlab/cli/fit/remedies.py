@@ -15,7 +15,7 @@ from pytorch_memlab.cli.notices import tell, tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.run.options import DEFAULT_GPU
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fitting.remedies.names import NAMES, WITH_VALUE, nearest
+from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, nearest
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.remedies.remedy import Remedy

@@ -26,21 +26,9 @@ _SWITCHES: Final = {
 """By member of ``SDPBackend``, the end of the names in ``torch.backends.cuda``."""
 
 _BACKENDS: Final = {
-    "sdpa_flash": (
-        Backend.FLASH,
-        "FLASH_ATTENTION",
-        attention_rules.against_flash,
-    ),
-    "sdpa_efficient": (
-        Backend.EFFICIENT,
-        "EFFICIENT_ATTENTION",
-        attention_rules.against_efficient,
-    ),
-    "sdpa_cudnn": (
-        Backend.CUDNN,
-        "CUDNN_ATTENTION",
-        attention_backends.against_cudnn,
-    ),
+    "sdpa_flash": (Backend.FLASH, "FLASH_ATTENTION", attention_rules.against_flash),
+    "sdpa_efficient": (Backend.EFFICIENT, "EFFICIENT_ATTENTION", attention_rules.against_efficient),
+    "sdpa_cudnn": (Backend.CUDNN, "CUDNN_ATTENTION", attention_backends.against_cudnn),
     "sdpa_math": (Backend.MATH, "MATH", lambda _call: None),
 }
 
@@ -60,9 +48,8 @@ class AttentionBackend(Remedy):
         self._backend, self._member, self._reason = _BACKENDS[self.name]
         self._before = _enabled()
         with Patches() as patches:
-            patches.set_by_name(
-                (attention_backends.select, self._choosing(attention_backends.select))
-            )
+            select = attention_backends.select
+            patches.set_by_name((select, self._choosing(select)))
             yield
 
     def finding(self) -> Finding:
@@ -72,13 +59,8 @@ class AttentionBackend(Remedy):
         if not self._calls:
             return does_not_apply("scaled_dot_product_attention is never called")
         if self._changed:
-            return applied(
-                [
-                    f"torch.backends.cuda.enable_{switch}(False)"
-                    for member, switch in _SWITCHES.items()
-                    if member != self._member
-                ]
-            )
+            others = [switch for member, switch in _SWITCHES.items() if member != self._member]
+            return applied([f"torch.backends.cuda.enable_{switch}(False)" for switch in others])
         if self._alike:
             return already_used("all attention runs on it")
         return does_not_apply("the program chooses the kernel of attention itself")

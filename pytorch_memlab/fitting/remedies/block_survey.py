@@ -1,8 +1,13 @@
-"""Bytes that the repeated blocks of a model keep for the backward pass, and flops of a step."""
+"""Bytes that the repeated blocks of a model keep for the backward pass, and flops of a step.
+
+PyTorch's own formulas count the flops (``torch.utils.flop_counter``): those of matrix products,
+convolutions and attentions. Its ``FlopCounterMode`` is not used: it hooks into every module, and
+what its hooks keep alive changes the peak of a program that recomputes activations.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
@@ -10,11 +15,62 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from ..target import Change
-from .block_models import BlockModel, BlockModels
-from .counted_flops import CountedFlops, StepFlops
+from .repeated_blocks import BlockModel, BlockModels
+
+
+class CountedFlops(TorchDispatchMode):
+    """Counts while it is on; as often as wanted."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.total = 0
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run an op, and count what it computes."""
+        result = func(*args, **(kwargs or {}))
+        formula: Callable[..., int] | None = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self.total += formula(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+class StepFlops:
+    """The flops that each optimizer step adds to a count."""
+
+    def __init__(self, counted: CountedFlops) -> None:
+        self._counted = counted
+        self._before = self._last = 0
+
+    @property
+    def per_step(self) -> int:
+        """Of the last step that added something; without any step, all so far."""
+        return self._last or self._counted.total
+
+    @contextmanager
+    def counting(self) -> Iterator[None]:
+        """Look at the count after each step."""
+        hook = register_optimizer_step_post_hook(self._after_step)
+        try:
+            yield
+        finally:
+            hook.remove()
+
+    def _after_step(self, *_arguments: Any) -> None:
+        total = self._counted.total
+        self._last = total - self._before or self._last
+        self._before = total
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,42 +1,55 @@
-"""All remedies by name, in the order in which a table has them."""
+"""All remedies by name, in the order of their table. A remedy loads when it is chosen."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final
+import difflib
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
 
 from ..._common.quoted import shortened
 from ...errors import UsageError
-from .allocator_settings import expandable_segments, max_split_size, roundup
-from .attention_backend import AttentionBackend
-from .autocast import Autocast
-from .checkpointing import Checkpointing
-from .names import NAMES, WITH_VALUE, nearest
-from .optimizer_implementation import OptimizerImplementation
-from .remedy import Remedy
-from .set_to_none import SetToNone
-from .sharding import Sharding
 
+if TYPE_CHECKING:
+    from .remedy import Remedy
+
+_SETTING: Final = "allocator_settings:AllocatorSetting"
+_OPTIMIZER: Final = "optimizer_implementation:OptimizerImplementation"
+_ATTENTION: Final = "attention_backend:AttentionBackend"
+_NOTHING: Final = "nothing the program computes"
 _ROUNDING: Final = "sums in another order"
 
-REMEDIES: Final[dict[str, Callable[..., Remedy]]] = {
-    "expandable_segments": expandable_segments,
-    "max_split_size": max_split_size,
-    "roundup": roundup,
-    "set_to_none": SetToNone,
-    "fused": partial(OptimizerImplementation, "fused", f"faster steps, {_ROUNDING}"),
-    "foreach": partial(OptimizerImplementation, "foreach", "faster steps"),
-    "for_loop": partial(OptimizerImplementation, "for_loop", "slower steps"),
-    "autocast_bf16": Autocast,
-    "checkpoint": Checkpointing,
-    "sdpa_flash": partial(AttentionBackend, "sdpa_flash", f"kernels; {_ROUNDING}"),
-    "sdpa_efficient": partial(AttentionBackend, "sdpa_efficient", f"kernels; {_ROUNDING}"),
-    "sdpa_cudnn": partial(AttentionBackend, "sdpa_cudnn", f"kernels; {_ROUNDING}"),
-    "sdpa_math": partial(AttentionBackend, "sdpa_math", f"slower attention; {_ROUNDING}"),
-    "shard": Sharding,
+_REMEDIES: Final = {
+    "expandable_segments": (_SETTING, f"{_NOTHING}; Linux", "expandable_segments", "True"),
+    "max_split_size": (_SETTING, _NOTHING, "max_split_size_mb", "128"),
+    "roundup": (_SETTING, _NOTHING, "roundup_power2_divisions", "8"),
+    "set_to_none": ("set_to_none:SetToNone",),
+    "fused": (_OPTIMIZER, f"faster steps, {_ROUNDING}"),
+    "foreach": (_OPTIMIZER, "faster steps"),
+    "for_loop": (_OPTIMIZER, "slower steps"),
+    "autocast_bf16": ("autocast:Autocast",),
+    "checkpoint": ("checkpointing:Checkpointing",),
+    "sdpa_flash": (_ATTENTION, f"kernels; {_ROUNDING}"),
+    "sdpa_efficient": (_ATTENTION, f"kernels; {_ROUNDING}"),
+    "sdpa_cudnn": (_ATTENTION, f"kernels; {_ROUNDING}"),
+    "sdpa_math": (_ATTENTION, f"slower attention; {_ROUNDING}"),
+    "shard": ("sharding:Sharding", "needs {} GPUs, each with its own batch", "8"),
 }
-"""Factories of remedies; those of ``WITH_VALUE`` take a text."""
+"""Module and class of each remedy, what it changes, and what else makes it: a value comes last."""
+
+NAMES: Final = tuple(_REMEDIES)
+
+WITH_VALUE: Final = {"max_split_size": "MiB", "roundup": "N", "shard": "N"}
+"""Names that may be followed by ``=`` and a value, and what the value is."""
+
+
+def nearest(name: str) -> str:
+    """The remedy that a word is closest to, without a value; empty if none is close.
+
+    >>> nearest("expandable-segments"), nearest("checkpoints=3"), nearest("train")
+    ('expandable_segments', 'checkpoint', '')
+    """
+    return next(iter(difflib.get_close_matches(name.partition("=")[0], NAMES, n=1)), "")
 
 
 def chosen(names: Sequence[str] = ()) -> list[Remedy]:
@@ -55,13 +68,16 @@ def chosen(names: Sequence[str] = ()) -> list[Remedy]:
 
 def _one(text: str) -> Remedy:
     name, equals, value = text.strip().partition("=")
-    make = REMEDIES.get(name)
-    if make is None:
+    if name not in _REMEDIES:
         near = nearest(name)
         hint = f"did you mean {near}?" if near else f"there are {', '.join(NAMES)}"
         raise UsageError(f"there is no remedy {shortened(name) or text!r}: {hint}")
-    if not equals:
-        return make()
-    if name not in WITH_VALUE:
+    if equals and name not in WITH_VALUE:
         raise UsageError(f"the remedy {name} takes no value {shortened(value)!r}")
-    return make(value)
+    place, *arguments = _REMEDIES[name]
+    if equals:
+        arguments[-1] = value
+    module, _, kind = place.partition(":")
+    make = getattr(import_module(f".{module}", __package__), kind)
+    remedy: Remedy = make(name, *arguments) if arguments else make()
+    return remedy

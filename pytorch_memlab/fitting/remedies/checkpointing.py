@@ -14,10 +14,17 @@ from typing import Any, Final
 from torch.utils import checkpoint as torch_checkpoint
 
 from ..._common.patches import Patches
-from .block_models import FLAG, BlockModel, BlockModels, switch_of
-from .counted_flops import CountedFlops, StepFlops
+from .block_survey import CountedFlops, StepFlops
 from .remedy import Finding, Outcome, Remedy, already_used, does_not_apply
-from .repeated_blocks import Named, expression, in_code
+from .repeated_blocks import (
+    FLAG,
+    BlockModel,
+    BlockModels,
+    Named,
+    expression,
+    in_code,
+    switch_of,
+)
 
 _WAYS: Final = (
     "_checkpoint_without_reentrant_generator_impl",  # since torch 2.14

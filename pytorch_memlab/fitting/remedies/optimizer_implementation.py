@@ -42,6 +42,7 @@ class OptimizerImplementation(Remedy):
         self.name = kind
         self.what_it_changes = what_it_changes
         self._flags = _FLAGS[kind]
+        self._main_flag = next(iter(self._flags))  # that a class must take
         self._made: dict[int, _Made] = {}
         self._others: dict[str, None] = {}
         self._is_making = False
@@ -65,10 +66,9 @@ class OptimizerImplementation(Remedy):
         able = [made for made in stepped if self._main_flag in made.given]
         changed = [made for made in able if made.used != self.name]
         if changed:
-            return applied(
-                [f"torch.optim.{changed[0].name}(..., {self._keywords(changed[0])})"],
-                [self._edit(made) for made in changed],
-            )
+            flags = ", ".join(f"{one}={it}" for one, it in self._keywords(changed[0]).items())
+            code = f"torch.optim.{changed[0].name}(..., {flags})"
+            return applied([code], [self._edit(made) for made in changed])
         if able:
             how = "by default" if able[0].given[self._main_flag] is None else "already"
             return already_used(f"{able[0].name} is {self.name} {how}")
@@ -77,26 +77,14 @@ class OptimizerImplementation(Remedy):
             return does_not_apply(f"{', '.join(names)}: no {self.name} implementation")
         return does_not_apply("no optimizer takes a step")
 
-    @property
-    def _main_flag(self) -> str:
-        """The flags that a class must take."""
-        return "fused" if self.name == "fused" else "foreach"
-
-    def _keywords(self, made: _Made) -> str:
-        return ", ".join(f"{flag}={value}" for flag, value in self._wanted(made).items())
-
-    def _wanted(self, made: _Made) -> dict[str, str]:
+    def _keywords(self, made: _Made) -> dict[str, str]:
         """The keyword arguments as a person writes them: what the program leaves out stays out."""
-        wanted = {self._main_flag: str(self._flags[self._main_flag])}
-        for flag, given in made.given.items():
-            if given is not None and flag != self._main_flag:
-                wanted[flag] = str(self._flags[flag])
-        return wanted
+        return {name: str(value) for name, value in self._forced(made.given).items()}
 
     def _edit(self, made: _Made) -> Any:
         if made.line is None:
             return None
-        return with_keywords(made.line, made.name, self._wanted(made))
+        return with_keywords(made.line, made.name, self._keywords(made))
 
     def _with_flags(self, kind: type[Optimizer]) -> Callable[..., None]:
         original = kind.__init__
@@ -133,8 +121,7 @@ class OptimizerImplementation(Remedy):
     def _before_step(self, optimizer: Optimizer, *_arguments: Any) -> None:
         made = self._made.get(id(optimizer))
         if made is None:
-            if type(optimizer).__name__ not in self._others:
-                self._others[type(optimizer).__name__] = None
+            self._others[type(optimizer).__name__] = None
         elif not made.used:
             made.used = _implementation(made.given, optimizer)
 

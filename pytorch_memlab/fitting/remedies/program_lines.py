@@ -1,16 +1,21 @@
-"""The lines of a program that a remedy concerns, and those lines with the remedy."""
+"""The lines and the variables of a program that a remedy concerns, and lines with the remedy."""
 
 from __future__ import annotations
 
 import ast
+import inspect
 import linecache
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from types import FrameType
 from typing import NamedTuple
 
+from torch import nn
+
 from ..._common.user_code import is_of_user
+from ...reporter.variables import locals_of
 from .remedy import Edit
 
 
@@ -22,33 +27,78 @@ class Line(NamedTuple):
     first: int
 
 
-def user_frames() -> Iterator[FrameType]:
-    """Frames of the program that run now, the innermost first."""
+def _frames() -> Iterator[FrameType]:
+    """Frames that run now, the innermost first."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
-        if is_of_user(frame.f_code.co_filename):
-            yield frame
+        yield frame
         frame = frame.f_back
+
+
+def _user_frames() -> list[FrameType]:
+    """Those of the program."""
+    return [frame for frame in _frames() if is_of_user(frame.f_code.co_filename)]
 
 
 def user_lines() -> tuple[Line, ...]:
     """Lines of the program that run now, the innermost first."""
-    return tuple(map(line_of, user_frames()))
+    return tuple(map(_line_of, _user_frames()))
 
 
 def runs_module(name: str) -> bool:
     """True if a function of a module is running."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        if frame.f_globals.get("__name__") == name:
-            return True
-        frame = frame.f_back
-    return False
+    return any(frame.f_globals.get("__name__") == name for frame in _frames())
 
 
-def line_of(frame: FrameType) -> Line:
+def _line_of(frame: FrameType) -> Line:
     """The line that a frame runs."""
     return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_firstlineno)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelVariable:
+    """A variable that a model is in."""
+
+    name: str  # such as ``model`` or ``self.net``
+    line: Line | None
+
+    def with_code(self, lines: Sequence[str]) -> Edit | None:
+        """Code that follows the assignment of the variable; None if that is not found."""
+        return None if self.line is None else after_assignment(self.line, self.name, lines)
+
+
+def model_variable(model: nn.Module) -> ModelVariable:
+    """The variable that a running function of the program has a model in."""
+    found = [
+        variable
+        for frame in _user_frames()
+        for variable in (*_own(frame, model), *_global(frame, model))
+    ]
+    assigned = [each for each in found if each.with_code(["pass"]) is not None]
+    return next(iter(assigned or found), ModelVariable("model", None))
+
+
+def _own(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
+    """Variables of a function, and attributes of its object."""
+    is_function = frame.f_code.co_flags & inspect.CO_OPTIMIZED
+    variables = locals_of(frame) if is_function else dict(frame.f_locals)
+    line = _line_of(frame)
+    owner = getattr(variables.get("self"), "__dict__", {})
+    for name, value in (*owner.items(), *(owner.get("_modules") or {}).items()):
+        if value is model:
+            yield ModelVariable(f"self.{name}", line)
+    for name, value in variables.items():
+        if value is model and name != "self":
+            yield ModelVariable(name, line)
+
+
+def _global(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
+    """Variables of the module that a function is of."""
+    if frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        line = Line(frame.f_code.co_filename, sys.maxsize, 0)
+        for name, value in list(frame.f_globals.items()):
+            if value is model:
+                yield ModelVariable(name, line)
 
 
 def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit | None:
@@ -58,7 +108,7 @@ def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit 
         for node in ast.walk(_tree(line.file))
         if isinstance(node, ast.Call)
         and node.lineno <= line.number <= _end(node)
-        and _last_name(node.func) == callee
+        and getattr(node.func, "attr", getattr(node.func, "id", "")) == callee
     ]
     if len(calls) != 1:
         return None
@@ -70,7 +120,9 @@ def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit 
         if found:
             if found[0].lineno != _end(found[0]):
                 return None
-            changes.append((*_span(found[0]), value))
+            changes.append(
+                (_end(found[0]), found[0].col_offset, found[0].end_col_offset or 0, value)
+            )
         else:
             added += f", {name}={value}"
     arguments = [*call.args, *(each.value for each in call.keywords)]
@@ -122,8 +174,7 @@ def after_imports(file: str, new: Sequence[str]) -> Edit | None:
     for node in _tree(file).body:
         is_docstring = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not is_docstring and not isinstance(node, (ast.Import, ast.ImportFrom)):
-            first = min([node.lineno, *(each.lineno for each in _decorators(node))])
-            return _inserted(file, first, 0, new)
+            return _inserted(file, _first(node), 0, new)
     return None
 
 
@@ -172,19 +223,14 @@ def _if_valid(edit: Edit) -> Edit | None:
     return edit if _parsed("".join(lines)).body else None
 
 
+def _first(node: ast.stmt) -> int:
+    """The line of a statement, or of its first decorator."""
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(each.lineno for each in decorators)])
+
+
 def _end(node: ast.expr | ast.stmt) -> int:
     return node.end_lineno or node.lineno
-
-
-def _span(node: ast.expr) -> tuple[int, int, int]:
-    """Line, first and last column of an expression on one line."""
-    return node.lineno, node.col_offset, node.end_col_offset or 0
-
-
-def _last_name(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _targets(node: ast.Assign | ast.AnnAssign) -> Iterator[ast.expr]:
@@ -207,15 +253,13 @@ def _blocks(tree: ast.AST) -> Iterator[list[ast.stmt]]:
 def _scope(tree: ast.Module, line: Line) -> ast.AST:
     """The function that a line is of, or the module."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            first = min([node.lineno, *(each.lineno for each in _decorators(node))])
-            if first == line.first and node.lineno <= line.number <= _end(node):
-                return node
+        if (
+            isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and _first(node) == line.first
+            and node.lineno <= line.number <= _end(node)
+        ):
+            return node
     return tree
-
-
-def _decorators(node: ast.stmt) -> list[ast.expr]:
-    return getattr(node, "decorator_list", [])
 
 
 def _within(scope: ast.AST) -> Iterator[ast.AST]:

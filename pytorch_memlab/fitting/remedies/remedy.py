@@ -34,9 +34,8 @@ class Finding:
 
     outcome: Outcome
     reason: str = ""  # why it was not; empty if it was
-    code: tuple[
-        str, ...
-    ] = ()  # as a person writes it, where the lines of the program are not known
+    # as a person writes it, where the lines of the program are not known
+    code: tuple[str, ...] = ()
     # how the program's own lines become; empty where they are not known
     edits: tuple[Edit, ...] = ()
 

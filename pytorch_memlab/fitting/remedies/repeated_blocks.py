@@ -1,19 +1,96 @@
-"""The repeated blocks of a model: what activation checkpointing and sharding take one by one."""
+"""The repeated blocks of models: what activation checkpointing and sharding take one by one.
+
+Note [Checkpointing of transformers]
+A model of ``transformers`` has a switch for activation checkpointing, which also keeps the blocks
+from filling a key-value cache a second time while they are computed again. Where a model has it,
+it is used, and its blocks are those that have the flag.
+"""
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch import nn
 
+from ...history.module_paths import ModulePaths
 from ...tensors.live_objects import instances_of
+from .program_lines import ModelVariable, model_variable
 
 _CONTAINERS: Final = (nn.ModuleList, nn.Sequential, nn.ModuleDict)
 
+SWITCHES: Final = ("activation_checkpointing_enable", "gradient_checkpointing_enable")
+"""Methods of ``transformers``: that of its newer releases, and that of release 4."""
+FLAG: Final = "gradient_checkpointing"
+"""Attribute of the blocks of ``transformers`` that the switch sets."""
+
 Named = tuple[str, nn.Module]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockModel:
+    """A model with repeated blocks."""
+
+    model: nn.Module
+    variable: ModelVariable
+    blocks: tuple[Named, ...]
+    switch: str | None  # path of the module that has a switch; None if there is none
+
+    def names(self, blocks: Sequence[Named]) -> tuple[str, ...]:
+        """Blocks as the program writes them."""
+        return tuple(expression(self.model, self.variable.name, path) for path, _ in blocks)
+
+
+class BlockModels:
+    """Finds models with repeated blocks while it is on."""
+
+    def __init__(self, found: Callable[[BlockModel], object]) -> None:
+        self._found = found
+        self._seen: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.calls_module = False
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Look at each outermost module that is called."""
+        modules = ModulePaths(self._is_called)
+        modules.begin()
+        try:
+            yield
+        finally:
+            modules.end()
+
+    def _is_called(self, module: nn.Module) -> None:
+        self.calls_module = True
+        if module in self._seen:
+            return
+        model = outermost(module)
+        self._seen.update([module, *model.modules()])
+        blocks = repeated_blocks(model)
+        if not blocks:
+            return
+        switch = _path_of_switch(model)
+        if switch is not None:
+            blocks = [each for each in blocks if hasattr(each[1], FLAG)] or blocks
+        self._found(BlockModel(model, model_variable(model), tuple(blocks), switch))
+
+
+def switch_of(module: Any) -> str:
+    """Name of the method that checkpoints activations of a module; empty if it has none."""
+    return next((each for each in SWITCHES if hasattr(module, each)), "")
+
+
+def _path_of_switch(model: nn.Module) -> str | None:
+    """The outermost module with a switch of ``transformers``."""
+    path: str
+    for path, module in model.named_modules():
+        if getattr(module, "supports_gradient_checkpointing", False) and switch_of(module):
+            return path
+    return None
 
 
 def outermost(module: nn.Module) -> nn.Module:
@@ -29,7 +106,9 @@ def repeated_blocks(model: nn.Module) -> list[Named]:
     Those in lists come first, the outermost of them. Without any, other parts of one class count,
     such as the stages of a U-Net.
     """
-    return _repeated(model, _in_container) or _repeated(model, _is_own_class)
+    return _repeated(model, lambda _, parent: isinstance(parent, _CONTAINERS)) or _repeated(
+        model, lambda module, _: not type(module).__module__.startswith("torch.")
+    )
 
 
 def in_code(model: nn.Module, name: str, paths: Sequence[str]) -> str:
@@ -39,8 +118,6 @@ def in_code(model: nn.Module, name: str, paths: Sequence[str]) -> str:
         parent, _, last = path.rpartition(".")
         parents.setdefault(parent, []).append(last)
     parts = [_of_parent(model, name, parent, lasts) for parent, lasts in parents.items()]
-    if len(parts) == 1 and not parts[0].startswith("*"):
-        return parts[0]
     if len(parts) == 1:
         return parts[0].removeprefix("*")
     return f"[{', '.join(parts)}]"
@@ -50,11 +127,10 @@ def expression(model: nn.Module, name: str, path: str) -> str:
     """A module as a program writes it: ``model.stages[0].blocks``."""
     text, module = name, model
     for part in path.split(".") if path else ():
-        text += (
-            f"[{part}]"
-            if isinstance(module, _CONTAINERS[:2])
-            else (f"[{part!r}]" if isinstance(module, nn.ModuleDict) else f".{part}")
-        )
+        if isinstance(module, _CONTAINERS):
+            text += f"[{part!r}]" if isinstance(module, nn.ModuleDict) else f"[{part}]"
+        else:
+            text += f".{part}"
         module = module.get_submodule(part)
     return text
 
@@ -76,37 +152,21 @@ def _of_parent(model: nn.Module, name: str, parent: str, lasts: Sequence[str]) -
 
 
 def _repeated(model: nn.Module, counts: Callable[[nn.Module, nn.Module], bool]) -> list[Named]:
+    """The outermost modules that count, of classes of which several do."""
+    modules = dict(model.named_modules())
     candidates = [
         (path, module)
-        for path, module, parent in _with_parents(model)
-        if next(module.children(), None) is not None and counts(module, parent)
+        for path, module in modules.items()
+        if path
+        and next(module.children(), None) is not None
+        and counts(module, modules.get(path.rpartition(".")[0], model))
     ]
     numbers = Counter(type(module) for _, module in candidates)
-    return list(_outermost_of([each for each in candidates if numbers[type(each[1])] > 1]))
-
-
-def _in_container(_module: nn.Module, parent: nn.Module) -> bool:
-    return isinstance(parent, _CONTAINERS)
-
-
-def _is_own_class(module: nn.Module, _parent: nn.Module) -> bool:
-    return not type(module).__module__.startswith("torch.")
-
-
-def _outermost_of(found: Iterable[Named]) -> Iterator[Named]:
-    """Those that are in none of the others; each follows what it is in."""
-    around = ""
-    for path, module in found:
-        if not around or not path.startswith(around):
-            around = f"{path}."
-            yield path, module
-
-
-def _with_parents(model: nn.Module) -> Iterator[tuple[str, nn.Module, nn.Module]]:
-    modules = dict(model.named_modules())
-    for path, module in modules.items():
-        if path:
-            yield path, module, modules.get(path.rpartition(".")[0], model)
+    found: list[Named] = []
+    for path, module in candidates:  # each follows what it is in
+        if numbers[type(module)] > 1 and not (found and path.startswith(f"{found[-1][0]}.")):
+            found.append((path, module))
+    return found
 
 
 def _has(module: nn.Module, part: nn.Module) -> bool:

@@ -38,7 +38,7 @@ class SetToNone(Remedy):
     def finding(self) -> Finding:
         """Applied if the program kept gradients."""
         if self._changed:
-            edits = [with_keywords(line, _NAME, {_NAME_OF_FLAG: "True"}) for line in self._lines]
+            edits = [with_keywords(line, _NAME, {"set_to_none": "True"}) for line in self._lines]
             return applied(["optimizer.zero_grad(set_to_none=True)"], edits)
         if self._calls:
             return already_used("zero_grad sets gradients to None")
@@ -56,6 +56,3 @@ class SetToNone(Remedy):
             original(owner, True)
 
         return zero_grad
-
-
-_NAME_OF_FLAG = "set_to_none"

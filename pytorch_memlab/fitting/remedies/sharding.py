@@ -18,8 +18,7 @@ from torch.optim.optimizer import Optimizer
 from ..._common.patches import Patches
 from ...errors import UsageError
 from ...tensors.live_objects import instances_of
-from .model_variable import model_variable
-from .program_lines import after_imports, before_statement, user_lines
+from .program_lines import after_imports, before_statement, model_variable, user_lines
 from .remedy import Edit, Finding, Remedy, already_used, applied, does_not_apply
 from .repeated_blocks import in_code, repeated_blocks
 
@@ -35,24 +34,19 @@ _FIRST = (
 class Sharding(Remedy):
     """The model is sharded when its optimizer is made, and this process is one of the ranks."""
 
-    def __init__(self, ranks: str = "8") -> None:
+    def __init__(self, name: str, what_it_changes: str, ranks: str) -> None:
         if not ranks.isdecimal() or int(ranks) < 2:
             raise UsageError(f"shard=N takes a number of GPUs from 2 on, not {ranks}")
         self.ranks = int(ranks)
-        self.name = f"shard={self.ranks}"
-        self.what_it_changes = f"needs {self.ranks} GPUs, each with its own batch"
+        self.name = f"{name}={self.ranks}"
+        self.what_it_changes = what_it_changes.format(self.ranks)
         self._before = os.environ.get("WORLD_SIZE", "1")
 
     def environment(self) -> Mapping[str, str]:
         """The environment that ``torchrun`` sets for rank 0."""
-        return {
-            "WORLD_SIZE": str(self.ranks),
-            "LOCAL_WORLD_SIZE": str(self.ranks),
-            "RANK": "0",
-            "LOCAL_RANK": "0",
-            "MASTER_ADDR": "localhost",
-            "MASTER_PORT": "29500",
-        }
+        sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.ranks))
+        ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
+        return {**sizes, **ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
     @contextmanager
     def applied(self) -> Iterator[None]:
