@@ -42,7 +42,20 @@ class Program:
             sys.modules["__main__"], sys.argv = before, argv
 
 
-def script(path: str, arguments: Sequence[str]) -> Program:
+def folder_of(name: str, *, is_module: bool) -> str:
+    """The folder that ``python`` puts on the path for a script, for ``-``, or for a module."""
+    is_here = is_module or name == "-"
+    return os.getcwd() if is_here else os.path.dirname(os.path.realpath(name))
+
+
+@contextmanager
+def found(name: str, arguments: Sequence[str], *, is_module: bool) -> Iterator[Program]:
+    """The program of a script or a module; for as long as this lasts, its folder is on the path."""
+    with _first_on_path(folder_of(name, is_module=is_module)):
+        yield _module(name, arguments) if is_module else _script(name, arguments)
+
+
+def _script(path: str, arguments: Sequence[str]) -> Program:
     if path == "-":
         return _from_stdin(arguments)
     absolute = os.path.abspath(path)
@@ -79,7 +92,7 @@ def _from_stdin(arguments: Sequence[str]) -> Program:
     )
 
 
-def module(name: str, arguments: Sequence[str]) -> Program:
+def _module(name: str, arguments: Sequence[str]) -> Program:
     """The program in a module, or in the ``__main__`` of a package, as ``python -m`` finds it."""
     try:
         spec = importlib.util.find_spec(name)
@@ -110,7 +123,7 @@ def module(name: str, arguments: Sequence[str]) -> Program:
 
 
 @contextmanager
-def first_on_path(folder: str) -> Iterator[None]:
+def _first_on_path(folder: str) -> Iterator[None]:
     """Put a folder where ``python`` puts the program's, at the start of ``sys.path``.
 
     It takes the place of the folder that this command itself was started from. Where Python was

@@ -8,6 +8,8 @@ from typing import Any
 
 from pytorch_memlab._common.quoted import shortened
 from pytorch_memlab.cli.parser import CommandParser, gpu_index
+from pytorch_memlab.errors import UsageError
+from pytorch_memlab.profiles.overview import SORTS, Choice
 
 Add = Callable[..., Any]
 """The ``add_argument`` of a group of options."""
@@ -29,14 +31,13 @@ def add_program(add: Add, note: str = "") -> None:
     ).required = False
 
 
-def add_functions(add: Add, text: str) -> None:
-    """Declare ``-f``."""
-    _add_list(add, "-f", "--function", "functions", text)
-
-
-def add_columns(add: Add, text: str) -> None:
-    """Declare ``-c``."""
-    _add_list(add, "-c", "--columns", "columns", text)
+def add_functions_and_columns(add: Add, functions: str, columns: str) -> None:
+    """Declare ``-f`` and ``-c``, which have these texts."""
+    for short, long, name, text in (
+        ("-f", "--function", "functions", functions),
+        ("-c", "--columns", "columns", columns),
+    ):
+        add(short, long, dest=name, action="extend", type=comma_list, metavar="LIST", help=text)
 
 
 def add_device(add: Add, verb: str) -> None:
@@ -94,6 +95,38 @@ def add_memory_overhead(add: Add, gpu: str) -> None:
     )
 
 
+def add_report_options(add: Add) -> None:
+    """Declare the options."""
+    add(
+        "--top",
+        type=number_from(1),
+        metavar="N",
+        help="report the N functions that add most memory, and N lines of each (default: 10)",
+    )
+    add(
+        "--sort",
+        choices=SORTS,
+        metavar="KEY",
+        help=f"order of the functions: {', '.join(SORTS)} (default: what they add, which is the"
+        " memory that they keep and the temporary memory, without the functions that they call)",
+    )
+    add(
+        "--all",
+        dest="everything",
+        action="store_true",
+        help="report every function and line in the order of the source, also those that added"
+        " nothing",
+    )
+
+
+def report_choice(options: argparse.Namespace) -> Choice | None:
+    """The part of the report to show; None if columns alone were asked for: tables show them."""
+    if options.top is not None and options.everything:
+        raise UsageError("--all shows everything, --top a part: give one of them")
+    choice = Choice(options.top, options.sort, options.everything)
+    return None if options.columns and choice == Choice() else choice
+
+
 def comma_list(text: str) -> list[str]:
     """Words between commas."""
     return text.split(",")
@@ -113,7 +146,3 @@ def number_from(least: int, noun: str = "") -> Callable[[str], int]:
         return number
 
     return read
-
-
-def _add_list(add: Add, short: str, long: str, name: str, text: str) -> None:
-    add(short, long, dest=name, action="extend", type=comma_list, metavar="LIST", help=text)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab._common.standard_output import write_to_stdout
-from pytorch_memlab.cli.output_file import OutputFile
+from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from pytorch_memlab.profiles.overview import Overview
@@ -17,18 +19,51 @@ if TYPE_CHECKING:
     from pytorch_memlab.records import Report
 
 
+T = TypeVar("T")
+
+
+class OutputFile(Generic[T]):
+    """A file that is checked now, and written in the format of its ending."""
+
+    def __init__(
+        self,
+        name: str,
+        formats: Mapping[str, Callable[[T], str | bytes]],
+        *,
+        keeps_older: bool = False,
+    ) -> None:
+        longest_first = sorted(formats, key=len, reverse=True)
+        ending = next((one for one in longest_first if name.lower().endswith(one)), None)
+        if ending is None:
+            raise UsageError(f"cannot tell the format of {name}: end it in {', '.join(formats)}")
+        self._file = CheckedFile(name, keeps_older=keeps_older)
+        self._content_of = formats[ending]
+        self.ending = ending
+
+    def write(self, found: T, what: str, *, says_where: bool = True) -> bool:
+        """Write it whole, or not at all."""
+        name = self._file.write_or_tell(lambda: self._content_of(found))
+        if name is not None and says_where:
+            print(f"{what} written to {name}", file=sys.stderr)
+        return name is not None
+
+
 class Results(Protocol):
     """The results of a command."""
 
+    @property
     def report(self) -> Report:
         """The tables asked for."""
 
+    @property
     def overview(self) -> Overview | None:
         """The report that text shows in place of the tables; None for the tables themselves."""
 
+    @property
     def recorded(self) -> RecordedProfile:
         """All that was recorded."""
 
+    @property
     def for_page(self) -> tuple[RecordedProfile, Report] | None:
         """The profile for a page, with a table for each device; None if there are tables alone."""
 
@@ -77,21 +112,21 @@ def is_profile(path: str) -> bool:
 def _profile(results: Results) -> str:
     from pytorch_memlab.render import saved_profile
 
-    return saved_profile.render(results.recorded())
+    return saved_profile.render(results.recorded)
 
 
 def _page(results: Results) -> str:
     from pytorch_memlab.render import html, report_page
 
-    found = results.for_page()
-    return html.render(results.report()) if found is None else report_page.render(*found)
+    found = results.for_page
+    return html.render(results.report) if found is None else report_page.render(*found)
 
 
 def _as_text(results: Results) -> str:
     from pytorch_memlab.render import report, text
 
-    overview = results.overview()
-    return text.render(results.report()) if overview is None else report.render(overview)
+    overview = results.overview
+    return text.render(results.report) if overview is None else report.render(overview)
 
 
 _FORMATS: Mapping[str, Callable[[Results], str]] = {
@@ -109,8 +144,8 @@ def _to_nowhere(results: Results) -> None:
 def _to_terminal(results: Results) -> None:
     from pytorch_memlab.render import report, text
 
-    overview = results.overview()
+    overview = results.overview
     if overview is None:
-        write_to_stdout(partial(text.write, results.report()))
+        write_to_stdout(partial(text.write, results.report))
     else:
         write_to_stdout(partial(report.write, overview))

@@ -12,16 +12,12 @@ optimizer has parameters that were never stepped.
 from __future__ import annotations
 
 import gc
-import os
-import sys
-import threading
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.optimizer_steps import is_within_another
+from .._common.optimizer_steps import end_program
 
 if TYPE_CHECKING:
     from ..simulation.inspect import Machine
@@ -39,10 +35,6 @@ class StepPeak:
 
     requested: tuple[int, ...]  # bytes that the program had requested and not freed, of each GPU
     reserved: tuple[int, ...]  # bytes of all segments, of each GPU
-
-
-class TrialDone(SystemExit):
-    """Ends the program of a trial: a program that handles errors lets it through."""
 
 
 class StepPeaks:
@@ -113,26 +105,14 @@ class Stop:
         self._peaks = peaks
         self._steps = steps
         self._done = done
-        self._process = os.getpid()
         # Weakly: a trial keeps nothing that the program drops.
         self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
         self._ended = False
 
-    @contextmanager
-    def at_optimizer_steps(self) -> Iterator[None]:
-        """Let a step end with each ``optimizer.step()``."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        def step(optimizer: Any, *_: object) -> None:
-            if os.getpid() == self._process and not is_within_another(sys._getframe(1)):
-                self._stepped.add(optimizer)
-                self.end_step()
-
-        hook = register_optimizer_step_post_hook(step)
-        try:
-            yield
-        finally:
-            hook.remove()
+    def end_optimizer_step(self, optimizer: Any) -> None:
+        """A step of the program has ended with ``optimizer.step()``."""
+        self._stepped.add(optimizer)
+        self.end_step()
 
     def end_call(self, steps_before: int) -> None:
         """A call has ended: a step, if no optimizer has stepped in it."""
@@ -144,18 +124,13 @@ class Stop:
         if not self._ended:
             self._peaks.end_step()
             count = len(self._peaks.all)
-            has_settled = self._has_settled()
+            has_settled = bool(cycle_of(self._peaks.all)) and not _others(self._stepped)
             limit = MOST_STEPS if self._steps is None else self._steps
             self._ended = count >= limit or (has_settled and self._steps is None)
             if self._ended:
                 self._done(has_settled)
         if self._ended:
-            if threading.current_thread() is threading.main_thread():
-                raise TrialDone(0)
-            raise SystemExit(0)  # a thread ends without a word at this very class only
-
-    def _has_settled(self) -> bool:
-        return bool(cycle_of(self._peaks.all)) and not _others(self._stepped)
+            end_program()
 
 
 def _others(stepped: Collection[Any]) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -68,8 +68,8 @@ class ProgramTarget:
     def check(self) -> None:
         """Find and compile the program."""
         try:
-            with main_program.first_on_path(self._folder()):
-                self._find(self.arguments)
+            with self._found(self.arguments):
+                pass
         except SyntaxError as error:
             raise UsageError(f"{error.filename}:{error.lineno}: {error.msg}") from None
 
@@ -79,18 +79,11 @@ class ProgramTarget:
         arguments = self.arguments
         for change in changes:
             arguments = change.arguments(arguments)
-        with ExitStack() as exits:
-            exits.enter_context(main_program.first_on_path(self._folder()))
-            found = self._find(arguments)
-            main = exits.enter_context(found.as_main())
+        with self._found(arguments) as found, found.as_main() as main:
             yield partial(exec, found.code, vars(main))
 
-    def _folder(self) -> str:
-        return os.getcwd() if self.is_module else os.path.dirname(os.path.realpath(self.script))
-
-    def _find(self, arguments: Sequence[str]) -> main_program.Program:
-        find = main_program.module if self.is_module else main_program.script
-        return find(self.script, arguments)
+    def _found(self, arguments: Sequence[str]) -> AbstractContextManager[main_program.Program]:
+        return main_program.found(self.script, arguments, is_module=self.is_module)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from .._common.optimizer_steps import ProgramDone, after_each_step
 from ..records import Approximation, ApproximationKind
 from ..simulation.inspect import MemoryOverhead
 from .child import Work, can_fork, run_in_children
-from .settled import StepPeak, StepPeaks, Stop, TrialDone
+from .settled import StepPeak, StepPeaks, Stop
 
 if TYPE_CHECKING:
     from ..history.model import AllocationHistory
@@ -220,7 +221,7 @@ class _Run:
                     exits.enter_context(change.applied())
                 self._call(exits.enter_context(self._request.target.started(changes)))
                 self._ended(Ending.FINISHED)
-        except TrialDone:
+        except ProgramDone:
             pass
         except SystemExit as exit_:
             if exit_.code in (None, 0):
@@ -238,7 +239,7 @@ class _Run:
 
     def _call(self, call: Callable[[], object]) -> None:
         threads = threading.enumerate()
-        with self._stop.at_optimizer_steps():
+        with after_each_step(self._stop.end_optimizer_step):
             while True:
                 steps = len(self._peaks.all)
                 call()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from .._common.checked_file import check_writable, write_file
+from .._common.checked_file import CheckedFile
 from .._common.switch import is_switched_off
 from ..errors import MemlabError
 from ..profiles.changed_tests import ChangedTest
@@ -74,8 +74,7 @@ class SessionResults:
                 "--memlab-fail-on-increase compares with a baseline: give --memlab-baseline FILE"
             )
         self._baseline: Mapping[str, MeasuredTest] | None = read(path) if path else None
-        if self._path:
-            check_writable(self._path)
+        self._file = CheckedFile(self._path) if self._path else None
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         """A test has ended, here or in a process of xdist."""
@@ -83,9 +82,7 @@ class SessionResults:
         if data is not None:
             self._tests[report.nodeid] = from_report(data)
 
-    def pytest_terminal_summary(
-        self, terminalreporter: Any, exitstatus: int, config: pytest.Config
-    ) -> None:
+    def pytest_terminal_summary(self, terminalreporter: Any, exitstatus: int) -> None:
         """Show the tests, and write the file."""
         compared = [
             ChangedTest(name, (self._baseline or {}).get(name), test)
@@ -96,18 +93,15 @@ class SessionResults:
             lines = memory_of_tests.summary(compared, has_baseline=self._baseline is not None)
             for line in lines:
                 terminalreporter.write_line(line)
-        if self._path and not self._tests and exitstatus in _BROKEN_OFF:
+        if self._file is None:
+            return
+        if not self._tests and exitstatus in _BROKEN_OFF:
             terminalreporter.write_line(f"no test ran: {self._path} is as it was")
-        elif self._path:
-            try:
-                write_file(
-                    config.invocation_params.dir / self._path,
-                    text_of(self._tests),
-                    called=self._path,
-                )
-            except MemlabError as error:
-                terminalreporter.write_line(str(error), red=True)
-                return
-            terminalreporter.write_line(
-                f"GPU memory of {memory_of_tests.counted(len(self._tests))} written to {self._path}"
-            )
+            return
+        try:
+            name = self._file.write(text_of(self._tests))
+        except MemlabError as error:
+            terminalreporter.write_line(str(error), red=True)
+            return
+        tests = memory_of_tests.counted(len(self._tests))
+        terminalreporter.write_line(f"GPU memory of {tests} written to {name}")

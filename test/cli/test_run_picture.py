@@ -12,7 +12,7 @@ import torch
 from support.python_process import run_python
 
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.cli.run.timeline_picture import TimelinePicture
+from pytorch_memlab.cli.run.files import TimelinePicture
 from pytorch_memlab.simulation import simulate
 
 TRAIN = """\

@@ -9,14 +9,12 @@ from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import write_to_stdout
+from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.common_options import add_rows
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
-    from typing import TextIO
-
     from pytorch_memlab.profiles.changed_tests import MeasuredTest
     from pytorch_memlab.profiles.differences import Change, Differences
 
@@ -117,11 +115,7 @@ def _too_large(
 
 
 def _show(text: str, too_large: list[str]) -> int:
-    write_to_stdout(partial(_print, text))
+    print_to_stdout(text)
     for line in too_large:
         print(f"pytorch-memlab diff: {line}", file=sys.stderr)
     return 1 if too_large else 0
-
-
-def _print(text: str, stream: TextIO) -> None:
-    stream.write(text)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.common_options import add_device, add_output_files, number_from
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.cli.output_file import OutputFile
+from pytorch_memlab.cli.history_file import recorded_devices
+from pytorch_memlab.cli.output import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.recorded_devices import recorded_devices
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.common_options import add_device, add_history_file
+from pytorch_memlab.cli.history_file import recorded_gpus
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
@@ -60,8 +61,6 @@ class ReplayCommand:
 
     def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
         """Read the options and the file."""
-        from pytorch_memlab.cli.history_file import read_histories
-        from pytorch_memlab.cli.recorded_devices import recorded_devices
         from pytorch_memlab.history.what_if import what_if
         from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
 
@@ -70,11 +69,7 @@ class ReplayCommand:
         gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
         for _, gpu in gpus:
             MemoryOverhead.of(gpu, None, 0)
-        chosen = [
-            (run, history, device)
-            for run, history in read_histories(options.file).items()
-            for device in recorded_devices(history, options.file, options.device)
-        ]
+        chosen = recorded_gpus(options)
         if not any(history.of_device(device).events for _, history, device in chosen):
             raise UsageError(
                 f"{options.file} has no events to replay: record them with "

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from pytorch_memlab._common import main_program as program
-from pytorch_memlab._common.main_program import Program
+from pytorch_memlab._common import main_program
+from pytorch_memlab._common.optimizer_steps import ProgramDone
 from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices
+from pytorch_memlab.cli.common_options import report_choice
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.report_options import report_choice
 from pytorch_memlab.cli.run.categories import CategoryReport
 from pytorch_memlab.cli.run.files import RunFiles
 from pytorch_memlab.cli.run.leaks import StepLeaks
 from pytorch_memlab.cli.run.max_peak import MaxPeak
 from pytorch_memlab.cli.run.options import DEFAULT_GPU, add_run_options
-from pytorch_memlab.cli.run.steps import Steps, StepsDone
+from pytorch_memlab.cli.run.steps import Steps
 from pytorch_memlab.cli.run.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
 
@@ -79,13 +77,14 @@ class RunCommand:
 
         if is_switched_off():
             with without_own_frames(process):
-                found = _find(options, process)
+                found = process.enter_context(_found(options))
                 main = process.enter_context(found.as_main())
             process.enter_context(profile_in_builtins())
-            return partial(_run_plainly, found.code, vars(main), process)
+            return partial(_run_plainly, partial(exec, found.code, vars(main)), process)
         parser = CommandParser("pytorch-memlab run", "")
         add_run_options(parser)
-        add_configured(options, parser, _folder(options))
+        folder = main_program.folder_of(options.script, is_module=options.is_module)
+        add_configured(options, parser, folder)
         steps = Steps(options.warmup, options.steps)
         limit = MaxPeak(options.max_peak)
         columns = options.columns and checked_columns(options.columns)
@@ -98,7 +97,7 @@ class RunCommand:
         explanation = OutOfMemoryReport(options.oom_report)
         _simulate(options, process)
         with without_own_frames(process):
-            found = _find(options, process)
+            found = process.enter_context(_found(options))
             main = process.enter_context(found.as_main())
             profile = Profile(
                 found,
@@ -122,12 +121,12 @@ class RunCommand:
         tell = partial(notices.tell_simulated_gpu, options)
         histories = [files.history] if files.need_history_of_torch or options.leaks else []
         started: tuple[Recording, ...] = (explanation, *histories, *sections, profile)
-        return partial(_run, found.code, vars(main), started, ending, process, tell, profile, limit)
+        program = partial(exec, found.code, vars(main))
+        return partial(_run, program, started, ending, process, tell, profile, limit)
 
 
 def _run(
-    code: CodeType,
-    namespace: dict[str, Any],
+    program: Callable[[], None],
     started: Sequence[Recording],
     ending: ExitStack,
     process: ExitStack,
@@ -143,11 +142,12 @@ def _run(
     with without_own_frames(process):
         try:
             with profile.measuring():
-                exec(code, namespace)  # noqa: S102 - what was asked for
-        except StepsDone:
+                program()
+        except ProgramDone:
             pass  # the rest is as if the program had come to its end
         except BaseException as error:
-            is_passed = _ended_well(error) and limit.is_passed(profile.peaks)
+            has_ended_well = isinstance(error, SystemExit) and not error.code
+            is_passed = has_ended_well and limit.is_passed(profile.peaks)
             ending.close()
             if is_passed:
                 return DOES_NOT_FIT
@@ -155,16 +155,11 @@ def _run(
         return DOES_NOT_FIT if limit.is_passed(profile.peaks) else 0
 
 
-def _ended_well(error: BaseException) -> bool:
-    """True if an exception ends the program with exit code 0."""
-    return isinstance(error, SystemExit) and not error.code
-
-
-def _run_plainly(code: CodeType, namespace: dict[str, Any], process: ExitStack) -> None:
+def _run_plainly(program: Callable[[], None], process: ExitStack) -> None:
     """Run the program as ``python`` does."""
     notices.tell(f"{SWITCHED_OFF}: the program runs without a profiler and without a simulation")
     with without_own_frames(process):
-        exec(code, namespace)  # noqa: S102 - what was asked for
+        program()
 
 
 def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
@@ -197,17 +192,5 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     )
 
 
-def _folder(options: argparse.Namespace) -> str:
-    """The folder of the program."""
-    return (
-        os.getcwd()
-        if options.is_module or options.script == "-"
-        else os.path.dirname(os.path.realpath(options.script))
-    )
-
-
-def _find(options: argparse.Namespace, process: ExitStack) -> Program:
-    process.enter_context(program.first_on_path(_folder(options)))
-    if options.is_module:
-        return program.module(options.script, options.arguments)
-    return program.script(options.script, options.arguments)
+def _found(options: argparse.Namespace) -> AbstractContextManager[main_program.Program]:
+    return main_program.found(options.script, options.arguments, is_module=options.is_module)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.common_options import add_columns, add_functions, add_output_files
+from pytorch_memlab.cli.common_options import (
+    add_functions_and_columns,
+    add_output_files,
+    add_report_options,
+    report_choice,
+)
 from pytorch_memlab.cli.output import is_profile, writer_to
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.report_options import add_report_options, report_choice
 from pytorch_memlab.errors import ProfileError, UsageError
 
 if TYPE_CHECKING:
@@ -37,13 +41,10 @@ class ShowCommand:
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
         add = parser.add_argument_group("what to show").add_argument
-        add_functions(
+        add_functions_and_columns(
             add,
             "show only these functions or classes; separated by commas, repeatable (default:"
             " those that the run showed)",
-        )
-        add_columns(
-            add,
             "show tables of these columns, as run takes them (default: what the run showed)",
         )
         add_report_options(add)
@@ -65,7 +66,6 @@ class ShowCommand:
         choice = report_choice(options)
         write = writer_to(outputs, force=options.force)
         text = read_text(options.file)
-        results: _Tables | _Profile
         if saved_profile.is_of_format_1(text):
             if any(map(is_profile, outputs)):
                 raise UsageError(
@@ -74,14 +74,10 @@ class ShowCommand:
             if _limits(choice):
                 raise UsageError(f"{options.file} has the tables alone (format 1): {_LIMITS}")
             report = _loaded(saved_profile.load_tables, text, options.file)
-            results = _Tables(_part(report, options.functions, options.columns))
+            results = _Shown(_part(report, options.functions, options.columns))
         else:
-            results = _Profile(
-                saved_profile.load(text, options.file),
-                options.functions,
-                options.columns,
-                choice,
-            )
+            profile = saved_profile.load(text, options.file)
+            results = _of_profile(profile, options.functions, options.columns, choice)
         return partial(write, results)
 
 
@@ -102,75 +98,65 @@ def _limits(choice: Choice | None) -> bool:
     return choice not in (None, Choice())
 
 
-class _Tables:
-    """The tables of a file of format 1."""
+@dataclass(frozen=True)
+class _Shown:
+    """The parts of a file that were asked for."""
 
-    def __init__(self, report: Report) -> None:
-        self._report = report
+    report: Report
+    overview: Overview | None = None
+    profile: RecordedProfile | None = None  # None of a file of format 1
+    of_each_device: Report | None = None
 
-    def report(self) -> Report:
-        return self._report
-
-    def overview(self) -> Overview | None:
-        return None
-
-    def recorded(self) -> RecordedProfile:
-        raise AssertionError("a file of format 1 has no more than its tables")
-
-    def for_page(self) -> None:
-        return None
-
-
-class _Profile:
-    """A profile, with the functions and columns to show."""
-
-    def __init__(
-        self,
-        profile: RecordedProfile,
-        functions: Sequence[str] | None,
-        columns: Sequence[str] | None,
-        choice: Choice | None,
-    ) -> None:
-        from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
-        from pytorch_memlab.line_profiler.saved_profile import SavedProfile
-        from pytorch_memlab.profiles.overview import COLUMNS, overview
-        from pytorch_memlab.profiles.verdict import verdicts
-        from pytorch_memlab.render.run_notes import run_note, run_notes, sentences
-
-        if _limits(choice) and len(profile.runs) > 1:
-            raise UsageError(f"the profile is of several runs: {_LIMITS}")
-        chosen = _functions_called(functions, profile)
-        if chosen is not None:
-            profile = replace(profile, shown=chosen)
-        saved = SavedProfile(profile)
-        report = saved.display(None, columns).report
-        self._of_each_device = saved.report_of_each_device(None, columns)
-        self._profile = replace(profile, columns=self._of_each_device.columns)
-        verdict = sentences(verdicts(profile)) if report.tables else ()
-        self._report = replace(report, notes=(*verdict, *report.notes, *run_notes(profile)))
-        self._overview = None
-        shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
-        if choice is not None and len(profile.runs) == 1 and (shows_usual or _limits(choice)):
-            shown = saved.display(None, columns or (COLUMNS if shows_usual else None)).report
-            notes = (*shown.notes, *map(run_note, profile.runs))
-            if shown.tables:
-                self._overview = overview(profile, replace(shown, notes=notes), choice)
-
-    def report(self) -> Report:
-        """The tables."""
-        return self._report
-
-    def overview(self) -> Overview | None:
-        """The report of the run."""
-        return self._overview
-
+    @property
     def recorded(self) -> RecordedProfile:
         """The profile."""
-        return self._profile
+        if self.profile is None:
+            raise AssertionError("a file of format 1 has no more than its tables")
+        return self.profile
 
-    def for_page(self) -> tuple[RecordedProfile, Report]:
+    @property
+    def for_page(self) -> tuple[RecordedProfile, Report] | None:
         """The profile, and its tables for each device."""
-        return self._profile, self._of_each_device
+        if self.profile is None or self.of_each_device is None:
+            return None
+        return self.profile, self.of_each_device
+
+
+def _of_profile(
+    profile: RecordedProfile,
+    functions: Sequence[str] | None,
+    columns: Sequence[str] | None,
+    choice: Choice | None,
+) -> _Shown:
+    """A profile, with the functions and columns to show."""
+    from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
+    from pytorch_memlab.line_profiler.saved_profile import SavedProfile
+    from pytorch_memlab.profiles.overview import COLUMNS, overview
+    from pytorch_memlab.profiles.verdict import verdicts
+    from pytorch_memlab.render.run_notes import run_note, run_notes, sentences
+
+    if _limits(choice) and len(profile.runs) > 1:
+        raise UsageError(f"the profile is of several runs: {_LIMITS}")
+    chosen = _functions_called(functions, profile)
+    if chosen is not None:
+        profile = replace(profile, shown=chosen)
+    saved = SavedProfile(profile)
+    report = saved.display(None, columns).report
+    of_each_device = saved.report_of_each_device(None, columns)
+    verdict = sentences(verdicts(profile)) if report.tables else ()
+    found = None
+    shows_usual = columns is not None or profile.columns == DEFAULT_COLUMNS
+    if choice is not None and len(profile.runs) == 1 and (shows_usual or _limits(choice)):
+        shown = saved.display(None, columns or (COLUMNS if shows_usual else None)).report
+        notes = (*shown.notes, *map(run_note, profile.runs))
+        if shown.tables:
+            found = overview(profile, replace(shown, notes=notes), choice)
+    return _Shown(
+        replace(report, notes=(*verdict, *report.notes, *run_notes(profile))),
+        found,
+        replace(profile, columns=of_each_device.columns),
+        of_each_device,
+    )
 
 
 def _functions_called(

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab.cli.common_options import add_device, add_history_file, add_output_files
 from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.cli.output_file import OutputFile
+from pytorch_memlab.cli.history_file import recorded_gpus
+from pytorch_memlab.cli.output import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.recorded_devices import recorded_devices
 
 if TYPE_CHECKING:
     from pytorch_memlab.history.timeline import Timeline
@@ -57,7 +57,6 @@ class TimelineCommand:
 
     def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
         """Read the file, and follow what its events do."""
-        from pytorch_memlab.cli.history_file import read_histories
         from pytorch_memlab.history.timeline import timeline_of
         from pytorch_memlab.simulation.inspect import find_gpu
 
@@ -66,8 +65,7 @@ class TimelineCommand:
         capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
         timelines = [
             replace(timeline_of(history, device, capacity, options.by), run=run)
-            for run, history in read_histories(options.file).items()
-            for device in recorded_devices(history, options.file, options.device)
+            for run, history, device in recorded_gpus(options)
         ]
         return partial(_write, files, timelines)
 

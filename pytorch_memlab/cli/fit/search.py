@@ -11,7 +11,7 @@ from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
 from pytorch_memlab.cli.fit.program_output import output_folder, tell_error, tell_output
 from pytorch_memlab.cli.notices import tell, tell_in_terminal
-from pytorch_memlab.cli.output_file import OutputFile
+from pytorch_memlab.cli.output import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
 
 if TYPE_CHECKING:

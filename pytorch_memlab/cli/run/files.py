@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
+import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.output import is_page, is_profile, writer_to
-from pytorch_memlab.cli.run.timeline_picture import TimelinePicture, is_picture
-from pytorch_memlab.cli.run.trace import TraceFile, is_trace
+from pytorch_memlab._common.checked_file import CheckedFile
+from pytorch_memlab._common.ranks import path_of_rank, prints
+from pytorch_memlab.cli.output import OutputFile, is_page, is_profile, writer_to
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.whole_run import WholeRunHistory
 from pytorch_memlab.simulation.inspect import active
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.run.profile import Profile
+    from pytorch_memlab.history.model import AllocationHistory
+    from pytorch_memlab.history.timeline import Timeline
 
-_ENDINGS = (".txt", ".html", ".json", ".pickle", ".pkl", ".svg", ".png")
+    _Drawing = tuple[Sequence[Timeline], str]
+
+_TRACES = (".pickle", ".pkl")
+_PICTURES = (".svg", ".png")
+_ENDINGS = (".txt", ".html", ".json", *_TRACES, *_PICTURES)
+
+_PROTOCOL = 4
+"""The newest that PyTorch's web viewer reads."""
 
 
 class RunFiles:
@@ -31,14 +42,16 @@ class RunFiles:
         self._saves_history = options.history
         if options.history and not any(map(is_profile, names)):
             raise UsageError("--history is for the profile: give -o FILE.json too")
-        reports = [name for name in names if not is_trace(name) and not is_picture(name)]
+        traces = [name for name in names if name.lower().endswith(_TRACES)]
+        pictures = [name for name in names if name.lower().endswith(_PICTURES)]
+        reports = [name for name in names if name not in (*traces, *pictures)]
         force, command = options.force, _command(options)
         self.names = names
         self.has_report = bool(reports)
         self.write = writer_to(reports, force=force)
         self.history = WholeRunHistory(keeps_events=len(reports) < len(names))
-        self._traces = [TraceFile(one, self.history, force=force) for one in names if is_trace(one)]
-        self._pictures = [TimelinePicture(one, command) for one in names if is_picture(one)]
+        self._traces = [_TraceFile(one, self.history, force=force) for one in traces]
+        self._pictures = [TimelinePicture(one, command) for one in pictures]
 
     @property
     def need_history_of_torch(self) -> bool:
@@ -69,3 +82,79 @@ def _check_endings(names: Sequence[str]) -> None:
 def _command(options: argparse.Namespace) -> str:
     """The program, without its folder, and its arguments."""
     return " ".join([os.path.basename(options.script), *options.arguments])
+
+
+class _TraceFile:
+    """A file that gets the memory history of a run, in PyTorch's own format."""
+
+    def __init__(self, path: str, history: WholeRunHistory, *, force: bool) -> None:
+        self._file = CheckedFile(path_of_rank(path), keeps_older=not force)
+        self._history = history
+        self._process = os.getpid()
+
+    def finish(self) -> None:
+        """Write the file; not in a process that the program forked."""
+        if os.getpid() != self._process:
+            return
+        found = self._history.snapshot()
+        name = self._file.write_or_tell(lambda: lambda file: pickle.dump(found, file, _PROTOCOL))
+        if name is not None and prints():
+            count = sum(map(len, found["device_traces"]))
+            print(f"memory history written to {name}: {count:,} events", file=sys.stderr)
+
+
+class TimelinePicture:
+    """The file that gets the timeline of a run, checked before there is one."""
+
+    def __init__(self, path: str, command: str) -> None:
+        from pytorch_memlab.render import timeline_picture
+        from pytorch_memlab.render.picture import check_installed
+
+        self._file: OutputFile[_Drawing] = OutputFile(
+            path_of_rank(path),
+            {
+                ".svg": lambda drawing: timeline_picture.svg(*drawing),
+                ".png": lambda drawing: timeline_picture.png(*drawing),
+            },
+        )
+        check_installed()
+        self._command = command
+        self._process = os.getpid()
+
+    def finish(self, profile: Profile, whole_run: WholeRunHistory) -> None:
+        """Draw and write it; not in a process that the program forked."""
+        if os.getpid() != self._process:
+            return
+        import torch
+
+        from pytorch_memlab.history.timeline import timeline_of
+
+        history = _history(profile, whole_run)
+        used = [one.device for one in history.devices if one.events or one.segments]
+        if not used:
+            print("no timeline is drawn: the program used no GPU", file=sys.stderr)
+            return
+        gpus = [torch.cuda.get_device_properties(device) for device in used]
+        timelines = [
+            timeline_of(history, device, gpu.total_memory)
+            for device, gpu in zip(used, gpus, strict=True)
+        ]
+        names = ", ".join(dict.fromkeys(gpu.name for gpu in gpus))
+        kind = ", simulated" if active.machine is not None else ""
+        self._file.write(
+            (timelines, f"{self._command} · {names}{kind}"), "timeline", says_where=prints()
+        )
+
+
+def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
+    """All allocations of the run; nothing if the program used no GPU."""
+    import torch
+
+    from pytorch_memlab.history.model import AllocationHistory
+    from pytorch_memlab.history.snapshot import history_of
+
+    if active.machine is not None:
+        return profile.history()
+    if not torch.cuda.is_initialized():
+        return AllocationHistory((), ((),))
+    return history_of(whole_run.snapshot())

@@ -19,6 +19,7 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
+from pytorch_memlab._common.patches import Patches
 from pytorch_memlab.errors import NotAFunctionError
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
 from pytorch_memlab.line_profiler.registration import resolve
@@ -79,15 +80,9 @@ class ImportedFunctions:
                 self._add_defined(loader, name, code)
             return code
 
-        was_own = vars(SourceFileLoader).get("get_code")
-        SourceFileLoader.get_code = get_code  # type: ignore[method-assign,assignment]
-        try:
+        with Patches() as patches:
+            patches.set(SourceFileLoader, "get_code", get_code)
             yield
-        finally:
-            if was_own is None:
-                del SourceFileLoader.get_code
-            else:
-                SourceFileLoader.get_code = was_own  # type: ignore[method-assign]
 
     def _add_defined(self, loader: SourceFileLoader, module: str, code: CodeType) -> None:
         source: str | None = None

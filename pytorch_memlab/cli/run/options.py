@@ -6,14 +6,13 @@ import argparse
 
 from pytorch_memlab.cli.common_options import (
     Add,
-    add_columns,
-    add_functions,
+    add_functions_and_columns,
     add_memory_overhead,
     add_program,
+    add_report_options,
     number_from,
 )
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.report_options import add_report_options
 
 DEFAULT_GPU = "h100"
 
@@ -23,24 +22,19 @@ def add_run_options(parser: CommandParser) -> None:
     parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
     parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
     add_program(parser.add_argument_group("what to run").add_argument, "; - for standard input")
-    profiled = parser.add_argument_group("what to profile").add_argument
-    _add_profiled(profiled)
-    _add_steps(profiled)
+    _add_profiled(parser.add_argument_group("what to profile").add_argument)
     _add_output(parser.add_argument_group("output").add_argument)
     _add_simulation(parser.add_argument_group("simulation").add_argument)
 
 
 def _add_profiled(add: Add) -> None:
-    add_functions(
+    add_functions_and_columns(
         add,
         "profile only these: a function, class or method of the script (Net.forward), a"
         " method of any class (forward), a pattern ('Block.*'), or one of another module:"
         " package.module:Net.forward imports the module before the script runs,"
         " 'package.*:*.forward' waits until the script imports those that match. Separated by"
         " commas, repeatable",
-    )
-    add_columns(
-        add,
         "show tables of these columns, with every line, instead of the report; with --top,"
         " --sort or --all the report has them. They are peak, kept or delta (what a line kept),"
         " temporary (how far above the larger of its start and its end a line went), reserved,"
@@ -48,9 +42,6 @@ def _add_profiled(add: Add) -> None:
         " allocated_bytes.all.peak; separated by commas, repeatable"
         " (default: peak,kept,temporary)",
     )
-
-
-def _add_steps(add: Add) -> None:
     add(
         "--device",
         metavar="DEVICE",
@@ -159,11 +150,7 @@ def _add_simulation(add: Add) -> None:
         help="simulate, and fail at the first line that would be marked ? or ~ (an estimate is"
         " counted)",
     )
-    _add_former_spellings(add)
-
-
-def _add_former_spellings(add: Add) -> None:
-    """Options that shipped under these names keep them, unseen."""
+    # Options that shipped under these names keep them, unseen.
     add("--count", dest="num_gpus", type=int, help=argparse.SUPPRESS)
     add("--context", dest="cuda_context", help=argparse.SUPPRESS)
     add("--others", dest="reserve", help=argparse.SUPPRESS)

@@ -185,6 +185,7 @@ class Profile:
             if shows_memory and not failed:
                 tell_unused_gpu()
 
+    @property
     def report(self) -> Report:
         """The tables of the functions asked for: those named or decorated, or else all.
 
@@ -198,6 +199,7 @@ class Profile:
         """The peaks of the run so far by the names of the devices; none in a forked process."""
         return self._peaks.highest if os.getpid() == self._process else {}
 
+    @property
     def overview(self) -> Overview | None:
         """The report of the functions asked for; None where tables show them."""
         asks_for_columns = self._columns is None and self._shown_columns != DEFAULT_COLUMNS
@@ -205,7 +207,7 @@ class Profile:
             return None
         columns = self._shown_columns if asks_for_columns else self._columns or COLUMNS
         report = self._tables(columns)
-        return overview(self.recorded(), report, self._choice) if report.tables else None
+        return overview(self.recorded, report, self._choice) if report.tables else None
 
     def _tables(self, columns: tuple[str, ...]) -> Report:
         decorated = [function for function, _ in self._decorated]
@@ -222,11 +224,13 @@ class Profile:
             self._sections,
         )
 
+    @property
     def recorded(self) -> RecordedProfile:
         """All functions that were profiled, and how the program ended."""
         found = self._recorded()
         return found if self._saves_history else replace(found, history=None)
 
+    @property
     def for_page(self) -> tuple[RecordedProfile, Report]:
         """All that was recorded, and the tables asked for."""
         return self._recorded(), self._tables(self._shown_columns)

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from pytorch_memlab._common.optimizer_steps import is_within_another
+from pytorch_memlab._common.optimizer_steps import after_each_step, end_program
 from pytorch_memlab.cli.notices import tell
-
-
-class StepsDone(SystemExit):
-    """Ends the program after its last step: a program that handles errors lets it through."""
 
 
 class Steps:
@@ -29,7 +22,6 @@ class Steps:
         self._limits = " ".join(
             f"--{name} {value}" for name, value in (("warmup", warmup), ("steps", steps)) if value
         )
-        self._process = os.getpid()
         self.done = 0
         """Steps that have ended so far."""
 
@@ -39,19 +31,12 @@ class Steps:
 
         ``begin`` is called at once or after the warm-up, ``end`` after the last step.
         """
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
-        def step(*_: object) -> None:
-            if os.getpid() == self._process and not is_within_another(sys._getframe(1)):
-                self._count(begin, end)
-
         if not self.warmup:
             begin()
-        hook = register_optimizer_step_post_hook(step)
         try:
-            yield
+            with after_each_step(lambda _: self._count(begin, end)):
+                yield
         finally:
-            hook.remove()
             needed = self.warmup + 1 if self._last is None else self._last
             if self._limits and self.done < needed:
                 measured = max(0, self.done - self.warmup)
@@ -68,9 +53,7 @@ class Steps:
             if self.done == self._last:
                 end()
                 tell(f"ending the program after {_steps(self.done)} ({self._limits})")
-            if threading.current_thread() is threading.main_thread():
-                raise StepsDone(0)
-            raise SystemExit(0)  # a thread ends without a word at this very class only
+            end_program()
 
 
 def _steps(count: int) -> str:
