@@ -12,12 +12,9 @@ optimizer has parameters that were never stepped.
 from __future__ import annotations
 
 import gc
-import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-
-from .._common.optimizer_steps import end_program
 
 if TYPE_CHECKING:
     from ..simulation.inspect import Machine
@@ -49,10 +46,7 @@ class StepPeaks:
 
     def end_step(self) -> None:
         """A step has ended."""
-        ended = [one.end_step() for one in self._gpus]
-        self.all.append(
-            StepPeak(tuple(one for one, _ in ended), tuple(other for _, other in ended))
-        )
+        self.all.append(StepPeak(*zip(*(one.end_step() for one in self._gpus), strict=True)))
 
 
 class _GPUPeak:
@@ -98,43 +92,8 @@ def cycle_of(peaks: list[StepPeak]) -> int:
     return 0
 
 
-class Stop:
-    """Ends the program when its peak has settled, or after a number of steps."""
-
-    def __init__(self, peaks: StepPeaks, steps: int | None, done: Callable[[bool], object]) -> None:
-        self._peaks = peaks
-        self._steps = steps
-        self._done = done
-        # Weakly: a trial keeps nothing that the program drops.
-        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._ended = False
-
-    def end_optimizer_step(self, optimizer: Any) -> None:
-        """A step of the program has ended with ``optimizer.step()``."""
-        self._stepped.add(optimizer)
-        self.end_step()
-
-    def end_call(self, steps_before: int) -> None:
-        """A call has ended: a step, if no optimizer has stepped in it."""
-        if len(self._peaks.all) == steps_before:
-            self.end_step()
-
-    def end_step(self) -> None:
-        """A step has ended."""
-        if not self._ended:
-            self._peaks.end_step()
-            count = len(self._peaks.all)
-            has_settled = bool(cycle_of(self._peaks.all)) and not _others(self._stepped)
-            limit = MOST_STEPS if self._steps is None else self._steps
-            self._ended = count >= limit or (has_settled and self._steps is None)
-            if self._ended:
-                self._done(has_settled)
-        if self._ended:
-            end_program()
-
-
-def _others(stepped: Collection[Any]) -> bool:
-    """True if some parameters of optimizers have not been stepped."""
+def have_others(stepped: Collection[Any]) -> bool:
+    """True if some parameters of optimizers are not of those that were stepped."""
     from torch.optim import Optimizer
 
     # Not isinstance: objects that stand for others may do anything when asked for their class.

@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import traceback
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -14,11 +15,11 @@ from enum import Enum
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.optimizer_steps import ProgramDone, after_each_step
+from .._common.optimizer_steps import ProgramDone, after_each_step, end_program
 from ..records import Approximation, ApproximationKind
 from ..simulation.inspect import MemoryOverhead
 from .child import Work, can_fork, run_in_children
-from .settled import StepPeak, StepPeaks, Stop
+from .settled import MOST_STEPS, StepPeak, StepPeaks, cycle_of, have_others
 
 if TYPE_CHECKING:
     from ..history.model import AllocationHistory
@@ -208,7 +209,9 @@ class _Run:
         self._reads = reads
         self._recording = Recording(history=True)
         self._peaks = StepPeaks(machine)
-        self._stop = Stop(self._peaks, request.settings.steps, self._stopped)
+        # Weakly: a trial keeps nothing that the program drops.
+        self._stepped: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._has_stopped = False
         self._trial: Trial | None = None
 
     def trial(self) -> Trial:
@@ -239,22 +242,37 @@ class _Run:
 
     def _call(self, call: Callable[[], object]) -> None:
         threads = threading.enumerate()
-        with after_each_step(self._stop.end_optimizer_step):
+        with after_each_step(self._end_optimizer_step):
             while True:
                 steps = len(self._peaks.all)
                 call()
                 if not self._request.target.is_repeated:
                     break
-                self._stop.end_call(steps)
+                if len(self._peaks.all) == steps:  # a step, if no optimizer has stepped in it
+                    self._end_step()
             for thread in threading.enumerate():
                 if thread not in threads and not thread.daemon:
                     thread.join()
 
-    def _stopped(self, has_settled: bool) -> None:
-        if self._request.settings.steps is not None:
-            self._ended(Ending.STEPS)
-        else:
-            self._ended(Ending.SETTLED if has_settled else Ending.UNSETTLED)
+    def _end_optimizer_step(self, optimizer: Any) -> None:
+        self._stepped.add(optimizer)
+        self._end_step()
+
+    def _end_step(self) -> None:
+        """End the program when its peak has settled, or after a number of steps."""
+        if not self._has_stopped:
+            self._peaks.end_step()
+            steps, count = self._request.settings.steps, len(self._peaks.all)
+            has_settled = bool(cycle_of(self._peaks.all)) and not have_others(self._stepped)
+            if steps is not None:
+                self._has_stopped, ending = count >= steps, Ending.STEPS
+            else:
+                self._has_stopped = has_settled or count >= MOST_STEPS
+                ending = Ending.SETTLED if has_settled else Ending.UNSETTLED
+            if self._has_stopped:
+                self._ended(ending)
+        if self._has_stopped:
+            end_program()
 
     def _ended(self, ending: Ending, error: str = "") -> None:
         """Keep what is known now; what the program does after its last step does not count."""

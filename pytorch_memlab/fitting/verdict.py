@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ..history.model import Stack
+from ..history.model import AllocationHistory, Stack
 from ..history.replay import ReplayResult, replay
 from ..records import Approximation
 from .trial import Ending, Settings, Trial
@@ -85,60 +85,49 @@ class FitReport:
 
 def verdict(trial: Trial, gpu: GPU, name: str, settings: Settings) -> Verdict:
     """The verdict of a trial on a GPU that runs the program as the trial did."""
-    taken = settings.taken(gpu)
-    history = trial.history
-    devices = () if history is None else [one.device for one in history.devices]
-    replays = [_on_device(trial, gpu, device, taken) for device in devices]
-    worst = min(replays, key=_room, default=None)
-    failed = None if worst is None else _failed(trial, worst)
-    fits = None if trial.ending is Ending.ERROR else failed is None
-    shown = None if worst is None else worst.unlimited if fits is False else worst.limited
+    taken, history = settings.taken(gpu), trial.history
+    limited = unlimited = failure = None
+    if history is not None:
+        replays = []
+        for device in (one.device for one in history.devices):
+            found = replay(history, device, capacity=gpu.total_memory, taken=taken)
+            ran_out = found.out_of_memory is not None
+            replays.append((found, replay(history, device) if ran_out else found))
+        limited, unlimited = min(replays, key=_room, default=(None, None))
+        failure = None if limited is None else _failed(trial, history, limited)
+    fits = None if trial.ending is Ending.ERROR else failure is None
+    shown = unlimited if fits is False else limited
     return Verdict(
         name=name,
         gpu=gpu,
         trial=trial,
         fits=fits,
-        device=0 if worst is None else worst.device,
+        device=0 if limited is None else limited.device,
         reserved_peak=0 if shown is None else shown.peak_reserved,
         active_peak=0 if shown is None else shown.peak_active,
         taken=taken,
-        failure=failed,
-        retries=0 if worst is None else worst.limited.retries or 0,
+        failure=failure,
+        retries=0 if limited is None else limited.retries or 0,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Replays:
-    """The allocations of one GPU of the program: with the memory of the GPU, and without limit."""
-
-    device: int
-    limited: ReplayResult
-    unlimited: ReplayResult
-
-
-def _on_device(trial: Trial, gpu: GPU, device: int, taken: int) -> _Replays:
-    assert trial.history is not None
-    limited = replay(trial.history, device, capacity=gpu.total_memory, taken=taken)
-    if limited.out_of_memory is None:
-        return _Replays(device, limited, limited)
-    return _Replays(device, limited, replay(trial.history, device))
-
-
-def _failed(trial: Trial, replays: _Replays) -> FailedAllocation | None:
+def _failed(
+    trial: Trial, history: AllocationHistory, limited: ReplayResult
+) -> FailedAllocation | None:
     """The request that ends the program; None if the program fits."""
-    assert trial.history is not None
-    failures = replays.limited.failures
+    failures = limited.failures
     if trial.ending is not Ending.OUT_OF_MEMORY:
         # A failure that the run on this very memory had too is one that the program went on after.
         failures = tuple(one for one in failures if not one.was_recorded)
     if not failures:
         return None
     last = failures[-1]
-    return FailedAllocation(last.size, trial.history.stacks[last.stack], last.message)
+    return FailedAllocation(last.size, history.stacks[last.stack], last.message)
 
 
-def _room(replays: _Replays) -> tuple[bool, int]:
-    return replays.limited.out_of_memory is None, -replays.unlimited.peak_reserved
+def _room(replays: tuple[ReplayResult, ReplayResult]) -> tuple[bool, int]:
+    limited, unlimited = replays
+    return limited.out_of_memory is None, -unlimited.peak_reserved
 
 
 _NEARLY = 512

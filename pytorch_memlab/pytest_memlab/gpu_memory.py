@@ -1,12 +1,19 @@
-"""The GPU memory that one test uses, measured while it runs."""
+"""The GPU memory that one test uses while it runs, and what stays in use when it is over."""
 
 from __future__ import annotations
 
+import gc
 import linecache
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import torch
+
 from ..devices import find_devices, simulated_machine
-from ..history.recorder import Recording
+from ..devices.allocations import Allocation, allocations_of
+from ..devices.driver_memory import drop_workspaces
+from ..history.holders import PeakHolders
+from ..history.recorder import Recording, live_holders
 from ..profiles.changed_tests import HoldingLine, MeasuredTest
 from ..records import ApproximationKind
 from ..scopes import DevicePeaks, RunPeaks
@@ -15,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..devices import Approximations, Device
-    from ..history.holders import PeakHolders
 
 _NOTHING = DevicePeaks(0, 0, 0)
 _HOLDERS = 20
@@ -161,11 +167,12 @@ def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLi
     if holders is None:
         return ()
     lines = holders.by_line()[:_HOLDERS]
+    prefix = f"{folder.as_posix()}/"  # of a path in the folder of the project
     for file in {one.file for one in lines}:
         linecache.checkcache(file)
     return tuple(
         HoldingLine(
-            _shown(one.file, folder),
+            one.file.replace("\\", "/").removeprefix(prefix),
             one.line or 0,
             one.function,
             source_line(one.file, one.line),
@@ -175,8 +182,65 @@ def _holding_lines(holders: PeakHolders | None, folder: Path) -> tuple[HoldingLi
     )
 
 
-def _shown(file: str, folder: Path) -> str:
-    """A path as seen from the folder of the project, where it is in it."""
-    prefix = f"{folder.as_posix()}/"
-    path = file.replace("\\", "/")
-    return path.removeprefix(prefix)
+_Address = tuple[int, int]
+"""Index of a GPU, and the address of a block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leak:
+    """Blocks that stayed in use."""
+
+    device: int  # index of the GPU that has most of them
+    size: int
+    blocks: int
+    holders: PeakHolders | None  # the lines that made them; None if they were not recorded
+
+
+class LeakCheck:
+    """Compares the blocks in use after a test with those before it.
+
+    Workspaces of kernels do not count, nor does what fixtures of a module or a session allocated
+    when they were set up.
+    """
+
+    def __init__(self) -> None:
+        self._known = {address for address, _ in _blocks()}
+
+    def expect(self) -> None:
+        """Ignore what is in use now: a fixture made it that outlives the test."""
+        self._known |= {address for address, _ in _blocks()}
+
+    def found(self) -> Leak:
+        """The memory that stayed in use, on the GPU that has most of it."""
+        gc.collect()
+        drop_workspaces()
+        new: dict[int, list[Allocation]] = {}
+        for (index, address), one in _blocks():
+            if (index, address) not in self._known:
+                new.setdefault(index, []).append(one)
+        sizes = {index: sum(one.size for one in blocks) for index, blocks in new.items()}
+        if not sizes:
+            return Leak(0, 0, 0, None)
+        device = max(sizes, key=sizes.__getitem__)
+        holders = _holders_of(device, {one.address for one in new[device]})
+        return Leak(device, sizes[device], len(new[device]), holders)
+
+
+def _blocks() -> list[tuple[_Address, Allocation]]:
+    """The blocks in use on all GPUs."""
+    found = []
+    for index in range(torch.cuda.device_count()):
+        device = torch.device("cuda", index)
+        blocks = allocations_of(device) or []
+        found += [((index, one.address), one) for one in blocks]
+    return found
+
+
+def _holders_of(device: int, addresses: set[int]) -> PeakHolders | None:
+    """The lines that made some blocks of a simulated GPU."""
+    live = live_holders(device)
+    if live is None:
+        return None
+    blocks = tuple(one for one in live.peak.blocks if one.address in addresses)
+    size = sum(one.size for one in blocks)
+    return PeakHolders(replace(live.peak, active=size, blocks=blocks), live.stacks)

@@ -20,8 +20,7 @@ from ..profiles.differences import growth_limit
 from ..render import memory_of_tests
 from ..render.saved_tests import read
 from ..simulation.inspect import active
-from .gpu_memory import GPUMemory
-from .leaks import LeakCheck
+from .gpu_memory import GPUMemory, LeakCheck
 from .machines import MachinesOfTests
 from .marks import Limits, limits_of
 from .selection import REPORT_FIELD, asks_for_memory
@@ -156,12 +155,9 @@ class MeasuredTests:
                 item.funcargs.clear()  # pytest forgets them a moment later
             leak = run.leaks.found()
             if run.limits.leaks is not None and leak.size > run.limits.leaks:
-                pytest.fail(
-                    memory_of_tests.leak(
-                        leak.device, leak.size, leak.blocks, run.limits.leaks, leak.holders
-                    ),
-                    pytrace=False,
-                )
+                size, limit = leak.size, run.limits.leaks
+                text = memory_of_tests.leak(leak.device, size, leak.blocks, limit, leak.holders)
+                pytest.fail(text, pytrace=False)
         return result
 
     @pytest.hookimpl(wrapper=True)

@@ -8,20 +8,24 @@ from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
-from pytorch_memlab.cli.fit.options import add_fit_options
-from pytorch_memlab.cli.fit.program_output import output_folder, tell_error, tell_output
-from pytorch_memlab.cli.fit.remedies import add_try_options, remedies_tried
-from pytorch_memlab.cli.fit.search import add_vary_options, searched
-from pytorch_memlab.cli.notices import tell, tell_in_terminal
+from pytorch_memlab.cli.common_options import (
+    add_memory_overhead,
+    add_program,
+    comma_list,
+    number_from,
+)
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED
+from pytorch_memlab.cli.fit.found import Found, show
+from pytorch_memlab.cli.fit.remedies import add_try_options, trial_of_remedies
+from pytorch_memlab.cli.fit.search import add_vary_options, search_of
+from pytorch_memlab.cli.notices import tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.trial import Settings
-    from pytorch_memlab.fitting.verdict import FitReport, Verdict
+    from pytorch_memlab.fitting.verdict import Verdict
     from pytorch_memlab.simulation.inspect import GPU
 
 
@@ -52,7 +56,35 @@ class FitCommand:
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Declare the options."""
-        add_fit_options(parser)
+        parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [--] [ARGS ...]"
+        parser.hint_on_unknown = "; options of the script go after it: fit SCRIPT ARGS"
+        add_program(parser.add_argument_group("what to run").add_argument)
+        add = parser.add_argument_group("how long").add_argument
+        add(
+            "--steps",
+            type=number_from(1, "optimizer steps"),
+            metavar="N",
+            help="end the program after N optimizer steps (default: when the peak of a step"
+            " repeats; a program without an optimizer runs to its end)",
+        )
+        add = parser.add_argument_group("GPUs").add_argument
+        add(
+            "--gpu",
+            action="extend",
+            type=comma_list,
+            metavar="LIST",
+            help="try these GPUs: names (t4, rtx4090, a100, h100), sizes (24GiB), or TOML files"
+            " with name, memory, compute_capability and multiprocessors. Separated by commas,"
+            " repeatable (default: all GPUs that have a name)",
+        )
+        add(
+            "--num-gpus",
+            type=int,
+            default=1,
+            metavar="N",
+            help="number of GPUs that the program has, all alike (default: 1)",
+        )
+        add_memory_overhead(add, "GPU")
         add_try_options(parser)
         add_vary_options(parser)
 
@@ -68,12 +100,13 @@ class FitCommand:
         if options.vary:
             if is_tried:
                 raise UsageError("--vary and --try are two questions: ask one after the other")
-            return searched(options, gpus, settings, target)
+            return partial(show, search_of(options, gpus, target), settings)
         if options.output is not None:
             raise UsageError("--output draws the curve of --vary: give that too")
         if is_tried:
-            return remedies_tried(options, gpus if options.gpu else (), settings, target)
-        return partial(_fit, target, gpus, settings)
+            one_gpu = gpus if options.gpu else ()
+            return partial(show, trial_of_remedies(options, one_gpu, settings, target), settings)
+        return partial(show, partial(_fit, target, gpus), settings)
 
 
 def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
@@ -112,39 +145,21 @@ def _target(options: argparse.Namespace) -> ProgramTarget:
     return ProgramTarget(options.script, tuple(arguments), options.is_module)
 
 
-def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> int:
-    from dataclasses import replace
-
+def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> Found:
     from pytorch_memlab.fitting.comparison import compare_gpus, fit_report
     from pytorch_memlab.render import fit
 
-    folder = output_folder()
     known: list[tuple[int, Verdict]] = []
-    is_interrupted = False
+    interrupted = ""
     try:
-        with closing(compare_gpus(target, gpus, replace(settings, output=folder))) as found:
+        with closing(compare_gpus(target, gpus, settings)) as found:
             for one in found:
                 known.append(one)
-                _tell_progress(len(known), len(gpus))
+                if len(known) < len(gpus):  # the table says so of the last one
+                    tell_in_terminal(f"{len(known)} of {len(gpus)} GPUs")
     except KeyboardInterrupt:
-        is_interrupted = True
+        interrupted = f"interrupted: {len(known)} of {len(gpus)} GPUs are known"
     report = fit_report(target, gpus, known, settings)
-    print_to_stdout(fit.text(report))
-    tell_output(folder)
-    tell_error(report.error)
-    if is_interrupted:
-        tell(f"interrupted: {len(known)} of {len(gpus)} GPUs are known")
-        return INTERRUPTED
-    return _exit_code(report)
-
-
-def _exit_code(report: FitReport) -> int:
-    if report.fitting:
-        return 0
-    return DOES_NOT_FIT if any(one.fits is False for one in report.verdicts) else FAILED
-
-
-def _tell_progress(known: int, total: int) -> None:
-    """Say in a terminal that one more GPU is known; the table says so of the last one."""
-    if known < total:
-        tell_in_terminal(f"{known} of {total} GPUs")
+    is_known = any(one.fits is False for one in report.verdicts)
+    exit_code = 0 if report.fitting else DOES_NOT_FIT if is_known else FAILED
+    return Found(fit.text(report), exit_code, report.error, interrupted)

@@ -8,14 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
-from pytorch_memlab.cli.fit.program_output import output_folder, tell_error, tell_output
-from pytorch_memlab.cli.notices import tell, tell_in_terminal
+from pytorch_memlab.cli.fit.found import Found
+from pytorch_memlab.cli.notices import tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.run.options import DEFAULT_GPU
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, nearest
+from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.remedies.remedy import Remedy
@@ -54,14 +53,13 @@ def _are_names(word: str) -> bool:
     return "," in word or "=" in word or bool(nearest(word))
 
 
-def remedies_tried(
+def trial_of_remedies(
     options: argparse.Namespace,
     gpus: Sequence[tuple[str, GPU]],
     settings: Settings,
     target: ProgramTarget,
-) -> Callable[[], int]:
+) -> Callable[[Settings], Found]:
     """The trial of the remedies that were asked for, with its options checked."""
-    from pytorch_memlab.fitting.remedies.catalogue import chosen
     from pytorch_memlab.simulation.inspect import find_gpu, read_size
 
     if len(gpus) > 1:
@@ -71,42 +69,28 @@ def remedies_tried(
         gpu = gpu.with_memory(read_size("--budget", options.budget))
         settings.taken(gpu)
     remedies = chosen([one for one in (options.remedies or "").split(",") if one.strip()])
-    return partial(_try, target, name, gpu, settings, remedies)
+    return partial(_try, target, name, gpu, remedies)
 
 
 def _try(
-    target: ProgramTarget, name: str, gpu: GPU, settings: Settings, remedies: Sequence[Remedy]
-) -> int:
-    from dataclasses import replace
-
+    target: ProgramTarget, name: str, gpu: GPU, remedies: Sequence[Remedy], settings: Settings
+) -> Found:
     from pytorch_memlab.fitting.remedies.tried import OneGPU, try_remedies
     from pytorch_memlab.render.remedies import text
 
-    folder = output_folder()
-    runs = OneGPU(target, name, gpu, replace(settings, output=folder))
-    progress = _Progress()
+    runs = 0
+
+    def ended() -> None:
+        nonlocal runs
+        runs += 1
+        tell_in_terminal(f"{runs} runs")
+
     try:
-        found = try_remedies(target.name, runs, remedies, progress.ended)
+        found = try_remedies(OneGPU(target, name, gpu, settings), remedies, ended)
     except KeyboardInterrupt:
-        tell_output(folder)
-        tell(f"interrupted after {progress.count} runs of the program")
-        return INTERRUPTED
-    print_to_stdout(text(found))
-    tell_output(folder)
+        return Found("", INTERRUPTED, "", f"interrupted after {runs} runs of the program")
     if found.unchanged.fits is None:
-        tell_error(found.unchanged.trial.error)
-        return FAILED
+        return Found(text(found), FAILED, found.unchanged.trial.error)
     shown = [found.unchanged, *(one.verdict for one in found.tried)]
-    return 0 if any(one is not None and one.fits for one in shown) else DOES_NOT_FIT
-
-
-class _Progress:
-    """Says in a terminal how many runs have ended."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def ended(self) -> None:
-        """One more has."""
-        self.count += 1
-        tell_in_terminal(f"{self.count} runs")
+    fits = any(one is not None and one.fits for one in shown)
+    return Found(text(found), 0 if fits else DOES_NOT_FIT)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
-from pytorch_memlab.cli.fit.program_output import output_folder, tell_error, tell_output
-from pytorch_memlab.cli.notices import tell, tell_in_terminal
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED
+from pytorch_memlab.cli.fit.found import Found
+from pytorch_memlab.cli.notices import tell_in_terminal
 from pytorch_memlab.cli.output import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
 
@@ -44,23 +44,20 @@ def add_vary_options(parser: CommandParser) -> None:
     )
 
 
-def searched(
-    options: argparse.Namespace,
-    gpus: Sequence[tuple[str, GPU]],
-    settings: Settings,
-    target: ProgramTarget,
-) -> Callable[[], int]:
+def search_of(
+    options: argparse.Namespace, gpus: Sequence[tuple[str, GPU]], target: ProgramTarget
+) -> Callable[[Settings], Found]:
     """The search of the largest values, with its options checked."""
     from pytorch_memlab.fitting.grid import check_variables
     from pytorch_memlab.fitting.variable import read_variable
 
     variables = [read_variable(text, target.arguments) for text in options.vary]
     check_variables(variables)
-    picture = None if options.output is None else picture_file(options.output)
-    return partial(_search, target, gpus, variables, settings, picture)
+    picture = None if options.output is None else _picture_file(options.output)
+    return partial(_search, target, gpus, variables, picture)
 
 
-def picture_file(path: str) -> OutputFile[GridReport]:
+def _picture_file(path: str) -> OutputFile[GridReport]:
     """The file of a curve."""
     from pytorch_memlab.render import curve_picture
     from pytorch_memlab.render.picture import check_installed
@@ -74,39 +71,26 @@ def _search(
     target: ProgramTarget,
     gpus: Sequence[tuple[str, GPU]],
     variables: Sequence[Variable],
-    settings: Settings,
     picture: OutputFile[GridReport] | None,
-) -> int:
-    from dataclasses import replace
-
+    settings: Settings,
+) -> Found:
     from pytorch_memlab.fitting.grid import GridSearch
     from pytorch_memlab.render import curve
 
-    folder = output_folder()
-    search = GridSearch(target, gpus, variables, replace(settings, output=folder))
-    is_interrupted = False
+    search = GridSearch(target, gpus, variables, settings)
+    interrupted = ""
     try:
         search.run(_tell_progress)
     except KeyboardInterrupt:
-        is_interrupted = True
+        interrupted = "interrupted: values with >= fit, and larger ones may fit too"
     report = search.report()
-    print_to_stdout(curve.text(report))
-    tell_output(folder)
-    if picture is not None and report.problem is None:
-        picture.write(report, "picture")
-    tell_error(report.error)
-    if is_interrupted:
-        tell("interrupted: values with >= fit, and larger ones may fit too")
-        return INTERRUPTED
-    return _exit_code(report)
-
-
-def _exit_code(report: GridReport) -> int:
-    if report.problem is not None:
-        return FAILED
-    return 0 if any(one.best is not None for one in report.answers) else DOES_NOT_FIT
+    is_any_fitting = any(one.best is not None for one in report.answers)
+    exit_code = FAILED if report.problem is not None else 0 if is_any_fitting else DOES_NOT_FIT
+    found = Found(curve.text(report), exit_code, report.error, interrupted)
+    if picture is None or report.problem is not None:
+        return found
+    return replace(found, draw=partial(picture.write, report, "picture"))
 
 
 def _tell_progress(runs: int, latest: str) -> None:
-    """Say in a terminal that one more run has ended."""
     tell_in_terminal(f"run {runs}: {latest}")

@@ -47,7 +47,7 @@ class OneGPU:
     """Runs a program with changes on one GPU."""
 
     def __init__(self, target: Target, name: str, gpu: GPU, settings: Settings) -> None:
-        self._target = target
+        self.target = target
         self._name = name
         self._gpu = gpu
         self._settings = settings
@@ -79,11 +79,10 @@ class OneGPU:
 
     def _request(self, change: Change | None) -> TrialRequest:
         name, changes = ("unchanged", ()) if change is None else (change.name, (change,))
-        return TrialRequest(self._target, self._gpu, self._settings, changes, name)
+        return TrialRequest(self.target, self._gpu, self._settings, changes, name)
 
 
 def try_remedies(
-    program: str,
     gpu: OneGPU,
     remedies: Sequence[Remedy],
     ended: Callable[[], object] = lambda: None,
@@ -95,6 +94,7 @@ def try_remedies(
     """
     checkpoints = [one for one in remedies if isinstance(one, Checkpointing)]
     surveys: list[Change] = [BlockSurvey()] if checkpoints else []
+    program = gpu.target.name
     found = gpu.verdicts([None, *remedies, *surveys], ended)
     unchanged = found[0]
     if unchanged.fits is None:
