@@ -48,17 +48,10 @@ class Command(Protocol):
     def prepare(
         self, options: argparse.Namespace, process: ExitStack, /
     ) -> Callable[[], int | None]:
-        """Check everything that can be checked beforehand.
+        """Check everything that can be checked beforehand, and raise a ``MemlabError`` if needed.
 
-        Args:
-            options: what was given.
-            process: holds what must stay in force until the process ends.
-
-        Returns:
-            a function that does the work, and returns the exit code or None for 0.
-
-        Raises:
-            MemlabError: the command cannot be carried out, and nothing of it was.
+        The function that is returned does the work, and returns the exit code or None for 0.
+        ``process`` holds what must stay in force until the process ends.
         """
 
 

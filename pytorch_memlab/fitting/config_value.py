@@ -1,4 +1,4 @@
-"""One value of a configuration file or a script, replaced in the text of the file.
+"""One value of a configuration file or a script, replaced in the text that the program reads.
 
 Comments, anchors and the layout stay: a program may read its file in any way. JSON has nothing
 but values and is written again.
@@ -7,15 +7,22 @@ but values and is written again.
 from __future__ import annotations
 
 import ast
+import builtins
+import io
 import json
 import os
+import pathlib
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Final
+from importlib.machinery import SourceFileLoader
+from types import CodeType
+from typing import IO, TYPE_CHECKING, Any, Final
 
+from .._common.patches import Patches
 from .._common.quoted import shortened
 from ..errors import UsageError
 
@@ -90,24 +97,17 @@ def _yaml(text: str, parts: Sequence[str], value: Value) -> str:
         raise ValueError(str(error)) from None
     node: Node | None = documents[0] if documents else None
     for part in parts:
-        node = _yaml_part(node, part)
+        items: dict[str, Node] = {}
+        if isinstance(node, yaml.SequenceNode):
+            items = {str(number): one for number, one in enumerate(node.value)}
+        elif isinstance(node, yaml.MappingNode):
+            items = {str(name.value): one for name, one in node.value}
+        if part not in items:
+            raise _NoSuchKeyError(part, items)
+        node = items[part]
     if not isinstance(node, yaml.ScalarNode):
         raise ValueError(f"{'.'.join(parts)} is no plain value")
     return text[: node.start_mark.index] + str(value) + text[node.end_mark.index :]
-
-
-def _yaml_part(node: Node | None, part: str) -> Node:
-    import yaml
-
-    if isinstance(node, yaml.SequenceNode):
-        items: dict[str, Node] = {str(n): one for n, one in enumerate(node.value)}
-    elif isinstance(node, yaml.MappingNode):
-        items = {str(name.value): one for name, one in node.value}
-    else:
-        items = {}
-    if part not in items:
-        raise _NoSuchKeyError(part, items)
-    return items[part]
 
 
 def _python(text: str, parts: Sequence[str], value: Value) -> str:
@@ -184,3 +184,72 @@ FORMATS: Final[Mapping[str, Callable[[str, Sequence[str], Value], str]]] = {
     "py": _python,
 }
 """By the ending of a file, what replaces a value in it."""
+
+
+class _Content(io.BytesIO):
+    """An open file of which only the content is there."""
+
+    def __init__(self, content: bytes, name: Any) -> None:
+        super().__init__(content)
+        self.name = name
+
+
+@contextmanager
+def replaced_file(
+    path: str, content: bytes, was_read: Callable[[], object] = lambda: None
+) -> Iterator[None]:
+    """Let this process read something else where it reads a file, or imports it.
+
+    Who opens the file to write it, or opens it without Python's ``open``, gets the file itself.
+    """
+    real = os.path.realpath(path)
+    base = os.path.basename(real)
+
+    def is_meant(file: Any) -> bool:
+        try:
+            name = os.fsdecode(file)
+        except TypeError:  # a number that the system gave to an open file
+            return False
+        return (base in name or os.path.islink(name)) and os.path.realpath(name) == real
+
+    def contents() -> bytes:
+        was_read()
+        return content
+
+    former_import = SourceFileLoader.get_code
+    former, former_code = io.open, io.open_code
+
+    def open(
+        file: Any,
+        mode: str = "r",
+        buffering: int = -1,
+        encoding: str | None = None,
+        errors: str | None = None,
+        newline: str | None = None,
+        closefd: bool = True,
+        opener: Any = None,
+    ) -> IO[Any]:
+        if set("wax+").isdisjoint(mode) and is_meant(file):
+            raw = _Content(contents(), file)
+            if "b" in mode:
+                return raw
+            return io.TextIOWrapper(raw, encoding, errors, newline)
+        return former(file, mode, buffering, encoding, errors, newline, closefd, opener)
+
+    def open_code(path: str) -> IO[bytes]:
+        return _Content(contents(), path) if is_meant(path) else former_code(path)
+
+    def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
+        if is_meant(self.path):
+            return self.source_to_code(contents(), self.path)
+        return former_import(self, fullname)
+
+    with Patches() as patches:
+        patches.set(builtins, "open", open)
+        patches.set(io, "open", open)
+        patches.set(io, "open_code", open_code)
+        accessor = getattr(pathlib, "_NormalAccessor", None)  # Python 3.10
+        if accessor is not None:
+            patches.set(accessor, "open", staticmethod(open))
+        patches.set(SourceFileLoader, "get_code", get_code)
+        yield

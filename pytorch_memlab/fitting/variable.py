@@ -17,8 +17,7 @@ from typing import Any, Final
 
 from .._common.quoted import quoted, shortened
 from ..errors import UsageError
-from .config_value import FORMATS, Value, changed_text
-from .replaced_file import replaced_file
+from .config_value import FORMATS, Value, changed_text, replaced_file
 from .target import Change
 
 _EXAMPLES: Final = (
@@ -56,12 +55,16 @@ class Variable:
 
     place: Place
     values: Sequence[Value]
-    is_range: bool
 
     @property
     def name(self) -> str:
         """As reports show it."""
         return self.place.variable
+
+    @property
+    def is_range(self) -> bool:
+        """True for all numbers between two, or every so many of them."""
+        return isinstance(self.values, range)
 
     @property
     def numbers(self) -> Sequence[int] | None:
@@ -77,8 +80,8 @@ def read_variable(text: str, arguments: Sequence[str] = ()) -> Variable:
     match = _OPTION.fullmatch(text.strip()) or _OTHER.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(text)}")
-    name, (values, is_range) = match["name"].strip(), read_values(match["values"], f"--vary {text}")
-    return Variable(place_of(name, match["between"], arguments), values, is_range)
+    values = _read_values(match["values"], f"--vary {text}")
+    return Variable(place_of(match["name"].strip(), match["between"], arguments), values)
 
 
 def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Place:
@@ -96,13 +99,12 @@ def place_of(name: str, between: str = "=", arguments: Sequence[str] = ()) -> Pl
     raise UsageError(f"--vary takes {_EXAMPLES}, not {quoted(name)}")
 
 
-def read_values(text: str, whole: str) -> tuple[Sequence[Value], bool]:
-    """Values, and whether they are a range."""
+def _read_values(text: str, whole: str) -> Sequence[Value]:
     match = _RANGE.fullmatch(text)
     if match is not None:
         first, last = int(match[1]), int(match[2])
         step = 1 if match[3] is None else int(match[3])
-        return number_range(first, last, step, whole), True
+        return _number_range(first, last, step, whole)
     words = [word.strip() for word in text.split(",")]
     if not all(words) or (len(words) == 1 and ":" in text):
         raise UsageError(
@@ -110,11 +112,11 @@ def read_values(text: str, whole: str) -> tuple[Sequence[Value], bool]:
             " a list such as 1,2,4,8"
         )
     if all(_NUMBER.fullmatch(word) for word in words):
-        return tuple(sorted({int(word) for word in words})), False
-    return tuple(dict.fromkeys(words)), False
+        return tuple(sorted({int(word) for word in words}))
+    return tuple(dict.fromkeys(words))
 
 
-def number_range(first: int, last: int, step: int, whole: object) -> range:
+def _number_range(first: int, last: int, step: int, whole: object) -> range:
     """All numbers from the first to the last one, which is included."""
     if step < 1:
         raise UsageError(f"{shortened(str(whole))}: a step is 1 or more, not {step}")
@@ -145,14 +147,14 @@ def _variable(name: str, values: object, place: Place) -> Variable:
     whole = f"vary={{{name!r}: {values!r}}}"
     if isinstance(values, tuple) and len(values) == 2 and all(map(_is_number, values)):
         first, last = values
-        return Variable(place, number_range(first, last, 1, whole), is_range=True)
+        return Variable(place, _number_range(first, last, 1, whole))
     if isinstance(values, range) and values.step > 0 and 0 < len(values) <= _MOST_VALUES:
-        return Variable(place, values, is_range=True)
+        return Variable(place, values)
     if isinstance(values, (list, tuple)) and values:
         if all(map(_is_number, values)):
-            return Variable(place, tuple(sorted(set(values))), is_range=False)
+            return Variable(place, tuple(sorted(set(values))))
         if all(isinstance(value, (str, int)) for value in values):
-            return Variable(place, tuple(dict.fromkeys(values)), is_range=False)
+            return Variable(place, tuple(dict.fromkeys(values)))
     raise UsageError(
         f"{shortened(whole)}: values are the two ends of a range such as (1, 512), or a list such"
         " as [1, 2, 4, 8]"

@@ -10,7 +10,7 @@ import pytest
 from torch.optim import optimizer
 
 from pytorch_memlab.cli.main import main
-from pytorch_memlab.cli.run import leaks
+from pytorch_memlab.cli.run import sections as run_sections
 from pytorch_memlab.reporter.leaks import LeakWatch
 
 pytestmark = pytest.mark.usefixtures("short_search")
@@ -129,7 +129,7 @@ def test_a_long_run_looks_at_fewer_and_fewer_steps(capsys, monkeypatch):
     looks = []
     look = LeakWatch.look
     monkeypatch.setattr(LeakWatch, "look", lambda self: (looks.append(self), look(self)))
-    monkeypatch.setattr(leaks, "_EVERY_STEP", 4)
+    monkeypatch.setattr(run_sections, "_EVERY_STEP", 4)
     said = run(LEAKING.replace("range(5)", "range(40)"), capsys).splitlines()
 
     assert len(looks) == 10  # after steps 1, 2, 3, 4, 6, 8, 12, 16, 24 and 32
@@ -168,9 +168,9 @@ def _shown(snapshot):
 
 def test_files_have_it_too(monkeypatch):
     asked = []
-    sections = leaks.StepLeaks.sections
+    sections = run_sections.StepLeaks.sections
     monkeypatch.setattr(
-        leaks.StepLeaks, "sections", lambda self: asked.append(self) or sections(self)
+        run_sections.StepLeaks, "sections", lambda self: asked.append(self) or sections(self)
     )
     main(["run", "--leaks", "-o", "out.txt", "-o", "out.html", write(LEAKING)])
 

@@ -9,7 +9,7 @@ import threading
 import torch
 
 from pytorch_memlab import simulate
-from pytorch_memlab.cli.run.progress import progress_shown
+from pytorch_memlab.cli.run.steps import progress_shown
 from pytorch_memlab.simulation.machine import active
 
 

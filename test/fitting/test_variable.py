@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytorch_memlab.errors import UsageError
-from pytorch_memlab.fitting.config_value import changed_text
-from pytorch_memlab.fitting.replaced_file import replaced_file
+from pytorch_memlab.fitting.config_value import changed_text, replaced_file
 from pytorch_memlab.fitting.variable import read_variable, variables_of
 
 _EXAMPLES = (

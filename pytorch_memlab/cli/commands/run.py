@@ -16,11 +16,10 @@ from pytorch_memlab.cli.common_options import report_choice
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.run.categories import CategoryReport
 from pytorch_memlab.cli.run.files import RunFiles
-from pytorch_memlab.cli.run.leaks import StepLeaks
 from pytorch_memlab.cli.run.max_peak import MaxPeak
 from pytorch_memlab.cli.run.options import DEFAULT_GPU, add_run_options
+from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
 from pytorch_memlab.cli.run.steps import Steps
 from pytorch_memlab.cli.run.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError

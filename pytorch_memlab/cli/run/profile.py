@@ -10,14 +10,13 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pytorch_memlab._common.main_program import Program
 from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.run.module_globs import ImportedFunctions
-from pytorch_memlab.cli.run.progress import progress_shown
-from pytorch_memlab.cli.run.steps import Steps
+from pytorch_memlab.cli.run.steps import Steps, progress_shown
 from pytorch_memlab.cli.run.targets import functions_of, named_functions
 from pytorch_memlab.devices import simulated_machine
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
@@ -36,15 +35,9 @@ from pytorch_memlab.scopes import RunPeaks
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
     from pytorch_memlab.history.model import AllocationHistory
     from pytorch_memlab.scopes import DevicePeaks
-
-
-class HasSections(Protocol):
-    """A part of the report after the tables."""
-
-    def sections(self) -> tuple[Section, ...]:
-        """The sections, when the run ends."""
 
 
 @contextmanager
@@ -87,7 +80,7 @@ class Profile:
         columns: tuple[str, ...] | None,
         device: str | None,
         steps: Steps,
-        others: Sequence[HasSections] = (),
+        others: Sequence[CategoryReport | StepLeaks] = (),
         *,
         choice: Choice | None = None,
         keeps_history: bool = False,
@@ -237,11 +230,14 @@ class Profile:
 
     def _recorded(self) -> RecordedProfile:
         decorated = [function for function, _ in self._decorated]
-        own = _recorded(self._profiler, self._own_names(), () if decorated else None)
-        own = replace(own, notes=(*self._unmatched(), *own.notes))
+        own = self._profiler.recorded()
+        named = self._own_names()
+        shown = self._profiler.indexes_of(named) if named else () if decorated else None
+        own = replace(own, shown=shown, notes=(*self._unmatched(), *own.notes))
         parts = [own]
         if decorated:
-            of_decorators = _recorded(global_line_profiler, decorated, ())
+            shown = global_line_profiler.indexes_of(decorated)
+            of_decorators = replace(global_line_profiler.recorded(), shown=shown)
             # What is shown comes first, as the profiler that shows it has it.
             parts = [own, of_decorators] if self._are_named else [of_decorators, own]
         status, exception = _ending(self._error)
@@ -284,15 +280,6 @@ class Profile:
             return shows(*args, **kwargs)
 
         return show
-
-
-def _recorded(
-    profiler: LineProfiler, shown: Sequence[object], otherwise: tuple[int, ...] | None
-) -> RecordedProfile:
-    """The recordings of a profiler; tables show some functions, or those of indexes without any."""
-    recorded = profiler.recorded()
-    indexes = profiler.indexes_of(shown) if shown else otherwise
-    return replace(recorded, shown=indexes)
 
 
 def _ending(error: BaseException | None) -> tuple[int, str]:

@@ -1,12 +1,23 @@
-"""The optimizer steps that ``run --warmup`` and ``run --steps`` profile."""
+"""The optimizer steps that ``run`` profiles, and the progress that it shows in a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import _thread
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, repeat
+from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.optimizer_steps import after_each_step, end_program
+from pytorch_memlab._common.prose_size import prose_size
+from pytorch_memlab._common.ranks import prints
 from pytorch_memlab.cli.notices import tell
+
+if TYPE_CHECKING:
+    from pytorch_memlab.simulation.inspect import Machine
 
 
 class Steps:
@@ -58,3 +69,49 @@ class Steps:
 
 def _steps(count: int) -> str:
     return f"{count} optimizer step{'s' * (count != 1)}"
+
+
+@contextmanager
+def progress_shown(
+    machine: Machine | None,
+    steps_done: Callable[[], int],
+    seconds: Sequence[float] = (10.0, 20.0, 30.0, 60.0),
+) -> Iterator[None]:
+    """Show from time to time the progress of a simulated program, if standard error is a terminal.
+
+    The program may print too, so each message is a separate line, and they become rarer.
+    """
+    if machine is None or not prints() or sys.stderr is None or not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    console = Console(file=sys.stderr, soft_wrap=True)
+    began = time.monotonic()
+    over = threading.Event()
+
+    def watch() -> None:
+        for wait in chain(seconds, repeat(seconds[-1])):
+            if over.wait(wait):
+                return
+            peak = max(gpu.peak_share()[0] for gpu in machine.gpus)
+            text = progress_line(time.monotonic() - began, steps_done(), peak)
+            console.print(f"pytorch-memlab: {text}", style="dim", highlight=False, markup=False)
+
+    # A thread of the threading module would be seen by the program, and be simulated.
+    _thread.start_new_thread(watch, ())
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def progress_line(elapsed: float, steps: int, peak: int) -> str:
+    """The progress of a program: seconds, optimizer steps, and bytes in use at most so far.
+
+    >>> progress_line(83.2, 1, 3 * 2**30)
+    'running for 0:01:23, 1 optimizer step, peak so far 3.00 GiB'
+    """
+    minutes, rest = divmod(int(elapsed), 60)
+    clock = f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
+    return f"running for {clock}, {_steps(steps)}, peak so far {prose_size(peak)}"

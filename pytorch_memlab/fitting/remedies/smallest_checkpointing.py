@@ -59,22 +59,18 @@ def smallest_checkpointing(
     )
 
 
+@dataclass
 class _Search:
     """Looks for fewer blocks than the fewest so far."""
 
-    def __init__(
-        self,
-        every: Verdict,
-        survey: Survey | None,
-        verdicts: Verdicts,
-        ended: Callable[[], object],
-    ) -> None:
-        self._survey = survey
-        self._verdicts = verdicts
-        self._ended = ended
-        self.best = every
+    best: Verdict
+    survey: Survey | None
+    verdicts: Verdicts
+    ended: Callable[[], object]
+    runs: int = 0
+
+    def __post_init__(self) -> None:
         self.candidates = self.finding.candidates
-        self.runs = 0
 
     @property
     def finding(self) -> Checkpointed:
@@ -89,7 +85,7 @@ class _Search:
         while high - low > 1:
             step = (high - low) // (_AT_ONCE + 1) or 1
             numbers = [each for each in (low + step, low + 2 * step) if each < high]
-            fits = self._try([_set_of(each, self.candidates, self._survey) for each in numbers])
+            fits = self._try([_set_of(each, self.candidates, self.survey) for each in numbers])
             for number, one in zip(numbers, fits, strict=True):
                 if one.fits:
                     high, self.best = number, one
@@ -99,7 +95,7 @@ class _Search:
     def leave_one_out(self) -> bool:
         """True if one block of the best set can be left out."""
         blocks = self.finding.blocks
-        kept = {} if self._survey is None else self._survey.kept
+        kept = {} if self.survey is None else self.survey.kept
         last = {kept.get(name, 0): name for name in blocks}
         smaller = [[each for each in blocks if each != name] for name in last.values()]
         if len(blocks) < 2 or len(self.candidates) == 1:
@@ -111,7 +107,7 @@ class _Search:
 
     def _try(self, sets: Sequence[Sequence[str]]) -> Sequence[Verdict]:
         self.runs += len(sets)
-        return self._verdicts([Checkpointing(each) for each in sets], self._ended)
+        return self.verdicts([Checkpointing(each) for each in sets], self.ended)
 
 
 def _set_of(number: int, candidates: Sequence[str], survey: Survey | None) -> Sequence[str]:

@@ -43,14 +43,14 @@ class Remedies:
     step_flops: int = 0  # floating point operations of an optimizer step as it is; 0 if not known
 
 
+@dataclass(frozen=True, slots=True)
 class OneGPU:
     """Runs a program with changes on one GPU."""
 
-    def __init__(self, target: Target, name: str, gpu: GPU, settings: Settings) -> None:
-        self.target = target
-        self._name = name
-        self._gpu = gpu
-        self._settings = settings
+    target: Target
+    name: str
+    gpu: GPU
+    settings: Settings
 
     def verdicts(
         self,
@@ -61,7 +61,12 @@ class OneGPU:
 
         A program that asks how much memory there is runs again with that of the GPU.
         """
-        requests = [self._request(change) for change in changes]
+        requests = [
+            TrialRequest(self.target, self.gpu, self.settings, name="unchanged")
+            if change is None
+            else TrialRequest(self.target, self.gpu, self.settings, (change,), change.name)
+            for change in changes
+        ]
         trials: dict[int, Trial] = {}
         for index, trial in run_all(requests):
             trials[index] = trial
@@ -70,16 +75,12 @@ class OneGPU:
         limited = [replace(requests[index], is_limited=True) for index in again]
         for number, trial in run_all(limited):
             trials[again[number]] = trial
-        return [self._verdict(trials[index]) for index in range(len(requests))]
-
-    def _verdict(self, trial: Trial) -> Verdict:
-        """The verdict of a trial; its history, which is large, is not needed any more."""
-        found = verdict(trial, self._gpu, self._name, self._settings)
-        return replace(found, trial=replace(trial, history=None))
-
-    def _request(self, change: Change | None) -> TrialRequest:
-        name, changes = ("unchanged", ()) if change is None else (change.name, (change,))
-        return TrialRequest(self.target, self._gpu, self._settings, changes, name)
+        found = [
+            verdict(trials[index], self.gpu, self.name, self.settings)
+            for index in range(len(requests))
+        ]
+        # A history is large, and not needed any more.
+        return [replace(one, trial=replace(one.trial, history=None)) for one in found]
 
 
 def try_remedies(
@@ -92,8 +93,7 @@ def try_remedies(
     Where the program does not fit and activation checkpointing is among the remedies, the fewest
     blocks are looked for whose checkpointing makes it fit.
     """
-    checkpoints = [one for one in remedies if isinstance(one, Checkpointing)]
-    surveys: list[Change] = [BlockSurvey()] if checkpoints else []
+    surveys = [BlockSurvey()] if any(isinstance(one, Checkpointing) for one in remedies) else []
     program = gpu.target.name
     found = gpu.verdicts([None, *remedies, *surveys], ended)
     unchanged = found[0]

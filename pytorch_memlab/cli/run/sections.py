@@ -1,7 +1,9 @@
-"""``run --report``: the memory by category at the end of a run and at its peak."""
+"""The sections that ``run --report`` and ``run --leaks`` add to the report."""
 
 from __future__ import annotations
 
+import os
+import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
@@ -9,7 +11,10 @@ from typing import TYPE_CHECKING
 from pytorch_memlab.records import Section
 
 if TYPE_CHECKING:
+    import torch
+
     from pytorch_memlab.history.holders import PeakHolders
+    from pytorch_memlab.reporter.leaks import Growth, LeakWatch
     from pytorch_memlab.reporter.records import Reconciliation
     from pytorch_memlab.reporter.snapshot import MemorySnapshot
 
@@ -92,3 +97,76 @@ def _in_order(at_end: dict[str, int | None], at_peak: dict[str, int]) -> list[st
     names = list(at_end)
     place = names.index("rounding")
     return [*names[:place], *(name for name in at_peak if name not in at_end), *names[place:]]
+
+
+_EVERY_STEP = 64
+"""Steps each of which is looked at; of the later ones, every second of as many, then every fourth,
+and so on: the time and the memory of a long run stay small."""
+
+_TITLE = "memory that grows from step to step"
+
+
+class StepLeaks:
+    """Looks at the living tensors after the steps of an optimizer.
+
+    With several optimizers, a step ends where the one that stepped first steps again.
+    """
+
+    def __init__(self) -> None:
+        self._looked_at: list[int] = []
+        self._steps = 0
+        self._stride = 1
+        self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
+        self._process = os.getpid()
+
+    def start(self, process: ExitStack) -> None:
+        """Begin to look."""
+        from torch.optim.optimizer import register_optimizer_step_post_hook
+
+        from pytorch_memlab.mem_reporter import MemReporter
+
+        self._watch: LeakWatch[object] = MemReporter().leaks(())
+        process.callback(register_optimizer_step_post_hook(self._after).remove)
+
+    def sections(self) -> tuple[Section, ...]:
+        """The variables that grew, or a note that none did."""
+        steps = f"{self._steps:,} optimizer step" + "s"[: self._steps != 1]
+        if len(self._looked_at) < self._watch.fewest:
+            few = (
+                f"{steps}: {self._watch.fewest} are needed to tell what grows; for a loop without"
+                " an optimizer,\nwrite `for batch in MemReporter().leaks(batches)` in the program"
+            )
+            return (Section(_TITLE, notes=(few,)),)
+        growing = self._watch.growing
+        if not growing:
+            return (Section(_TITLE, notes=(f"no growth over {steps}",)),)
+        rows = tuple((_name(each), (self._by_step(each), each.sizes[-1])) for each in growing)
+        last = self._looked_at[-1]
+        until = "" if last == self._steps else f", up to step {last:,}"
+        return (Section(f"{_TITLE}, {steps}{until}", ("by each step", "now"), rows),)
+
+    def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if os.getpid() != self._process:
+            return
+        if self._optimizer is None or self._optimizer() is None:
+            self._optimizer = weakref.ref(optimizer)
+        if self._optimizer() is not optimizer:
+            return
+        self._steps += 1
+        if self._steps % self._stride == 0:
+            self._watch.look()
+            self._looked_at.append(self._steps)
+            if self._steps >= _EVERY_STEP * self._stride:
+                self._stride *= 2
+
+    def _by_step(self, growth: Growth) -> int:
+        """Bytes that one step adds, on average."""
+        steps = self._looked_at[-1] - self._looked_at[0]
+        return round((growth.sizes[-1] - growth.sizes[0]) / steps)
+
+
+def _name(growth: Growth) -> str:
+    line = str(growth.line) if growth.line else ""
+    if not line or line in growth.name:
+        return f"{growth.device} {growth.name}"
+    return f"{growth.device} {growth.name} ({line})"
