@@ -69,20 +69,10 @@ class Results(Protocol):
 
 
 def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results], None]:
-    """A function that writes results, checked before there are any.
+    """A function that writes results to files, or without any to standard output.
 
-    Args:
-        paths: files ending in ``.txt`` for the report, in ``.html`` for a page, in ``.json`` for
-            the whole profile; none for standard output. Each process that ``torchrun`` started
-            writes its own files, and one of them prints.
-        force: overwrite older profiles.
-
-    Returns:
-        A function of the results. If a file cannot be written after all, standard output gets the
-        tables.
-
-    Raises:
-        UsageError: another ending, or no file can be written there.
+    The files are checked now. Each process that ``torchrun`` started writes its own, and one of
+    them prints. If a file cannot be written after all, standard output gets the tables.
     """
     if not paths:
         return _to_terminal if prints() else _to_nowhere

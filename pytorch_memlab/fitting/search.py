@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -154,14 +154,8 @@ class Search:
         if not ran:
             return None
         common = math.gcd(*ran)
-        return next(
-            (
-                step
-                for step in range(1, common + 1)
-                if common % step == 0 and all(value % step for value in refused)
-            ),
-            None,
-        )
+        steps = (step for step in range(1, common + 1) if common % step == 0)
+        return next((step for step in steps if all(value % step for value in refused)), None)
 
     def _open(self) -> list[int]:
         """Values between the best one and the smallest that does not fit, in ascending order."""
@@ -183,20 +177,16 @@ class Search:
             return ()
         lowest = self._values[0]
         if self._tried:
-            order = (lowest, *self._accepted())
-            return next(((value,) for value in order if value not in self._tried), ())
+            accepted = (
+                next((one for one in self._values if one % number == 0), lowest)
+                for number in _FIRST_ACCEPTED
+            )
+            return next(((one,) for one in (lowest, *accepted) if one not in self._tried), ())
         guess = self._guessed(self._hints, self._values) if len(self._hints) > 1 else None
         if guess is None:
             return (lowest,) if self._hints else (lowest, *self._far_from(lowest, self._values))
         following = self._values.index(guess) + 1
         return (guess, *self._values[following : following + 1])
-
-    def _accepted(self) -> Iterator[int]:
-        """Values that a program may take which refuses others."""
-        for number in _FIRST_ACCEPTED:
-            value = next((one for one in self._values if one % number == 0), None)
-            if value is not None:
-                yield value
 
     def _next(self, candidates: Sequence[int]) -> int:
         """The candidate that narrows the search most."""

@@ -44,20 +44,14 @@ _OWN_FOLDER: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 class Ending(Enum):
-    """The end of a trial's program.
+    """The end of a trial's program."""
 
-    ``SETTLED``: it was ended as its peak repeated. ``STEPS``: it was ended after the steps that
-    were asked for. ``UNSETTLED``: it was ended after many steps, and the peak did not repeat.
-    ``FINISHED``: it ended by itself. ``OUT_OF_MEMORY``: with an out-of-memory error, on a GPU of
-    its own memory. ``ERROR``: with another error.
-    """
-
-    SETTLED = "settled"
-    STEPS = "steps"
-    UNSETTLED = "unsettled"
-    FINISHED = "finished"
-    OUT_OF_MEMORY = "out of memory"
-    ERROR = "error"
+    SETTLED = "settled"  # it was ended as its peak repeated
+    STEPS = "steps"  # it was ended after the steps that were asked for
+    UNSETTLED = "unsettled"  # it was ended after many steps, and the peak did not repeat
+    FINISHED = "finished"  # it ended by itself
+    OUT_OF_MEMORY = "out of memory"  # on a GPU of its own memory
+    ERROR = "error"  # with another error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,12 +141,9 @@ def run(request: TrialRequest) -> Trial:
 def run_all(
     requests: Sequence[TrialRequest], processes: int | None = None, *, repeats_failed: bool = False
 ) -> Iterator[tuple[int, Trial]]:
-    """Run several trials, some at a time.
+    """Run several trials, some at a time: without a number, as many as there are processors.
 
-    Args:
-        requests: the trials.
-        processes: most trials at once; None for the number of processors.
-        repeats_failed: whether one that fails runs again, alone: another one may be the reason.
+    One that failed may be run again, alone: another one at the same time may be the reason.
     """
     if can_fork():  # forks have what is imported here; a training step imports dynamo
         for name in _NEEDED:

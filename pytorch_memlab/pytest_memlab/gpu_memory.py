@@ -105,12 +105,7 @@ class GPUMemory:
         return self._recording.all_peak_holders().get(name)
 
     def measured(self, limit: int | None, folder: Path) -> MeasuredTest:
-        """The measurement as data.
-
-        Args:
-            limit: of the test.
-            folder: of the project.
-        """
+        """The measurement as data; files are named as seen from the folder of the project."""
         name, peaks = self._highest()
         device = self._devices.get(name)
         info = None if device is None else device.info

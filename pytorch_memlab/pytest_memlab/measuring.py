@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from contextlib import ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -60,15 +60,15 @@ def gpu_memory_of(item: pytest.Item) -> GPUMemory:
     return GPUMemory()
 
 
+@dataclass
 class RunOfTest:
     """One test that is measured."""
 
-    def __init__(self, limits: Limits) -> None:
-        self.limits = limits
-        self.memory = GPUMemory()
-        self.leaks: LeakCheck | None = None
-        self.has_ended = False
-        self.has_passed = False
+    limits: Limits
+    memory: GPUMemory = field(default_factory=GPUMemory)
+    leaks: LeakCheck | None = None
+    has_ended: bool = False
+    has_passed: bool = False
 
 
 class MeasuredTests:

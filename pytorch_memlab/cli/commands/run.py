@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from pytorch_memlab._common import main_program
 from pytorch_memlab._common.optimizer_steps import ProgramDone
@@ -26,13 +26,6 @@ from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.run.profile import Profile
-
-
-class Recording(Protocol):
-    """Watches a program from before its first line."""
-
-    def start(self, process: ExitStack) -> None:
-        """Begin; ``process`` gives back, when it closes, what this replaces."""
 
 
 class RunCommand:
@@ -119,14 +112,18 @@ class RunCommand:
         ending.callback(explanation.finish, profile)
         tell = partial(notices.tell_simulated_gpu, options)
         histories = [files.history] if files.need_history_of_torch or options.leaks else []
-        started: tuple[Recording, ...] = (explanation, *histories, *sections, profile)
+        starts: list[Callable[[ExitStack], object]] = [
+            explanation.start,
+            *(one.start for one in (*histories, *sections)),
+            profile.start,
+        ]
         program = partial(exec, found.code, vars(main))
-        return partial(_run, program, started, ending, process, tell, profile, limit)
+        return partial(_run, program, starts, ending, process, tell, profile, limit)
 
 
 def _run(
     program: Callable[[], None],
-    started: Sequence[Recording],
+    starts: Sequence[Callable[[ExitStack], object]],
     ending: ExitStack,
     process: ExitStack,
     tell: Callable[[], None],
@@ -135,8 +132,8 @@ def _run(
 ) -> int:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
     tell()
-    for recording in started:
-        recording.start(process)
+    for start in starts:
+        start(process)
     process.push(ending)
     with without_own_frames(process):
         try:

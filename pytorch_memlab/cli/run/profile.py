@@ -57,20 +57,8 @@ def profile_in_builtins() -> Iterator[None]:
 class Profile:
     """The profile of one program: of functions named, functions decorated, or else all.
 
-    Args:
-        program: as ``__main__``, about to run.
-        names: of functions, as ``named_functions`` takes them.
-        columns: of the tables; None for those that the program's decorators ask for, or the
-            default ones.
-        device: the only one that is measured, None for every one in use.
-        steps: the optimizer steps that are measured.
-        others: what says more than the tables.
-        choice: what the report shows; None for tables in its place.
-        keeps_history: whether every allocation on simulated GPUs is kept.
-        saves_history: whether the saved profile has it too.
-
-    Raises:
-        UsageError: a name means nothing that can be profiled, or there is no such device.
+    None stands for the columns that decorators of the program ask for or the default ones, for
+    every device in use, and for tables in place of the report that is chosen.
     """
 
     def __init__(

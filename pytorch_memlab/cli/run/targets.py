@@ -33,16 +33,13 @@ def functions_of(program: Program) -> SourceFunctions:
 
 @dataclass
 class NamedFunctions:
-    """The meaning of the names on the command line.
+    """The meaning of the names on the command line."""
 
-    Attributes:
-        functions: definitions in the program, and functions or classes of other modules.
-        exact: those of them that a name without wildcards means.
-        globs: patterns of modules that may be imported later.
-    """
-
+    # definitions in the program, and functions or classes of other modules
     functions: list[Definition | object] = field(default_factory=list)
+    # those of them that a name without wildcards means
     exact: list[Definition | object] = field(default_factory=list)
+    # patterns of modules that may be imported later
     globs: list[ModuleGlob] = field(default_factory=list)
 
 
@@ -51,17 +48,11 @@ def named_functions(
 ) -> NamedFunctions:
     """The functions that names on the command line mean.
 
-    Args:
-        program: as ``__main__``, so that what it imports can be imported.
-        source: its functions.
-        names: each a function, method or class of the program (``Net.forward``, ``Net``,
-            ``outer.inner`` for one in a function, ``<module>`` for the top level, ``forward`` for
-            the methods of this name), of what the program imports, under the program's name for
-            it, or of any module (``package.module:Net.forward``, which is imported now). With
-            wildcards (``Net.*``, ``package.*:*.forward``) every function that matches.
-
-    Raises:
-        UsageError: a name that means nothing; the message lists the near ones.
+    Each is a function, method or class of the program (``Net.forward``, ``Net``, ``outer.inner``
+    for one in a function, ``<module>`` for the top level, ``forward`` for the methods of this
+    name), of what the program imports, under its name for it, or of any module
+    (``package.module:Net.forward``, which is imported now). With wildcards (``Net.*``,
+    ``package.*:*.forward``) it is every function that matches.
     """
     found = NamedFunctions()
     for name in names:

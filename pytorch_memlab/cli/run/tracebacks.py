@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import groupby
 from types import TracebackType
-from typing import Protocol
 
 import pytorch_memlab
 
 _CALLING_FILES = (
-    *(
-        os.path.join("torch", *parts)
-        for parts in (("_ops.py",), ("overrides.py",), ("utils", "_python_dispatch.py"))
-    ),
+    os.path.join("torch", "_ops.py"),
+    os.path.join("torch", "overrides.py"),
+    os.path.join("torch", "utils", "_python_dispatch.py"),
     "<frozen importlib._bootstrap>",
     "<frozen importlib._bootstrap_external>",
 )
@@ -25,13 +23,7 @@ _CALLING_FILES = (
 _OWN_FOLDER = os.path.join(os.path.dirname(str(pytorch_memlab.__file__)), "")
 
 
-class ExceptHook(Protocol):
-    """``sys.excepthook``."""
-
-    def __call__(
-        self, kind: type[BaseException], error: BaseException, trace: TracebackType | None, /
-    ) -> object:
-        """Show an uncaught exception."""
+ExceptHook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 
 
 @contextmanager

@@ -31,7 +31,6 @@ _WAYS: Final = (
     "_checkpoint_without_reentrant_generator",
 )
 """Name of the generator of ``torch.utils.checkpoint.checkpoint`` that computes again."""
-_REENTRANT: Final = "CheckpointFunction"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,8 @@ class Checkpointing(Remedy):
             # One calls the other, where there are both.
             way = next(each for each in _WAYS if hasattr(torch_checkpoint, each))
             patches.set(torch_checkpoint, way, self._generator(getattr(torch_checkpoint, way)))
-            reentrant = getattr(torch_checkpoint, _REENTRANT)
-            patches.set(torch_checkpoint, _REENTRANT, _Reentrant(reentrant, self))
+            self._apply: Callable[..., Any] = torch_checkpoint.CheckpointFunction.apply
+            patches.set(torch_checkpoint.CheckpointFunction, "apply", staticmethod(self._reentrant))
             with self._steps.counting(), self._models.watching():
                 yield
 
@@ -186,6 +185,10 @@ class Checkpointing(Remedy):
 
         return generator
 
+    def _reentrant(self, run: Callable[..., Any], *args: Any) -> Any:
+        """``CheckpointFunction.apply``, which the program calls."""
+        return self._apply(self.of_program(run), *args)
+
     def _again(self, run: _Forward) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
             self._recomputed.add(run.model)
@@ -193,17 +196,6 @@ class Checkpointing(Remedy):
                 return run(*args, **kwargs)
 
         return call
-
-
-class _Reentrant:
-    """``CheckpointFunction``, which the program calls."""
-
-    def __init__(self, original: Any, remedy: Checkpointing) -> None:
-        self._original = original
-        self._remedy = remedy
-
-    def apply(self, run: Callable[..., Any], *args: Any) -> Any:
-        return self._original.apply(self._remedy.of_program(run), *args)
 
 
 def _code(found: BlockModel, chosen: Sequence[Named]) -> tuple[str, ...]:
