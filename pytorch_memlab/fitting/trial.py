@@ -50,7 +50,7 @@ class Ending(Enum):
     STEPS = "steps"  # it was ended after the steps that were asked for
     UNSETTLED = "unsettled"  # it was ended after many steps, and the peak did not repeat
     FINISHED = "finished"  # it ended by itself
-    OUT_OF_MEMORY = "out of memory"  # on a GPU of its own memory
+    OUT_OF_MEMORY = "out of memory"  # on a GPU whose memory is limited
     ERROR = "error"  # with another error
 
 
@@ -141,7 +141,7 @@ def run(request: TrialRequest) -> Trial:
 def run_all(
     requests: Sequence[TrialRequest], processes: int | None = None, *, repeats_failed: bool = False
 ) -> Iterator[tuple[int, Trial]]:
-    """Run several trials, some at a time: without a number, as many as there are processors.
+    """Run several trials, some at a time; the default is one for each processor.
 
     One that failed may be run again, alone: another one at the same time may be the reason.
     """

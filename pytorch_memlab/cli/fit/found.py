@@ -1,4 +1,4 @@
-"""What the runs of a program have found, which every kind of ``fit`` shows in the same order."""
+"""The findings of the runs of a program, which all kinds of ``fit`` show in the same order."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Found:
     text: str
     exit_code: int
     error: str = ""  # the traceback of the program; empty without one
-    interrupted: str = ""  # what is said of Ctrl-C; empty if nobody pressed it
+    interrupted: str = ""  # what is said of Ctrl-C; empty if it was not pressed
     draw: Callable[[], object] = lambda: None
 
 
