@@ -48,11 +48,9 @@ def folder_of(name: str, *, is_module: bool) -> str:
     return os.getcwd() if is_here else os.path.dirname(os.path.realpath(name))
 
 
-@contextmanager
-def found(name: str, arguments: Sequence[str], *, is_module: bool) -> Iterator[Program]:
-    """The program of a script or a module; for as long as this lasts, its folder is on the path."""
-    with _first_on_path(folder_of(name, is_module=is_module)):
-        yield _module(name, arguments) if is_module else _script(name, arguments)
+def find(name: str, arguments: Sequence[str], *, is_module: bool) -> Program:
+    """The program of a script or a module."""
+    return _module(name, arguments) if is_module else _script(name, arguments)
 
 
 def _script(path: str, arguments: Sequence[str]) -> Program:
@@ -123,7 +121,7 @@ def _module(name: str, arguments: Sequence[str]) -> Program:
 
 
 @contextmanager
-def _first_on_path(folder: str) -> Iterator[None]:
+def first_on_path(folder: str) -> Iterator[None]:
     """Put a folder where ``python`` puts the program's, at the start of ``sys.path``.
 
     It takes the place of the folder that this command itself was started from. Where Python was

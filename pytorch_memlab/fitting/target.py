@@ -68,8 +68,8 @@ class ProgramTarget:
     def check(self) -> None:
         """Find and compile the program."""
         try:
-            with self._found(self.arguments):
-                pass
+            with self._on_path():
+                self._find(self.arguments)
         except SyntaxError as error:
             raise UsageError(f"{error.filename}:{error.lineno}: {error.msg}") from None
 
@@ -79,11 +79,17 @@ class ProgramTarget:
         arguments = self.arguments
         for change in changes:
             arguments = change.arguments(arguments)
-        with self._found(arguments) as found, found.as_main() as main:
-            yield partial(exec, found.code, vars(main))
+        with self._on_path():
+            found = self._find(arguments)
+            with found.as_main() as main:
+                yield partial(exec, found.code, vars(main))
 
-    def _found(self, arguments: Sequence[str]) -> AbstractContextManager[main_program.Program]:
-        return main_program.found(self.script, arguments, is_module=self.is_module)
+    def _on_path(self) -> AbstractContextManager[None]:
+        folder = main_program.folder_of(self.script, is_module=self.is_module)
+        return main_program.first_on_path(folder)
+
+    def _find(self, arguments: Sequence[str]) -> main_program.Program:
+        return main_program.find(self.script, arguments, is_module=self.is_module)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -69,14 +69,13 @@ class RunCommand:
 
         if is_switched_off():
             with without_own_frames(process):
-                found = process.enter_context(_found(options))
+                found = _find(options, process)
                 main = process.enter_context(found.as_main())
             process.enter_context(profile_in_builtins())
             return partial(_run_plainly, partial(exec, found.code, vars(main)), process)
         parser = CommandParser("pytorch-memlab run", "")
         add_run_options(parser)
-        folder = main_program.folder_of(options.script, is_module=options.is_module)
-        add_configured(options, parser, folder)
+        add_configured(options, parser, _folder(options))
         steps = Steps(options.warmup, options.steps)
         limit = MaxPeak(options.max_peak)
         columns = options.columns and checked_columns(options.columns)
@@ -89,7 +88,7 @@ class RunCommand:
         explanation = OutOfMemoryReport(options.oom_report)
         _simulate(options, process)
         with without_own_frames(process):
-            found = process.enter_context(_found(options))
+            found = _find(options, process)
             main = process.enter_context(found.as_main())
             profile = Profile(
                 found,
@@ -188,5 +187,10 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     )
 
 
-def _found(options: argparse.Namespace) -> AbstractContextManager[main_program.Program]:
-    return main_program.found(options.script, options.arguments, is_module=options.is_module)
+def _find(options: argparse.Namespace, process: ExitStack) -> main_program.Program:
+    process.enter_context(main_program.first_on_path(_folder(options)))
+    return main_program.find(options.script, options.arguments, is_module=options.is_module)
+
+
+def _folder(options: argparse.Namespace) -> str:
+    return main_program.folder_of(options.script, is_module=options.is_module)
