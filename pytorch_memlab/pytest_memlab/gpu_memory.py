@@ -21,10 +21,11 @@ from ..scopes import DevicePeaks, RunPeaks
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..devices import Approximations, Device
+    from ..devices import Device
 
 _NOTHING = DevicePeaks(0, 0, 0)
 _HOLDERS = 20
+_NOT_COUNTED = (ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED)
 
 
 class GPUMemory:
@@ -35,7 +36,7 @@ class GPUMemory:
         self._recording: Recording | None = None
         self._before: dict[str, int] = {}
         self._requests = 0
-        self._approximations: dict[str, Approximations] = {}
+        self._uncounted: dict[str, int] = {}
         self._devices: dict[str, Device] = {}
         self._is_open = False
         self._lower_bounds: set[str] = set()
@@ -43,8 +44,8 @@ class GPUMemory:
     def begin(self) -> None:
         """The test itself begins."""
         self._devices = {one.name: one for one in find_devices() if one.name != "cpu"}
-        self._approximations = {name: one.approximations() for name, one in self._devices.items()}
         self._before = {name: _in_use(one) for name, one in self._devices.items()}
+        self._uncounted = {name: _uncounted(one) for name, one in self._devices.items()}
         self._requests = sum(map(_requests, self._devices.values()))
         self._recording = Recording(history=simulated_machine() is None)
         self._recording.begin()
@@ -57,7 +58,9 @@ class GPUMemory:
         self._peaks.end()
         if self._recording is not None:
             self._recording.end()
-        self._lower_bounds = self._not_counted()
+        self._lower_bounds = {
+            name for name, one in self._devices.items() if _uncounted(one) > self._uncounted[name]
+        }
 
     @property
     def peak(self) -> int:
@@ -131,18 +134,11 @@ class GPUMemory:
         first = next(iter(self._devices), "cuda:0")
         return max(found.items(), key=lambda one: one[1].active, default=(first, _NOTHING))
 
-    def _not_counted(self) -> set[str]:
-        """Devices on which a simulation did not count all memory."""
-        found = set()
-        for name, before in self._approximations.items():
-            after = self._devices[name].approximations()
-            if any(
-                approximation.kind in (ApproximationKind.UNMODELLED, ApproximationKind.UNCOUNTED)
-                and (key not in before or approximation.calls > before[key].calls)
-                for key, approximation in after.items()
-            ):
-                found.add(name)
-        return found
+
+def _uncounted(device: Device) -> int:
+    """The number of times that a simulation did not count all memory so far."""
+    found = device.approximations().values()
+    return sum(one.calls for one in found if one.kind in _NOT_COUNTED)
 
 
 def _in_use(device: Device) -> int:

@@ -110,8 +110,8 @@ def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequ
         )
         for path in options.outputs
     ]
+    chooses = is_limited or options.by not in (None, "stack")
     for file, path in zip(files, options.outputs, strict=True):
-        chooses = is_limited or options.by not in (None, "stack")
         if chooses and file.ending not in _WITH_ROWS:
             raise UsageError(f"--by and --top are for .txt and .csv, not for {path}")
         if by == "stack" and file.ending == ".csv":

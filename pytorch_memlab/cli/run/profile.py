@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pytorch_memlab._common.main_program import Program
+from pytorch_memlab._common.patches import Patches
 from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
 from pytorch_memlab.cli.notices import tell_unused_gpu
 from pytorch_memlab.cli.run.module_globs import ImportedFunctions
@@ -106,14 +107,10 @@ class Profile:
 
     def start(self, process: ExitStack) -> None:
         """Notice if the program itself shows tables, and find functions in its modules."""
-        for owner, name in (
-            (LineProfiler, "print_stats"),
-            (RecordsDisplay, "__repr__"),
-            (RecordsDisplay, "_repr_html_"),
-        ):
-            shows = getattr(owner, name)
-            process.callback(setattr, owner, name, shows)
-            setattr(owner, name, self._noticed(shows))
+        patches = process.enter_context(Patches())
+        patches.set(LineProfiler, "print_stats", self._noticed(LineProfiler.print_stats))
+        for name in ("__repr__", "_repr_html_"):
+            patches.set(RecordsDisplay, name, self._noticed(getattr(RecordsDisplay, name)))
         if self._globs:
             self._imported.add_imported()
             process.enter_context(self._imported.watching_imports())
