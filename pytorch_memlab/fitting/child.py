@@ -52,11 +52,6 @@ class Work(Generic[Request, Result]):
     output: str = ""  # file for what it prints; empty for none
 
 
-def run_in_child(work: Work[Request, Result]) -> Result:
-    """Do something in a child process."""
-    return next(run_in_children([work], 1))[1]
-
-
 def run_in_children(
     works: Sequence[Work[Request, Result]], processes: int
 ) -> Iterator[tuple[int, Result]]:

@@ -19,7 +19,7 @@ from ..errors import UsageError
 from .config_value import Value
 from .curve import Curve, Line, Point
 from .search import Largest, Search, TriedValue
-from .trial import UNLIMITED, Settings, Trial, TrialRequest, run_all
+from .trial import Settings, Trial, TrialRequest, run_all
 from .variable import Variable
 from .verdict import Verdict, needed_memory, verdict
 from .watched_gpu import runs_alike
@@ -277,8 +277,8 @@ class _Run:
     def needed(self, device: int) -> int:
         """Bytes with which a run without limit would just fit; 0 for another one."""
         if device not in self._needed:
-            is_limited = self.trial.capacity != UNLIMITED or self.trial.history is None
-            self._needed[device] = 0 if is_limited else needed_memory(self.trial, device)
+            is_known = not self.trial.is_limited and self.trial.history is not None
+            self._needed[device] = needed_memory(self.trial, device) if is_known else 0
         return self._needed[device]
 
 
@@ -335,11 +335,11 @@ class _Runs:
 
 
 def _stands_for(trial: Trial, gpu: GPU) -> bool:
-    is_limited = trial.capacity != UNLIMITED
-    if trial.asked_for_memory and not is_limited:
-        return False
-    is_same = not is_limited or trial.gpu.total_memory == gpu.total_memory
-    return is_same and runs_alike(trial.gpu, gpu, trial.gpu_reads)
+    if trial.is_limited:
+        has_memory = trial.gpu.total_memory == gpu.total_memory
+    else:
+        has_memory = not trial.asked_for_memory
+    return has_memory and runs_alike(trial.gpu, gpu, trial.gpu_reads)
 
 
 def _names(changes: Sequence[Change]) -> tuple[str, ...]:

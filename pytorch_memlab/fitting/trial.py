@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .target import Change, Target
     from .watched_gpu import GPUReads
 
-UNLIMITED: Final = 2**47
+_UNLIMITED: Final = 2**47
 """Bytes of the GPU that a trial runs on: the most that a simulated GPU can have."""
 
 _NEEDED: Final = (
@@ -70,8 +70,7 @@ class Trial:
     # what of the GPU decided what ran: names of properties, as attributes of ``GPU``, and each
     # ``Decision``
     gpu_reads: frozenset[Any] = frozenset()
-    # bytes of the GPU that the run had; ``UNLIMITED`` for a run without limit
-    capacity: int = UNLIMITED
+    is_limited: bool = False  # whether the GPU had its own memory, or never ran out
     findings: tuple[Any, ...] = ()
 
     @property
@@ -182,7 +181,7 @@ def _trial(request: TrialRequest) -> Trial:
     context, others = (settings.context, settings.others) if request.is_limited else (0, 0)
     for change in request.changes:
         os.environ.update(change.environment())
-    gpu = reads.watched(request.gpu, None if request.is_limited else UNLIMITED)
+    gpu = reads.watched(request.gpu, None if request.is_limited else _UNLIMITED)
     simulation = simulate(gpu, settings.num_gpus, compute=False, context=context, others=others)
     with simulation as machine, Patches() as patches:
         reads.watch(machine, patches)
@@ -278,7 +277,7 @@ class _Run:
             step_peaks=tuple(self._peaks.all),
             approximations=_approximations(self._machine),
             gpu_reads=self._reads.all(),
-            capacity=request.gpu.total_memory if request.is_limited else UNLIMITED,
+            is_limited=request.is_limited,
             findings=tuple(change.finding() for change in request.changes),
         )
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.optimizer_steps import after_each_step
 from pytorch_memlab.records import Section
 
 if TYPE_CHECKING:
@@ -117,16 +117,13 @@ class StepLeaks:
         self._steps = 0
         self._stride = 1
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
-        self._process = os.getpid()
 
     def start(self, process: ExitStack) -> None:
         """Begin to look."""
-        from torch.optim.optimizer import register_optimizer_step_post_hook
-
         from pytorch_memlab.mem_reporter import MemReporter
 
         self._watch: LeakWatch[object] = MemReporter().leaks(())
-        process.callback(register_optimizer_step_post_hook(self._after).remove)
+        process.enter_context(after_each_step(self._after))
 
     def sections(self) -> tuple[Section, ...]:
         """The variables that grew, or a note that none did."""
@@ -145,9 +142,7 @@ class StepLeaks:
         until = "" if last == self._steps else f", up to step {last:,}"
         return (Section(f"{_TITLE}, {steps}{until}", ("by each step", "now"), rows),)
 
-    def _after(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        if os.getpid() != self._process:
-            return
+    def _after(self, optimizer: torch.optim.Optimizer) -> None:
         if self._optimizer is None or self._optimizer() is None:
             self._optimizer = weakref.ref(optimizer)
         if self._optimizer() is not optimizer:

@@ -8,18 +8,18 @@ what its hooks keep alive changes the peak of a program that recomputes activati
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from ..._common.optimizer_steps import after_each_step
 from ..target import Change
 from .repeated_blocks import BlockModel, BlockModels
 
@@ -58,16 +58,11 @@ class StepFlops:
         """Of the last step that added something; without any step, all so far."""
         return self._last or self._counted.total
 
-    @contextmanager
-    def counting(self) -> Iterator[None]:
+    def counting(self) -> AbstractContextManager[None]:
         """Look at the count after each step."""
-        hook = register_optimizer_step_post_hook(self._after_step)
-        try:
-            yield
-        finally:
-            hook.remove()
+        return after_each_step(self._after_step)
 
-    def _after_step(self, *_arguments: Any) -> None:
+    def _after_step(self, _optimizer: Any) -> None:
         total = self._counted.total
         self._last = total - self._before or self._last
         self._before = total
