@@ -100,12 +100,14 @@ def define(name: str, *more_names: str, **facts: Any) -> None:
         name: of the op, such as ``aten::max.dim``; ``aten::set_.*`` means every overload that has
             no registration.
         more_names: of other ops.
-        facts: fields of ``OpDefinition``.
+        facts: fields of ``OpDefinition``; with a source, the provenance is ``SOURCE`` by default.
 
     Raises:
         ValueError: an op is registered twice.
     """
     home = _calling_module()
+    if "source" in facts:
+        facts.setdefault("provenance", Provenance.SOURCE)
     for one in (name, *more_names):
         if one in _definitions:
             raise ValueError(
@@ -122,24 +124,21 @@ def _calling_module() -> str:
     return str(frame.f_globals["__name__"])
 
 
-def op(
-    name: str, *more_names: str, provenance: Provenance, source: str, **facts: Any
-) -> Callable[[Memory], Memory]:
+def op(name: str, *more_names: str, source: str, **facts: Any) -> Callable[[Memory], Memory]:
     """Register the decorated function as the memory of ops.
 
     Args:
         name: of the op, such as ``aten::max.dim``.
         more_names: of other ops with the same facts.
-        provenance: how well the memory is known.
         source: file of PyTorch's sources that the memory comes from.
-        facts: other fields of ``OpDefinition``.
+        facts: other fields of ``OpDefinition``; the provenance is ``SOURCE`` by default.
 
     Returns:
         a decorator that returns the function as it is.
     """
 
     def register(memory: Memory) -> Memory:
-        define(name, *more_names, memory=memory, provenance=provenance, source=source, **facts)
+        define(name, *more_names, memory=memory, source=source, **facts)
         return memory
 
     return register

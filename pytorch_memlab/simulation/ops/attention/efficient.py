@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..registry import Provenance, op
+from ..registry import op
 from .backward_tiles import tile_of, workspace
 from .reference import (
     Attention,
@@ -86,7 +86,6 @@ def _meta(
 
 @op(
     "aten::_scaled_dot_product_efficient_attention",
-    provenance=Provenance.SOURCE,
     source=f"{_FOLDER}/attention.cu",
     reference=_reference,
     meta=_meta,
@@ -157,7 +156,6 @@ def _backward_meta(
 
 @op(
     "aten::_scaled_dot_product_efficient_attention_backward",
-    provenance=Provenance.SOURCE,
     source=f"{_FOLDER}/attention_backward.cu",
     reference=_backward_reference,
     meta=_backward_meta,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ...hardware.decisions import decision
-from ..registry import Provenance, op
+from ..registry import op
 from .reference import (
     Attention,
     alloc_heads_behind_sequence,
@@ -78,7 +78,6 @@ def _meta(
 
 @op(
     "aten::_scaled_dot_product_flash_attention",
-    provenance=Provenance.SOURCE,
     source=_SOURCE,
     reference=_reference,
     meta=_meta,
@@ -160,7 +159,6 @@ def _backward_reference(
 
 @op(
     "aten::_scaled_dot_product_flash_attention_backward",
-    provenance=Provenance.SOURCE,
     source=_SOURCE,
     reference=_backward_reference,
 )

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..registry import Provenance, as_on_cpu, define, op
+from ..registry import as_on_cpu, define, op
 from .backends import Backend, is_any_enabled, select
 from .rules import Call
 
@@ -108,7 +108,6 @@ def _heads_meta(
 
 define(
     "aten::_transform_bias_rescale_qkv",
-    provenance=Provenance.SOURCE,
     source="aten/src/ATen/native/transformers/cuda/attention.cu",
     meta=_heads_meta,
 )
@@ -116,7 +115,6 @@ define(
 
 @op(
     "aten::_masked_softmax",
-    provenance=Provenance.SOURCE,
     source="aten/src/ATen/native/cuda/SoftMax.cu",
     meta=lambda scores, *_others: torch.empty_like(scores),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..memory_formats import is_dense
-from ..registry import Provenance, define, op
+from ..registry import define, op
 from ..sparse.sparse_rules import written
 
 if TYPE_CHECKING:
@@ -17,26 +17,14 @@ if TYPE_CHECKING:
 _SOURCE: Final = "aten/src/ATen/native/cuda/Copy.cu"
 
 
-@op(
-    "aten::_to_copy",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-    takes_cpu_tensors=True,
-    may_leave_gpu=True,
-)
+@op("aten::_to_copy", source=_SOURCE, takes_cpu_tensors=True, may_leave_gpu=True)
 def _to_copy(call: OpCall) -> None:
     call.alloc_outputs()
     source: torch.Tensor = call.args[0]
     _alloc_staging(call, call.result, source, call.kwargs.get("non_blocking", False))
 
 
-@op(
-    "aten::copy_",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-    takes_cpu_tensors=True,
-    sparse=written,
-)
+@op("aten::copy_", source=_SOURCE, takes_cpu_tensors=True, sparse=written)
 def _overwrite(call: OpCall) -> None:
     target, source = call.args[:2]
     _alloc_staging(call, target, source, call.argument(2, "non_blocking", False))

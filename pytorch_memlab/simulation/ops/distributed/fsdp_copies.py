@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..memory_formats import is_dense
-from ..registry import Provenance, define, op
+from ..registry import define, op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +24,7 @@ _THREADS: Final = 128
 _BYTES_PER_BLOCK: Final = _THREADS * 16
 
 
-@op(
-    "aten::split_with_sizes_copy.out",
-    "fsdp::split_with_sizes_copy",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-)
+@op("aten::split_with_sizes_copy.out", "fsdp::split_with_sizes_copy", source=_SOURCE)
 def _split(call: OpCall) -> None:
     """The address of each split, and its blocks."""
     call.alloc_outputs()
@@ -56,7 +51,7 @@ def _blocks_of_splits(call: OpCall, splits: Sequence[int], chunks: int) -> int:
     return sum(-(-nbytes // (_BYTES_PER_BLOCK * rounds_of_chunk)) for nbytes in splits)
 
 
-@op("aten::_chunk_cat", "fsdp::chunk_cat", provenance=Provenance.SOURCE, source=_SOURCE)
+@op("aten::_chunk_cat", "fsdp::chunk_cat", source=_SOURCE)
 def _chunk_cat(call: OpCall) -> None:
     """Padded copies of what does not lie side by side; else where each chunk is, and its blocks."""
     tensors, dim, chunks = _joined(call)
@@ -105,14 +100,6 @@ def _is_viewable(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
     return True
 
 
-define(
-    "aten::split_with_sizes_copy",
-    provenance=Provenance.SOURCE,
-    source="aten/src/ATen/native/TensorShape.cpp",
-)
-define(
-    "fsdp::all_gather_copy_in",
-    provenance=Provenance.SOURCE,
-    source="aten/src/ATen/native/cuda/ForeachBinaryOpList.cu",
-)
+define("aten::split_with_sizes_copy", source="aten/src/ATen/native/TensorShape.cpp")
+define("fsdp::all_gather_copy_in", source="aten/src/ATen/native/cuda/ForeachBinaryOpList.cu")
 define("_c10d_functional::wait_tensor", touches_no_element=True)

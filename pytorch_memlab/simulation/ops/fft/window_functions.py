@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     import torch
@@ -14,12 +14,7 @@ if TYPE_CHECKING:
 _SOURCE: Final = "aten/src/ATen/native/TensorFactories.cpp"
 
 
-@op(
-    "aten::blackman_window",
-    "aten::blackman_window.periodic",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-)
+@op("aten::blackman_window", "aten::blackman_window.periodic", source=_SOURCE)
 def _blackman(call: OpCall) -> None:
     """The angles, two cosines and their difference."""
     window: torch.Tensor = call.result
@@ -43,7 +38,6 @@ def _kaiser_meta(args: tuple[Any, ...], result: Any) -> Any:
     "aten::kaiser_window",
     "aten::kaiser_window.periodic",
     "aten::kaiser_window.beta",
-    provenance=Provenance.SOURCE,
     source=_SOURCE,
     corrects_meta=_kaiser_meta,
 )

@@ -138,13 +138,8 @@ def _correct_bag_meta(args: tuple[Any, ...], result: Any) -> Any:
     return output, bags, sizes, largest
 
 
-@op("aten::_embedding_bag_forward_only", provenance=Provenance.SOURCE, source=_BAG)
-@op(
-    "aten::_embedding_bag",
-    provenance=Provenance.SOURCE,
-    source=_BAG,
-    corrects_meta=_correct_bag_meta,
-)
+@op("aten::_embedding_bag_forward_only", source=_BAG)
+@op("aten::_embedding_bag", source=_BAG, corrects_meta=_correct_bag_meta)
 def _embedding_bag(call: OpCall) -> None:
     call.alloc_contiguous(*call.args[1:3])
 

@@ -27,7 +27,7 @@ _MASKS: Final = (torch.bool, torch.uint8)
 
 
 @op("aten::index.Tensor", provenance=Provenance.RECORDING, source=_SOURCE, **_TAKES_MASKS)
-@op("aten::_unsafe_index.Tensor", provenance=Provenance.SOURCE, source=_SOURCE, **_TAKES_MASKS)
+@op("aten::_unsafe_index.Tensor", source=_SOURCE, **_TAKES_MASKS)
 def _read(call: OpCall) -> None:
     """Indices become 64-bit numbers of the GPU, laid out alike, or masks become indices."""
     source, indices = call.args[:2]
@@ -51,7 +51,6 @@ def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
     "aten::index_put_",
     "aten::_index_put_impl_",
     "aten::_unsafe_index_put",
-    provenance=Provenance.SOURCE,
     source=_SOURCE,
     **_TAKES_MASKS,
 )

@@ -71,7 +71,7 @@ def _nonzero(call: OpCall) -> None:
     find_nonzero(call, call.args[0])
 
 
-@op("aten::nonzero_static", provenance=Provenance.SOURCE, source=_NONZERO)
+@op("aten::nonzero_static", source=_NONZERO)
 def _nonzero_static(call: OpCall) -> None:
     """Sums of blocks of threads, and sums of these."""
     call.alloc_outputs()
@@ -182,7 +182,7 @@ def _bincount(call: OpCall) -> None:
             alloc_extremes_workspace(call, source)
 
 
-@op("aten::searchsorted.Tensor", provenance=Provenance.SOURCE, source=_BUCKETS)
+@op("aten::searchsorted.Tensor", source=_BUCKETS)
 def _searchsorted(call: OpCall) -> None:
     """Contiguous inputs of one type."""
     call.alloc_outputs()
@@ -190,7 +190,7 @@ def _searchsorted(call: OpCall) -> None:
     _one_type(call, boundaries, values, call.kwargs.get("sorter"))
 
 
-@op("aten::bucketize.Tensor", provenance=Provenance.SOURCE, source=_BUCKETS)
+@op("aten::bucketize.Tensor", source=_BUCKETS)
 def _bucketize(call: OpCall) -> None:
     """Contiguous inputs of one type."""
     call.alloc_outputs()

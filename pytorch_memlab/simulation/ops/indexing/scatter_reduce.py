@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     import torch
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 @op(
     "aten::scatter_reduce.two",
     "aten::scatter_reduce_.two",
-    provenance=Provenance.SOURCE,
     source="aten/src/ATen/native/TensorAdvancedIndexing.cpp",
 )
 def _memory(call: OpCall) -> None:

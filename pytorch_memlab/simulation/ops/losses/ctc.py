@@ -121,7 +121,7 @@ define("aten::ctc_loss.IntList", "aten::ctc_loss.Tensor", cuda_dispatch=_loss)
 define("aten::_ctc_loss.Tensor", "aten::_ctc_loss_backward.Tensor", takes_cpu_tensors=True)
 
 
-@op("aten::_ctc_loss", provenance=Provenance.SOURCE, source=_SOURCE, takes_cpu_tensors=True)
+@op("aten::_ctc_loss", source=_SOURCE, takes_cpu_tensors=True)
 def _ctc_loss(call: OpCall) -> None:
     _alloc_lengths(call, call.args[0].shape[1])
 

@@ -19,7 +19,7 @@ _DISTANCE: Final = "aten/src/ATen/native/Distance.cpp"
 _PAIRS: Final = "aten/src/ATen/native/cuda/DistanceKernel.cu"
 
 
-@op("aten::_euclidean_dist", provenance=Provenance.SOURCE, source=_DISTANCE)
+@op("aten::_euclidean_dist", source=_DISTANCE)
 def _euclidean_dist(call: OpCall) -> None:
     """A product of matrices, each augmented by its squared norms and ones."""
     matrices: tuple[torch.Tensor, torch.Tensor] = (call.args[0], call.args[1])
@@ -52,7 +52,7 @@ def _cdist_forward(call: OpCall) -> None:
         call.alloc_contiguous(*call.args[:2])
 
 
-@op("aten::_cdist_backward", provenance=Provenance.SOURCE, source=_PAIRS)
+@op("aten::_cdist_backward", source=_PAIRS)
 def _cdist_backward(call: OpCall) -> None:
     """Contiguous inputs, and the gradient of each pair, which are summed."""
     grad_output, first, second, p, distances = call.args[:5]
@@ -68,7 +68,7 @@ def _cdist_backward(call: OpCall) -> None:
         _sum_pairs(call, (batches, second.shape[-2], rows, columns), 1)
 
 
-@op("aten::_pdist_backward", provenance=Provenance.SOURCE, source=_PAIRS)
+@op("aten::_pdist_backward", source=_PAIRS)
 def _pdist_backward(call: OpCall) -> None:
     """The gradient of each pair, which are summed."""
     call.alloc_outputs()

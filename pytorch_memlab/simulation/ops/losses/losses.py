@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
-from ..registry import Memory, Provenance, define, op
+from ..registry import Memory, define, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -48,13 +48,7 @@ def _broadcast(call: OpCall) -> tuple[int, torch.dtype]:
     return prod(shape), torch.promote_types(first.dtype, second.dtype)
 
 
-@op(
-    "aten::mse_loss",
-    "aten::smooth_l1_loss",
-    provenance=Provenance.SOURCE,
-    source=_LOSS,
-    corrects_meta=reduced_meta,
-)
+@op("aten::mse_loss", "aten::smooth_l1_loss", source=_LOSS, corrects_meta=reduced_meta)
 def _mse_loss(call: OpCall) -> None:
     call.alloc_outputs()
     if call.argument(2, "reduction", 1) != REDUCTION_NONE:
@@ -63,7 +57,7 @@ def _mse_loss(call: OpCall) -> None:
         alloc_column_sums_workspace(call, count, 1, dtype)
 
 
-@op("aten::huber_loss", provenance=Provenance.SOURCE, source=_LOSS)
+@op("aten::huber_loss", source=_LOSS)
 def _huber_loss(call: OpCall) -> None:
     if call.argument(2, "reduction", 1) != REDUCTION_NONE:
         count, dtype = _broadcast(call)
@@ -75,13 +69,12 @@ def _huber_loss(call: OpCall) -> None:
 define(
     "aten::binary_cross_entropy",
     memory=reduced_in_place(3),
-    provenance=Provenance.SOURCE,
     source=_NLL,
     corrects_meta=reduced_meta,
 )
 
 
-@op("aten::binary_cross_entropy_with_logits", provenance=Provenance.SOURCE, source=_LOSS)
+@op("aten::binary_cross_entropy_with_logits", source=_LOSS)
 def _binary_cross_entropy_with_logits(call: OpCall) -> None:
     """Its terms one by one, and their mean or sum."""
     tensor, pos_weight = call.args[0], call.argument(3, "pos_weight")
@@ -112,9 +105,4 @@ for _name, _start, _stop, _source in (
     ("nll_loss2d_forward", 0, 3, _NLL2D),
     ("nll_loss2d_backward", 0, 4, _NLL2D),
 ):
-    define(
-        f"aten::{_name}",
-        memory=_contiguous(_start, _stop),
-        provenance=Provenance.SOURCE,
-        source=_source,
-    )
+    define(f"aten::{_name}", memory=_contiguous(_start, _stop), source=_source)

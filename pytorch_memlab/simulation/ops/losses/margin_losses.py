@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..reduction_workspace import alloc_column_sums_workspace
-from ..registry import Provenance, define, op
+from ..registry import define, op
 from .losses import REDUCTION_NONE, reduced_in_place, reduced_meta
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def _backward_meta(
     return torch.empty_like(tensor, memory_format=torch.contiguous_format)
 
 
-@op("aten::multi_margin_loss", provenance=Provenance.SOURCE, source=_MULTI)
+@op("aten::multi_margin_loss", source=_MULTI)
 def _multi_margin_loss(call: OpCall) -> None:
     call.alloc_outputs()
     tensor: torch.Tensor = call.args[0]
@@ -40,7 +40,6 @@ def _multi_margin_loss(call: OpCall) -> None:
 
 @op(
     "aten::multi_margin_loss_backward",
-    provenance=Provenance.SOURCE,
     source=_MULTI,
     reference=torch.ops.aten.multi_margin_loss_backward.default,
     meta=_backward_meta,
@@ -52,7 +51,7 @@ def _multi_margin_loss_backward(call: OpCall) -> None:
         call.alloc_contiguous(tensor, grad_output, target, call.argument(5, "weight"))
 
 
-@op("aten::multilabel_margin_loss_forward", provenance=Provenance.SOURCE, source=_MULTILABEL)
+@op("aten::multilabel_margin_loss_forward", source=_MULTILABEL)
 def _multilabel_margin_loss_forward(call: OpCall) -> None:
     tensor: torch.Tensor = call.args[0]
     loss, is_target = call.result
@@ -68,7 +67,6 @@ def _multilabel_margin_loss_forward(call: OpCall) -> None:
 
 @op(
     "aten::multilabel_margin_loss_backward",
-    provenance=Provenance.SOURCE,
     source=_MULTILABEL,
     reference=torch.ops.aten.multilabel_margin_loss_backward.default,
     meta=_backward_meta,
@@ -81,15 +79,11 @@ def _multilabel_margin_loss_backward(call: OpCall) -> None:
 
 
 define(
-    "aten::soft_margin_loss",
-    memory=reduced_in_place(2),
-    provenance=Provenance.SOURCE,
-    source=_LOSS,
-    corrects_meta=reduced_meta,
+    "aten::soft_margin_loss", memory=reduced_in_place(2), source=_LOSS, corrects_meta=reduced_meta
 )
 
 
-@op("aten::soft_margin_loss_backward", provenance=Provenance.SOURCE, source=_LOSS)
+@op("aten::soft_margin_loss_backward", source=_LOSS)
 def _soft_margin_loss_backward(call: OpCall) -> None:
     """The exponentials of a product."""
     _, tensor, target = call.args[:3]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..reduction_workspace import alloc_sum_workspace
-from ..registry import Provenance, op
+from ..registry import op
 from .cublas import multiply_batches
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..op_call import OpCall
 
 
-@op("aten::_trilinear", provenance=Provenance.SOURCE, source="aten/src/ATen/native/Linear.cpp")
+@op("aten::_trilinear", source="aten/src/ATen/native/Linear.cpp")
 def _trilinear(call: OpCall) -> None:
     """Two products of each slice of the operands, of which the second is added."""
     call.alloc_outputs()

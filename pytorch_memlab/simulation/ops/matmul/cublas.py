@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 SOURCE: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
 
 
-@op("aten::baddbmm", "aten::baddbmm_", provenance=Provenance.SOURCE, source=SOURCE)
+@op("aten::baddbmm", "aten::baddbmm_", source=SOURCE)
 @op("aten::bmm", provenance=Provenance.RECORDING, source=SOURCE)
 def batched_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
@@ -61,8 +61,8 @@ def _batch_is_readable(matrix: torch.Tensor, is_transposed: bool, leading: int, 
     return matrix.is_contiguous() and 0 not in strides[1:]
 
 
-@op("aten::addmm_", provenance=Provenance.SOURCE, source=SOURCE)
-@op("aten::mm", provenance=Provenance.SOURCE, source=SOURCE, sparse=product)
+@op("aten::addmm_", source=SOURCE)
+@op("aten::mm", source=SOURCE, sparse=product)
 def mm_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
     call.alloc_outputs()
@@ -72,8 +72,8 @@ def mm_memory(call: OpCall) -> None:
         call.ensure_cublas_workspace()
 
 
-@op("aten::addmm", provenance=Provenance.SOURCE, source=SOURCE, sparse=product)
-@op("aten::_addmm_activation", provenance=Provenance.SOURCE, source=SOURCE)
+@op("aten::addmm", source=SOURCE, sparse=product)
+@op("aten::_addmm_activation", source=SOURCE)
 def addmm_memory(call: OpCall) -> None:
     """As ``mm``, where cuBLASLt does not add the bias itself."""
     call.alloc_outputs()
@@ -115,15 +115,7 @@ def _is_readable(matrix: torch.Tensor) -> bool:
     )
 
 
-@op(
-    "aten::mv",
-    "aten::addmv",
-    "aten::addmv_",
-    "aten::dot",
-    "aten::vdot",
-    provenance=Provenance.SOURCE,
-    source=SOURCE,
-)
+@op("aten::mv", "aten::addmv", "aten::addmv_", "aten::dot", "aten::vdot", source=SOURCE)
 def _vectors_memory(call: OpCall) -> None:
     call.alloc_outputs()
     if call.args[-1].numel():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION
-from ..registry import Provenance, op
+from ..registry import op
 from . import cublaslt
 from .cublas import SOURCE, addmm_memory, batched_memory, copy_unreadable, mm_memory
 
@@ -152,30 +152,12 @@ for _name, _product, _meta, _memory, _out_memory in (
     ("addmm", _addmm, _addmm_meta, _addmm_memory, addmm_memory),
     ("baddbmm", _baddbmm, _baddbmm_meta, _baddbmm_memory, batched_memory),
 ):
-    op(
-        f"aten::{_name}.dtype",
-        provenance=Provenance.SOURCE,
-        source=SOURCE,
-        reference=_product,
-        meta=_meta,
-    )(_memory)
+    op(f"aten::{_name}.dtype", source=SOURCE, reference=_product, meta=_meta)(_memory)
     _write = _into_out(_product)
-    op(
-        f"aten::{_name}.dtype_out",
-        provenance=Provenance.SOURCE,
-        source=SOURCE,
-        reference=_write,
-        meta=_write,
-    )(_out_memory)
+    op(f"aten::{_name}.dtype_out", source=SOURCE, reference=_write, meta=_write)(_out_memory)
 
 
-@op(
-    "aten::_int_mm",
-    provenance=Provenance.SOURCE,
-    source=SOURCE,
-    reference=_int_mm,
-    meta=_int_mm,
-)
+@op("aten::_int_mm", source=SOURCE, reference=_int_mm, meta=_int_mm)
 def _int_mm_memory(call: OpCall) -> None:
     """CuBLASLt is given no workspace, but its handle may come with that of cuBLAS."""
     call.alloc_outputs()

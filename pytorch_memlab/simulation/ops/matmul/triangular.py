@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -24,7 +24,7 @@ _LEAST_ALONE: Final = 64
 """Least rows of matrices that are solved one after another."""
 
 
-@op("aten::linalg_solve_triangular", provenance=Provenance.SOURCE, source=_SOLVE)
+@op("aten::linalg_solve_triangular", source=_SOLVE)
 def _solve(call: OpCall) -> None:
     """Copies of a given result and of a matrix that lie otherwise."""
     call.alloc_outputs()
@@ -39,7 +39,7 @@ def _solve(call: OpCall) -> None:
     _alloc_pointers(call, prod(batch), matrix.shape[-1])
 
 
-@op("aten::triangular_solve", provenance=Provenance.SOURCE, source=_SOLVE)
+@op("aten::triangular_solve", source=_SOLVE)
 def _solve_copies(call: OpCall) -> None:
     """The results are copies already."""
     call.alloc_outputs()
@@ -56,7 +56,7 @@ def _alloc_pointers(call: OpCall, count: int, rows: int) -> None:
     call.ensure_cublas_workspace()
 
 
-@op("aten::lu_unpack", provenance=Provenance.SOURCE, source=_LINALG)
+@op("aten::lu_unpack", source=_LINALG)
 def _unpack(call: OpCall) -> None:
     """Each row's place, before they are made a matrix."""
     call.alloc_outputs()

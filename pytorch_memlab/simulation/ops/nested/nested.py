@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -23,7 +23,7 @@ _ALIGNED: Final = 8
 _JAGGED_AND_ROWS: Final = 3
 
 
-@op("aten::_jagged_to_padded_dense_forward", provenance=Provenance.SOURCE, source=_SOURCE)
+@op("aten::_jagged_to_padded_dense_forward", source=_SOURCE)
 def _pad(call: OpCall) -> None:
     """Contiguous offsets."""
     call.alloc_outputs()
@@ -36,12 +36,7 @@ def _unpad_meta(dense: torch.Tensor, _offsets: object, count: int | None = None)
     return dense.new_empty(count, dense.shape[-1])
 
 
-@op(
-    "aten::_padded_dense_to_jagged_forward",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-    meta=_unpad_meta,
-)
+@op("aten::_padded_dense_to_jagged_forward", source=_SOURCE, meta=_unpad_meta)
 def _unpad(call: OpCall) -> None:
     """The number of rows, as many unused rows, and what finds them."""
     dense, offsets = call.args[:2]

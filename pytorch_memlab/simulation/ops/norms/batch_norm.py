@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
-from ..registry import Provenance, define, op
+from ..registry import define, op
 
 if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
@@ -149,14 +149,7 @@ def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
     return None if tensor is None else tensor.to(dtype)
 
 
-@op(
-    "aten::native_batch_norm",
-    provenance=Provenance.SOURCE,
-    source=SOURCE,
-    reference=native,
-    meta=_native_meta,
-    writes=_RUNNING,
-)
+@op("aten::native_batch_norm", source=SOURCE, reference=native, meta=_native_meta, writes=_RUNNING)
 def _native_memory(call: OpCall) -> None:
     tensor = call.args[0]
     call.alloc_outputs()
@@ -164,12 +157,7 @@ def _native_memory(call: OpCall) -> None:
         alloc_staging(call, tensor, 4)
 
 
-@op(
-    "aten::native_batch_norm_backward",
-    provenance=Provenance.SOURCE,
-    source=SOURCE,
-    reference=native_backward,
-)
+@op("aten::native_batch_norm_backward", source=SOURCE, reference=native_backward)
 def _native_backward_memory(call: OpCall) -> None:
     """Sums over each channel come before the gradients that need them."""
     grad_output, tensor = call.args[:2]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION, acc_type
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -25,13 +25,7 @@ def _reference(tensor: torch.Tensor, *others: Any) -> Tensors:
     return results
 
 
-@op(
-    "aten::native_group_norm",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-    reference=_reference,
-    meta=_reference,
-)
+@op("aten::native_group_norm", source=_SOURCE, reference=_reference, meta=_reference)
 def _memory(call: OpCall) -> None:
     tensor: torch.Tensor = call.args[0]
     batch, channels, inner, groups = call.args[3:7]
@@ -76,7 +70,6 @@ def _backward_meta(
 
 @op(
     "aten::native_group_norm_backward",
-    provenance=Provenance.SOURCE,
     source=_SOURCE,
     reference=_backward_reference,
     meta=_backward_meta,

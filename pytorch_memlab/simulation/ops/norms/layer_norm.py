@@ -13,7 +13,7 @@ import torch
 from ...hardware.decisions import decision
 from ..memory_formats import acc_type
 from ..reduction_workspace import alloc_column_sums_workspace
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     from ...hardware.gpu import GPU
@@ -35,13 +35,7 @@ def _reference(tensor: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
     return result, mean.to(dtype), rstd.to(dtype)
 
 
-@op(
-    "aten::native_layer_norm",
-    provenance=Provenance.SOURCE,
-    source=SOURCE,
-    reference=_reference,
-    meta=_reference,
-)
+@op("aten::native_layer_norm", source=SOURCE, reference=_reference, meta=_reference)
 def _memory(call: OpCall) -> None:
     call.alloc_contiguous(call.args[0], call.argument(2, "weight"), call.argument(3, "bias"))
 
@@ -61,12 +55,7 @@ def _backward_reference(
     )
 
 
-@op(
-    "aten::native_layer_norm_backward",
-    provenance=Provenance.SOURCE,
-    source=SOURCE,
-    reference=_backward_reference,
-)
+@op("aten::native_layer_norm_backward", source=SOURCE, reference=_backward_reference)
 def _backward_memory(call: OpCall) -> None:
     call.alloc_contiguous(call.args[1], call.argument(5, "weight"), call.argument(6, "bias"))
     call.alloc_outputs()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..memory_formats import acc_type
-from ..registry import Provenance, op
+from ..registry import op
 from .layer_norm import SOURCE, alloc_weight_sums
 
 if TYPE_CHECKING:
@@ -94,11 +94,4 @@ if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
         ("aten::_fused_rms_norm", _memory, _reference, _meta),
         ("aten::_fused_rms_norm_backward", _backward_memory, _backward_reference, _backward_meta),
     ):
-        op(
-            _name,
-            provenance=Provenance.SOURCE,
-            source=SOURCE,
-            reference=_values,
-            meta=_shapes,
-            cpu_kernel=_values,
-        )(_on_gpu)
+        op(_name, source=SOURCE, reference=_values, meta=_shapes, cpu_kernel=_values)(_on_gpu)

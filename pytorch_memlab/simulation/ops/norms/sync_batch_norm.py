@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
-from ..registry import Provenance, define
+from ..registry import define
 from .batch_norm import SOURCE, alloc_staging
 
 if TYPE_CHECKING:
@@ -150,7 +150,6 @@ for _name, (_reference, _memory) in _OPS.items():
     define(
         f"aten::batch_norm_{_name}",
         memory=_memory,
-        provenance=Provenance.SOURCE,
         source=SOURCE,
         reference=_reference,
         meta=_reference,

@@ -8,7 +8,7 @@ import torch
 
 from ..memory_formats import LOW_PRECISION, is_dense
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
-from ..registry import Provenance, define, op
+from ..registry import define, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -21,11 +21,7 @@ _NORMS: Final = ("aten::_foreach_norm.Scalar", "aten::_foreach_powsum.Scalar")
 _SOURCE: Final = "aten/src/ATen/native/cuda/ForeachReduceOp.cu"
 
 
-@op(
-    *(_NORMS if hasattr(torch.ops.aten, "_foreach_powsum") else _NORMS[:1]),
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-)
+@op(*(_NORMS if hasattr(torch.ops.aten, "_foreach_powsum") else _NORMS[:1]), source=_SOURCE)
 def _norms(call: OpCall) -> None:
     """Sums of chunks; tensors that differ in kind come one after another."""
     together = _norms_together(call)
@@ -38,7 +34,7 @@ def _norms(call: OpCall) -> None:
             alloc_sum_workspace(call, tensor)
 
 
-@op("aten::_foreach_max", provenance=Provenance.SOURCE, source=_SOURCE)
+@op("aten::_foreach_max", source=_SOURCE)
 def _max(call: OpCall) -> None:
     """The largest of each chunk; tensors that differ in kind come one after another."""
     together = _are_alike(call.args[0])

@@ -8,7 +8,7 @@ import torch
 
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import Provenance, define, op
+from ..registry import define, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -22,7 +22,6 @@ def _meta(tensor: torch.Tensor, *_others: object) -> tuple[torch.Tensor, torch.T
 op(
     "aten::quantize_per_tensor",
     "aten::dequantize.self",
-    provenance=Provenance.SOURCE,
     source="aten/src/ATen/quantized/Quantizer.cpp",
 )(formatted_inputs(0))
 
@@ -35,7 +34,6 @@ define(
 
 @op(
     "aten::fake_quantize_per_channel_affine_cachemask",
-    provenance=Provenance.SOURCE,
     source="aten/src/ATen/native/quantized/FakeQuantPerChannelAffine.cpp",
     meta=_meta,
 )

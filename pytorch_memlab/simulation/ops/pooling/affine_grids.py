@@ -8,17 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..matmul.cublas import multiply_batches
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
 
 
-@op(
-    "aten::affine_grid_generator",
-    provenance=Provenance.SOURCE,
-    source="aten/src/ATen/native/AffineGridGenerator.cpp",
-)
+@op("aten::affine_grid_generator", source="aten/src/ATen/native/AffineGridGenerator.cpp")
 def _memory(call: OpCall) -> None:
     """The base grid, and its product with each map."""
     theta, size, align_corners = call.args[:3]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import suggest_memory_format
-from ..registry import Memory, Provenance, define, op
+from ..registry import Memory, define, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -39,11 +39,7 @@ def _contiguous_input(call: OpCall) -> None:
 
 
 def _register(file: str, memory: Memory, *names: str) -> None:
-    op(
-        *(f"aten::{name}" for name in names),
-        provenance=Provenance.SOURCE,
-        source=_CUDA + file,
-    )(memory)
+    op(*(f"aten::{name}" for name in names), source=_CUDA + file)(memory)
 
 
 for _file, _name in (
@@ -67,42 +63,25 @@ _register("AdaptiveMaxPooling3d.cu", _contiguous_input, "adaptive_max_pool3d_bac
 _register("AdaptiveAveragePooling3d.cu", _contiguous_input, "_adaptive_avg_pool3d_backward")
 
 
-@op(
-    "aten::max_unpool2d",
-    "aten::max_unpool3d",
-    provenance=Provenance.SOURCE,
-    source=_CUDA + "MaxUnpooling.cu",
-)
+@op("aten::max_unpool2d", "aten::max_unpool3d", source=_CUDA + "MaxUnpooling.cu")
 def _max_unpool(call: OpCall) -> None:
     call.alloc_contiguous(*call.args[:2])
 
 
-@op(
-    "aten::_adaptive_avg_pool3d",
-    provenance=Provenance.SOURCE,
-    source=_CUDA + "AdaptiveAveragePooling3d.cu",
-)
+@op("aten::_adaptive_avg_pool3d", source=_CUDA + "AdaptiveAveragePooling3d.cu")
 def _adaptive_avg_pool3d(call: OpCall) -> None:
     """A batch becomes contiguous, a single volume is read by its strides."""
     if call.args[0].dim() == _BATCHED_VOLUMES:
         call.alloc_contiguous(call.args[0])
 
 
-@op(
-    "aten::adaptive_max_pool3d",
-    provenance=Provenance.SOURCE,
-    source=_CUDA + "AdaptiveMaxPooling3d.cu",
-)
+@op("aten::adaptive_max_pool3d", source=_CUDA + "AdaptiveMaxPooling3d.cu")
 def _adaptive_max_pool3d(call: OpCall) -> None:
     call.alloc_outputs()
     _adaptive_avg_pool3d(call)
 
 
-@op(
-    "aten::adaptive_max_pool2d",
-    provenance=Provenance.SOURCE,
-    source=_CUDA + "AdaptiveMaxPooling2d.cu",
-)
+@op("aten::adaptive_max_pool2d", source=_CUDA + "AdaptiveMaxPooling2d.cu")
 def _adaptive_max_pool2d(call: OpCall) -> None:
     """Rows of outputs that lie channels last, and a contiguous batch."""
     tensor: torch.Tensor = call.args[0]
@@ -113,11 +92,7 @@ def _adaptive_max_pool2d(call: OpCall) -> None:
             call.alloc_contiguous(tensor)
 
 
-@op(
-    "aten::adaptive_max_pool2d_backward",
-    provenance=Provenance.SOURCE,
-    source=_CUDA + "AdaptiveMaxPooling2d.cu",
-)
+@op("aten::adaptive_max_pool2d_backward", source=_CUDA + "AdaptiveMaxPooling2d.cu")
 def _adaptive_max_pool2d_backward(call: OpCall) -> None:
     grad_output, _, indices = call.args[:3]
     call.alloc_outputs()

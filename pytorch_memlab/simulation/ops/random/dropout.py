@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..registry import Provenance, define, op
+from ..registry import define, op
 
 if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
@@ -26,11 +26,7 @@ def _dropout(gpu: SimulatedGPU, tensor: torch.Tensor, p: float, train: bool) -> 
 define("aten::dropout", cuda_dispatch=_dropout)
 
 
-@op(
-    "aten::native_dropout",
-    provenance=Provenance.SOURCE,
-    source="aten/src/ATen/native/cuda/Dropout.cu",
-)
+@op("aten::native_dropout", source="aten/src/ATen/native/cuda/Dropout.cu")
 def _mask_first(call: OpCall) -> None:
     output, mask = call.result
     call.alloc_outputs(mask, output)

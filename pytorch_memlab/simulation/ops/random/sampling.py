@@ -110,7 +110,6 @@ define("aten::_standard_gamma", "aten::_dirichlet_grad", meta=_contiguous_meta)
 
 @op(
     "aten::_sample_dirichlet",
-    provenance=Provenance.SOURCE,
     source="aten/src/ATen/native/cuda/Distributions.cpp",
     meta=_contiguous_meta,
 )
@@ -123,11 +122,7 @@ def _dirichlet(call: OpCall) -> None:
         alloc_sum_workspace(call, samples, -1)
 
 
-@op(
-    "aten::rrelu_with_noise",
-    provenance=Provenance.SOURCE,
-    source="aten/src/ATen/native/cuda/RreluWithNoise.cu",
-)
+@op("aten::rrelu_with_noise", source="aten/src/ATen/native/cuda/RreluWithNoise.cu")
 def _rrelu(call: OpCall) -> None:
     """Contiguous inputs."""
     call.alloc_outputs()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -34,12 +34,7 @@ def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) ->
     return numbers.bincount(minlength=bins).to(tensor.dtype)
 
 
-@op(
-    "aten::histc",
-    provenance=Provenance.SOURCE,
-    source="aten/src/ATen/native/cuda/SummaryOps.cu",
-    reference=histc,
-)
+@op("aten::histc", source="aten/src/ATen/native/cuda/SummaryOps.cu", reference=histc)
 def _memory(call: OpCall) -> None:
     """The smallest and the largest element are found first, unless the program gives bounds."""
     tensor: torch.Tensor = call.args[0]

@@ -32,7 +32,7 @@ _REDUCE_OPS: Final = "aten/src/ATen/native/ReduceOps.cpp, cuda/Reduce.cuh"
 _SUMMARY: Final = "aten/src/ATen/native/TensorAdvancedIndexing.cpp, cuda/Reduce.cuh"
 _TRACE: Final = "aten/src/ATen/native/cuda/TriangularOps.cu, Reduce.cuh"
 
-_source: Final = partial(op, provenance=Provenance.SOURCE, source=_REDUCE)
+_source: Final = partial(op, source=_REDUCE)
 _recorded: Final = partial(op, provenance=Provenance.RECORDING, source=_REDUCE)
 
 
@@ -52,7 +52,7 @@ def _sums(dim_position: int | None) -> Memory:
     return memory
 
 
-@op("aten::trace", provenance=Provenance.SOURCE, source=_TRACE)
+@op("aten::trace", source=_TRACE)
 def _trace(call: OpCall) -> None:
     call.alloc_outputs()
     diagonal: torch.Tensor = call.args[0].diagonal()
@@ -94,12 +94,7 @@ def _moments(dim_position: int | None) -> Memory:
     )
 
 
-@op(
-    "aten::count_nonzero",
-    "aten::count_nonzero.dim_IntList",
-    provenance=Provenance.SOURCE,
-    source=_SUMMARY,
-)
+@op("aten::count_nonzero", "aten::count_nonzero.dim_IntList", source=_SUMMARY)
 def _count_nonzero(call: OpCall) -> None:
     """The sum of a mask, whose elements are made as wide as those of the sum."""
     tensor: torch.Tensor = call.args[0]
@@ -110,7 +105,7 @@ def _count_nonzero(call: OpCall) -> None:
     alloc_sum_workspace(call, tensor, call.argument(1, "dim"), torch.int64, 8)
 
 
-@op("aten::dist", provenance=Provenance.SOURCE, source=_REDUCE_OPS)
+@op("aten::dist", source=_REDUCE_OPS)
 def _dist(call: OpCall) -> None:
     """The norm of a difference."""
     first, second = call.args[:2]
@@ -120,7 +115,7 @@ def _dist(call: OpCall) -> None:
     alloc_sum_workspace(call, first)
 
 
-@op("aten::logsumexp", provenance=Provenance.SOURCE, source=_REDUCE_OPS)
+@op("aten::logsumexp", source=_REDUCE_OPS)
 def _logsumexp(call: OpCall) -> None:
     """The largest values, and the exponentials that are summed."""
     tensor: torch.Tensor = call.args[0]

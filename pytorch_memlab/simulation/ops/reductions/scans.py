@@ -60,7 +60,7 @@ def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = Tru
             call.alloc_temp(cub.scan(min(count - begin, _MOST_AT_ONCE), size))
 
 
-@op("aten::cummax", "aten::cummin", provenance=Provenance.SOURCE, source=_SOURCE)
+@op("aten::cummax", "aten::cummin", source=_SOURCE)
 def _rows_with_indices(call: OpCall) -> None:
     call.alloc_outputs()
     tensor: torch.Tensor = call.args[0]

@@ -11,7 +11,7 @@ import torch
 from torch._prims_common import compute_elementwise_output_strides, make_contiguous_strides_for
 
 from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import Implementation, Provenance, define, op
+from ..registry import Implementation, define, op
 
 if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
@@ -83,17 +83,12 @@ for _name, _memory, _reference in (
     define(
         f"aten::{_name}",
         memory=_memory,
-        provenance=Provenance.SOURCE,
         source=_SOURCE,
         reference=_reference(getattr(_aten, _name).default),
     )
 
 
-@op(
-    "aten::_safe_softmax",
-    provenance=Provenance.SOURCE,
-    source="aten/src/ATen/native/SoftMax.cpp",
-)
+@op("aten::_safe_softmax", source="aten/src/ATen/native/SoftMax.cpp")
 def _safe_softmax(call: OpCall) -> None:
     """A softmax, and which rows are all minus infinity."""
     tensor: torch.Tensor = call.args[0]

@@ -8,7 +8,7 @@ import torch
 
 from ..memory_formats import acc_type
 from ..reduction_workspace import alloc_sum_workspace
-from ..registry import Provenance, op
+from ..registry import op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -154,25 +154,13 @@ def _gru_backward_meta(
     )
 
 
-@op(
-    "aten::_thnn_fused_lstm_cell",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-    reference=_lstm,
-    meta=_lstm_meta,
-)
+@op("aten::_thnn_fused_lstm_cell", source=_SOURCE, reference=_lstm, meta=_lstm_meta)
 def _lstm_memory(call: OpCall) -> None:
     hy, cy, workspace = call.result
     call.alloc_outputs(workspace, hy, cy)
 
 
-@op(
-    "aten::_thnn_fused_gru_cell",
-    provenance=Provenance.SOURCE,
-    source=_SOURCE,
-    reference=_gru,
-    meta=_gru_meta,
-)
+@op("aten::_thnn_fused_gru_cell", source=_SOURCE, reference=_gru, meta=_gru_meta)
 def _gru_memory(call: OpCall) -> None:
     hy, workspace = call.result
     call.alloc_outputs(workspace, hy)
@@ -180,7 +168,6 @@ def _gru_memory(call: OpCall) -> None:
 
 @op(
     "aten::_thnn_fused_lstm_cell_backward_impl",
-    provenance=Provenance.SOURCE,
     source=_SOURCE,
     reference=_lstm_backward,
     meta=_lstm_backward_meta,
@@ -195,7 +182,6 @@ def _lstm_backward_memory(call: OpCall) -> None:
 
 @op(
     "aten::_thnn_fused_gru_cell_backward",
-    provenance=Provenance.SOURCE,
     source=_SOURCE,
     reference=_gru_backward,
     meta=_gru_backward_meta,

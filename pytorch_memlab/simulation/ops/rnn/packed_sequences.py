@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..data_dependence import DataDependence
-from ..registry import Provenance, define, op
+from ..registry import define, op
 
 if TYPE_CHECKING:
     from ...machine.tensor_values import TensorValues
@@ -44,7 +44,6 @@ define(
 
 @op(
     "aten::_pack_padded_sequence",
-    provenance=Provenance.SOURCE,
     source="aten/src/ATen/native/PackedSequence.cpp",
     cpu_outputs=frozenset({1}),
     takes_cpu_tensors=True,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SOURCE: Final = "aten/src/ATen/native/TensorCompare.cpp, cuda/TensorCompare.cpp"
 
-define("aten::isin.Tensor_Scalar", provenance=Provenance.SOURCE, source=_SOURCE)
+define("aten::isin.Tensor_Scalar", source=_SOURCE)
 
 
 @op("aten::isin.Tensor_Tensor", provenance=Provenance.ESTIMATE, source=_SOURCE)

@@ -169,13 +169,7 @@ def _median(call: OpCall) -> None:
             sort_slices(call, source.numel(), source.numel(), source.dtype)
 
 
-@op(
-    "aten::kthvalue",
-    "aten::median.dim",
-    "aten::nanmedian.dim",
-    provenance=Provenance.SOURCE,
-    source=_SORTING,
-)
+@op("aten::kthvalue", "aten::median.dim", "aten::nanmedian.dim", source=_SORTING)
 def _contiguous_input(call: OpCall) -> None:
     call.alloc_contiguous(call.args[0])
 
