@@ -10,8 +10,7 @@ import torch
 
 from ..machine import active
 from ..machine.op_arguments import tensors_in
-from ..ops.rnn.call import Call
-from ..ops.rnn.layout import given_parts, views
+from ..ops.rnn.layout import Call, views
 
 _cast_to = torch.ops.aten.to.dtype
 _lower_precision = torch.get_autocast_dtype
@@ -155,11 +154,9 @@ def call_with_flat_casts(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any])
 
 def _flattened(call: Call) -> tuple[torch.Tensor, list[torch.Tensor]]:
     flat = call.weights[0].detach().new_zeros(call.network.numel(), dtype=_HALF)
-    parts = [given_parts(layer, call.count) for layer in call.network.parts()]
+    flat_views = views(flat, call.network.parts(call.weight_stride0))
     cast = []
-    for view, weight in zip(
-        (view for layer in views(flat, parts) for view in layer), call.weights, strict=True
-    ):
+    for view, weight in zip(flat_views, call.weights, strict=True):
         # A separate tensor that shares memory: autograd must see no views of one base.
         own = view if view.is_inference() else view.data
         cast.append(own.copy_(weight.view_as(own)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
@@ -31,25 +31,13 @@ def _lstm(
     if input_bias is not None and hidden_bias is not None:
         gates = gates + input_bias.to(dtype) + hidden_bias.to(dtype)
     input_gate, forget_gate, cell_gate, output_gate = gates.chunk(4, 1)
-    workspace = [
-        input_gate.sigmoid(),
-        forget_gate.sigmoid(),
-        cell_gate.tanh(),
-        output_gate.sigmoid(),
-    ]
-    cy = workspace[1] * cx.to(dtype) + workspace[0] * workspace[2]
-    hy = workspace[3] * cy.tanh()
-    return (
-        torch.empty_like(cx, memory_format=torch.contiguous_format).copy_(hy),
-        torch.empty_like(cx, memory_format=torch.contiguous_format).copy_(cy),
-        torch.cat(workspace, 1).to(input_gates.dtype),
-    )
-
-
-def _lstm_meta(
-    input_gates: torch.Tensor, hidden_gates: torch.Tensor, cx: torch.Tensor, *_biases: Any
-) -> tuple[torch.Tensor, ...]:
-    return cx.new_empty(cx.shape), cx.new_empty(cx.shape), input_gates.new_empty(input_gates.shape)
+    input_gate, forget_gate = input_gate.sigmoid(), forget_gate.sigmoid()
+    cell_gate, output_gate = cell_gate.tanh(), output_gate.sigmoid()
+    cy = forget_gate * cx.to(dtype) + input_gate * cell_gate
+    hy = output_gate * cy.tanh()
+    workspace = torch.cat([input_gate, forget_gate, cell_gate, output_gate], 1)
+    states = (one.to(cx.dtype).contiguous() for one in (hy, cy))
+    return *states, workspace.to(input_gates.dtype)
 
 
 def _lstm_backward(
@@ -78,24 +66,8 @@ def _lstm_backward(
         ],
         1,
     ).to(workspace.dtype)
-    return gates, (grad_cell * forget_gate).to(cx.dtype), gates.sum(0) if has_bias else None
-
-
-def _lstm_backward_meta(
-    grad_hy: Bias,
-    grad_cy: Bias,
-    cx: torch.Tensor,
-    cy: torch.Tensor,
-    workspace: torch.Tensor,
-    has_bias: bool,
-) -> tuple[Bias, ...]:
-    if grad_hy is None and grad_cy is None:
-        return None, None, None
-    return (
-        workspace.new_empty(workspace.shape),
-        cx.new_empty(cx.shape),
-        workspace.new_empty(workspace.shape[1]) if has_bias else None,
-    )
+    grad_cx = (grad_cell * forget_gate).to(cx.dtype).contiguous()
+    return gates, grad_cx, gates.sum(0) if has_bias else None
 
 
 def _gru(
@@ -115,13 +87,7 @@ def _gru(
     hidden = hx.to(dtype)
     hy = new + update * (hidden - new)
     workspace = torch.cat([reset, update, new, hidden, new_h], 1).to(hx.dtype)
-    return torch.empty_like(hx, memory_format=torch.contiguous_format).copy_(hy), workspace
-
-
-def _gru_meta(
-    input_gates: torch.Tensor, hidden_gates: torch.Tensor, hx: torch.Tensor, *_biases: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return hx.new_empty(hx.shape), hx.new_empty(hx.shape[0], hx.shape[1] * _GRU_KEEPS)
+    return hy.to(hx.dtype).contiguous(), workspace
 
 
 def _gru_backward(
@@ -133,45 +99,28 @@ def _gru_backward(
     grad_update = gradient * (hidden - new) * update * (1 - update)
     grad_new = gradient * (1 - update) * (1 - new * new)
     grad_reset = grad_new * new_h * reset * (1 - reset)
-    grad_input_gates = torch.cat([grad_reset, grad_update, grad_new], 1).to(workspace.dtype)
-    grad_hidden_gates = torch.cat([grad_reset, grad_update, grad_new * reset], 1).to(
-        workspace.dtype
+    grad_input_gates, grad_hidden_gates = (
+        torch.cat([grad_reset, grad_update, last], 1).to(workspace.dtype)
+        for last in (grad_new, grad_new * reset)
     )
+    grad_hx = (gradient * update).to(grad_hy.dtype).contiguous()
     biases = (grad_input_gates.sum(0), grad_hidden_gates.sum(0)) if has_bias else (None, None)
-    return grad_input_gates, grad_hidden_gates, (gradient * update).to(grad_hy.dtype), *biases
+    return grad_input_gates, grad_hidden_gates, grad_hx, *biases
 
 
-def _gru_backward_meta(
-    grad_hy: torch.Tensor, workspace: torch.Tensor, has_bias: bool
-) -> tuple[Bias, ...]:
-    batch, gates = workspace.shape[0], workspace.shape[1] // _GRU_KEEPS * 3
-    biases = [workspace.new_empty(gates) if has_bias else None for _ in range(2)]
-    return (
-        workspace.new_empty(batch, gates),
-        workspace.new_empty(batch, gates),
-        grad_hy.new_empty(grad_hy.shape),
-        *biases,
-    )
-
-
-@op("aten::_thnn_fused_lstm_cell", source=_SOURCE, reference=_lstm, meta=_lstm_meta)
+@op("aten::_thnn_fused_lstm_cell", source=_SOURCE, reference=_lstm)
 def _lstm_memory(call: OpCall) -> None:
     hy, cy, workspace = call.result
     call.alloc_outputs(workspace, hy, cy)
 
 
-@op("aten::_thnn_fused_gru_cell", source=_SOURCE, reference=_gru, meta=_gru_meta)
+@op("aten::_thnn_fused_gru_cell", source=_SOURCE, reference=_gru, meta=_gru)
 def _gru_memory(call: OpCall) -> None:
     hy, workspace = call.result
     call.alloc_outputs(workspace, hy)
 
 
-@op(
-    "aten::_thnn_fused_lstm_cell_backward_impl",
-    source=_SOURCE,
-    reference=_lstm_backward,
-    meta=_lstm_backward_meta,
-)
+@op("aten::_thnn_fused_lstm_cell_backward_impl", source=_SOURCE, reference=_lstm_backward)
 def _lstm_backward_memory(call: OpCall) -> None:
     """Both biases have one gradient."""
     grad_gates, grad_cx, grad_bias = call.result
@@ -184,7 +133,7 @@ def _lstm_backward_memory(call: OpCall) -> None:
     "aten::_thnn_fused_gru_cell_backward",
     source=_SOURCE,
     reference=_gru_backward,
-    meta=_gru_backward_meta,
+    meta=_gru_backward,
 )
 def _gru_backward_memory(call: OpCall) -> None:
     """Each bias has its own gradient."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable
 
 MODES: Final = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
 """In the order of ``cudnnRNNMode_t``."""
@@ -29,12 +29,7 @@ Of the plain networks nothing is told but what they must keep: what they return.
 
 
 class Part(NamedTuple):
-    """One parameter in the buffer of weights.
-
-    Args:
-        offset: of its first element.
-        size: of the parameter.
-    """
+    """One parameter in the buffer of weights: the offset of its first element, and its size."""
 
     offset: int
     size: tuple[int, ...]
@@ -55,7 +50,7 @@ class Network:
         hidden_size: units of a layer.
         proj_size: units that a layer's result is projected to; 0: it is not.
         num_layers: how many lie on top of each other.
-        directions: 2 if it also runs from the end to the start.
+        bidirectional: it also runs from the end to the start.
     """
 
     mode: int
@@ -63,42 +58,49 @@ class Network:
     hidden_size: int
     proj_size: int
     num_layers: int
-    directions: int
+    bidirectional: bool
+
+    @property
+    def directions(self) -> int:
+        """Directions that each layer runs in."""
+        return 2 if self.bidirectional else 1
 
     @property
     def output_size(self) -> int:
         """Features of one direction's result."""
         return self.proj_size or self.hidden_size
 
-    def parts(self) -> list[list[Part]]:
-        """The position of each parameter."""
+    def parts(self, count: int = 5) -> list[Part]:
+        """The position of each parameter, of up to ``count`` in each layer and direction.
+
+        They are two matrices, two biases and the projection; 3 stands for those without biases.
+        """
         rows = _GATES[self.mode] * self.hidden_size
-        layers = []
+        layers: list[list[Part]] = []
         offset = 0
         for layer in range(self.num_layers):
             inputs = self.directions * self.output_size if layer else self.input_size
+            sizes = [(rows, inputs), (rows, self.output_size)]
+            if self.proj_size:
+                sizes.append((self.proj_size, self.hidden_size))
             for _direction in range(self.directions):
-                sizes = [(rows, inputs), (rows, self.output_size)]
-                if self.proj_size:
-                    sizes.append((self.proj_size, self.hidden_size))
-                parts = []
+                layers.append([])
                 for size in sizes:
-                    parts.append(Part(offset, size))
-                    offset += parts[-1].numel
-                layers.append(parts)
+                    layers[-1].append(Part(offset, size))
+                    offset += layers[-1][-1].numel
         for parts in layers:
-            biases = [Part(offset + index * rows, (rows,)) for index in range(2)]
-            parts[2:2] = biases
+            parts[2:2] = [Part(offset, (rows,)), Part(offset + rows, (rows,))]
             offset += 2 * rows
-        return layers
+            parts[:] = [*parts[:2], parts[4]] if count == 3 else parts[:count]
+        return [part for parts in layers for part in parts]
 
     def numel(self) -> int:
         """Elements of the buffer of weights."""
-        return sum(part.numel for layer in self.parts() for part in layer)
+        return sum(part.numel for part in self.parts())
 
     def matrices(self) -> int:
         """Elements of the weights that are no biases."""
-        return sum(part.numel for layer in self.parts() for part in layer if len(part.size) > 1)
+        return sum(part.numel for part in self.parts() if len(part.size) > 1)
 
     def reserve(self, steps: int) -> int:
         """Values that training keeps for the backward pass: an estimate."""
@@ -108,17 +110,92 @@ class Network:
         return steps * (layers * kept * self.hidden_size + between)
 
 
-def given_parts(layer: list[Part], count: int) -> list[Part]:
-    """The parts that the program has parameters for."""
-    if count == 3:
-        return [*layer[:2], layer[4]]
-    return layer[:count]
+class Call(NamedTuple):
+    """The arguments of ``_cudnn_rnn``, in their order."""
+
+    tensor: torch.Tensor
+    weights: list[torch.Tensor]
+    weight_stride0: int
+    buffer: torch.Tensor | None
+    hx: torch.Tensor
+    cx: torch.Tensor | None
+    mode: int
+    hidden_size: int
+    proj_size: int
+    num_layers: int
+    batch_first: bool
+    dropout: float
+    train: bool
+    bidirectional: bool
+    batch_sizes: list[int]
+    state: torch.Tensor | None
+
+    @property
+    def network(self) -> Network:
+        """What cuDNN's descriptor tells."""
+        return Network(self.mode, self.tensor.shape[-1], *self[7:10], self.bidirectional)
+
+    @property
+    def drops(self) -> bool:
+        """True if there is a dropout between layers."""
+        return self.train and self.dropout > 0
+
+    @property
+    def input(self) -> torch.Tensor:
+        """The input with its steps first."""
+        return self.turned(self.tensor)
+
+    def turned(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor with its steps first, or one with its steps first as the program has it."""
+        return tensor.transpose(0, 1) if self.batch_first and not self.batch_sizes else tensor
+
+    def output_shape(self) -> tuple[int, ...]:
+        """Of what comes out, with its steps first."""
+        return (*self.input.shape[:-1], self.network.output_size * self.network.directions)
+
+    def hidden_shape(self) -> tuple[int, ...]:
+        """Of the last hidden state."""
+        batch = self.batch_sizes[0] if self.batch_sizes else self.input.shape[1]
+        network = self.network
+        return (network.num_layers * network.directions, batch, network.output_size)
+
+    def check(self) -> None:
+        """Refuse states that do not fit."""
+        if (self.cx is not None) != (MODES[self.mode] == "LSTM"):
+            raise RuntimeError("rnn: illegal defined cx for non-LSTM RNN")
+        for name, state in (("hx", self.hx), ("cx", self.cx)):
+            if state is not None and not state.is_contiguous():
+                raise RuntimeError(f"rnn: {name} is not contiguous")
+        if tuple(self.hx.shape) != self.hidden_shape():
+            raise RuntimeError(
+                f"Expected hidden size {list(self.hidden_shape())}, got {list(self.hx.shape)}"
+            )
+
+    def reserve(self) -> int:
+        """Bytes of the reserve space."""
+        steps = self.tensor.shape[:-1].numel()
+        return self.network.reserve(steps) * self.tensor.element_size() if self.train else 0
+
+    def workspace(self) -> int:
+        """Bytes of the workspace, as far as they are known.
+
+        PyTorch's issue 2895 tells 17,730,560 bytes for an LSTM and 13,169,920 for a GRU: a copy of
+        the matrices, and something for the states of each unit that its batch would tell.
+        """
+        return self.network.matrices() * self.tensor.element_size()
 
 
-def views(buffer: torch.Tensor, parts: list[list[Part]]) -> Iterator[list[torch.Tensor]]:
-    """The parameters of each layer and direction as views of a buffer."""
-    for layer in parts:
-        yield [buffer[part.offset : part.offset + part.numel].view(part.size) for part in layer]
+def views(buffer: torch.Tensor, parts: Iterable[Part]) -> list[torch.Tensor]:
+    """Parameters as views of a buffer."""
+    return [buffer[part.offset : part.offset + part.numel].view(part.size) for part in parts]
+
+
+def fill(buffer: torch.Tensor, parts: Iterable[Part], weights: list[torch.Tensor]) -> Any:
+    """Copy parameters into a buffer: the views of it that have their values."""
+    flat = views(buffer, parts)
+    for weight, view in zip(weights, flat, strict=True):
+        view.copy_(weight.view_as(view))
+    return flat
 
 
 def flatten(
@@ -133,16 +210,11 @@ def flatten(
     bidirectional: bool,
 ) -> torch.Tensor:
     """``torch._cudnn_rnn_flatten_weight``: parameters become views of one buffer."""
-    network = Network(
-        mode, input_size, hidden_size, proj_size, num_layers, 2 if bidirectional else 1
-    )
+    network = Network(mode, input_size, hidden_size, proj_size, num_layers, bidirectional)
     buffer = torch.zeros(network.numel(), dtype=weights[0].dtype, device=weights[0].device)
-    parts = [given_parts(layer, count) for layer in network.parts()]
-    flat = [view for layer in views(buffer, parts) for view in layer]
+    flat = fill(buffer, network.parts(count), weights)
     for weight, view in zip(weights, flat, strict=True):
-        view.copy_(weight.view_as(view))
-    for weight, view in zip(weights, flat, strict=True):
-        weight.set_(view)  # type: ignore[call-overload]
+        weight.set_(view)
     return buffer
 
 
@@ -151,14 +223,11 @@ def flat_buffer(network: Network, weights: list[torch.Tensor], count: int) -> An
     first = weights[0]
     numel = network.numel()
     storage = first.untyped_storage()
-    if storage.nbytes() // first.element_size() < numel:
+    if storage.nbytes() // first.element_size() < numel or not weights[-1].is_contiguous():
         return None
-    expected = [part for layer in network.parts() for part in given_parts(layer, count)]
-    for weight, part in zip(weights, expected, strict=True):
+    for weight, part in zip(weights, network.parts(count), strict=True):
         if weight.untyped_storage()._cdata != storage._cdata:
             return None
         if weight.storage_offset() != part.offset:
             return None
-    if not weights[-1].is_contiguous():
-        return None
     return first.detach().as_strided((numel,), (1,), 0)

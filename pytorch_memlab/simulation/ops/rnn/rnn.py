@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-import re
 import weakref
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..attention.rules import RELEASE
 from ..registry import define
-from . import layers as rnn_layers
+from . import layers
 from .layout import MODES, Network, flat_buffer
 
 if TYPE_CHECKING:
@@ -21,12 +21,9 @@ if TYPE_CHECKING:
 
     from ...machine.simulated_gpu import SimulatedGPU
 
-    Weights = list[torch.Tensor]
-
 _TAKEN: Final = (torch.float16, torch.float32, torch.float64)
 _BFLOAT16_SINCE: Final = (2, 10)
 _BFLOAT16_CAPABILITY: Final = 8
-_NUMBER: Final = re.compile(r"\d+")
 
 _STATE_BYTES: Final = 48
 _STATE_THREADS: Final = 1024
@@ -44,54 +41,32 @@ def use_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
     if not torch._C._get_cudnn_enabled() or not tensor.numel():
         return False
     if tensor.dtype == torch.bfloat16:
-        version = tuple(int(number) for number in _NUMBER.findall(torch.__version__)[:2])
-        return version >= _BFLOAT16_SINCE and gpu.model.major >= _BFLOAT16_CAPABILITY
+        return RELEASE >= _BFLOAT16_SINCE and gpu.model.major >= _BFLOAT16_CAPABILITY
     return tensor.dtype in _TAKEN
 
 
-def _of_mode(mode: str) -> Callable[..., Any]:
-    def network(
-        gpu: SimulatedGPU, tensor: torch.Tensor, hx: Any, weights: Weights, *options: Any
-    ) -> Any:
-        return _run(gpu, mode, tensor, None, hx, weights, *options)
+def _network(mode: str, *, is_packed: bool) -> Callable[..., Any]:
+    """What ``aten::lstm`` and the others call, of padded or of packed sequences."""
+
+    def network(gpu: SimulatedGPU, tensor: torch.Tensor, *args: Any) -> Any:
+        batch_sizes = None
+        if is_packed:
+            sizes, *others = args
+            if sizes.is_cuda:
+                raise RuntimeError(
+                    f"batch_sizes of a packed sequence must be on the CPU, not on {sizes.device}"
+                )
+            batch_sizes, args = sizes.tolist(), (*others, False)
+        hx, weights, *options = args
+        states = hx if mode == "LSTM" else [hx]
+        if mode == "LSTM" and len(states) != 2:
+            return NotImplemented
+        if not use_cudnn(gpu, tensor):
+            return layers.run(mode, tensor, batch_sizes, states, weights, *options)
+        results = _cudnn(gpu, mode, tensor, batch_sizes or [], states, weights, *options)
+        return results[: 1 + len(states)]
 
     return network
-
-
-def _packed_of_mode(mode: str) -> Callable[..., Any]:
-    def network(
-        gpu: SimulatedGPU,
-        data: torch.Tensor,
-        batch_sizes: torch.Tensor,
-        hx: Any,
-        weights: Weights,
-        *options: Any,
-    ) -> Any:
-        if batch_sizes.is_cuda:
-            raise RuntimeError(
-                f"batch_sizes of a packed sequence must be on the CPU, not on {batch_sizes.device}"
-            )
-        return _run(gpu, mode, data, batch_sizes.tolist(), hx, weights, *options, False)
-
-    return network
-
-
-def _run(
-    gpu: SimulatedGPU,
-    mode: str,
-    tensor: torch.Tensor,
-    batch_sizes: list[int] | None,
-    hx: Any,
-    weights: Weights,
-    *options: Any,
-) -> Any:
-    states = hx if mode == "LSTM" else [hx]
-    if mode == "LSTM" and len(states) != 2:
-        return NotImplemented
-    if not use_cudnn(gpu, tensor):
-        return rnn_layers.run(mode, tensor, batch_sizes, states, weights, *options)
-    results = _cudnn(gpu, mode, tensor, batch_sizes or [], states, weights, *options)
-    return results[: 1 + len(states)]
 
 
 def _cudnn(
@@ -99,8 +74,8 @@ def _cudnn(
     mode: str,
     tensor: torch.Tensor,
     batch_sizes: list[int],
-    states: Weights,
-    weights: Weights,
+    states: list[torch.Tensor],
+    weights: list[torch.Tensor],
     has_biases: bool,
     num_layers: int,
     dropout: float,
@@ -112,35 +87,17 @@ def _cudnn(
     hidden_size = hx.shape[2] if cx is None else cx.shape[2]
     proj_size = hx.shape[2] if hx.shape[2] != hidden_size else 0
     count = (4 if has_biases else 2) + (1 if proj_size else 0)
-    network = Network(
-        MODES.index(mode),
-        tensor.shape[-1],
-        hidden_size,
-        proj_size,
-        num_layers,
-        2 if bidirectional else 1,
-    )
+    sizes = (MODES.index(mode), hidden_size, proj_size, num_layers)
+    network = Network(sizes[0], tensor.shape[-1], *sizes[1:], bidirectional)
+    buffer = flat_buffer(network, weights, count)
+    state = _dropout_state(gpu) if train and dropout > 0 else None
+    options = (batch_first, dropout, train, bidirectional, batch_sizes, state)
     return torch.ops.aten._cudnn_rnn.default(
-        tensor,
-        weights,
-        count,
-        flat_buffer(network, weights, count),
-        hx,
-        cx,
-        network.mode,
-        hidden_size,
-        proj_size,
-        num_layers,
-        batch_first,
-        dropout,
-        train,
-        bidirectional,
-        batch_sizes,
-        _dropout_state(gpu, dropout) if train and dropout > 0 else None,
+        tensor, weights, count, buffer, hx, cx, *sizes, *options
     )
 
 
-def _dropout_state(gpu: SimulatedGPU, dropout: float) -> torch.Tensor:
+def _dropout_state(gpu: SimulatedGPU) -> torch.Tensor:
     """The state of cuDNN's dropout, made once for each GPU."""
     state = _states.get(gpu)
     if state is None:
@@ -150,6 +107,6 @@ def _dropout_state(gpu: SimulatedGPU, dropout: float) -> torch.Tensor:
     return state
 
 
-for _mode in ("LSTM", "GRU", "RNN_TANH", "RNN_RELU"):
-    define(f"aten::{_mode.lower()}.input", cuda_dispatch=_of_mode(_mode))
-    define(f"aten::{_mode.lower()}.data", cuda_dispatch=_packed_of_mode(_mode))
+for _mode in MODES:
+    define(f"aten::{_mode.lower()}.input", cuda_dispatch=_network(_mode, is_packed=False))
+    define(f"aten::{_mode.lower()}.data", cuda_dispatch=_network(_mode, is_packed=True))

@@ -1,0 +1,43 @@
+"""Gradients of reference implementations: autograd over what computes the values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_key: Final = torch._C.DispatchKey
+_AUTOCAST: Final = (_key.AutocastCUDA, _key.AutocastCPU)
+_AUTOGRAD: Final = (_key.AutogradCPU, _key.ADInplaceOrView)
+
+
+def gradients(
+    function: Callable[..., Sequence[torch.Tensor]],
+    inputs: Sequence[torch.Tensor],
+    grad_outputs: Sequence[torch.Tensor | None],
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of a function's inputs, zeros for one that no output depends on."""
+    with dispatch_keys(*_AUTOGRAD), torch.enable_grad():
+        leaves = [one.detach().clone().requires_grad_() for one in inputs]
+        pairs = [
+            (output, grad.detach().to(output.dtype, copy=True))
+            for output, grad in zip(function(*leaves), grad_outputs, strict=False)
+            if grad is not None
+        ]
+        outputs, given = zip(*pairs, strict=True)
+        return torch.autograd.grad(
+            outputs, leaves, given, allow_unused=True, materialize_grads=True
+        )
+
+
+def dispatch_keys(*wanted: Any) -> Any:
+    """The dispatch of ops without casts, and with what is wanted: a mode has no autograd."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in _AUTOCAST:
+        excluded = excluded.add(key)
+    for key in wanted:
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
