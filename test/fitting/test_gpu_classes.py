@@ -7,7 +7,7 @@ import torch
 from pytorch_memlab.fitting.watched_gpu import Decision, runs_alike
 from pytorch_memlab.simulation.hardware.decisions import has_capability, has_major
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops.attention.backward_tiles import tile_of
+from pytorch_memlab.simulation.ops.attention.efficient import tile_of
 
 A100, L4, H100, T4 = (PRESETS[name] for name in ("a100", "l4", "h100", "t4"))
 AMPERE = Decision(has_major, (8,), ())

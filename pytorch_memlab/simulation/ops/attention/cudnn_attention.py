@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ..convolution.cudnn import CUDNN_WORKSPACES
 from ..registry import Provenance, op
-from .reference import Attention, copy_into, forward, input_gradients, new_seed
+from .reference import backward_reference, forward_reference
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
 
-_SOURCE: Final = "aten/src/ATen/native/cudnn/MHA.cpp"
+_FORWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention.default
+_BACKWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
 _FLOAT: Final = 4
 
-
-def _reference(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    results = _meta(query, key, value, attn_bias, compute_log_sumexp)
-    attention = Attention(
-        query, key, value, attn_bias, dropout_p, is_causal, scale, new_seed(dropout_p)
-    )
-    result, logsumexp = forward(attention)
-    copy_into(results, (result, logsumexp.unsqueeze(-1)))
-    results[6].fill_(attention.seed)
-    results[7].zero_()
-    return results
+_estimate: Final = partial(
+    op, provenance=Provenance.ESTIMATE, source="aten/src/ATen/native/cudnn/MHA.cpp"
+)
 
 
 def _meta(
@@ -79,11 +62,9 @@ def _like_query(query: torch.Tensor, size: int) -> torch.Tensor:
     return query.new_empty_strided(shape, tuple(strides))
 
 
-@op(
+@_estimate(
     "aten::_scaled_dot_product_cudnn_attention",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
-    reference=_reference,
+    reference=forward_reference(_FORWARD, _meta),
     meta=_meta,
 )
 def _memory(call: OpCall) -> None:
@@ -92,35 +73,9 @@ def _memory(call: OpCall) -> None:
     call.unknown_workspace = CUDNN_WORKSPACES
 
 
-def _backward_reference(
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    philox_seed: torch.Tensor,
-    philox_offset: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    cum_seq_q: torch.Tensor | None,
-    cum_seq_k: torch.Tensor | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    *,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, ...]:
-    seed = int(philox_seed) if dropout_p else 0
-    attention = Attention(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
-    return input_gradients(attention, grad_out, out, logsumexp.squeeze(-1))
-
-
-@op(
+@_estimate(
     "aten::_scaled_dot_product_cudnn_attention_backward",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
-    reference=_backward_reference,
+    reference=backward_reference(_BACKWARD),
 )
 def _backward_memory(call: OpCall) -> None:
     """CuDNN's frontend asks for this; what its engine asks for is not known."""

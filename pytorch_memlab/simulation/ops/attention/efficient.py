@@ -1,68 +1,46 @@
-"""Memory-efficient attention: ``transformers/cuda/attention.cu`` and ``attention_backward.cu``."""
+"""Memory-efficient attention: ``transformers/cuda/attention.cu`` and ``attention_backward.cu``.
+
+``mem_eff_attention/kernels/cutlassB.h`` in the same folder lists the backward kernels in the order
+in which they are tried; ``kernel_backward.h`` tells their accumulators. Shared memory is
+``sizeof(SharedStorage)`` of each, the largest of its variants, as nvcc lays it out (torch 2.13,
+CUTLASS 3.8).
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
+from ...hardware.decisions import decision
 from ..registry import op
-from .backward_tiles import tile_of, workspace
 from .reference import (
-    Attention,
     alloc_heads_behind_sequence,
-    backward,
-    forward,
+    backward_reference,
+    forward_reference,
     is_deterministic,
-    new_seed,
 )
 
 if TYPE_CHECKING:
+    from ...hardware.gpu import GPU
     from ..op_call import OpCall
 
 _FOLDER: Final = "aten/src/ATen/native/transformers/cuda"
+_FORWARD: Final = torch.ops.aten._scaled_dot_product_efficient_attention.default
+_BACKWARD: Final = torch.ops.aten._scaled_dot_product_efficient_attention_backward.default
 _FLOAT: Final = 4
 
 _LOGSUMEXP_ALIGNMENT: Final = 32
 """Queries that the backward pass loads the logsumexp of at once."""
 
-_BIAS_ALIGNMENT: Final = 16
-"""Elements: rows of a mask's gradient are parts of rows of a multiple of it."""
-
 _MOST_DROPPED_BATCHES: Final = 65_535
 _MOST_IN_REGISTERS: Final = 128
 
-
-def _reference(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    compute_log_sumexp: bool,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    if dropout_p and query.shape[0] > _MOST_DROPPED_BATCHES:
-        raise RuntimeError(
-            "Efficient attention cannot produce valid seed and offset outputs when the batch size "
-            f"exceeds ({_MOST_DROPPED_BATCHES})."
-        )
-    if attn_bias is not None and attn_bias.dtype != query.dtype:
-        raise RuntimeError("invalid dtype for bias - should match query's dtype")
-    results = _meta(query, key, value, attn_bias, compute_log_sumexp)
-    attention = Attention(
-        query, key, value, attn_bias, dropout_p, is_causal, scale, new_seed(dropout_p)
-    )
-    result, logsumexp = forward(attention)
-    results[0].copy_(result)
-    if compute_log_sumexp:
-        results[1].fill_(float("inf"))
-        results[1][..., : query.shape[2]].copy_(logsumexp)
-    results[2].fill_(attention.seed)
-    results[3].zero_()
-    return results
+_KIB: Final = 1024
+_ANY: Final = 65_536
+_MOST_SPLITS: Final = 200
+_ENOUGH_BLOCKS: Final = 256
+_LOCK_BYTES: Final = 16
 
 
 def _meta(
@@ -71,10 +49,19 @@ def _meta(
     value: torch.Tensor,
     attn_bias: torch.Tensor | None,
     compute_log_sumexp: bool,
+    dropout_p: float = 0.0,
     *_others: Any,
     **_options: Any,
 ) -> tuple[Any, ...]:
+    """PyTorch 2.4 has no meta kernel of it."""
     batch, heads, queries, _ = query.shape
+    if dropout_p and batch > _MOST_DROPPED_BATCHES:
+        raise RuntimeError(
+            "Efficient attention cannot produce valid seed and offset outputs when the batch size "
+            f"exceeds ({_MOST_DROPPED_BATCHES})."
+        )
+    if attn_bias is not None and attn_bias.dtype != query.dtype:
+        raise RuntimeError("invalid dtype for bias - should match query's dtype")
     aligned = queries + -queries % _LOGSUMEXP_ALIGNMENT
     return (
         query.new_empty((batch, queries, heads, value.shape[-1])).transpose(1, 2),
@@ -87,7 +74,7 @@ def _meta(
 @op(
     "aten::_scaled_dot_product_efficient_attention",
     source=f"{_FOLDER}/attention.cu",
-    reference=_reference,
+    reference=forward_reference(_FORWARD, _meta),
     meta=_meta,
     cpu_outputs=frozenset({2, 3}),
 )
@@ -100,65 +87,111 @@ def _memory(call: OpCall) -> None:
         call.alloc_temp(result.numel() * _FLOAT)
 
 
-def _backward_reference(
-    grad_out_: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    philox_seed: torch.Tensor,
-    philox_offset: torch.Tensor,
-    dropout_p: float,
-    grad_input_mask: list[bool],
-    is_causal: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[torch.Tensor | None, ...]:
-    results = _backward_meta(grad_out_, query, key, value, attn_bias, *(None,) * 5, grad_input_mask)
-    seed = int(philox_seed) if dropout_p else 0
-    sums = logsumexp[..., : query.shape[2]] if logsumexp.numel() else None
-    attention = Attention(query, key, value, attn_bias, dropout_p, is_causal, scale, seed)
-    for result, made in zip(
-        results, backward(attention, grad_out_, out, sums, results[3] is not None), strict=True
-    ):
-        if result is not None and made is not None:
-            result.copy_(made)
-    return results
+class Tile(NamedTuple):
+    """A kernel.
+
+    Args:
+        most: largest head dimension that it takes.
+        queries: of a block.
+        keys: of a block, and columns of a block of the query's gradient.
+        shared: bytes of shared memory that it needs.
+        accumulates: whether gradients of key and value are accumulated in the workspace.
+        delta: whether the kernel itself sums result times gradient.
+        only: capabilities that have it, all if empty; such a kernel has no dropout.
+    """
+
+    most: int
+    queries: int
+    keys: int
+    shared: int
+    accumulates: bool = False
+    delta: bool = True
+    only: tuple[tuple[int, int], ...] = ()
 
 
-def _backward_meta(
-    grad_out_: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    attn_bias: torch.Tensor | None,
-    out: Any,
-    logsumexp: Any,
-    philox_seed: Any,
-    philox_offset: Any,
-    dropout_p: Any,
-    grad_input_mask: list[bool],
-    *_others: Any,
-    **_options: Any,
-) -> tuple[torch.Tensor | None, ...]:
-    gradients = tuple(
-        tensor.new_empty(tensor.transpose(1, 2).shape).transpose(1, 2)
-        for tensor in (query, key, value)
+_HALF_TILES: Final = {
+    80: (
+        Tile(64, 64, 64, 52480),
+        Tile(96, 128, 64, 91648, only=((8, 6), (8, 9))),
+        Tile(128, 128, 128, 162304),
+        Tile(128, 64, 64, 34048, accumulates=True),
+        Tile(_ANY, 128, 64, 60928, accumulates=True),
+    ),
+    75: (
+        Tile(64, 64, 64, 27904),
+        Tile(128, 128, 64, 54784),
+        Tile(_ANY, 128, 64, 54784, accumulates=True),
+    ),
+    70: (
+        Tile(64, 64, 64, 25088),
+        Tile(128, 128, 64, 50176),
+        Tile(_ANY, 128, 64, 50176, accumulates=True, delta=False),
+    ),
+}
+_FLOAT_TILES: Final = {
+    80: (
+        Tile(64, 64, 64, 53504, delta=False),
+        Tile(128, 128, 64, 121344, delta=False),
+        Tile(128, 64, 64, 67840, delta=False),
+        Tile(_ANY, 128, 64, 121344, delta=False),
+        Tile(_ANY, 64, 64, 67840, delta=False),
+    ),
+    75: (Tile(_ANY, 64, 64, 37120, delta=False),),
+    70: (Tile(_ANY, 64, 64, 37120, delta=False),),
+}
+
+
+@decision
+def tile_of(gpu: GPU, dtype: torch.dtype, size: int, has_dropout: bool) -> Tile:
+    """The kernel that a backward pass runs."""
+    capability = (gpu.major, gpu.minor)
+    generation = 80 if gpu.major >= 8 else 75 if capability >= (7, 5) else 70
+    tiles = (_FLOAT_TILES if dtype == torch.float32 else _HALF_TILES)[generation]
+    shared = _shared_memory(gpu)
+    return next(
+        tile
+        for tile in tiles
+        if size <= tile.most
+        and tile.shared <= shared
+        and (not tile.only or (capability in tile.only and not has_dropout))
     )
-    if attn_bias is None or not grad_input_mask[3]:
-        return (*gradients, None)
-    *outer, last = attn_bias.shape
-    wide = attn_bias.new_empty((*outer, last + -last % _BIAS_ALIGNMENT))
-    return (*gradients, wide[..., :last])
+
+
+def workspace(
+    tile: Tile, sizes: tuple[int, int, int, int], head: tuple[int, int], split: bool
+) -> int:
+    """The result of ``workspace_size`` of a kernel's parameters."""
+    batch, heads, queries, keys = sizes
+    of_query = _blocks(queries, tile.queries) * _blocks(head[0], tile.keys)
+    elements = of_query * (_LOCK_BYTES // 4 + tile.queries * tile.keys)
+    if tile.accumulates:
+        splits = _splits(tile, batch * heads, keys) if split else 1
+        for size in head:
+            elements += splits * tile.keys * _blocks(size, tile.queries) * tile.queries
+    return batch * heads * _blocks(elements, 4) * 4 * 4
+
+
+def _splits(tile: Tile, blocks: int, keys: int) -> int:
+    splits = _blocks(keys, tile.keys)
+    if blocks >= _ENOUGH_BLOCKS and keys <= 2 * tile.keys:
+        splits = 1
+    return max(1, min(splits, _MOST_SPLITS // blocks))
+
+
+def _shared_memory(gpu: GPU) -> int:
+    """Bytes that a block may opt in for: from Ampere on the system keeps 1 KiB."""
+    kept = _KIB if gpu.major >= 8 else 0
+    return gpu.shared_memory_per_multiprocessor - kept
+
+
+def _blocks(elements: int, size: int) -> int:
+    return -(-elements // size)
 
 
 @op(
     "aten::_scaled_dot_product_efficient_attention_backward",
     source=f"{_FOLDER}/attention_backward.cu",
-    reference=_backward_reference,
-    meta=_backward_meta,
+    reference=backward_reference(_BACKWARD),
 )
 def _backward_memory(call: OpCall) -> None:
     alloc_heads_behind_sequence(call, 0)

@@ -10,24 +10,20 @@ import torch
 from ...hardware.decisions import decision
 from ..registry import op
 from .reference import (
-    Attention,
     alloc_heads_behind_sequence,
-    copy_into,
-    forward,
-    input_gradients,
+    backward_reference,
+    forward_reference,
     is_deterministic,
-    new_seed,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ...hardware.gpu import GPU
     from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
-_RETURNS: Final = torch.ops.aten._scaled_dot_product_flash_attention.default._schema.returns
-_HAS_RNG_STATE: Final = any(result.name == "rng_state" for result in _RETURNS)
+_FORWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention.default
+_BACKWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention_backward.default
+_HAS_RNG_STATE: Final = any(result.name == "rng_state" for result in _FORWARD._schema.returns)
 """True if the random state lies on the GPU; before, it is a seed on the CPU."""
 
 _FLOAT: Final = 4
@@ -38,40 +34,20 @@ _ROWS: Final = 128
 _MOST_SPLITS: Final = 128
 
 
-def _reference(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    return_debug_mask: bool = False,
-    *,
-    scale: float | None = None,
-) -> tuple[Any, ...]:
-    results = _meta(query, key, value)
-    attention = Attention(query, key, value, None, dropout_p, is_causal, scale, new_seed(dropout_p))
-    copy_into(results, forward(attention))
-    state = results[6].view(torch.int64) if _HAS_RNG_STATE else results[6]
-    state.fill_(0).view(-1)[0] = attention.seed
-    return results
-
-
 def _meta(
     query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_others: Any, **_options: Any
 ) -> tuple[Any, ...]:
-    batch, heads, queries, _ = query.shape
-    random: tuple[Sequence[int], torch.dtype] = (
-        ((2,), torch.uint64) if _HAS_RNG_STATE else ((), torch.int64)
-    )
+    """PyTorch 2.4 has no meta kernel of it."""
+    dtype = torch.uint64 if _HAS_RNG_STATE else torch.int64
     return (
         torch.empty_like(query),
-        query.new_empty((batch, heads, queries), dtype=torch.float32),
+        query.new_empty(query.shape[:3], dtype=torch.float32),
         None,
         None,
-        queries,
+        query.shape[2],
         key.shape[2],
-        query.new_empty(random[0], dtype=random[1]),
-        query.new_empty((), dtype=random[1]),
+        query.new_empty((2,) if _HAS_RNG_STATE else (), dtype=dtype),
+        query.new_empty((), dtype=dtype),
         query.new_empty(0),
     )
 
@@ -79,7 +55,7 @@ def _meta(
 @op(
     "aten::_scaled_dot_product_flash_attention",
     source=_SOURCE,
-    reference=_reference,
+    reference=forward_reference(_FORWARD, _meta),
     meta=_meta,
     cpu_outputs=frozenset() if _HAS_RNG_STATE else frozenset({6, 7}),
 )
@@ -133,34 +109,10 @@ def splits_of(blocks: int, processors: int, key_blocks: int) -> int:
     return next((count for count, good in use.items() if good >= 0.85 * best), 1)
 
 
-def _backward_reference(
-    grad_out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    out: torch.Tensor,
-    logsumexp: torch.Tensor,
-    cum_seq_q: torch.Tensor | None,
-    cum_seq_k: torch.Tensor | None,
-    max_q: int,
-    max_k: int,
-    dropout_p: float,
-    is_causal: bool,
-    philox_seed: torch.Tensor,
-    philox_offset: torch.Tensor,
-    *,
-    scale: float | None = None,
-) -> tuple[torch.Tensor, ...]:
-    state = philox_seed.view(torch.int64) if _HAS_RNG_STATE else philox_seed
-    seed = int(state.reshape(-1)[0]) if dropout_p else 0
-    attention = Attention(query, key, value, None, dropout_p, is_causal, scale, seed)
-    return input_gradients(attention, grad_out, out, logsumexp)
-
-
 @op(
     "aten::_scaled_dot_product_flash_attention_backward",
     source=_SOURCE,
-    reference=_backward_reference,
+    reference=backward_reference(_BACKWARD),
 )
 def _backward_memory(call: OpCall) -> None:
     alloc_heads_behind_sequence(call, 0, 4)

@@ -2,6 +2,9 @@
 
 Without dropout the CPU's own flash kernel computes them in blocks. Dropout, and the gradient of
 a mask, take the scores of all queries and keys together.
+
+The fused kernels name their arguments and results alike. The seed of a dropout lies where CUDA has
+the random state.
 """
 
 from __future__ import annotations
@@ -9,11 +12,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
+from torch.utils._pytree import tree_map_only
+
+from ..autograd_reference import gradients
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from ..op_call import OpCall
+    from ..registry import Implementation
 
 _aten: Final = torch.ops.aten
 
@@ -41,84 +46,112 @@ class Attention(NamedTuple):
     scale: float | None
     seed: int
 
-    @property
-    def factor(self) -> float:
-        """Scale of the scores."""
-        return self.query.shape[-1] ** -0.5 if self.scale is None else self.scale
+
+def forward_reference(op: Any, meta: Implementation) -> Implementation:
+    """The results of a fused kernel, laid out as a meta kernel says."""
+    names = [one.name for one in op._schema.returns]
+    state = min(names.index(name) for name in ("rng_state", "philox_seed") if name in names)
+
+    def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        results: tuple[Any, ...] = meta(*args, **kwargs)
+        named = _named(op, args, kwargs)
+        seed = int(torch.randint(2**62, ())) if named["dropout_p"] else 0
+        result, logsumexp = _forward(_attention(named, seed))
+        results[0].copy_(result)
+        if results[1] is not None and results[1].numel():
+            rows = results[1].fill_(float("inf")).flatten(2)
+            rows[..., : logsumexp.shape[2]].copy_(logsumexp)
+        for tensor in results[state : state + 2]:
+            tensor.view(torch.int64).zero_()
+        results[state].view(torch.int64).view(-1)[0] = seed
+        return results
+
+    return reference
 
 
-def new_seed(dropout: float) -> int:
-    """A seed for a dropout."""
-    return int(torch.empty((), dtype=torch.int64).random_(0, 2**62)) if dropout else 0
+def backward_reference(op: Any) -> Implementation:
+    """The gradients that a fused kernel returns, laid out as PyTorch's meta kernel says."""
+
+    def reference(*args: Any, **kwargs: Any) -> tuple[Any, ...]:
+        named = _named(op, args, kwargs)
+        state = named["philox_seed"].view(torch.int64).view(-1)
+        attention = _attention(named, int(state[0]) if named["dropout_p"] else 0)
+        wants_bias = attention.bias is not None and named.get("grad_input_mask", [False])[-1]
+        logsumexp = named["logsumexp"].flatten(2)[..., : attention.query.shape[2]]
+        if logsumexp.numel() and not wants_bias and _suits_cpu_kernel(attention):
+            values = _cpu_gradients(attention, args[0], named["out"], logsumexp)
+        else:
+            values = _gradients(attention, args[0], wants_bias)
+        args, kwargs = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
+        results: tuple[Any, ...] = tree_map_only(torch.Tensor, _on_cpu, op(*args, **kwargs))
+        for result, value in zip(results, values, strict=False):
+            if result is not None:
+                result.copy_(value)
+        return results
+
+    return reference
 
 
-def forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute an attention."""
-    if _suits_cpu_kernel(attention):
-        key, value = _all_heads(attention)
-        result, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu.default(
-            attention.query,
-            key,
-            value,
-            0.0,
-            attention.causal,
-            attn_mask=attention.bias,
-            scale=attention.scale,
-        )
-        return result, logsumexp
-    weights, logsumexp = _weights(attention)
-    dropout_mask = _dropout_mask(attention, weights)
-    _, value = _all_heads(attention)
-    result = (weights if dropout_mask is None else weights * dropout_mask) @ value.to(weights.dtype)
-    return result.to(attention.query.dtype), logsumexp
+def _named(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments of a call, by the names of its schema."""
+    schema = op._schema.arguments
+    given = dict(zip((one.name for one in schema), args, strict=False)) | kwargs
+    return {one.name: given.get(one.name, one.default_value) for one in schema}
 
 
-def backward(
-    attention: Attention,
-    grad_output: torch.Tensor,
-    result: torch.Tensor,
-    logsumexp: torch.Tensor | None,
-    wants_bias: bool,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-    """Compute an attention's gradients."""
-    if logsumexp is not None and not wants_bias and _suits_cpu_kernel(attention):
-        key, value = _all_heads(attention)
-        grad_query, grad_key, grad_value = (
-            _aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
-                grad_output,
-                attention.query,
-                key,
-                value,
-                result,
-                logsumexp.transpose(1, 2).contiguous().transpose(1, 2),
-                0.0,
-                attention.causal,
-                attn_mask=attention.bias,
-                scale=attention.scale,
-            )
-        )
-        grad_bias = None
-    else:
-        grad_query, grad_key, grad_value, grad_bias = _gradients(attention, grad_output)
-    own = attention.key.shape[1], attention.value.shape[1]
-    grad_key, grad_value = (
-        _sum_heads(tensor, heads) for tensor, heads in zip((grad_key, grad_value), own, strict=True)
+def _attention(named: dict[str, Any], seed: int) -> Attention:
+    names = ("query", "key", "value", "attn_bias", "dropout_p", "is_causal", "scale")
+    return Attention._make([*map(named.get, names), seed])
+
+
+def _on_meta(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+def _on_cpu(tensor: torch.Tensor) -> torch.Tensor:
+    """A tensor that lies in a storage of the same size."""
+    count = tensor.untyped_storage().nbytes() // tensor.element_size()
+    return torch.empty(count, dtype=tensor.dtype).as_strided(tensor.shape, tensor.stride())
+
+
+def _forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
+    if not _suits_cpu_kernel(attention):
+        return _by_scores(attention)
+    result, logsumexp = _aten._scaled_dot_product_flash_attention_for_cpu.default(
+        attention.query,
+        *_all_heads(attention),
+        0.0,
+        attention.causal,
+        attn_mask=attention.bias,
+        scale=attention.scale,
     )
-    return grad_query, grad_key, grad_value, grad_bias if wants_bias else None
+    return result, logsumexp
 
 
-def input_gradients(
+def _cpu_gradients(
     attention: Attention,
     grad_output: torch.Tensor,
     result: torch.Tensor,
     logsumexp: torch.Tensor,
 ) -> tuple[torch.Tensor, ...]:
-    """The gradients of query, key and value, each laid out as its input."""
-    inputs = attention.query, attention.key, attention.value
-    values = backward(attention, grad_output, result, logsumexp, False)
-    return tuple(
-        torch.empty_like(like).copy_(made) for like, made in zip(inputs, values[:3], strict=True)
+    """The gradients of query, key and value: of a head, the sum of those of its copies."""
+    grad_query, *others = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
+        grad_output,
+        attention.query,
+        *_all_heads(attention),
+        result,
+        logsumexp.transpose(1, 2).contiguous().transpose(1, 2),
+        0.0,
+        attention.causal,
+        attn_mask=attention.bias,
+        scale=attention.scale,
     )
+    heads = attention.key.shape[1], attention.value.shape[1]
+    summed = (
+        one.unflatten(1, (own, -1)).sum(2) if one.shape[1] != own else one
+        for one, own in zip(others, heads, strict=True)
+    )
+    return grad_query, *summed
 
 
 def _suits_cpu_kernel(attention: Attention) -> bool:
@@ -144,61 +177,39 @@ def _all_heads(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
     return key, value
 
 
-def _weights(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weight of each key for each query, in float32 or wider, and their logsumexp."""
-    query, key = attention.query, _all_heads(attention)[0]
-    dtype = torch.promote_types(query.dtype, torch.float32)
-    scores = (query.to(dtype) @ key.to(dtype).transpose(-2, -1)).mul_(attention.factor)
+def _by_scores(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
+    """Result and logsumexp, from the weight of each key for each query, in float32 or wider."""
+    dtype = torch.promote_types(attention.query.dtype, torch.float32)
+    key, value = (one.to(dtype) for one in _all_heads(attention))
+    factor = attention.query.shape[-1] ** -0.5 if attention.scale is None else attention.scale
+    scores = (attention.query.to(dtype) @ key.transpose(-2, -1)) * factor
     if attention.bias is not None:
         scores = scores + attention.bias
     if attention.causal:
         seen = torch.ones(scores.shape[-2:], dtype=torch.bool).tril_()
-        scores.masked_fill_(~seen, float("-inf"))
+        scores = scores.masked_fill(~seen, float("-inf"))
     logsumexp = scores.logsumexp(-1)
-    return (scores - logsumexp.unsqueeze(-1)).exp_().nan_to_num_(0.0), logsumexp
+    sees_none = logsumexp.isneginf().unsqueeze(-1)
+    weights = scores.masked_fill(sees_none, 0).softmax(-1).masked_fill(sees_none, 0)
+    if attention.dropout:
+        generator = torch._C.Generator().manual_seed(attention.seed)
+        drawn = torch.rand(weights.shape, generator=generator)
+        kept = (drawn >= attention.dropout).to(dtype).div_(1 - attention.dropout)
+        weights = weights * kept
+    return (weights @ value).to(attention.query.dtype), logsumexp
 
 
-def _dropout_mask(attention: Attention, weights: torch.Tensor) -> torch.Tensor | None:
-    """The dropout mask with its scale, the same for the same seed."""
-    if not attention.dropout:
-        return None
-    generator = torch._C.Generator()
-    generator.manual_seed(attention.seed)
-    drawn = torch.rand(weights.shape, generator=generator)
-    return (drawn >= attention.dropout).to(weights.dtype).div_(1 - attention.dropout)
+def _gradients(
+    attention: Attention, grad_output: torch.Tensor, wants_bias: bool
+) -> tuple[torch.Tensor, ...]:
+    """The gradients of query, key, value and, if wanted, of the bias."""
+    inputs: list[Any] = [*attention[: 4 if wants_bias else 3]]
+    dtype = torch.promote_types(attention.query.dtype, torch.float32)
 
+    def result(*tensors: Any) -> tuple[torch.Tensor, ...]:
+        return _by_scores(Attention(*tensors, *attention[len(tensors) :]))
 
-def _gradients(attention: Attention, grad_output: torch.Tensor) -> Sequence[torch.Tensor]:
-    weights, _ = _weights(attention)
-    dropout_mask = _dropout_mask(attention, weights)
-    dtype = weights.dtype
-    key, value = (tensor.to(dtype) for tensor in _all_heads(attention))
-    grad_output = grad_output.to(dtype)
-    grad_value = (weights if dropout_mask is None else weights * dropout_mask).transpose(
-        -2, -1
-    ) @ grad_output
-    grad_weights = grad_output @ value.transpose(-2, -1)
-    if dropout_mask is not None:
-        grad_weights.mul_(dropout_mask)
-    grad_scores = weights * (grad_weights - (grad_weights * weights).sum(-1, keepdim=True))
-    grad_query = (grad_scores @ key).mul_(attention.factor)
-    grad_key = (grad_scores.transpose(-2, -1) @ attention.query.to(dtype)).mul_(attention.factor)
-    return grad_query, grad_key, grad_value, grad_scores
-
-
-def _sum_heads(gradient: torch.Tensor, heads: int) -> torch.Tensor:
-    """The gradient of a head is the sum of those of its copies."""
-    if gradient.shape[1] == heads:
-        return gradient
-    batch, copies, *rest = gradient.shape
-    return gradient.reshape(batch, heads, copies // heads, *rest).sum(2)
-
-
-def copy_into(results: tuple[Any, ...], values: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Copy values into those results that exist."""
-    for result, value in zip(results, values, strict=False):
-        if result is not None:
-            result.copy_(value)
+    return gradients(result, [one.to(dtype) for one in inputs], [grad_output])
 
 
 def alloc_heads_behind_sequence(call: OpCall, *positions: int) -> None:

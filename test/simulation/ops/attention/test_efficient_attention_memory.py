@@ -10,7 +10,7 @@ from torch.nn.attention import sdpa_kernel
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
-from pytorch_memlab.simulation.ops.attention.backward_tiles import tile_of, workspace
+from pytorch_memlab.simulation.ops.attention.efficient import tile_of, workspace
 
 
 def test_efficient_attention_pads_the_sums_and_the_mask():
