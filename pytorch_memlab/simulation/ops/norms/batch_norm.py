@@ -115,12 +115,6 @@ def native(
     return torch.empty_like(tensor).copy_(result), save_mean, save_invstd
 
 
-def _native_meta(tensor: torch.Tensor, *_others: Any) -> Tensors:
-    dtype = acc_type(tensor.dtype)
-    statistics = (tensor.new_empty(tensor.shape[1], dtype=dtype) for _ in range(2))
-    return torch.empty_like(tensor), *statistics
-
-
 def native_backward(
     grad_output: torch.Tensor,
     tensor: torch.Tensor,
@@ -132,24 +126,26 @@ def native_backward(
     training: bool,
     eps: float,
     mask: list[bool],
-) -> tuple[torch.Tensor | None, ...]:
+) -> tuple[Any, ...]:
     """``native_batch_norm_backward`` in the dtype that CUDA accumulates in."""
     tensors = (grad_output, tensor, weight, mean, var, save_mean, save_invstd)
     results = _aten.native_batch_norm_backward.default(
         *(_to(one, acc_type(tensor.dtype)) for one in tensors), training, eps, mask
     )
+    return in_dtypes(results, tensor, weight)
+
+
+def in_dtypes(results: Any, tensor: torch.Tensor, weight: torch.Tensor | None) -> tuple[Any, ...]:
+    """The gradients of an input, a weight and a bias, each in the dtype of its own."""
     likes = (tensor, *(tensor if weight is None else weight,) * 2)
-    return tuple(
-        None if result is None else result.to(like.dtype)
-        for result, like in zip(results, likes, strict=True)
-    )
+    return tuple(_to(one, like.dtype) for one, like in zip(results, likes, strict=True))
 
 
 def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
     return None if tensor is None else tensor.to(dtype)
 
 
-@op("aten::native_batch_norm", source=SOURCE, reference=native, meta=_native_meta, writes=_RUNNING)
+@op("aten::native_batch_norm", source=SOURCE, reference=native, meta=native, writes=_RUNNING)
 def _native_memory(call: OpCall) -> None:
     tensor = call.args[0]
     call.alloc_outputs()

@@ -20,31 +20,15 @@ _SOURCE: Final = "aten/src/ATen/native/cudnn/BatchNorm.cpp"
 
 
 def _reference(*args: Any) -> Tensors:
-    results = _meta(*args)
-    for result, value in zip(results, native(*args), strict=False):
-        if result.numel():
-            result.copy_(value)
-    return results
-
-
-def _meta(
-    tensor: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    mean: torch.Tensor | None,
-    var: torch.Tensor | None,
-    training: bool,
-    *_others: Any,
-) -> Tensors:
-    channels = tensor.shape[1] if training else 0
-    return (
-        torch.empty_like(tensor, memory_format=suggest_memory_format(tensor)),
-        weight.new_empty(channels),
-        weight.new_empty(channels),
-        # The reserve space: an estimate, as only cuDNN tells its size; without an activation
-        # fused into the op there is nothing to keep.
-        tensor.new_empty(0, dtype=torch.uint8),
-    )
+    tensor, weight, training = args[0], args[1], args[5]
+    result, *saved = native(*args)
+    if not training:
+        saved = [weight.new_empty(0) for _mean_and_invstd in range(2)]
+    # The reserve space: an estimate, as only cuDNN tells its size; without an activation fused
+    # into the op there is nothing to keep.
+    reserve = tensor.new_empty(0, dtype=torch.uint8)
+    result = result.contiguous(memory_format=suggest_memory_format(tensor))
+    return result, *(one.to(weight.dtype) for one in saved), reserve
 
 
 @op(
@@ -52,7 +36,7 @@ def _meta(
     provenance=Provenance.ESTIMATE,
     source=_SOURCE,
     reference=_reference,
-    meta=_meta,
+    meta=_reference,
     writes=(3, 4),
 )
 def _memory(call: OpCall) -> None:
@@ -61,25 +45,12 @@ def _memory(call: OpCall) -> None:
 
 
 def _backward_reference(
-    tensor: torch.Tensor,
-    grad_output: torch.Tensor,
-    weight: torch.Tensor,
-    *others: Any,
+    tensor: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, *others: Any
 ) -> Tensors:
-    results = _backward_meta(tensor, grad_output, weight)
     args = (grad_output, tensor, weight, *others[:4], True, others[4], [True] * 3)
-    values = native_backward(*args)
-    for result, value in zip(results, values, strict=True):
-        if value is not None:
-            result.copy_(value)
-    return results
-
-
-def _backward_meta(
-    tensor: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, *_others: Any
-) -> Tensors:
-    grad_input = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
-    return grad_input, torch.empty_like(weight), torch.empty_like(weight)
+    grad_input, *of_weights = native_backward(*args)
+    grad_input = grad_input.contiguous(memory_format=suggest_memory_format(tensor))
+    return grad_input, *of_weights
 
 
 @op(
@@ -87,7 +58,7 @@ def _backward_meta(
     provenance=Provenance.ESTIMATE,
     source=_SOURCE,
     reference=_backward_reference,
-    meta=_backward_meta,
+    meta=_backward_reference,
 )
 def _backward_memory(call: OpCall) -> None:
     tensor, grad_output = call.args[:2]

@@ -11,6 +11,7 @@ import torch
 
 from ..memory_formats import LOW_PRECISION, acc_type
 from ..registry import op
+from .batch_norm import in_dtypes
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -44,14 +45,7 @@ def _memory(call: OpCall) -> None:
             call.alloc_temp(batch * channels * width)
 
 
-def _backward_reference(grad_output: torch.Tensor, tensor: torch.Tensor, *others: Any) -> Tensors:
-    results: Tensors = torch.ops.aten.native_group_norm_backward.default(
-        grad_output.contiguous(), tensor.contiguous(), *others
-    )
-    return results
-
-
-def _backward_meta(
+def _backward_reference(
     grad_output: torch.Tensor,
     tensor: torch.Tensor,
     mean: torch.Tensor,
@@ -59,20 +53,17 @@ def _backward_meta(
     weight: torch.Tensor | None,
     *others: Any,
 ) -> Tensors:
-    channels, mask = others[1], others[4]
-    like = tensor if weight is None else weight
-    return (
-        tensor.new_empty(tensor.shape) if mask[0] else None,
-        like.new_empty(channels) if mask[1] else None,
-        like.new_empty(channels) if mask[2] else None,
+    results = torch.ops.aten.native_group_norm_backward.default(
+        grad_output.contiguous(), tensor.contiguous(), mean, rstd, weight, *others
     )
+    return in_dtypes(results, tensor, weight)
 
 
 @op(
     "aten::native_group_norm_backward",
     source=_SOURCE,
     reference=_backward_reference,
-    meta=_backward_meta,
+    meta=_backward_reference,
 )
 def _backward_memory(call: OpCall) -> None:
     """Sums for each channel, and coefficients for each group."""

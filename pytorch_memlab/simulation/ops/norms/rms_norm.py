@@ -7,7 +7,7 @@ whole, and its node saves what CUDA's does.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,13 +30,7 @@ def _reference(
     result = wide * rstd
     if weight is not None:
         result = result * weight
-    return result.to(tensor.dtype).contiguous(), rstd
-
-
-def _meta(tensor: torch.Tensor, size: Sequence[int], *_others: Any) -> tuple[torch.Tensor, ...]:
-    kept = (*tensor.shape[: tensor.dim() - len(size)], *(1 for _ in size))
-    rstd = tensor.new_empty(kept, dtype=acc_type(tensor.dtype))
-    return tensor.new_empty(tensor.shape), rstd
+    return result.to(tensor.dtype).contiguous(), rstd.contiguous()
 
 
 def _backward_reference(
@@ -61,20 +55,6 @@ def _backward_reference(
     return grad_input.to(tensor.dtype).contiguous(), grad_weight
 
 
-def _backward_meta(
-    grad_output: torch.Tensor,
-    tensor: torch.Tensor,
-    size: Sequence[int],
-    rstd: torch.Tensor,
-    weight: torch.Tensor | None,
-    mask: Sequence[bool],
-) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    return (
-        tensor.new_empty(tensor.shape) if mask[0] else None,
-        weight.new_empty(weight.shape) if mask[1] and weight is not None else None,
-    )
-
-
 def _dims(size: Sequence[int]) -> tuple[int, ...]:
     return tuple(range(-len(size), 0))
 
@@ -90,8 +70,8 @@ def _backward_memory(call: OpCall) -> None:
 
 
 if hasattr(torch.ops.aten, "_fused_rms_norm_backward"):
-    for _name, _on_gpu, _values, _shapes in (
-        ("aten::_fused_rms_norm", _memory, _reference, _meta),
-        ("aten::_fused_rms_norm_backward", _backward_memory, _backward_reference, _backward_meta),
+    for _name, _on_gpu, _values in (
+        ("aten::_fused_rms_norm", _memory, _reference),
+        ("aten::_fused_rms_norm_backward", _backward_memory, _backward_reference),
     ):
-        op(_name, source=SOURCE, reference=_values, meta=_shapes, cpu_kernel=_values)(_on_gpu)
+        op(_name, source=SOURCE, reference=_values, meta=_values, cpu_kernel=_values)(_on_gpu)

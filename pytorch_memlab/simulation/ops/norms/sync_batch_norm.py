@@ -27,7 +27,7 @@ def _stats(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor
 
 
 def _gather_stats_with_counts(
-    tensor: torch.Tensor,
+    _tensor: torch.Tensor,
     means: torch.Tensor,
     invstds: torch.Tensor,
     running_mean: torch.Tensor | None,
@@ -36,7 +36,6 @@ def _gather_stats_with_counts(
     eps: float,
     counts: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    del tensor
     wide = acc_type(means.dtype)
     means, invstds = means.to(wide), invstds.to(wide)
     share = counts.to(wide).view(-1, 1)
@@ -56,16 +55,14 @@ def _elemt(
     bias: torch.Tensor | None,
     mean: torch.Tensor,
     invstd: torch.Tensor,
-    eps: float,
+    _eps: float,
 ) -> torch.Tensor:
-    del eps
     result = (tensor - _broadcast(mean, tensor)) * _broadcast(invstd, tensor)
     if weight is not None:
         result = result * _broadcast(weight, tensor)
     if bias is not None:
         result = result + _broadcast(bias, tensor)
-    empty = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
-    return empty.copy_(result)
+    return result.to(tensor.dtype, memory_format=suggest_memory_format(tensor))
 
 
 def _backward_reduce(
