@@ -1,4 +1,4 @@
-"""cuDNN: the copies that its callers make, and its workspaces as far as they are known.
+"""cuDNN: copies that its callers make, known workspaces, and convolutions by the names of cuDNN.
 
 Every plan of cuDNN has its own workspace, whose size only cuDNN tells. Where nothing is known
 of it no bytes are counted, and the op is named among those that take memory of unknown size.
@@ -6,12 +6,17 @@ of it no bytes are counted, and the op is named among those that take memory of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..registry import define
+
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ...hardware.gpu import GPU
+    from ...machine.simulated_gpu import SimulatedGPU
     from ..op_call import OpCall
     from .backends import Convolution
 
@@ -69,3 +74,62 @@ def _is_recorded(convolution: Convolution, gpu: GPU) -> bool:
 
 def _up(count: int, multiple: int) -> int:
     return -(-count // multiple) * multiple
+
+
+_aten: Final = torch.ops.aten
+
+
+def _convolve(
+    _gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *_tuning: bool,
+) -> Any:
+    return _convolution(tensor, weight, None, stride, padding, dilation, groups)
+
+
+def _convolve_transposed(
+    _gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    padding: Sequence[int],
+    output_padding: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    groups: int,
+    *_tuning: bool,
+) -> Any:
+    options = (stride, padding, dilation, True, output_padding, groups)
+    return _aten.convolution.default(tensor, weight, None, *options)
+
+
+def _convolve_and_clamp(_gpu: SimulatedGPU, *args: Any) -> Any:
+    return _aten.relu_.default(_convolution(*args))
+
+
+def _convolve_add_and_clamp(
+    _gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    weight: torch.Tensor,
+    added: torch.Tensor,
+    alpha: float | None,
+    *options: Any,
+) -> Any:
+    result = _convolution(tensor, weight, *options)
+    _aten.add_.Tensor(result, added, alpha=1 if alpha is None else alpha)
+    return _aten.relu_.default(result)
+
+
+def _convolution(*args: Any) -> Any:
+    *others, groups = args
+    return _aten.convolution.default(*others, False, [0] * len(others[4]), groups)
+
+
+define("aten::cudnn_convolution", composite=_convolve)
+define("aten::cudnn_convolution_transpose", composite=_convolve_transposed)
+define("aten::cudnn_convolution_relu", composite=_convolve_and_clamp)
+define("aten::cudnn_convolution_add_relu", composite=_convolve_add_and_clamp)

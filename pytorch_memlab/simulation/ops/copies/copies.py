@@ -1,16 +1,18 @@
-"""Copies between CPU and GPU: what is staged on the GPU when the two are laid out differently."""
+"""Copies between CPU and GPU, ops that read values, and ops that change how a storage is seen."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..data_dependence import ZERO, DataDependence
 from ..memory_formats import is_dense
 from ..registry import define, op
 from ..sparse.sparse_rules import written
 
 if TYPE_CHECKING:
+    from ...machine.tensor_values import TensorValues
     from ..op_call import OpCall
 
 
@@ -72,3 +74,36 @@ def _are_laid_out_alike(target: torch.Tensor, source: torch.Tensor) -> bool:
 
 
 define("aten::_copy_from", "aten::_copy_from_and_resize", "aten::to.*", takes_cpu_tensors=True)
+
+
+def _scalar(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    tensor = args[0]
+    if tensor.dtype is torch.bool and values.answers:
+        return values.answers.pop()
+    if values.is_readable(tensor):
+        return torch.ops.aten._local_scalar_dense.default(tensor)
+    return torch.zeros((), dtype=tensor.dtype).item()
+
+
+def _equal(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return args[0].shape == args[1].shape
+
+
+define(
+    "aten::_local_scalar_dense",
+    data_dependence=DataDependence("Tensor.item", ZERO, _scalar),
+)
+define("aten::equal", data_dependence=DataDependence("equal", "equal", _equal))
+define("aten::allclose", data_dependence=DataDependence("allclose", "equal", _equal))
+
+
+define("aten::_unsafe_view", "aten::lift", "aten::lift_fresh", touches_no_element=True)
+define("aten::resize_", resizes=True)
+define("aten::resize_as_", "aten::set_.*", resizes=True, takes_cpu_tensors=True)
+define(
+    "aten::_has_same_storage_numel",
+    "aten::is_same_size",
+    "aten::is_set_to",
+    "aten::tensor_split.*",
+    takes_cpu_tensors=True,
+)

@@ -2,12 +2,12 @@
 
 cuFFT transforms up to three dimensions at once, of a batch that is one dimension. Its plan says
 how much memory it works in (``native/cuda/CuFFTPlanCache.h``): no bytes are counted for that, and
-the op is named among those that take memory of unknown size.
+the op is named among those that take memory of unknown size. Windows are made of several tensors.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -15,6 +15,8 @@ from ..registry import Provenance, op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    import torch
 
     from ..op_call import OpCall
 
@@ -175,3 +177,39 @@ def _numel(sizes: Sequence[int]) -> int:
 def _like(tensor: torch.Tensor) -> torch.Tensor:
     """A tensor on the meta device that lies in memory as one does."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
+
+
+_FACTORIES: Final = "aten/src/ATen/native/TensorFactories.cpp"
+
+
+@op("aten::blackman_window", "aten::blackman_window.periodic", source=_FACTORIES)
+def _blackman(call: OpCall) -> None:
+    """The angles, two cosines and their difference."""
+    window: torch.Tensor = call.result
+    if call.args[0] < 2:
+        return
+    nbytes = window.untyped_storage().nbytes()
+    angles, *cosines = (call.alloc_temp(nbytes) for _ in range(3))
+    difference = call.alloc_temp(nbytes)
+    call.alloc_outputs(window)
+    for allocation in (angles, difference, *reversed(cosines)):
+        call.free_temp(allocation)
+
+
+def _kaiser_meta(args: tuple[Any, ...], result: Any) -> Any:
+    """A periodic window is one of a number more, without its last."""
+    length, periodic = (*args, True)[:2]
+    return result.new_empty(length + 1)[:-1] if periodic and length > 1 else result
+
+
+@op(
+    "aten::kaiser_window",
+    "aten::kaiser_window.periodic",
+    "aten::kaiser_window.beta",
+    source=_FACTORIES,
+    corrects_meta=_kaiser_meta,
+)
+def _kaiser(call: OpCall) -> None:
+    """The numbers of the elements."""
+    if call.args[0] > 1:
+        call.alloc_temp(call.result.untyped_storage().nbytes())

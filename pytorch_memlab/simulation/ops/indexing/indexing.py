@@ -1,4 +1,4 @@
-"""Indexing: copies of indices, masks made into indices, and the sort behind an ``index_put``."""
+"""Indexing and scatters: copies of indices, masks made into indices, the sort of ``index_put``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ..op_call import OpCall
 
     Indices = list[torch.Tensor | None]
+    import torch
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Indexing.cu, TensorAdvancedIndexingUtils.h"
 _TAKES_MASKS: Final[dict[str, Any]] = {"takes_cpu_tensors": True, "data_dependence": MASKS}
@@ -159,3 +160,19 @@ def _given(indices: Indices) -> list[torch.Tensor]:
 
 def _is_mask(index: torch.Tensor) -> bool:
     return index.dtype in _MASKS
+
+
+@op(
+    "aten::scatter_reduce.two",
+    "aten::scatter_reduce_.two",
+    source="aten/src/ATen/native/TensorAdvancedIndexing.cpp",
+)
+def _scatter_reduce(call: OpCall) -> None:
+    """Of a mean, ones, how many were added to each element, and where none."""
+    call.alloc_outputs()
+    source: torch.Tensor = call.args[3]
+    result: torch.Tensor = call.result
+    if call.args[4] == "mean":
+        call.alloc_copy(source)
+        call.alloc_copy(result)
+        call.alloc_temp(result.numel())

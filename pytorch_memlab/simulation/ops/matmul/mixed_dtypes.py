@@ -1,6 +1,6 @@
 """Products of matrices in another dtype than theirs, which only CUDA has, or restricts.
 
-``aten/src/ATen/native/cuda/Blas.cpp``: float32 products of half precision, and int32 of int8.
+``aten/src/ATen/native/cuda/Blas.cpp``: float32 products of half precision, int32 of int8, float8.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION
-from ..registry import op
+from ..registry import Provenance, op
 from . import cublaslt
 from .cublas import SOURCE, addmm_memory, batched_memory, copy_unreadable, mm_memory
 
@@ -164,3 +164,32 @@ def _int_mm_memory(call: OpCall) -> None:
     copy_unreadable(call)
     if cublaslt.RELEASE < cublaslt.BARE_HANDLE_SINCE:
         call.ensure_cublas_workspace()
+
+
+_OLDEST: Final = (8, 9)
+
+
+@op(
+    "aten::_scaled_mm",
+    provenance=Provenance.ESTIMATE,
+    source="aten/src/ATen/native/cuda/ScaledBlas.cpp, aten/src/ATen/cuda/CUDABlas.cpp",
+)
+def _scaled_mm_memory(call: OpCall) -> None:
+    """The workspace of cuBLASLt.
+
+    The operands are never copied: one that is not row-major, or column-major in the second's case,
+    is an error. With a scale for each row another library may multiply, whose workspace only it
+    knows.
+    """
+    if (call.model.major, call.model.minor) < _OLDEST:
+        raise RuntimeError(
+            "torch._scaled_mm is only supported on CUDA devices with compute capability >= 9.0 "
+            "or 8.9, or ROCm MI300+"
+        )
+    call.alloc_outputs()
+    if call.result.numel() == 0:
+        return
+    cublaslt.need(call)
+    scale = call.argument(2, "scale_a")
+    if scale.numel() > 1:
+        call.unknown_workspace = "workspaces of row-wise scaled products"

@@ -1,4 +1,4 @@
-"""Batch norm: the choice between cuDNN and PyTorch, and the kernels of PyTorch.
+"""Batch norm: the choice between cuDNN and PyTorch, and the kernels of both.
 
 ``aten/src/ATen/native/Normalization.cpp`` chooses.
 """
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..convolution.cudnn import CUDNN_WORKSPACES, alloc_copy_into
 from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
-from ..registry import define, op
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
@@ -212,3 +213,53 @@ def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
 
 def _floor_power_of_two(number: int) -> int:
     return 1 << (max(number, 1).bit_length() - 1)
+
+
+_CUDNN: Final = "aten/src/ATen/native/cudnn/BatchNorm.cpp"
+
+
+def _cudnn_forward(*args: Any) -> Tensors:
+    tensor, weight, training = args[0], args[1], args[5]
+    result, *saved = native(*args)
+    if not training:
+        saved = [weight.new_empty(0) for _mean_and_invstd in range(2)]
+    # The reserve space: an estimate, as only cuDNN tells its size; without an activation fused
+    # into the op there is nothing to keep.
+    reserve = tensor.new_empty(0, dtype=torch.uint8)
+    result = result.contiguous(memory_format=suggest_memory_format(tensor))
+    return result, *(one.to(weight.dtype) for one in saved), reserve
+
+
+@op(
+    "aten::cudnn_batch_norm",
+    provenance=Provenance.ESTIMATE,
+    source=_CUDNN,
+    reference=_cudnn_forward,
+    meta=_cudnn_forward,
+    writes=_RUNNING,
+)
+def _cudnn_memory(call: OpCall) -> None:
+    if call.argument(5, "training"):
+        call.unknown_workspace = CUDNN_WORKSPACES
+
+
+def _cudnn_backward(
+    tensor: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, *others: Any
+) -> Tensors:
+    args = (grad_output, tensor, weight, *others[:4], True, others[4], [True] * 3)
+    grad_input, *of_weights = native_backward(*args)
+    grad_input = grad_input.contiguous(memory_format=suggest_memory_format(tensor))
+    return grad_input, *of_weights
+
+
+@op(
+    "aten::cudnn_batch_norm_backward",
+    provenance=Provenance.ESTIMATE,
+    source=_CUDNN,
+    reference=_cudnn_backward,
+    meta=_cudnn_backward,
+)
+def _cudnn_backward_memory(call: OpCall) -> None:
+    tensor, grad_output = call.args[:2]
+    alloc_copy_into(call, grad_output, suggest_memory_format(tensor))
+    call.unknown_workspace = CUDNN_WORKSPACES

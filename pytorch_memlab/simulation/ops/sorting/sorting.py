@@ -1,4 +1,4 @@
-"""Sorting: the copies, index buffers and temporary storage of ``sort``, ``topk`` and their like."""
+"""Sorting: the copies, index buffers and temporary storage of ``sort``, ``topk`` and ``isin``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import torch
 
 from .. import cub
 from ..memory_formats import is_dense
-from ..registry import Provenance, op
+from ..reduction_workspace import alloc_extremes_workspace
+from ..registry import Provenance, define, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -185,3 +186,27 @@ def _mode(call: OpCall) -> None:
     source: torch.Tensor = call.args[0]
     if source.dim():
         call.alloc_contiguous(source.transpose(call.argument(1, "dim", -1), -1))
+
+
+_SOURCE: Final = "aten/src/ATen/native/TensorCompare.cpp, cuda/TensorCompare.cpp"
+
+define("aten::isin.Tensor_Scalar", source=_SOURCE)
+
+
+@op("aten::isin.Tensor_Tensor", provenance=Provenance.ESTIMATE, source=_SOURCE)
+def _isin(call: OpCall) -> None:
+    """All comparisons, and what is true of any.
+
+    Many elements are sorted instead: the distinct ones, of which only the values tell how many.
+    """
+    call.alloc_outputs()
+    elements, among = call.args[:2]
+    if not elements.numel():
+        return
+    if among.numel() >= int(10 * elements.numel() ** 0.145):
+        call.unknown_workspace = "memory of sorts of distinct elements"
+        return
+    compared = torch.empty((*elements.shape, among.numel()), dtype=torch.bool, device="meta")
+    call.alloc_copy(compared)
+    call.alloc_temp(elements.numel())
+    alloc_extremes_workspace(call, compared, -1)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from ...machine.tensor_values import TensorValues
     from ..op_call import OpCall
 
+    Tensors = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+
 _SOURCE: Final = "aten/src/ATen/native/cuda/Unique.cu, UniqueCub.cu"
 _INDEX: Final = 8
 _BOOLS: Final = 2
@@ -32,17 +34,11 @@ def _unique2(
     is_sorted: bool = True,
     return_inverse: bool = False,
     return_counts: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Tensors:
     is_mask = tensor.dtype == torch.bool
     wants_counts = return_counts or is_mask
-    found, inverse, counts = _aten._unique2.default(tensor, True, return_inverse, wants_counts)
-    return _shortened(tensor, found, inverse, counts, _BOOLS if is_mask else tensor.numel())
-
-
-def _unique_reference(
-    tensor: torch.Tensor, is_sorted: bool = True, return_inverse: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _unique2(tensor, is_sorted, return_inverse)[:2]
+    found = _aten._unique2.default(tensor, True, return_inverse, wants_counts)
+    return _shortened(tensor, found, _BOOLS if is_mask else tensor.numel())
 
 
 def _unique_consecutive(
@@ -50,34 +46,15 @@ def _unique_consecutive(
     return_inverse: bool = False,
     return_counts: bool = False,
     dim: int | None = None,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> Tensors:
     if dim is not None:
-        return _unique_dim_consecutive(tensor, dim, return_inverse, return_counts)
-    found, inverse, counts = _aten.unique_consecutive.default(tensor, return_inverse, return_counts)
-    return _shortened(tensor, found, inverse, counts, tensor.numel())
+        found = _aten.unique_dim_consecutive.default(tensor, dim, return_inverse, return_counts)
+        return _wanted(found, return_inverse, return_counts)
+    found = _aten.unique_consecutive.default(tensor, return_inverse, return_counts)
+    return _shortened(tensor, found, tensor.numel())
 
 
-def _unique_dim(
-    tensor: torch.Tensor,
-    dim: int,
-    is_sorted: bool = True,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    found = _aten.unique_dim.default(tensor, dim, True, return_inverse, return_counts)
-    return _wanted(found, return_inverse, return_counts)
-
-
-def _unique_dim_consecutive(
-    tensor: torch.Tensor, dim: int, return_inverse: bool = False, return_counts: bool = False
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    found = _aten.unique_dim_consecutive.default(tensor, dim, return_inverse, return_counts)
-    return _wanted(found, return_inverse, return_counts)
-
-
-def _wanted(
-    found: tuple[torch.Tensor, torch.Tensor, torch.Tensor], inverse: bool, counts: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _wanted(found: Tensors, inverse: bool, counts: bool) -> Tensors:
     """Results of their own size, without elements where CUDA makes none."""
     result, inverse_indices, counts_of_rows = found
     return (
@@ -87,16 +64,11 @@ def _wanted(
     )
 
 
-def _shortened(
-    tensor: torch.Tensor,
-    found: torch.Tensor,
-    inverse: torch.Tensor,
-    counts: torch.Tensor,
-    room: int,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _shortened(tensor: torch.Tensor, found: Tensors, room: int) -> Tensors:
+    result, inverse, counts = found
     if not tensor.numel():
-        return found, inverse, counts
-    return _in_room(found, room), inverse, _in_room(counts, room) if counts.numel() else counts
+        return found
+    return _in_room(result, room), inverse, _in_room(counts, room) if counts.numel() else counts
 
 
 def _in_room(result: torch.Tensor, room: int) -> torch.Tensor:
@@ -123,14 +95,8 @@ def _all_change(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, A
         args, kwargs, ("return_inverse", "return_counts", "dim")
     )
     if dim is not None:
-        return _make_unique_slices(values, tensor, dim, inverse, counts)
+        return _make_unique_rows(values, tensor, dim, inverse, counts)
     return _make_unique(values, tensor, inverse, counts, tensor.numel())
-
-
-def _all_slices(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    names = ("sorted", "return_inverse", "return_counts")
-    _, inverse, counts = options_after_first(args[1:], kwargs, names)
-    return _make_unique_slices(values, args[0], args[1], inverse, counts)
 
 
 def _make_unique(
@@ -143,15 +109,12 @@ def _make_unique(
     )
 
 
-def _make_unique_slices(
+def _make_unique_rows(
     values: TensorValues, tensor: torch.Tensor, dim: int, inverse: Any, counts: Any
 ) -> Any:
     number = tensor.shape[dim]
-    return (
-        values.make(tuple(tensor.shape), tensor.dtype),
-        values.make((number if inverse else 0,), torch.int64),
-        values.make((number if counts else 0,), torch.int64),
-    )
+    numbers = (values.make((number if wanted else 0,), torch.int64) for wanted in (inverse, counts))
+    return values.make(tuple(tensor.shape), tensor.dtype), *numbers
 
 
 @op(
@@ -184,7 +147,7 @@ op(
     "aten::_unique",
     provenance=Provenance.ESTIMATE,
     source=_SOURCE,
-    reference=_unique_reference,
+    reference=lambda *args: _unique2(*args)[:2],
 )(_unique_memory)
 
 
@@ -208,32 +171,35 @@ def _unique_consecutive_memory(call: OpCall) -> None:
         _compare(call, is_sorted=False, inverse=inverse, counts=counts)
 
 
-@op(
-    "aten::unique_dim",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
-    reference=_unique_dim,
-    data_dependence=DataDependence("unique", DISTINCT, _all_slices),
-)
-def _unique_dim_memory(call: OpCall) -> None:
-    """Rows are sorted by their numbers."""
-    inverse = call.argument(3, "return_inverse", False)
-    counts = call.argument(4, "return_counts", False)
-    _compare_rows(call, call.args[1], inverse=inverse, counts=counts)
+def _register_rows(name: str, called: str, options: tuple[str, ...]) -> None:
+    """Distinct rows: they are sorted by their numbers, or compared as they lie."""
+    run = getattr(_aten, name).default
+
+    def reference(*args: Any, **kwargs: Any) -> Tensors:
+        return _wanted(run(*args, **kwargs), *_inverse_and_counts(args, kwargs))
+
+    def all_distinct(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        wanted = _inverse_and_counts(args, kwargs)
+        return _make_unique_rows(values, args[0], args[1], *wanted)
+
+    def memory(call: OpCall) -> None:
+        inverse, counts = _inverse_and_counts(call.args, call.kwargs)
+        _compare_rows(call, call.args[1], inverse=inverse, counts=counts)
+
+    def _inverse_and_counts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+        return options_after_first(args[1:], kwargs, options)[-2:]
+
+    op(
+        f"aten::{name}",
+        provenance=Provenance.ESTIMATE,
+        source=_SOURCE,
+        reference=reference,
+        data_dependence=DataDependence(called, DISTINCT, all_distinct),
+    )(memory)
 
 
-@op(
-    "aten::unique_dim_consecutive",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
-    reference=_unique_dim_consecutive,
-    data_dependence=DataDependence("unique_consecutive", DISTINCT, _all_slices),
-)
-def _unique_dim_consecutive_memory(call: OpCall) -> None:
-    """Rows are compared as they lie."""
-    inverse = call.argument(2, "return_inverse", False)
-    counts = call.argument(3, "return_counts", False)
-    _compare_rows(call, call.args[1], inverse=inverse, counts=counts)
+_register_rows("unique_dim", "unique", ("sorted", "return_inverse", "return_counts"))
+_register_rows("unique_dim_consecutive", "unique_consecutive", ("return_inverse", "return_counts"))
 
 
 def _sort(call: OpCall, source: torch.Tensor, *, with_order: bool) -> None:

@@ -1,4 +1,9 @@
-"""Ops on sparse tensors without values: as many elements as their arguments have."""
+"""Ops on sparse tensors without values: as many elements as their arguments have.
+
+Conversions to sparse layouts (``dense_to_sparse`` and its siblings of ``TensorConversions.cpp`` in
+``aten/src/ATen/native``) call the same ops on both devices: they look for the elements that are
+not zero, and gather indices and values. Without values, all elements are taken not to be zero.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,7 @@ import torch
 
 from ...machine.unsupported import unsupported
 from ..data_dependence import DISTINCT
-from ..registry import define
+from ..registry import as_on_cpu, define
 
 if TYPE_CHECKING:
     from ...machine.tensor_values import TensorValues
@@ -90,4 +95,15 @@ define(
     "aten::_sparse_coo_tensor_with_dims_and_tensors",
     "aten::_sparse_coo_tensor_unsafe",
     touches_no_element=True,
+)
+
+
+define(
+    "aten::_to_sparse",
+    "aten::_to_sparse.sparse_dim",
+    "aten::_to_sparse_csr",
+    "aten::_to_sparse_csc",
+    "aten::_to_sparse_bsr",
+    "aten::_to_sparse_bsc",
+    composite=as_on_cpu,
 )
