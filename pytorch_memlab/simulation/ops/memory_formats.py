@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch._prims_common import suggest_memory_format as _suggest_memory_format
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
@@ -64,3 +67,12 @@ def is_dense(tensor: torch.Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def contiguous_like(position: int) -> Callable[..., torch.Tensor]:
+    """The meta kernel of an op whose output is as one of its arguments, contiguous."""
+
+    def meta(*args: Any, **_options: Any) -> torch.Tensor:
+        return torch.empty_like(args[position], memory_format=torch.contiguous_format)
+
+    return meta

@@ -144,6 +144,10 @@ def op(name: str, *more_names: str, source: str, **facts: Any) -> Callable[[Memo
     return register
 
 
+estimated: Final = functools.partial(op, provenance=Provenance.ESTIMATE)
+recorded: Final = functools.partial(op, provenance=Provenance.RECORDING)
+
+
 def as_on_cpu(*_args: Any, **_kwargs: Any) -> Any:
     """The ``composite`` of an op whose kernel for the CPU calls the ops that CUDA's does."""
     return NotImplemented

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..convolution.cudnn import CUDNN_WORKSPACES
-from ..registry import Provenance, op
+from ..registry import estimated
 from .reference import backward_reference, forward_reference
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ _FORWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _BACKWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default
 _FLOAT: Final = 4
 
-_estimate: Final = partial(
-    op, provenance=Provenance.ESTIMATE, source="aten/src/ATen/native/cudnn/MHA.cpp"
-)
+_estimated: Final = partial(estimated, source="aten/src/ATen/native/cudnn/MHA.cpp")
 
 
 def _meta(
@@ -62,7 +60,7 @@ def _like_query(query: torch.Tensor, size: int) -> torch.Tensor:
     return query.new_empty_strided(shape, tuple(strides))
 
 
-@_estimate(
+@_estimated(
     "aten::_scaled_dot_product_cudnn_attention",
     reference=forward_reference(_FORWARD, _meta),
     meta=_meta,
@@ -73,7 +71,7 @@ def _memory(call: OpCall) -> None:
     call.unknown_workspace = CUDNN_WORKSPACES
 
 
-@_estimate(
+@_estimated(
     "aten::_scaled_dot_product_cudnn_attention_backward",
     reference=backward_reference(_BACKWARD),
 )

@@ -17,7 +17,7 @@ import torch
 
 from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
 from ..reduction_workspace import alloc_sum_workspace
-from ..registry import Provenance, op
+from ..registry import estimated
 from .backends import Backend, Convolution, convolution_of
 from .cudnn import CUDNN_WORKSPACES, alloc_copy_into, winograd_workspace
 
@@ -120,13 +120,7 @@ def _empty(like: torch.Tensor, size: Any, layout: _Layout) -> torch.Tensor:
     return like.new_empty_strided(tuple(size), strides)
 
 
-@op(
-    "aten::convolution",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
-    reference=_reference,
-    meta=_meta,
-)
+@estimated("aten::convolution", source=_SOURCE, reference=_reference, meta=_meta)
 def _memory(call: OpCall) -> None:
     """Contiguous copies come before the output, that of the weight after it with cuDNN."""
     convolution = _of_forward(call.args)
@@ -148,12 +142,8 @@ def _memory(call: OpCall) -> None:
         _output_in_groups(call, convolution)
 
 
-@op(
-    "aten::convolution_backward",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
-    reference=_backward_reference,
-    meta=_backward_meta,
+@estimated(
+    "aten::convolution_backward", source=_SOURCE, reference=_backward_reference, meta=_backward_meta
 )
 def _backward_memory(call: OpCall) -> None:
     convolution = _of_backward(call.args)

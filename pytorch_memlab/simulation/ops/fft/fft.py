@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..registry import Provenance, op
+from ..registry import estimated, op
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,7 +28,7 @@ _MOST_DIMS: Final = 3
 _HALVES: Final = (torch.float16, torch.complex32)
 
 
-@op("aten::_fft_r2c", provenance=Provenance.ESTIMATE, source=_SOURCE)
+@estimated("aten::_fft_r2c", source=_SOURCE)
 def _fft_r2c(call: OpCall) -> None:
     """A copy of what is not aligned as complex numbers are; stages if many."""
     call.alloc_outputs()
@@ -57,7 +57,7 @@ def _fft_r2c(call: OpCall) -> None:
     _transform_in_stages(call, signal, dims[:-1])
 
 
-@op("aten::_fft_c2r", provenance=Provenance.ESTIMATE, source=_SOURCE)
+@estimated("aten::_fft_c2r", source=_SOURCE)
 def _fft_c2r(call: OpCall) -> None:
     """A copy of its input, which cuFFT may write over."""
     call.alloc_outputs()
@@ -77,7 +77,7 @@ def _fft_c2r(call: OpCall) -> None:
     _transform(call, signal, sizes, dims[-1:], of_real)
 
 
-@op("aten::_fft_c2c", provenance=Provenance.ESTIMATE, source=_SOURCE)
+@estimated("aten::_fft_c2c", source=_SOURCE)
 def _fft_c2c(call: OpCall) -> None:
     """A second result where one plan does not transform all dimensions."""
     call.alloc_outputs()

@@ -9,7 +9,7 @@ import torch
 from ...hardware.decisions import decision
 from .. import cub
 from ..memory_formats import LOW_PRECISION
-from ..registry import Provenance, op
+from ..registry import estimated, op
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ _MAX: Final = 2
 """Mode of an embedding bag that takes the largest of each column."""
 
 
-@op("aten::embedding_dense_backward", provenance=Provenance.ESTIMATE, source=_BACKWARD)
+@estimated("aten::embedding_dense_backward", source=_BACKWARD)
 def _embedding_dense_backward(call: OpCall) -> None:
     """Many indices are sorted, and their gradients are summed in parts."""
     grad_output, indices = call.args[:2]
@@ -144,7 +144,5 @@ def _embedding_bag(call: OpCall) -> None:
     call.alloc_contiguous(*call.args[1:3])
 
 
-op("aten::_embedding_bag_dense_backward", provenance=Provenance.ESTIMATE, source=_BAG)(
-    _bag_backward(0)
-)
-op("aten::_embedding_bag_backward", provenance=Provenance.ESTIMATE, source=_BAG)(_bag_backward(1))
+estimated("aten::_embedding_bag_dense_backward", source=_BAG)(_bag_backward(0))
+estimated("aten::_embedding_bag_backward", source=_BAG)(_bag_backward(1))

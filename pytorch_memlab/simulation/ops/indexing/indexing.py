@@ -9,7 +9,7 @@ import torch
 
 from .. import cub
 from ..data_dependence import MASKS
-from ..registry import Provenance, op
+from ..registry import op, recorded
 from .nonzero import count_nonzero, find_nonzero
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _INDEX: Final = 8
 _MASKS: Final = (torch.bool, torch.uint8)
 
 
-@op("aten::index.Tensor", provenance=Provenance.RECORDING, source=_SOURCE, **_TAKES_MASKS)
+@recorded("aten::index.Tensor", source=_SOURCE, **_TAKES_MASKS)
 @op("aten::_unsafe_index.Tensor", source=_SOURCE, **_TAKES_MASKS)
 def _read(call: OpCall) -> None:
     """Indices become 64-bit numbers of the GPU, laid out alike, or masks become indices."""
@@ -47,7 +47,7 @@ def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
         _align(call, given)
 
 
-@op("aten::index_put", provenance=Provenance.RECORDING, source=_SOURCE, **_TAKES_MASKS)
+@recorded("aten::index_put", source=_SOURCE, **_TAKES_MASKS)
 @op(
     "aten::index_put_",
     "aten::_index_put_impl_",

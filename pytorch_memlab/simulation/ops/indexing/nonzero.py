@@ -11,7 +11,7 @@ from .. import cub
 from ..data_dependence import TRUE, ZERO, DataDependence, options_after_first
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_extremes_workspace
 from ..reductions.scans import scan_row
-from ..registry import Provenance, define, op
+from ..registry import define, estimated, op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,11 +59,8 @@ def _all_nonzero(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, 
     return values.make((tensor.dim(), tensor.numel()), torch.int64).t()
 
 
-@op(
-    "aten::nonzero",
-    provenance=Provenance.ESTIMATE,
-    source=_NONZERO,
-    data_dependence=DataDependence("nonzero", TRUE, _all_nonzero),
+@estimated(
+    "aten::nonzero", source=_NONZERO, data_dependence=DataDependence("nonzero", TRUE, _all_nonzero)
 )
 def _nonzero(call: OpCall) -> None:
     count_nonzero(call, call.args[0])
@@ -94,13 +91,12 @@ def _all_selected(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str,
     return values.make((count,), tensor.dtype)
 
 
-@op(
+@estimated(
     "aten::masked_select",
-    provenance=Provenance.ESTIMATE,
     source=_MASKED,
     data_dependence=DataDependence("masked_select", TRUE, _all_selected),
 )
-@op("aten::masked_scatter_backward", provenance=Provenance.ESTIMATE, source=_MASKED)
+@estimated("aten::masked_scatter_backward", source=_MASKED)
 def _masked_select(call: OpCall) -> None:
     """The indices that it selects come before the output, which shows how many they are."""
     first, second = call.args[:2]
@@ -113,9 +109,7 @@ def _masked_select(call: OpCall) -> None:
         find_nonzero(call, mask)
 
 
-@op(
-    "aten::masked_scatter", "aten::masked_scatter_", provenance=Provenance.ESTIMATE, source=_SCATTER
-)
+@estimated("aten::masked_scatter", "aten::masked_scatter_", source=_SCATTER)
 def _masked_scatter(call: OpCall) -> None:
     """The index of the source of each element of the mask."""
     call.alloc_outputs()
@@ -134,9 +128,8 @@ def _each_once(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, An
     return values.make((args[0].numel() if count is None else count,), torch.int64)
 
 
-@op(
+@estimated(
     "aten::repeat_interleave.Tensor",
-    provenance=Provenance.ESTIMATE,
     source="aten/src/ATen/native/Repeat.h, cuda/Repeat.cu",
     data_dependence=DataDependence("repeat_interleave", "each element 1", _each_once),
 )
@@ -167,9 +160,8 @@ def _all_in_first_bin(values: TensorValues, args: tuple[Any, ...], kwargs: dict[
     return values.make((max(least or 0, 1),), dtype)
 
 
-@op(
+@estimated(
     "aten::bincount",
-    provenance=Provenance.ESTIMATE,
     source=_HISTOGRAM,
     data_dependence=DataDependence("bincount", ZERO, _all_in_first_bin),
 )

@@ -11,7 +11,8 @@ import torch
 
 from ..attention.rules import RELEASE
 from ..convolution.cudnn import CUDNN_WORKSPACES
-from ..registry import Provenance, define, op
+from ..memory_formats import contiguous_like
+from ..registry import define, estimated, op
 
 if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
@@ -131,18 +132,10 @@ def _alloc_lengths(call: OpCall, batch: int) -> None:
         call.alloc_temp(batch * _INDEX)
 
 
-def _backward_meta(
-    _grad_output: torch.Tensor, probabilities: torch.Tensor, *_arguments: Any
-) -> torch.Tensor:
-    return probabilities.new_empty(probabilities.shape)
-
-
-@op(
+@estimated(
     "aten::_ctc_loss_backward",
-    provenance=Provenance.ESTIMATE,
     source=_SOURCE,
-    reference=_aten._ctc_loss_backward.default,
-    meta=_backward_meta,
+    meta=contiguous_like(1),
     takes_cpu_tensors=True,
 )
 def _ctc_loss_backward(call: OpCall) -> None:
@@ -188,10 +181,9 @@ def _cudnn_meta(probabilities: torch.Tensor, *_arguments: Any) -> tuple[torch.Te
     return probabilities.new_empty(batch), probabilities.new_empty(probabilities.shape)
 
 
-@op(
+@estimated(
     "aten::_cudnn_ctc_loss",
     "aten::_cudnn_ctc_loss.Tensor",
-    provenance=Provenance.ESTIMATE,
     source="aten/src/ATen/native/cudnn/LossCTC.cpp",
     reference=_cudnn_reference,
     meta=_cudnn_meta,

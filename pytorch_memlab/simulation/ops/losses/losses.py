@@ -1,4 +1,4 @@
-"""Losses: the unreduced loss of each element, and the workspace of its mean or sum."""
+"""Losses and distances: the loss of each element or pair, and the workspace of its mean or sum."""
 
 from __future__ import annotations
 
@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..memory_formats import contiguous_like
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
-from ..registry import Memory, define, op
+from ..registry import Memory, define, estimated, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
 
-REDUCTION_NONE: Final = 0
+_REDUCTION_NONE: Final = 0
 """Code of ``reduction="none"``."""
 
 _LOSS: Final = "aten/src/ATen/native/Loss.cpp"
@@ -21,7 +22,7 @@ _NLL: Final = "aten/src/ATen/native/cuda/Loss.cu"
 _NLL2D: Final = "aten/src/ATen/native/cuda/NLLLoss2d.cu"
 
 
-def reduced_meta(args: tuple[Any, ...], result: Any) -> Any:
+def _reduced_meta(args: tuple[Any, ...], result: Any) -> Any:
     """A mean or a sum lies in the memory of the elements' losses, of which it is the first."""
     if result.dim() or not args[0].dim():
         return result
@@ -29,13 +30,13 @@ def reduced_meta(args: tuple[Any, ...], result: Any) -> Any:
     return result.new_empty(shape.numel() or 1).as_strided((), ())
 
 
-def reduced_in_place(position: int) -> Memory:
+def _reduced_in_place(position: int) -> Memory:
     """A loss whose mean or sum is copied into the losses of the elements."""
 
     def memory(call: OpCall) -> None:
         call.alloc_outputs()
         tensor: torch.Tensor = call.args[0]
-        if call.argument(position, "reduction", 1) != REDUCTION_NONE:
+        if call.argument(position, "reduction", 1) != _REDUCTION_NONE:
             call.alloc_temp(tensor.element_size())
             alloc_sum_workspace(call, tensor)
 
@@ -48,10 +49,10 @@ def _broadcast(call: OpCall) -> tuple[int, torch.dtype]:
     return prod(shape), torch.promote_types(first.dtype, second.dtype)
 
 
-@op("aten::mse_loss", "aten::smooth_l1_loss", source=_LOSS, corrects_meta=reduced_meta)
+@op("aten::mse_loss", "aten::smooth_l1_loss", source=_LOSS, corrects_meta=_reduced_meta)
 def _mse_loss(call: OpCall) -> None:
     call.alloc_outputs()
-    if call.argument(2, "reduction", 1) != REDUCTION_NONE:
+    if call.argument(2, "reduction", 1) != _REDUCTION_NONE:
         count, dtype = _broadcast(call)
         call.alloc_temp(count * dtype.itemsize)
         alloc_column_sums_workspace(call, count, 1, dtype)
@@ -59,7 +60,7 @@ def _mse_loss(call: OpCall) -> None:
 
 @op("aten::huber_loss", source=_LOSS)
 def _huber_loss(call: OpCall) -> None:
-    if call.argument(2, "reduction", 1) != REDUCTION_NONE:
+    if call.argument(2, "reduction", 1) != _REDUCTION_NONE:
         count, dtype = _broadcast(call)
         call.alloc_temp(count * dtype.itemsize)
         call.alloc_outputs()
@@ -68,9 +69,9 @@ def _huber_loss(call: OpCall) -> None:
 
 define(
     "aten::binary_cross_entropy",
-    memory=reduced_in_place(3),
+    memory=_reduced_in_place(3),
     source=_NLL,
-    corrects_meta=reduced_meta,
+    corrects_meta=_reduced_meta,
 )
 
 
@@ -78,7 +79,7 @@ define(
 def _binary_cross_entropy_with_logits(call: OpCall) -> None:
     """Its terms one by one, and their mean or sum."""
     tensor, pos_weight = call.args[0], call.argument(3, "pos_weight")
-    is_reduced = call.argument(4, "reduction", 1) != REDUCTION_NONE
+    is_reduced = call.argument(4, "reduction", 1) != _REDUCTION_NONE
     call.alloc_copy(tensor)
     if pos_weight is not None:
         with call.scope():
@@ -106,3 +107,154 @@ for _name, _start, _stop, _source in (
     ("nll_loss2d_backward", 0, 4, _NLL2D),
 ):
     define(f"aten::{_name}", memory=_contiguous(_start, _stop), source=_source)
+
+
+_BATCHED: Final = 2
+_MULTI: Final = "aten/src/ATen/native/cuda/MultiMarginLoss.cu"
+_MULTILABEL: Final = "aten/src/ATen/native/cuda/MultiLabelMarginCriterion.cu"
+
+
+@op("aten::multi_margin_loss", source=_MULTI)
+def _multi_margin_loss(call: OpCall) -> None:
+    call.alloc_outputs()
+    tensor: torch.Tensor = call.args[0]
+    if not tensor.numel():
+        return
+    call.alloc_contiguous(*call.args[:2], call.argument(4, "weight"))
+    if tensor.dim() == _BATCHED and call.argument(5, "reduction", 1) != _REDUCTION_NONE:
+        call.alloc_temp(tensor.shape[0] * tensor.element_size())
+        alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
+
+
+@op(
+    "aten::multi_margin_loss_backward",
+    source=_MULTI,
+    meta=contiguous_like(1),
+)
+def _multi_margin_loss_backward(call: OpCall) -> None:
+    call.alloc_outputs()
+    grad_output, tensor, target = call.args[:3]
+    if tensor.numel():
+        call.alloc_contiguous(tensor, grad_output, target, call.argument(5, "weight"))
+
+
+@op("aten::multilabel_margin_loss_forward", source=_MULTILABEL)
+def _multilabel_margin_loss_forward(call: OpCall) -> None:
+    tensor: torch.Tensor = call.args[0]
+    loss, is_target = call.result
+    if tensor.numel():
+        call.alloc_contiguous(*call.args[:2])
+    call.alloc_outputs(is_target)
+    if not tensor.numel() or tensor.dim() != _BATCHED or call.args[2] == _REDUCTION_NONE:
+        return
+    call.alloc_temp(tensor.shape[0] * tensor.element_size())
+    call.alloc_outputs(loss)
+    alloc_column_sums_workspace(call, tensor.shape[0], 1, tensor.dtype)
+
+
+@op(
+    "aten::multilabel_margin_loss_backward",
+    source=_MULTILABEL,
+    meta=contiguous_like(1),
+)
+def _multilabel_margin_loss_backward(call: OpCall) -> None:
+    call.alloc_outputs()
+    grad_output, tensor, target, _, is_target = call.args[:5]
+    if tensor.numel():
+        call.alloc_contiguous(tensor, target, is_target, grad_output)
+
+
+define(
+    "aten::soft_margin_loss", memory=_reduced_in_place(2), source=_LOSS, corrects_meta=_reduced_meta
+)
+
+
+@op("aten::soft_margin_loss_backward", source=_LOSS)
+def _soft_margin_loss_backward(call: OpCall) -> None:
+    """The exponentials of a product."""
+    _, tensor, target = call.args[:3]
+    shape = torch.broadcast_shapes(tensor.shape, target.shape)
+    nbytes = prod(shape) * torch.promote_types(tensor.dtype, target.dtype).itemsize
+    negative = call.alloc_temp(target.numel() * target.element_size())
+    product = call.alloc_temp(nbytes)
+    call.alloc_temp(nbytes)
+    call.free_temp(product)
+    call.free_temp(negative)
+
+
+_MOST_ROWS: Final = 25
+"""Rows up to which distances are computed one by one."""
+
+_DISTANCE: Final = "aten/src/ATen/native/Distance.cpp"
+_PAIRS: Final = "aten/src/ATen/native/cuda/DistanceKernel.cu"
+
+
+@op("aten::_euclidean_dist", source=_DISTANCE)
+def _euclidean_dist(call: OpCall) -> None:
+    """A product of matrices, each augmented by its squared norms and ones."""
+    matrices: tuple[torch.Tensor, torch.Tensor] = (call.args[0], call.args[1])
+    columns = []
+    for matrix in matrices:
+        squares = call.alloc_temp(matrix.numel() * matrix.element_size())
+        rows = matrix.numel() // max(1, matrix.shape[-1]) * matrix.element_size()
+        columns += [call.alloc_temp(rows)]
+        alloc_sum_workspace(call, matrix, -1)
+        call.free_temp(squares)
+        columns += [call.alloc_temp(rows)]
+    for matrix, pair in zip(matrices, (columns[:2], columns[2:]), strict=True):
+        width, size = matrix.shape[-1], matrix.element_size()
+        rows = matrix.numel() // max(1, width)
+        scaled = [call.alloc_temp(rows * width * size)] if matrix is matrices[0] else []
+        call.alloc_temp(rows * (width + 2) * size)
+        for allocation in (*scaled, *pair):
+            call.free_temp(allocation)
+    call.alloc_outputs()
+    call.ensure_cublas_workspace()
+
+
+@estimated("aten::_cdist_forward", source=_DISTANCE)
+def _cdist_forward(call: OpCall) -> None:
+    """Euclidean distances of many rows are a product of matrices."""
+    if _is_product(call):
+        _euclidean_dist(call)
+    else:
+        call.alloc_outputs()
+        call.alloc_contiguous(*call.args[:2])
+
+
+@op("aten::_cdist_backward", source=_PAIRS)
+def _cdist_backward(call: OpCall) -> None:
+    """Contiguous inputs, and the gradient of each pair, which are summed."""
+    grad_output, first, second, p, distances = call.args[:5]
+    if not first.numel() or not second.numel():
+        return
+    batch = torch.broadcast_shapes(first.shape[:-2], second.shape[:-2])
+    expanded = (one.expand(*batch, *one.shape[-2:]) for one in (first, second))
+    call.alloc_contiguous(*expanded, distances, grad_output)
+    call.alloc_outputs()
+    if p and grad_output.numel():
+        rows, columns = first.shape[-2:]
+        batches = call.result.numel() // (rows * columns)
+        _sum_pairs(call, (batches, second.shape[-2], rows, columns), 1)
+
+
+@op("aten::_pdist_backward", source=_PAIRS)
+def _pdist_backward(call: OpCall) -> None:
+    """The gradient of each pair, which are summed."""
+    call.alloc_outputs()
+    grad_output, points, p = call.args[:3]
+    if p and grad_output.numel() and points.numel():
+        rows, columns = points.shape
+        _sum_pairs(call, (rows - 1, rows, columns), 0)
+
+
+def _sum_pairs(call: OpCall, shape: tuple[int, ...], dim: int) -> None:
+    pairs = torch.empty(shape, dtype=call.result.dtype, device="meta")
+    call.alloc_copy(pairs)
+    alloc_sum_workspace(call, pairs, dim)
+
+
+def _is_product(call: OpCall) -> bool:
+    first, second, order, mode = (*call.args, None)[:4]
+    many = first.shape[-2] > _MOST_ROWS or second.shape[-2] > _MOST_ROWS
+    return bool(order == 2 and (mode == 1 or (mode in (None, 0) and many)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..registry import Provenance, op
+from ..registry import op, recorded
 from ..sparse.sparse_rules import product
 from . import cublaslt
 
@@ -18,7 +18,7 @@ SOURCE: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHa
 
 
 @op("aten::baddbmm", "aten::baddbmm_", source=SOURCE)
-@op("aten::bmm", provenance=Provenance.RECORDING, source=SOURCE)
+@recorded("aten::bmm", source=SOURCE)
 def batched_memory(call: OpCall) -> None:
     """Copies of operands that are neither row- nor column-major."""
     call.alloc_outputs()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..registry import Provenance, op
+from ..registry import estimated
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -73,9 +73,8 @@ def _check_strides(matrix: torch.Tensor) -> None:
     )
 
 
-@op(
+@estimated(
     "aten::_grouped_mm",
-    provenance=Provenance.ESTIMATE,
     source="aten/src/ATen/native/cuda/GroupMM.cu, GroupedBlas.cpp",
     meta=grouped_mm_meta,
 )

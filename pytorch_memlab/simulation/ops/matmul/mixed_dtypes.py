@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..memory_formats import LOW_PRECISION
-from ..registry import Provenance, op
+from ..registry import estimated, op
 from . import cublaslt
 from .cublas import SOURCE, addmm_memory, batched_memory, copy_unreadable, mm_memory
 
@@ -22,67 +22,22 @@ if TYPE_CHECKING:
 _aten: Final = torch.ops.aten
 
 
-def _mm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    _check(first, dtype)
-    return torch.mm(first.to(dtype), second.to(dtype))
+def _widened(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """A product of tensors that are converted first, on the CPU or the meta device."""
+
+    def compute(*args: Any, **factors: float) -> torch.Tensor:
+        *tensors, dtype = args
+        _check(tensors[-2], dtype)
+        return product(*(one.to(dtype) for one in tensors), **factors)
+
+    return compute
 
 
-def _bmm(first: torch.Tensor, second: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    _check(first, dtype)
-    return torch.bmm(first.to(dtype), second.to(dtype))
-
-
-def _addmm(
-    bias: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
-    dtype: torch.dtype,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-) -> torch.Tensor:
-    _check(first, dtype)
-    wide = (one.to(dtype) for one in (bias, first, second))
-    return torch.addmm(*wide, beta=beta, alpha=alpha)
-
-
-def _addmm_meta(
-    _bias: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
-    dtype: torch.dtype,
-    **_factors: float,
-) -> torch.Tensor:
-    result: torch.Tensor = _aten.mm.dtype(first, second, dtype)
-    return result
-
-
-def _baddbmm(
-    bias: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
-    dtype: torch.dtype,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-) -> torch.Tensor:
-    _check(first, dtype)
-    wide = (one.to(dtype) for one in (bias, first, second))
-    found = torch.baddbmm(*wide, beta=beta, alpha=alpha)
-    _check_bias(bias, found)
-    return torch.empty_like(bias, dtype=dtype).copy_(found)
-
-
-def _baddbmm_meta(
-    bias: torch.Tensor,
-    first: torch.Tensor,
-    second: torch.Tensor,
-    dtype: torch.dtype,
-    **_factors: float,
-) -> torch.Tensor:
-    """PyTorch's own meta kernel fails."""
-    _check_bias(bias, _aten.bmm.dtype(first, second, dtype))
-    return torch.empty_like(bias, dtype=dtype)
+def _baddbmm(bias: torch.Tensor, *args: Any, **factors: float) -> torch.Tensor:
+    found = _widened(torch.baddbmm)(bias, *args, **factors)
+    if bias.shape != found.shape:
+        raise RuntimeError("self must have the same shape as the output")
+    return torch.empty_like(bias, dtype=found.dtype).copy_(found)
 
 
 def _into_out(product: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -120,11 +75,6 @@ def _check(matrix: torch.Tensor, dtype: torch.dtype) -> None:
         raise RuntimeError("out_dtype must be the same as input dtype or fp32 for fp16/bf16 inputs")
 
 
-def _check_bias(bias: torch.Tensor, product: torch.Tensor) -> None:
-    if bias.shape != product.shape:
-        raise RuntimeError("self must have the same shape as the output")
-
-
 def _addmm_memory(call: OpCall) -> None:
     """The output has the size of the bias first, and is resized to that of the product."""
     bias: torch.Tensor = call.args[0]
@@ -146,14 +96,14 @@ def _baddbmm_memory(call: OpCall) -> None:
     batched_memory(call)
 
 
-for _name, _product, _meta, _memory, _out_memory in (
-    ("mm", _mm, None, mm_memory, mm_memory),
-    ("bmm", _bmm, None, batched_memory, batched_memory),
-    ("addmm", _addmm, _addmm_meta, _addmm_memory, addmm_memory),
-    ("baddbmm", _baddbmm, _baddbmm_meta, _baddbmm_memory, batched_memory),
+for _name, _product, _memory, _out_memory in (
+    ("mm", _widened(torch.mm), mm_memory, mm_memory),
+    ("bmm", _widened(torch.bmm), batched_memory, batched_memory),
+    ("addmm", _widened(torch.addmm), _addmm_memory, addmm_memory),
+    ("baddbmm", _baddbmm, _baddbmm_memory, batched_memory),
 ):
-    op(f"aten::{_name}.dtype", source=SOURCE, reference=_product, meta=_meta)(_memory)
     _write = _into_out(_product)
+    op(f"aten::{_name}.dtype", source=SOURCE, reference=_product, meta=_product)(_memory)
     op(f"aten::{_name}.dtype_out", source=SOURCE, reference=_write, meta=_write)(_out_memory)
 
 
@@ -169,9 +119,8 @@ def _int_mm_memory(call: OpCall) -> None:
 _OLDEST: Final = (8, 9)
 
 
-@op(
+@estimated(
     "aten::_scaled_mm",
-    provenance=Provenance.ESTIMATE,
     source="aten/src/ATen/native/cuda/ScaledBlas.cpp, aten/src/ATen/cuda/CUDABlas.cpp",
 )
 def _scaled_mm_memory(call: OpCall) -> None:

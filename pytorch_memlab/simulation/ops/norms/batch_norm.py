@@ -12,7 +12,7 @@ import torch
 
 from ..convolution.cudnn import CUDNN_WORKSPACES, alloc_copy_into
 from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
-from ..registry import Provenance, define, op
+from ..registry import define, estimated, op
 
 if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU
@@ -230,9 +230,8 @@ def _cudnn_forward(*args: Any) -> Tensors:
     return result, *(one.to(weight.dtype) for one in saved), reserve
 
 
-@op(
+@estimated(
     "aten::cudnn_batch_norm",
-    provenance=Provenance.ESTIMATE,
     source=_CUDNN,
     reference=_cudnn_forward,
     meta=_cudnn_forward,
@@ -252,9 +251,8 @@ def _cudnn_backward(
     return grad_input, *of_weights
 
 
-@op(
+@estimated(
     "aten::cudnn_batch_norm_backward",
-    provenance=Provenance.ESTIMATE,
     source=_CUDNN,
     reference=_cudnn_backward,
     meta=_cudnn_backward,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from ..matmul.cublas import multiply_batches
-from ..memory_formats import suggest_memory_format
+from ..memory_formats import contiguous_like, suggest_memory_format
 from ..registry import Memory, define, op
 
 if TYPE_CHECKING:
@@ -102,17 +102,7 @@ def _adaptive_max_pool2d_backward(call: OpCall) -> None:
         call.alloc_contiguous(grad_output, indices, call.result)
 
 
-def _fractional_max_pool3d_backward_meta(
-    _grad_output: torch.Tensor, tensor: torch.Tensor, *_others: Any
-) -> torch.Tensor:
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
-
-define(
-    "aten::fractional_max_pool3d_backward",
-    reference=torch.ops.aten.fractional_max_pool3d_backward.default,
-    meta=_fractional_max_pool3d_backward_meta,
-)
+define("aten::fractional_max_pool3d_backward", meta=contiguous_like(1))
 
 
 @op("aten::affine_grid_generator", source="aten/src/ATen/native/AffineGridGenerator.cpp")

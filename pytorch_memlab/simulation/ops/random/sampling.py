@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from .. import cub
+from ..memory_formats import contiguous_like
 from ..reduction_workspace import (
     alloc_aminmax_workspace,
     alloc_argmax_workspace,
@@ -20,7 +21,7 @@ from ..reduction_workspace import (
     alloc_sum_workspace,
 )
 from ..reductions.scans import scan_row
-from ..registry import Provenance, define, op
+from ..registry import define, estimated, op
 from ..sorting.sorting import alloc_topk
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ _DUPLICATES: Final = 0.9
 """Least probability that ``randperm`` asks of its keys to be all distinct."""
 
 
-@op("aten::multinomial", provenance=Provenance.ESTIMATE, source=_DISTRIBUTIONS)
+@estimated("aten::multinomial", source=_DISTRIBUTIONS)
 def _multinomial(call: OpCall) -> None:
     """The largest of random quotients, or with replacement a search in sums.
 
@@ -85,12 +86,7 @@ def _race(call: OpCall, source: torch.Tensor, samples: int) -> None:
     alloc_topk(call, source, source.dim() - 1, samples)
 
 
-@op(
-    "aten::randperm",
-    "aten::randperm.generator",
-    provenance=Provenance.ESTIMATE,
-    source=_PERMUTATION,
-)
+@estimated("aten::randperm", "aten::randperm.generator", source=_PERMUTATION)
 def _randperm(call: OpCall) -> None:
     """Numbers in order, and random keys that they are sorted by."""
     call.alloc_outputs()
@@ -106,10 +102,8 @@ def _randperm(call: OpCall) -> None:
     call.alloc_temp(cub.radix_sort(call.model, count, key, width, bits=bits))
 
 
-def _contiguous_meta(tensor: torch.Tensor, *_others: Any, **_options: Any) -> torch.Tensor:
-    """PyTorch has no meta kernel: as large as the first argument, contiguous."""
-    return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-
+_contiguous_meta: Final = contiguous_like(0)
+"""PyTorch has no meta kernel of these."""
 
 define("aten::_standard_gamma", "aten::_dirichlet_grad", meta=_contiguous_meta)
 

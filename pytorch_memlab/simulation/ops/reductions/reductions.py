@@ -18,7 +18,7 @@ from ..reduction_workspace import (
     alloc_sum_workspace,
     reduced_dims,
 )
-from ..registry import Provenance, op
+from ..registry import op, recorded
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,7 @@ _SUMMARY: Final = "aten/src/ATen/native/TensorAdvancedIndexing.cpp, cuda/Reduce.
 _TRACE: Final = "aten/src/ATen/native/cuda/TriangularOps.cu, Reduce.cuh"
 
 _source: Final = partial(op, source=_REDUCE)
-_recorded: Final = partial(op, provenance=Provenance.RECORDING, source=_REDUCE)
+_recorded: Final = partial(recorded, source=_REDUCE)
 
 
 def _sums(dim_position: int | None) -> Memory:

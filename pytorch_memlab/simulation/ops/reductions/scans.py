@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from .. import cub
-from ..registry import Provenance, op
+from ..registry import estimated, op
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,14 +68,7 @@ def _rows_with_indices(call: OpCall) -> None:
         call.alloc_contiguous(tensor)
 
 
-op("aten::cumsum", "aten::cumsum_", provenance=Provenance.ESTIMATE, source=_SOURCE)(
-    _scan(is_sum=True)
-)
-op(
-    "aten::cumprod",
-    "aten::cumprod_",
-    "aten::logcumsumexp",
-    "aten::_logcumsumexp",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
+estimated("aten::cumsum", "aten::cumsum_", source=_SOURCE)(_scan(is_sum=True))
+estimated(
+    "aten::cumprod", "aten::cumprod_", "aten::logcumsumexp", "aten::_logcumsumexp", source=_SOURCE
 )(_scan(is_sum=False))

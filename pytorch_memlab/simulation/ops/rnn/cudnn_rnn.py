@@ -16,7 +16,7 @@ import torch
 
 from ..autograd_reference import dispatch_keys, gradients
 from ..memory_formats import acc_type
-from ..registry import Provenance, op
+from ..registry import estimated
 from .layout import Call, fill, views
 
 if TYPE_CHECKING:
@@ -172,10 +172,10 @@ def _onednn(wanted: bool) -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
-_estimate: Final = partial(op, provenance=Provenance.ESTIMATE, source=_SOURCE)
+_estimated: Final = partial(estimated, source=_SOURCE)
 
 
-@_estimate("aten::_cudnn_rnn", reference=_reference, meta=_meta)
+@_estimated("aten::_cudnn_rnn", reference=_reference, meta=_meta)
 def _memory(call: OpCall) -> None:
     rnn = Call(*call.args)
     output, hy, cy, reserve, buffer = call.result
@@ -187,7 +187,7 @@ def _memory(call: OpCall) -> None:
     call.alloc_outputs(reserve, is_estimate=True)
 
 
-@_estimate("aten::_cudnn_rnn_backward", reference=_backward_reference, meta=_backward_meta)
+@_estimated("aten::_cudnn_rnn_backward", reference=_backward_reference, meta=_backward_meta)
 def _backward_memory(call: OpCall) -> None:
     rnn, given, mask = _backward_call(call.args)
     grad_input, grad_hx, grad_cx, grad_weights = call.result

@@ -10,7 +10,7 @@ import torch
 from .. import cub
 from ..memory_formats import is_dense
 from ..reduction_workspace import alloc_extremes_workspace
-from ..registry import Provenance, define, op
+from ..registry import define, estimated, op
 
 if TYPE_CHECKING:
     from ..op_call import OpCall
@@ -37,7 +37,7 @@ _BLOCKS_PER_PROCESSOR: Final = 65536 // (40 * _THREADS)
 """Of the kernel of ``topk``: it takes 40 of an SM's 65,536 registers a thread."""
 
 
-@op("aten::sort", "aten::sort.stable", provenance=Provenance.ESTIMATE, source=_SORT)
+@estimated("aten::sort", "aten::sort.stable", source=_SORT)
 def _sort_memory(call: OpCall) -> None:
     """Contiguous copies where the slices are not, then ``sort_slices``."""
     call.alloc_outputs()
@@ -89,11 +89,7 @@ def _sort_batch(call: OpCall, count: int, length: int, dtype: torch.dtype) -> No
         call.alloc_temp(cub.segmented_radix_sort(count, key, INDEX))
 
 
-@op(
-    "aten::topk",
-    provenance=Provenance.ESTIMATE,
-    source="aten/src/ATen/native/cuda/TensorTopK.cpp, TensorTopK.cu",
-)
+@estimated("aten::topk", source="aten/src/ATen/native/cuda/TensorTopK.cpp, TensorTopK.cu")
 def _topk(call: OpCall) -> None:
     call.alloc_outputs()
     source: torch.Tensor = call.args[0]
@@ -154,7 +150,7 @@ def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:
     call.alloc_and_free(*[cub.scan_by_key(blocks, 4, 4)] * 2)
 
 
-@op("aten::median", "aten::nanmedian", provenance=Provenance.ESTIMATE, source=_SORTING)
+@estimated("aten::median", "aten::nanmedian", source=_SORTING)
 def _median(call: OpCall) -> None:
     """A sort of a copy of all elements."""
     source: torch.Tensor = call.args[0]
@@ -175,11 +171,7 @@ def _contiguous_input(call: OpCall) -> None:
     call.alloc_contiguous(call.args[0])
 
 
-@op(
-    "aten::mode",
-    provenance=Provenance.ESTIMATE,
-    source="aten/src/ATen/native/cuda/TensorModeKernel.cpp",
-)
+@estimated("aten::mode", source="aten/src/ATen/native/cuda/TensorModeKernel.cpp")
 def _mode(call: OpCall) -> None:
     """The dimension moved to the end, contiguous."""
     call.alloc_outputs()
@@ -193,7 +185,7 @@ _SOURCE: Final = "aten/src/ATen/native/TensorCompare.cpp, cuda/TensorCompare.cpp
 define("aten::isin.Tensor_Scalar", source=_SOURCE)
 
 
-@op("aten::isin.Tensor_Tensor", provenance=Provenance.ESTIMATE, source=_SOURCE)
+@estimated("aten::isin.Tensor_Tensor", source=_SOURCE)
 def _isin(call: OpCall) -> None:
     """All comparisons, and what is true of any.
 

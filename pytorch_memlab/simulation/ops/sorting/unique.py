@@ -13,7 +13,7 @@ import torch
 
 from .. import cub
 from ..data_dependence import DISTINCT, DataDependence, options_after_first
-from ..registry import Provenance, op
+from ..registry import estimated
 
 if TYPE_CHECKING:
     from ...machine.tensor_values import TensorValues
@@ -117,9 +117,8 @@ def _make_unique_rows(
     return values.make(tuple(tensor.shape), tensor.dtype), *numbers
 
 
-@op(
+@estimated(
     "aten::_unique2",
-    provenance=Provenance.ESTIMATE,
     source=_SOURCE,
     reference=_unique2,
     data_dependence=DataDependence("unique", DISTINCT, _all_distinct),
@@ -143,17 +142,13 @@ def _unique_memory(call: OpCall) -> None:
     _compare(call, is_sorted=True, inverse=inverse, counts=counts)
 
 
-op(
-    "aten::_unique",
-    provenance=Provenance.ESTIMATE,
-    source=_SOURCE,
-    reference=lambda *args: _unique2(*args)[:2],
-)(_unique_memory)
+estimated("aten::_unique", source=_SOURCE, reference=lambda *args: _unique2(*args)[:2])(
+    _unique_memory
+)
 
 
-@op(
+@estimated(
     "aten::unique_consecutive",
-    provenance=Provenance.ESTIMATE,
     source=_SOURCE,
     reference=_unique_consecutive,
     data_dependence=DataDependence("unique_consecutive", DISTINCT, _all_change),
@@ -189,9 +184,8 @@ def _register_rows(name: str, called: str, options: tuple[str, ...]) -> None:
     def _inverse_and_counts(args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
         return options_after_first(args[1:], kwargs, options)[-2:]
 
-    op(
+    estimated(
         f"aten::{name}",
-        provenance=Provenance.ESTIMATE,
         source=_SOURCE,
         reference=reference,
         data_dependence=DataDependence(called, DISTINCT, all_distinct),

@@ -1,12 +1,13 @@
-"""Foreach ops: what norms and maxima of many tensors collect each chunk's results in."""
+"""Pointwise and foreach ops, logsigmoid, quantization: partial results, buffers, copies."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from ..memory_formats import LOW_PRECISION, is_dense
+from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
 from ..registry import define, op
 
@@ -68,3 +69,53 @@ def _are_alike(tensors: list[torch.Tensor]) -> bool:
 
 
 define("aten::_fused_adam_.*", "aten::_fused_adamw_.*", takes_cpu_tensors=True)
+
+
+def _reference(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    result, _ = torch.ops.aten.log_sigmoid_forward.default(tensor)
+    return result, tensor.new_empty(0)
+
+
+def _backward_reference(
+    grad_output: torch.Tensor, tensor: torch.Tensor, _buffer: torch.Tensor
+) -> Any:
+    _, buffer = torch.ops.aten.log_sigmoid_forward.default(tensor)
+    return torch.ops.aten.log_sigmoid_backward.default(grad_output, tensor, buffer)
+
+
+define("aten::log_sigmoid_forward", reference=_reference, meta=_reference)
+define("aten::log_sigmoid_backward", reference=_backward_reference)
+
+
+def _meta(tensor: torch.Tensor, *_others: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """PyTorch has no meta kernel: a rounded tensor, and a mask of what was not clamped."""
+    return torch.empty_like(tensor), torch.empty_like(tensor, dtype=torch.bool)
+
+
+op(
+    "aten::quantize_per_tensor",
+    "aten::dequantize.self",
+    source="aten/src/ATen/quantized/Quantizer.cpp",
+)(formatted_inputs(0))
+
+define(
+    "aten::fake_quantize_per_tensor_affine_cachemask",
+    "aten::_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    meta=_meta,
+)
+
+
+@op(
+    "aten::fake_quantize_per_channel_affine_cachemask",
+    source="aten/src/ATen/native/quantized/FakeQuantPerChannelAffine.cpp",
+    meta=_meta,
+)
+def _check_zero_points(call: OpCall) -> None:
+    """The CPU reads the smallest and the largest zero point, to check them."""
+    zero_point: torch.Tensor = call.args[2]
+    if zero_point.is_floating_point():
+        return
+    with call.scope():
+        for _smallest_and_largest in range(2):
+            call.alloc_temp(zero_point.element_size())
+            alloc_extremes_workspace(call, zero_point)
