@@ -137,7 +137,7 @@ def native_backward(
 
 
 def in_dtypes(results: Any, tensor: torch.Tensor, weight: torch.Tensor | None) -> tuple[Any, ...]:
-    """The gradients of an input, a weight and a bias, each in the dtype of its own."""
+    """The gradients of an input, a weight and a bias, each in the dtype of what it belongs to."""
     likes = (tensor, *(tensor if weight is None else weight,) * 2)
     return tuple(_to(one, like.dtype) for one, like in zip(results, likes, strict=True))
 

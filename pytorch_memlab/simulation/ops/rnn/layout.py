@@ -132,7 +132,7 @@ class Call(NamedTuple):
 
     @property
     def network(self) -> Network:
-        """What cuDNN's descriptor tells."""
+        """The parameters of the descriptor of cuDNN."""
         return Network(self.mode, self.tensor.shape[-1], *self[7:10], self.bidirectional)
 
     @property

@@ -46,7 +46,7 @@ def use_cudnn(gpu: SimulatedGPU, tensor: torch.Tensor) -> bool:
 
 
 def _network(mode: str, *, is_packed: bool) -> Callable[..., Any]:
-    """What ``aten::lstm`` and the others call, of padded or of packed sequences."""
+    """The dispatch of one kind of network, of padded or of packed sequences."""
 
     def network(gpu: SimulatedGPU, tensor: torch.Tensor, *args: Any) -> Any:
         batch_sizes = None
