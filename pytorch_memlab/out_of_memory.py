@@ -92,11 +92,7 @@ class Explained:
 
 
 def report_of(error: BaseException) -> Report | None:
-    """The report of an error; it never raises, and says which part of it failed.
-
-    Args:
-        error: an out-of-memory error.
-    """
+    """The report of an out-of-memory error; it never raises, and says which part of it failed."""
     try:
         from .devices.failed_request import failed_on_gpu
         from .render.oom import text

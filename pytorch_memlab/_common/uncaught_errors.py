@@ -21,6 +21,8 @@ from typing import Any
 
 import pytorch_memlab
 
+from .ipython import ipython_shell
+
 
 class Report:
     """The report of one error.
@@ -125,7 +127,7 @@ class _Uncaught:
                 before = module.excepthook
                 hook = module.excepthook = partial(_hook, before)
                 self._hooks.append((module, before, hook))
-        shell = _shell()
+        shell = ipython_shell()
         if shell is not None:
             cells = pytorch_memlab._cells_of(shell)
             if self._cells is not cells:
@@ -205,12 +207,3 @@ def say(text: str) -> None:
     with suppress(Exception):
         stream.write(f"\n{text}")
         stream.flush()
-
-
-def is_in_shell() -> bool:
-    return _shell() is not None
-
-
-def _shell() -> Any:
-    module = sys.modules.get("IPython")
-    return None if module is None else module.get_ipython()

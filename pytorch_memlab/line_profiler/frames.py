@@ -28,20 +28,7 @@ def statistic(entry: LineEntry, name: str) -> int | None:
 def tidy_frame(
     entries: Sequence[LineEntry], code_infos: Mapping[int, FunctionInfo]
 ) -> pd.DataFrame:
-    """One row per device, function and line.
-
-    Args:
-        entries: the recorded lines.
-        code_infos: their functions.
-
-    Returns:
-        Columns ``device, function, file, line, code, hits, time`` (seconds), ``delta`` (bytes),
-        then every statistic under its dotted name, as ints in bytes or counts. Where a simulation
-        did not know all, at the end ``unmodelled`` (bytes that ops without an entry in the
-        kernels' table returned), ``uncounted`` (calls of ops that took memory of unknown size),
-        ``estimated`` (bytes that were counted for ops by estimates) and ``assumed`` (reads of
-        values that shapes alone do not have).
-    """
+    """One row per device, function and line; see ``LineRecords.to_dataframe``."""
     import pandas as pd
 
     infos = [code_infos[entry.code_id] for entry in entries]

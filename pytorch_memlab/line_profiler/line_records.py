@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from pytorch_memlab._common.call_results import is_result_dropped
 from pytorch_memlab._common.checked_file import CheckedFile
+from pytorch_memlab._common.ipython import ipython_shell
 from pytorch_memlab._common.prose_size import prose_size
 from pytorch_memlab._common.quoted import listed, quoted, shortened
 from pytorch_memlab._common.ranks import path_of_rank
@@ -104,11 +105,8 @@ class LineRecords:
         """The tables as they are now.
 
         Args:
-            func: None for every function, a qualified name, anything that ``LineProfiler`` takes,
-                or a list of those.
-            columns: fields of ``torch.cuda.memory_stats()`` such as ``active_bytes.all.peak``,
-                its short names ``peak``, ``reserved`` and ``current``, or ``hits``, ``delta``
-                or ``kept``, ``temporary`` (bytes), ``time`` (seconds).
+            func: as ``LineProfiler.display`` takes it.
+            columns: as ``LineProfiler.display`` takes them.
 
         Returns:
             An object that shows itself as HTML in a notebook and as text elsewhere.
@@ -120,24 +118,19 @@ class LineRecords:
         entries = tuple(self._raw_line_records)
         infos = dict(self._code_infos)
         names = checked_columns(columns, entries)
-        code_ids = selected_code_ids(func, infos)
-        chosen = {code_id: infos[code_id] for code_id in code_ids}
-        tables = _tables(entries, chosen, names, self._failures)
-        ran = {entry.code_id for entry in entries}
-        missing = [infos[code_id].qual_name for code_id in code_ids if code_id not in ran]
-        shown = set(code_ids)
-        shown_kinds = {
-            approximation.kind
-            for one in entries
-            if one.code_id in shown
-            for approximation in one.approximations
-        }
+        chosen = {code_id: infos[code_id] for code_id in selected_code_ids(func, infos)}
+        shown = [one for one in entries if one.code_id in chosen]
+        tables = _tables(shown, chosen, names, self._failures)
         notes: tuple[Note, ...] = (*self.ends, *self.notes)
         if func is not None:
-            notes = tuple(one for one in notes if kind_of(one) in (None, *shown_kinds))
-        idle = _idle_devices((one for one in entries if one.code_id in shown), tables)
+            kinds = {None, *(one.kind for entry in shown for one in entry.approximations)}
+            notes = tuple(one for one in notes if kind_of(one) in kinds)
+        idle = {entry.device for entry in shown} - {table.device for table in tables}
         if idle:
-            notes = (*notes, IdleDevices(tuple(idle)))
+            in_order = sorted(idle, key=_device_order)
+            notes = (*notes, IdleDevices(tuple(device.name for device in in_order)))
+        ran = {entry.code_id for entry in shown}
+        missing = [info.qual_name for code_id, info in chosen.items() if code_id not in ran]
         if missing and (func is not None or not tables):
             notes = (FunctionsThatDidNotRun(tuple(missing), bool(self.ends)), *notes)
         elif not infos:
@@ -296,9 +289,6 @@ class RecordedLines(ABC):
         return self._display(None, None)._repr_html_()
 
 
-_Lines = dict[int, LineEntry]
-
-
 def _tables(
     entries: Iterable[LineEntry],
     infos: Mapping[int, FunctionInfo],
@@ -309,20 +299,18 @@ def _tables(
 
     A function has a table for each device on which memory was in use, or for the first device.
     """
-    lines: dict[int, dict[DeviceInfo, _Lines]] = {code_id: {} for code_id in infos}
-    for entry in entries:
-        if entry.code_id in infos:
-            lines[entry.code_id].setdefault(entry.device, {})[entry.line] = entry
+    lines: dict[int, dict[DeviceInfo, list[LineEntry]]] = {code_id: {} for code_id in infos}
+    for entry in sorted(entries, key=lambda entry: entry.line):
+        lines[entry.code_id].setdefault(entry.device, []).append(entry)
     tables = []
     for code_id, info in infos.items():
-        of_devices = lines[code_id]
-        devices = sorted(of_devices, key=_device_order)
+        of_devices = sorted(lines[code_id].items(), key=lambda item: _device_order(item[0]))
         failed = {line: size for (code, line), size in failures.items() if code == code_id}
-        in_use = [device for device in devices if _is_in_use(of_devices[device].values())]
-        tables += [
-            _table(info, device, dict(sorted(of_devices[device].items())), columns, failed)
-            for device in in_use or devices[:1]
-        ]
+        in_use = [(device, found) for device, found in of_devices if _is_in_use(found)]
+        for device, found in in_use or of_devices[:1]:
+            rows = {one.line: tuple(_value(one, column) for column in columns) for one in found}
+            approximations = {one.line: one.approximations for one in found if one.approximations}
+            tables.append(FunctionTable(info, device, rows, approximations, failed))
     return tuple(tables)
 
 
@@ -331,29 +319,6 @@ def _is_in_use(entries: Iterable[LineEntry]) -> bool:
     return any(
         entry.delta or any(entry.stats.get(field) for field in _IN_USE_FIELDS) for entry in entries
     )
-
-
-def _idle_devices(entries: Iterable[LineEntry], tables: Iterable[FunctionTable]) -> list[str]:
-    """Devices that were measured and have no table."""
-    shown = {table.device for table in tables}
-    idle = {entry.device for entry in entries if entry.device not in shown}
-    return [device.name for device in sorted(idle, key=_device_order)]
-
-
-def _table(
-    function: FunctionInfo,
-    device: DeviceInfo,
-    lines: dict[int, LineEntry],
-    columns: Sequence[str],
-    failed: Mapping[int, int],
-) -> FunctionTable:
-    rows = {
-        line: tuple(_value(entry, column) for column in columns) for line, entry in lines.items()
-    }
-    approximations = {
-        line: entry.approximations for line, entry in lines.items() if entry.approximations
-    }
-    return FunctionTable(function, device, rows, approximations, failed)
 
 
 def _value(entry: LineEntry, column: str) -> int | float | None:
@@ -402,8 +367,7 @@ def _matching(item: object, code_infos: Mapping[int, FunctionInfo]) -> list[int]
 
 def show(display: RecordsDisplay) -> None:
     """Show tables now: in IPython as the result of a cell, elsewhere on ``sys.stdout``."""
-    module = sys.modules.get("IPython")
-    if module is not None and module.get_ipython() is not None:
+    if ipython_shell() is not None:
         from IPython.display import display as show_in_cell
 
         show_in_cell(display)

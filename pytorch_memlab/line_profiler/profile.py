@@ -8,10 +8,11 @@ import sys
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, overload
 
 from .._common.call_results import is_result_dropped
+from .._common.ipython import ipython_shell
 from .._common.quoted import quoted
 from .._common.standard_output import write_to_stdout
 from .._common.switch import is_switched_off
-from .._common.uncaught_errors import Report, is_in_shell, say, uncaught
+from .._common.uncaught_errors import Report, say, uncaught
 from .._common.wrapping import within
 from ..errors import UsageError
 from .columns import DEFAULT_COLUMNS, checked_columns
@@ -78,7 +79,7 @@ class _GlobalLineProfiler(LineProfiler):
     def _told(self, error: BaseException, report: Report) -> None:
         """An error was shown: its lines are marked, and its report follows the tables."""
         self.note_failure(error)
-        if _printed_at_exit and not _is_taken_over and not is_in_shell():
+        if _printed_at_exit and not _is_taken_over and ipython_shell() is None:
             report.is_shown = True
             _reports_at_exit.append(report.text)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._common.ipython import ipython_shell
 from .._common.version import __version__
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import FunctionInfo, LineEntry
@@ -233,8 +234,7 @@ def _peak(entry: LineEntry, kind: str) -> int:
 
 def _command() -> tuple[str, tuple[str, ...]]:
     """The program and its arguments; a notebook's kernel is no program of the user."""
-    ipython = sys.modules.get("IPython")
-    if ipython is not None and ipython.get_ipython() is not None:
+    if ipython_shell() is not None:
         return "", ()
     return (sys.argv[0], tuple(sys.argv[1:])) if sys.argv else ("", ())
 

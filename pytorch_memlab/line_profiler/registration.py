@@ -20,20 +20,11 @@ from pytorch_memlab.records import EditedFunctions, Note, StaleSources
 
 
 def resolve(obj: object) -> list[FunctionType]:
-    """The functions that an object stands for.
+    """The functions that an object stands for, each once, in the order of their definition.
 
-    Args:
-        obj: a function, method, property, partial, class, ``nn.Module`` instance, module, or a
-            wrapper (``functools.wraps``, ``@torch.no_grad()``, ``functools.lru_cache``) of one;
-            of a wrapper the inner function is taken. A class stands for the functions of its body,
-            and an ``nn.Module`` instance for those of its class and of its submodules' classes,
-            but for torch's own.
-
-    Returns:
-        Each function once, in the order of their definition.
-
-    Raises:
-        NotAFunctionError: no Python function is behind it.
+    Of a wrapper (``functools.wraps``, ``@torch.no_grad()``, ``functools.lru_cache``) the inner
+    function is taken. A class stands for the functions of its body, and an ``nn.Module`` instance
+    for those of its class and of its submodules' classes, but for torch's own.
 
     >>> class Net:
     ...     @staticmethod

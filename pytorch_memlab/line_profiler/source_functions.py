@@ -35,11 +35,7 @@ class Definition:
 def definitions(code: CodeType) -> list[Definition]:
     r"""Every ``def`` of a program, those in classes and in other functions included.
 
-    Args:
-        code: of the program's top level.
-
-    Returns:
-        In the order of the source. Lambdas and comprehensions belong to the line they are in.
+    Lambdas and comprehensions belong to the line they are in.
 
     >>> code = compile("class A:\n def f(self): pass\ndef g(): return lambda: 0", "x", "exec")
     >>> [definition.qual_name for definition in definitions(code)]

@@ -6,6 +6,7 @@ import linecache
 import sys
 from typing import TYPE_CHECKING, Any
 
+from .._common.ipython import ipython_shell
 from ..errors import UsageError
 
 if TYPE_CHECKING:
@@ -16,9 +17,7 @@ if TYPE_CHECKING:
 
 def current_shell() -> InteractiveShell:
     """The IPython shell that runs this code. Raises ``UsageError`` outside IPython."""
-    # IPython is in sys.modules wherever one of its shells is; importing it takes half a second.
-    module = sys.modules.get("IPython")
-    shell = None if module is None else module.get_ipython()
+    shell = ipython_shell()
     if shell is None:
         raise UsageError("this needs IPython: run it in a notebook, or in ipython")
     return shell  # type: ignore[no-any-return]

@@ -10,6 +10,7 @@ import warnings
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+from .._common.ipython import ipython_shell
 from .._common.wrapping import decorated
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ _DEVICE_ASSERT = "device-side assert triggered"
 
 def is_in_ipython() -> bool:
     """True in an IPython shell: of a terminal, of a notebook, or an embedded one."""
-    module = sys.modules.get("IPython")
-    return module is not None and module.get_ipython() is not None
+    return ipython_shell() is not None
 
 
 def clear_frames(error: BaseException) -> None:

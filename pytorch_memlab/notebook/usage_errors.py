@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 
-from .._common.cell_names import cell_name
+from .._common.ipython import cell_name
 from .._common.program_lines import is_of_program
 
 

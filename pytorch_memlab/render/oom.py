@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from .._common.cell_names import cell_name
+from .._common.ipython import cell_name
 from .._common.prose_size import prose_size
 from ..history.category import Category
 from ..history.causes import Basis, Cause, Remedy, remedies

@@ -1,8 +1,15 @@
-"""The name that IPython shows for the code of a cell."""
+"""IPython, which is in ``sys.modules`` wherever one of its shells is: its import takes 0.5 s."""
 
 from __future__ import annotations
 
 import sys
+from typing import Any
+
+
+def ipython_shell() -> Any:
+    """The shell that runs the program, None outside IPython."""
+    module = sys.modules.get("IPython")
+    return None if module is None else module.get_ipython()
 
 
 def cell_name(filename: str) -> str | None:
@@ -10,7 +17,6 @@ def cell_name(filename: str) -> str | None:
 
     >>> cell_name("train.py")
     """
-    module = sys.modules.get("IPython")
-    shell = None if module is None else module.get_ipython()
+    shell = ipython_shell()
     named = None if shell is None else shell.compile.format_code_name(filename)
     return None if named is None or named[0] != "Cell" else str(named[1])
