@@ -5,40 +5,22 @@ from __future__ import annotations
 import contextlib
 import copy
 import gc
-import signal
-import sys
 import warnings
 import weakref
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 import torch
 from support.courtesy_programs import PROGRAMS, run
-from torch._subclasses import FakeTensorMode
+from support.gpu_tensors import allocated, make_trainer, on_gpu
 
-import pytorch_memlab
-from pytorch_memlab.courtesy import Courtesy, copies, host_blocks, lending
+from pytorch_memlab.courtesy import Courtesy, copies, lending
 from pytorch_memlab.courtesy.host_blocks import lay_out
 from pytorch_memlab.errors import MemlabError, UnknownDeviceError, UsageError
 from pytorch_memlab.mem_reporter import MemReporter
-from pytorch_memlab.simulation import simulate
-from pytorch_memlab.tensors import moves
 from pytorch_memlab.tensors.live_objects import instances_of
 
-
-@pytest.fixture(autouse=True)
-def gpu(request):
-    with simulate(getattr(request, "param", "24GiB"), count=2):
-        yield
-
-
-def allocated(device: int = 0) -> int:
-    return torch.cuda.memory_allocated(device)
-
-
-def on_gpu(*size: int) -> torch.Tensor:
-    return torch.arange(float(torch.Size(size).numel()), device="cuda").view(size).clone()
+pytestmark = pytest.mark.usefixtures("gpu")
 
 
 def test_tensors_leave_and_come_back_as_the_same_objects():
@@ -160,16 +142,7 @@ def test_a_stop_inside_backward():
         assert work(stop) == work(lambda: None)
 
 
-def make_trainer(kind: type[torch.optim.Optimizer]):
-    torch.manual_seed(7)
-    model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
-    model[2].weight = model[0].weight
-    model.register_parameter("unused", torch.nn.Parameter(torch.zeros(3)))
-    model.cuda()
-    return model, kind(model.parameters(), lr=0.1)
-
-
-def test_model_gradients_and_optimizer_state_are_cpu_tensors_meanwhile():
+def test_model_gradients_and_optimizer_state_are_cpu_tensors_until_restored():
     model, optimizer = make_trainer(torch.optim.Adam)
     model(torch.ones(1, 8, device="cuda")).sum().backward()
     optimizer.step()
@@ -202,40 +175,7 @@ def test_hooks_on_a_gradient_accumulator_are_not_lost():
     assert torch.equal(weight.detach().cpu(), torch.ones(4))
 
 
-def test_sparse_tensors():
-    indices = torch.tensor([[0, 2]], device="cuda")
-    sparse = torch.sparse_coo_tensor(indices, on_gpu(2), (4,), check_invariants=False)
-    del indices
-    with Courtesy():
-        assert allocated() == 0
-        assert str(sparse.device) == "cuda:0"
-
-    assert torch.equal(sparse.to_dense().cpu(), torch.tensor([0.0, 0.0, 1.0, 0.0]))
-    assert sparse.device == torch.device("cuda:0")
-
-
-def test_a_storage_that_only_python_holds():
-    storage = on_gpu(300).untyped_storage()
-    expected = bytes(storage.cpu())
-    with Courtesy():
-        assert allocated() == 0
-
-    assert bytes(storage.cpu()) == expected
-    assert str(storage.device) == "cuda:0"
-
-
-def test_inference_tensors_and_conjugate_views():
-    with torch.inference_mode():
-        frozen = on_gpu(4)
-    conjugate = torch.full((2,), 1 + 2j, device="cuda").conj()
-    with torch.inference_mode(), Courtesy():
-        assert allocated() == 0
-
-    assert torch.equal(frozen.cpu(), torch.arange(4.0))
-    assert torch.equal(conjugate.cpu().resolve_conj(), torch.full((2,), 1 - 2j))
-
-
-def test_tensors_that_die_or_come_meanwhile():
+def test_tensors_that_die_or_come_while_lent():
     dying, living = on_gpu(1000), on_gpu(10)
     with Courtesy():
         del dying
@@ -282,139 +222,6 @@ def test_an_exception_inside_restores():
     assert str(tensor.device) == "cuda:0"
 
 
-def test_too_little_host_memory_moves_nothing(monkeypatch):
-    tensors = [on_gpu(256), on_gpu(256)]
-    monkeypatch.setattr(host_blocks, "free_host_memory", lambda: 1000)
-    lender = Courtesy()
-    with pytest.raises(
-        MemlabError,
-        match=r"^no room for 2\.0 KiB in host memory: with the rounding of pinned memory 2\.0 KiB "
-        r"are needed, 1000 B are free; nothing was moved$",
-    ):
-        lender.yield_memory()
-
-    assert {str(tensor.device) for tensor in tensors} == {"cuda:0"}
-    assert allocated() == 2048
-    with pytest.raises(MemlabError, match="nothing to restore"):
-        lender.restore()
-
-
-def test_a_host_that_breaks_its_word_moves_nothing(monkeypatch):
-    tensor = on_gpu(256)
-
-    def refuse(*_args, **_options):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-
-    monkeypatch.setattr(host_blocks, "_pinned", refuse)
-    monkeypatch.setattr(host_blocks, "_unpinned", refuse)
-    with pytest.raises(
-        MemlabError, match=r"^no room for 1\.0 KiB in host memory; nothing was moved$"
-    ):
-        Courtesy().yield_memory()
-    monkeypatch.undo()
-
-    assert str(tensor.device) == "cuda:0"
-    assert torch.equal(tensor.cpu(), torch.arange(256.0))
-
-
-def test_without_pinned_memory_it_lends_all_the_same(monkeypatch):
-    tensor = on_gpu(256)
-
-    def refuse(size):
-        raise RuntimeError("CUDA error: out of memory")
-
-    monkeypatch.setattr(host_blocks, "_pinned", refuse)
-    lender = Courtesy()
-    with pytest.warns(UserWarning, match="gives no pinned memory"):
-        lender.yield_memory()
-    assert not tensor.untyped_storage().is_pinned()
-    lender.restore()
-
-    assert torch.equal(tensor.cpu(), torch.arange(256.0))
-
-
-@pytest.mark.parametrize("part", ["move_to_host", "point"])
-def test_an_error_half_way_moves_everything_back(monkeypatch, part):
-    tensors = [on_gpu(256), on_gpu(300)]
-    view = tensors[1][5:]
-    owner = {"move_to_host": lending, "point": moves}[part]
-    original = getattr(owner, part)
-    calls = []
-
-    def broken(*args):
-        calls.append(args)
-        if len(calls) == 2:
-            raise RuntimeError("a subclass that refuses")
-        original(*args)
-
-    monkeypatch.setattr(owner, part, broken)
-    with pytest.raises(RuntimeError, match="a subclass that refuses"):
-        Courtesy().yield_memory()
-    calls.clear()
-
-    assert allocated() == 1024 + 1536
-    assert torch.equal(tensors[0].cpu(), torch.arange(256.0))
-    assert torch.equal(view.cpu(), torch.arange(5.0, 300.0))
-    assert view.untyped_storage()._cdata == tensors[1].untyped_storage()._cdata
-
-
-OUR_FILES = tuple(
-    str(Path(pytorch_memlab.__file__).parent / room) for room in ("courtesy", "tensors")
-)
-
-
-class ControlC:
-    """Ctrl-C when a certain line of the courtesy's own code is reached."""
-
-    def __init__(self, after: int):
-        self.left = after
-
-    def __call__(self, frame, event, arg):
-        if not frame.f_code.co_filename.startswith(OUR_FILES):
-            return None
-        if event == "line":
-            self.left -= 1
-            if self.left == 0:
-                signal.raise_signal(signal.SIGINT)
-        return self
-
-
-def lend_interrupted(after: int) -> int:
-    """The number of lines left when all was lent and back; at least 0 without an interrupt."""
-    tensors = [on_gpu(300), on_gpu(70, 2).t(), on_gpu(5)]
-    out = (tensors[2].requires_grad_() * on_gpu(5)).sum()
-    expected = [tensor.tolist() for tensor in tensors]
-    lender = Courtesy()
-    control = ControlC(after)
-    before = sys.gettrace()
-    try:
-        sys.settrace(control)
-        lender.yield_memory()
-        lender.restore()
-    except KeyboardInterrupt:
-        sys.settrace(before)
-        with contextlib.suppress(MemlabError):  # nothing to restore
-            lender.restore()
-    finally:
-        sys.settrace(before)
-    assert [str(tensor.device) for tensor in tensors] == ["cuda:0"] * 3
-    assert [tensor.tolist() for tensor in tensors] == expected
-    out.backward()
-    assert tensors[2].grad.tolist() == list(range(5))
-    gc.collect()  # frames of the interrupt
-    assert allocated() == 1536 + 1024 + 3 * 512  # the last ones: an operand, its gradient, out
-    return control.left
-
-
-def test_ctrl_c_at_any_moment_loses_nothing(monkeypatch):
-    monkeypatch.setattr(copies, "CHUNK", 1000)
-    lines = 10**6 - lend_interrupted(10**6)
-    reached = [lend_interrupted(after) for after in range(1, lines, lines // 60)]
-
-    assert len(reached) >= 60
-    assert max(reached) <= 0
-
-
 @pytest.mark.parametrize("chunk", [1000, 2**12, 2**20])
 def test_any_sizes_travel_in_chunks(monkeypatch, chunk):
     monkeypatch.setattr(copies, "CHUNK", chunk)
@@ -457,28 +264,6 @@ def test_lent_tensors_lie_in_few_pinned_blocks():
     assert tensors[3].tolist() == [99, 4, 4, 4]
 
 
-@pytest.mark.parametrize("gpu", ["64MiB"], indirect=True)
-def test_a_gpu_that_has_no_room_any_more_can_be_restored_later(gpu):
-    small, large = on_gpu(3), torch.full((2**23,), 3.0, device="cuda")
-    lender = Courtesy()
-    lender.yield_memory()
-    intruder = torch.empty(40 * 2**20, dtype=torch.uint8, device="cuda")
-    with pytest.raises(
-        MemlabError,
-        match=r"^no room on cuda:0: 32\.0 MiB are still in host memory, safe; call restore\(\)",
-    ):
-        lender.restore()
-
-    assert str(small.device) == "cuda:0"
-    assert large.device.type == "cpu"
-    assert large[-1].item() == 3.0
-    del intruder
-    torch.cuda.empty_cache()
-    lender.restore()
-    assert str(large.device) == "cuda:0"
-    assert large[-1].item() == 3.0
-
-
 def test_nothing_is_kept_afterwards():
     tensor = on_gpu(4)
     lender = Courtesy()
@@ -492,7 +277,7 @@ def test_nothing_is_kept_afterwards():
     assert allocated() == 0
 
 
-def test_a_report_meanwhile_shows_the_cpu(capsys):
+def test_a_report_while_lent_shows_the_cpu(capsys):
     linear = torch.nn.Linear(1024, 1024).cuda()
     reporter = MemReporter(linear)
     with Courtesy():
@@ -531,173 +316,3 @@ def test_one_gpu_alone():
         lender.yield_memory(device=2)
     with pytest.raises(UsageError, match=r"lends CUDA GPUs, and 'cpu' is none"):
         lender.yield_memory(device="cpu")
-
-
-@pytest.mark.parametrize("place", ["cuda:1", "cpu"])
-def test_restored_elsewhere(place):
-    model, optimizer = make_trainer(torch.optim.Adam)
-    inp = on_gpu(4, 16)[:, ::2]
-    view_of_nobody = on_gpu(8).view(2, 4)
-    model(inp).sum().backward()
-    optimizer.step()
-    state = [value for each in optimizer.state.values() for value in each.values()]
-    everything = [*model.parameters(), *state, inp, view_of_nobody]
-    gradients = [each.grad for each in model.parameters() if each.grad is not None]
-    expected = [tensor.tolist() for tensor in everything]
-    lender = Courtesy()
-    lender.yield_memory()
-    with pytest.raises(UnknownDeviceError):
-        lender.restore("cuda:7")
-    lender.restore(place)
-
-    on_cpu = [value for value in state if value.dim() == 0]  # Adam's steps always were there
-    moved = [tensor for tensor in everything if all(tensor is not each for each in on_cpu)]
-    assert {str(tensor.device) for tensor in (*moved, *gradients)} == {place}
-    assert [tensor.tolist() for tensor in everything] == expected
-    assert allocated(0) == 0
-    assert inp.stride() == (16, 2)
-    optimizer.zero_grad()
-    model(inp).sum().backward()
-    optimizer.step()
-    with pytest.raises(MemlabError, match="nothing to restore"):
-        lender.restore()
-
-
-@pytest.mark.parametrize("place", ["cuda:1", "cpu"])
-def test_a_living_graph_cannot_be_restored_elsewhere(place):
-    weight = on_gpu(4).requires_grad_()
-    loss = (weight * weight).sum()
-    other = on_gpu(3)
-    lender = Courtesy()
-    lender.yield_memory()
-    with pytest.raises(MemlabError, match=r"^\d tensors? cannot change device: a graph of"):
-        lender.restore(place)
-
-    assert other.device.type == "cpu"
-    del loss
-    lender.restore(place)
-    assert {str(weight.device), str(other.device)} == {place}
-    assert weight.tolist() == [0, 1, 2, 3]
-    weight.sum().backward()
-    assert weight.grad.tolist() == [1] * 4
-
-
-def test_a_step_may_be_restored_where_it_was_after_elsewhere_was_refused():
-    weight = on_gpu(4).requires_grad_()
-    loss = (weight * weight).sum()
-    lender = Courtesy()
-    lender.yield_memory()
-    with pytest.raises(MemlabError, match="cannot change device"):
-        lender.restore("cuda:1")
-    lender.restore()
-
-    loss.backward()
-    assert weight.grad.tolist() == [0, 2, 4, 6]
-
-
-def test_what_a_gradient_edge_alone_keeps():
-    weight = on_gpu(1000).requires_grad_()
-    out = weight.exp()
-    edge = torch.autograd.graph.get_gradient_edge(out)
-    expected = out.tolist()
-    del out
-    with Courtesy():
-        assert allocated() == 0
-    torch.autograd.backward(edge, grad_tensors=torch.ones(1000, device="cuda"))
-
-    assert weight.grad.tolist() == expected
-
-
-def test_what_nobody_shows_stays_and_is_named(freeze):
-    hidden = on_gpu(1000)
-    freeze()
-    lender = Courtesy()
-    with pytest.warns(UserWarning, match=r"^4\.0 KiB stay on cuda:0: neither Python's objects"):
-        lender.yield_memory()
-    lender.restore()
-
-    assert str(hidden.device) == "cuda:0"
-    assert torch.equal(hidden.cpu(), torch.arange(1000.0))
-
-
-def test_a_captured_graph_is_refused(monkeypatch):
-    class CUDAGraph:
-        pass
-
-    tensor = on_gpu(3)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", CUDAGraph)
-    graph = CUDAGraph()
-    with pytest.raises(MemlabError, match=r"^1 captured CUDA graph would go on with the addresses"):
-        Courtesy().yield_memory()
-
-    assert str(tensor.device) == "cuda:0"
-    del graph
-    with Courtesy():
-        assert tensor.device.type == "cpu"
-
-
-def test_a_stream_of_ones_own_does_not_get_the_memory():
-    tensor = on_gpu(1000)
-    with torch.cuda.stream(torch.cuda.Stream()), Courtesy():
-        pass
-
-    (segment,) = torch.cuda.memory_snapshot()
-    assert segment["stream"] == 0
-    assert torch.equal(tensor.cpu(), torch.arange(1000.0))
-
-
-def test_a_default_device_and_a_subclass_do_not_matter():
-    class Named(torch.Tensor):
-        pass
-
-    tensor = on_gpu(4).as_subclass(Named)
-    with torch.device("cuda"), Courtesy():
-        assert tensor.device.type == "cpu"
-
-    assert type(tensor) is Named
-    assert tensor.tolist() == [0, 1, 2, 3]
-
-
-def test_shapes_alone_are_lent_too():
-    with simulate("24GiB", compute=False):
-        model = torch.nn.Linear(1024, 1024).cuda()
-        count = torch.tensor([3, 4]).cuda()
-        before = allocated()
-        lender = Courtesy()
-        lender.yield_memory()
-        assert allocated() == 0
-        lender.restore()
-
-        assert allocated() == before
-        assert str(model.weight.device) == "cuda:0"
-        assert count.tolist() == [3, 4]
-
-
-@pytest.mark.parametrize("transform", [torch.func.grad, torch.vmap])
-@pytest.mark.parametrize("part", ["yield", "restore"])
-def test_inside_a_transformed_function_nothing_moves(transform, part):
-    tensor = torch.arange(4.0, device="cuda")
-    courtesy = Courtesy()
-
-    def function(inp):
-        with pytest.raises(MemlabError, match=r"inside a function that torch.func transforms"):
-            courtesy.restore() if part == "restore" else courtesy.yield_memory()
-        return (inp * inp).sum()
-
-    if part == "restore":
-        courtesy.yield_memory()
-    transform(function)(torch.ones(4, 4) if transform is torch.vmap else torch.ones(4))
-    assert courtesy.lends == (part == "restore")
-    if courtesy.lends:
-        courtesy.restore()
-
-    assert tensor.tolist() == [0.0, 1.0, 2.0, 3.0]
-    assert tensor.device.type == "cuda"
-
-
-def test_under_fake_tensors_nothing_moves():
-    tensor = torch.ones(4, device="cuda")
-    with FakeTensorMode(), pytest.raises(MemlabError, match="inside FakeTensorMode: do so outside"):
-        Courtesy().yield_memory()
-
-    assert tensor.device.type == "cuda"

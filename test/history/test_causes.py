@@ -14,6 +14,8 @@ from pytorch_memlab import explain_oom, simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.causes import Cause, remedies
 
+pytestmark = pytest.mark.usefixtures("short_search")
+
 MIB = 2**20
 PROGRAMS = programs()
 

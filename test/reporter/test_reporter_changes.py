@@ -13,8 +13,6 @@ from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter, diff
 from pytorch_memlab.simulation import simulate
 
-pytestmark = pytest.mark.usefixtures("short_search")
-
 CUDA = torch.device("cuda:0")
 
 

@@ -18,11 +18,15 @@ import torch
 from pytorch_memlab.mem_reporter import MemReporter
 from pytorch_memlab.reporter import variables
 
-pytestmark = pytest.mark.usefixtures("short_search")
-
 META = torch.device("meta")
 CACHE: list[torch.Tensor] = []
 NUMBERED = re.compile(r"[A-Za-z]*Tensor\d+(\.|$)")
+
+
+@pytest.fixture(autouse=True)
+def long_search(searches_end_early, monkeypatch):
+    """Globals of other modules come last: those of all tests are there."""
+    monkeypatch.setattr(variables, "LOOKED_INTO", 3_000)
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,6 @@ from pytorch_memlab.mem_reporter import MemReporter
 from pytorch_memlab.reporter.snapshot import MemorySnapshot
 from pytorch_memlab.simulation import simulate
 
-pytestmark = pytest.mark.usefixtures("short_search")
-
 CUDA = torch.device("cuda:0")
 
 

@@ -21,8 +21,6 @@ from pytorch_memlab.simulation import simulate
 from pytorch_memlab.tensors.lines import SourceLine, line_of
 from pytorch_memlab.tensors.saved import name_of, saved_by_graphs
 
-pytestmark = pytest.mark.usefixtures("short_search")
-
 
 @pytest.fixture
 def gpu():
