@@ -96,7 +96,7 @@ def _recorded(recording: Recording, work: Callable[[], object]) -> float:
 def _read_stacks(recording: Recording) -> None:
     program.state.stacks.read()
     for followed in recording._on:
-        for live in followed.source.live.values():
+        for live in followed.live.values():
             live.stacks.read()
             if live.log is not None:
                 live.log.settle(())

@@ -13,7 +13,7 @@ from ..simulation.inspect import active
 from .cuda_history import CudaHistory
 from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
-from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack
+from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
 from .peak import Peak
 from .program import program
 from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks, number_in_program
@@ -103,8 +103,8 @@ class Recording:
         found = self._found()
         if device is not None:
             if device not in found:
-                known = ", ".join(_name(index) for index in sorted(found)) or "nothing"
-                raise HistoryError(f"{_name(device)} was not recorded: there is {known}")
+                known = ", ".join(device_name(index) for index in sorted(found)) or "nothing"
+                raise HistoryError(f"{device_name(device)} was not recorded: there is {known}")
             return found[device]
         used = [one for one in found.values() if one.peak.active or one.peak.device != CPU]
         if not used:
@@ -114,7 +114,7 @@ class Recording:
     def all_peak_holders(self) -> dict[str, PeakHolders]:
         """The holders at the peak of each device that was used, by the name of the device."""
         found = sorted(self._found().items())
-        return {_name(device): one for device, one in found if one.peak.active}
+        return {device_name(device): one for device, one in found if one.peak.active}
 
     def _found(self) -> dict[int, PeakHolders]:
         found = dict(self._finished)
@@ -125,7 +125,7 @@ class Recording:
 
     def _holders(self, followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
         """The holders of a peak; its events count as those of the history do, if there is one."""
-        log = followed.source.live[device].log if self._keeps_history else None
+        log = followed.live[device].log if self._keeps_history else None
         return _holders(followed, device, peak, 0 if log is None else log.earlier)
 
     def history(self) -> AllocationHistory:
@@ -144,7 +144,7 @@ class Recording:
             followed.use()
         self._on.append(followed)
         followed.switch_on()
-        for index, live in followed.source.live.items():
+        for index, live in followed.live.items():
             if self._device in (None, index):
                 peak = self._peaks.setdefault((followed, index), PeakBlocks(live))
                 live.begin_peak(peak)
@@ -169,7 +169,7 @@ class Recording:
             before = self._finished.get(key[1])
             if before is None or peak.highest > before.peak.active:
                 self._finished[key[1]] = self._holders(followed, key[1], peak)
-            followed.source.live[key[1]].drop_peak(peak)
+            followed.live[key[1]].drop_peak(peak)
         if self._keeps_history:
             self._histories[id(followed)] = _history(followed)
         self._used.remove(followed)
@@ -187,7 +187,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
     followed = _source_of(machine)
     followed.use()
     try:
-        live = followed.source.live.get(device)
+        live = followed.live.get(device)
         if live is None:
             return None
         now = PeakBlocks(live)
@@ -203,7 +203,7 @@ def _holders(
     """The holders of a peak."""
     blocks = peak.at_peak()
     categories = followed.categories(device, blocks)
-    live, stacks = followed.source.live[device], program.state.stacks
+    live, stacks = followed.live[device], program.state.stacks
     live.stacks.read()
     numbers = _Numbers()
     described = tuple(
@@ -241,26 +241,25 @@ class _Numbers:
 
 
 def _history(followed: FollowedSource) -> AllocationHistory:
-    source = followed.source
     devices = []
-    for device, live in source.live.items():
+    for device, live in followed.live.items():
         if live.log is None:
             continue
         in_use = live.blocks()
         categories = followed.categories(device, in_use)
         events = live.log.settle([(block, categories[block]) for block in in_use])
-        segments = source.segments(device)
+        segments = followed.segments(device)
         devices.append(
             DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != CPU)
         )
     stacks = [tuple(Frame(*place) for place in places) for places in program.state.stacks.all()]
-    return AllocationHistory(devices, stacks, source.settings())
+    return AllocationHistory(devices, stacks, followed.settings())
 
 
 def _leave(used: list[FollowedSource], peaks: dict[tuple[FollowedSource, int], PeakBlocks]) -> None:
     """Follow no more what one recording has used."""
     for (followed, index), peak in peaks.items():
-        followed.source.live[index].drop_peak(peak)
+        followed.live[index].drop_peak(peak)
     peaks.clear()
     while used:
         used.pop().leave()
@@ -268,20 +267,16 @@ def _leave(used: list[FollowedSource], peaks: dict[tuple[FollowedSource, int], P
 
 def _source_of(machine: Machine) -> FollowedSource:
     if machine.recorder is None:
-        machine.recorder = FollowedSource(SimulatedBlocks(machine))
+        machine.recorder = SimulatedBlocks(machine)
     followed: FollowedSource = machine.recorder
     return followed
 
 
 @made_once
 def _host() -> FollowedSource:
-    return FollowedSource(CpuBlocks())
+    return CpuBlocks()
 
 
 def _has_gpu() -> bool:
     accelerator: Any = getattr(torch, "accelerator", None)
     return torch.cuda.is_available() or (accelerator is not None and accelerator.is_available())
-
-
-def _name(device: int) -> str:
-    return "cpu" if device == CPU else f"cuda:{device}"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
@@ -27,212 +28,74 @@ CPU = -1
 """Number that stands for the host where the index of a GPU is expected."""
 
 
-class BlockSource(Protocol):
-    """The devices of one simulation, or the host."""
-
-    live: dict[int, LiveBlocks]  # the blocks of each device, by its index
-
-    def begin(self) -> None:
-        """Follow the blocks from now on."""
-
-    def end(self) -> None:
-        """Follow them no more."""
-
-    def watch_ops(self, is_on: bool) -> None:
-        """Begin to look at every op, or end that."""
-
-    def blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
-        """The blocks of the storages that have these numbers (``_cdata``)."""
-
-    def segments(self, device: int) -> Sequence[Segment]:
-        """The segments of a device with the blocks in use, as they are now."""
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of the allocators, as in a snapshot."""
-
-
-class SimulatedBlocks:
-    """The blocks of simulated GPUs."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.live: dict[int, LiveBlocks] = {}
-        self._machine = machine
-        self._settings = settings_string()
-
-    def begin(self) -> None:
-        """Follow the blocks from now on."""
-        machine = self._machine
-        for gpu in machine.known_gpus:
-            gpu.locked(self._follow, gpu)
-        for allocation in machine.workspaces.living():
-            block = self.live[allocation.gpu.index].block_at(allocation.address)
-            if block is not None:
-                block.category = Category.WORKSPACES
-
-    def end(self) -> None:
-        """Follow them no more."""
-        self.settings()
-        for index in self.live:
-            log = self._machine.known_gpus[index].log
-            log.follower, log.block_class = None, LoggedBlock
-        self.live.clear()
-
-    def watch_ops(self, is_on: bool) -> None:
-        """Begin to look at every op and at replaced gradients, or end that."""
-        machine, op_runs = self._machine, program.state.forward_ops.op_runs
-        replaced = program.gradient_is_replaced
-        machine.op_observers = _without(machine.op_observers, op_runs)
-        machine.gradient_observers = _without(machine.gradient_observers, replaced)
-        if is_on:
-            machine.op_observers = (*machine.op_observers, op_runs)
-            machine.gradient_observers = (*machine.gradient_observers, replaced)
-
-    def blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
-        """The blocks of the storages that have these numbers (``_cdata``)."""
-        known, live = self._machine.allocations.known, self.live
-        for number in numbers:
-            allocation = known.get(number)
-            if allocation is not None and allocation.gpu.index in live:
-                block = live[allocation.gpu.index].in_use.get(allocation.address)
-                if block is not None:
-                    yield block
-
-    def segments(self, device: int) -> Sequence[Segment]:
-        """The segments of a device with the blocks in use, as they are now."""
-        gpu = self._machine.known_gpus[device]
-        return [_segment(one) for one in gpu.locked(gpu.allocator.segments)]
-
-    def settings(self) -> dict[str, Any]:
-        """The settings of the allocators, as in a snapshot."""
-        if active.machine is self._machine:
-            self._settings = torch._C._accelerator_getAllocatorSettings()
-        return {"PYTORCH_CUDA_ALLOC_CONF": self._settings}
-
-    def _follow(self, gpu: SimulatedGPU) -> None:
-        log = gpu.log
-        log.stacks.read()
-        followed: list[dict[int, LiveBlock]] = []
-        for blocks in (log.live, log.waiting):
-            blocks.update([(address, LiveBlock.of(block)) for address, block in blocks.items()])
-            followed.append(cast("dict[int, LiveBlock]", blocks))
-        live = LiveBlocks(
-            program.state, lambda: gpu.allocator.reserved_bytes, log.stacks, *followed
-        )
-        log.follower, log.block_class = live, LiveBlock
-        self.live[gpu.index] = live
-
-
-class CpuBlocks:
-    """The storages of the host, as they are counted where there is no GPU."""
+class FollowedSource(ABC):
+    """The devices of one simulation, or the host, followed while a recording uses them."""
 
     def __init__(self) -> None:
-        device: Any = get_device("cpu")
-        self._device: CpuDevice = device
-        self.live: dict[int, LiveBlocks] = {}
-        self._blocks: dict[int, LiveBlock] = {}
-
-    def begin(self) -> None:
-        """Follow the blocks from now on."""
-        living = self._device.storages.living()
-        self._blocks = blocks = {one.number: _block_of(one) for one in living}
-        stacks = program.state.stacks
-        self.live[CPU] = LiveBlocks(
-            program.state, lambda: self.live[CPU].active, stacks, blocks, {}
-        )
-        self._device.observers = (*self._device.observers, self._observe)
-
-    def end(self) -> None:
-        """Follow them no more."""
-        self._device.observers = _without(self._device.observers, self._observe)
-
-    def watch_ops(self, is_on: bool) -> None:
-        """Begin to look at every op, or end that."""
-        op_runs = program.state.forward_ops.op_runs
-        self._device.op_observers = _without(self._device.op_observers, op_runs)
-        if is_on:
-            self._device.op_observers = (*self._device.op_observers, op_runs)
-
-    def blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
-        """The blocks of the storages that have these numbers (``_cdata``)."""
-        known, blocks = self._device.storages.known, self._blocks
-        return (blocks[number] for number in numbers if number in known and number in blocks)
-
-    def segments(self, device: int) -> Sequence[Segment]:
-        """The host has none: each block is its own."""
-        return [
-            Segment(
-                block.address,
-                block.size,
-                False,
-                (Block(block.address, block.size, block.requested, None),),
-            )
-            for block in self.live[device].blocks()
-        ]
-
-    def settings(self) -> dict[str, Any]:
-        """There is no caching allocator."""
-        return {}
-
-    def _observe(self, action: str, followed: Followed) -> None:
-        live, state = self.live[CPU], program.state
-        if action == "alloc":
-            block = self._blocks[followed.number] = _block_of(followed)
-            if state.is_on:
-                block.raw = capture()
-                state.stacks.add(block)
-            live.allocated(block)
-        elif followed.number in self._blocks:
-            block = self._blocks.pop(followed.number)
-            live.freed(block)
-            state.stacks.drop(block)
-
-
-class FollowedSource:
-    """A source, followed while at least one recording uses it."""
-
-    def __init__(self, source: BlockSource) -> None:
-        self.source = source
+        self.live: dict[int, LiveBlocks] = {}  # the blocks of each device, by its index
         self._users = 0
         self._on = 0
+
+    @abstractmethod
+    def _begin(self) -> None: ...
+
+    @abstractmethod
+    def _end(self) -> None: ...
+
+    @abstractmethod
+    def _watch_ops(self, is_on: bool) -> None:
+        """Begin to look at every op and at replaced gradients, or end that."""
+
+    @abstractmethod
+    def _blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
+        """The blocks of the storages that have these numbers (``_cdata``)."""
+
+    @abstractmethod
+    def segments(self, device: int) -> Sequence[Segment]:
+        """The segments of a device with the blocks in use, as they are now."""
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of the allocators, as in a snapshot; empty if there is no allocator."""
+        return {}
 
     def use(self) -> None:
         """One more keeps something of it."""
         self._users += 1
         if self._users == 1:
-            self.source.begin()
+            self._begin()
             program.notes = (*program.notes, self._note)
 
     def leave(self) -> None:
         """One less keeps something of it."""
         self._users -= 1
         if not self._users:
-            self.source.end()
+            self._end()
             program.notes = _without(program.notes, self._note)
 
     def switch_on(self) -> None:
         """One more records it."""
         self._on += 1
         program.begin()
-        self.source.watch_ops(is_on=True)
+        self._watch_ops(is_on=True)
 
     def switch_off(self) -> None:
         """One less records it."""
         self._on -= 1
         program.end()
         if not self._on:
-            self.source.watch_ops(is_on=False)
+            self._watch_ops(is_on=False)
 
     def block_at(self, device: int, address: int) -> LiveBlock | None:
         """The block in use at an address; None if the device is not followed."""
-        live = self.source.live.get(device)
+        live = self.live.get(device)
         return None if live is None else live.block_at(address)
 
     def categories(self, device: int, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
         """The categories of blocks, by their ends or by what is alive now."""
         live: dict[LiveBlock, Category] | None = None
-        blocks_of = self.source.blocks_of
+        blocks_of = self._blocks_of
         found = {}
-        freed = FreedCategories(self.source.live[device].stacks)
+        freed = FreedCategories(self.live[device].stacks)
         for block in blocks:
             category = block.category
             if category is Category.UNKNOWN:
@@ -255,22 +118,139 @@ class FollowedSource:
         }
 
     def _note(self, storages: Sequence[torch.UntypedStorage], category: Category) -> None:
-        for block in self.source.blocks_of([storage._cdata for storage in storages]):
+        for block in self._blocks_of([storage._cdata for storage in storages]):
             block.category = category
 
     def begin_log(self, device: int) -> None:
         """Write all events of a device down from now on."""
-        live = self.source.live[device]
+        live = self.live[device]
         if live.log is None:
             stacks = live.stacks
             live.log = LiveLog(
                 lambda block: number_in_program(live, block),
                 stacks,
                 program.state.stacks,
-                self.source.segments(device),
+                self.segments(device),
                 FreedCategories(stacks).of,
                 live.events,
             )
+
+
+class SimulatedBlocks(FollowedSource):
+    """The blocks of simulated GPUs."""
+
+    def __init__(self, machine: Machine) -> None:
+        super().__init__()
+        self._machine = machine
+        self._settings = settings_string()
+
+    def _begin(self) -> None:
+        machine = self._machine
+        for gpu in machine.known_gpus:
+            gpu.locked(self._follow, gpu)
+        for allocation in machine.workspaces.living():
+            block = self.live[allocation.gpu.index].block_at(allocation.address)
+            if block is not None:
+                block.category = Category.WORKSPACES
+
+    def _end(self) -> None:
+        self.settings()
+        for index in self.live:
+            log = self._machine.known_gpus[index].log
+            log.follower, log.block_class = None, LoggedBlock
+        self.live.clear()
+
+    def _watch_ops(self, is_on: bool) -> None:
+        machine, op_runs = self._machine, program.state.forward_ops.op_runs
+        replaced = program.gradient_is_replaced
+        machine.op_observers = _without(machine.op_observers, op_runs)
+        machine.gradient_observers = _without(machine.gradient_observers, replaced)
+        if is_on:
+            machine.op_observers = (*machine.op_observers, op_runs)
+            machine.gradient_observers = (*machine.gradient_observers, replaced)
+
+    def _blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
+        known, live = self._machine.allocations.known, self.live
+        for number in numbers:
+            allocation = known.get(number)
+            if allocation is not None and allocation.gpu.index in live:
+                block = live[allocation.gpu.index].in_use.get(allocation.address)
+                if block is not None:
+                    yield block
+
+    def segments(self, device: int) -> Sequence[Segment]:
+        gpu = self._machine.known_gpus[device]
+        return [_segment(one) for one in gpu.locked(gpu.allocator.segments)]
+
+    def settings(self) -> dict[str, Any]:
+        if active.machine is self._machine:
+            self._settings = torch._C._accelerator_getAllocatorSettings()
+        return {"PYTORCH_CUDA_ALLOC_CONF": self._settings}
+
+    def _follow(self, gpu: SimulatedGPU) -> None:
+        log = gpu.log
+        log.stacks.read()
+        followed: list[dict[int, LiveBlock]] = []
+        for blocks in (log.live, log.waiting):
+            blocks.update([(address, LiveBlock.of(block)) for address, block in blocks.items()])
+            followed.append(cast("dict[int, LiveBlock]", blocks))
+        live = LiveBlocks(
+            program.state, lambda: gpu.allocator.reserved_bytes, log.stacks, *followed
+        )
+        log.follower, log.block_class = live, LiveBlock
+        self.live[gpu.index] = live
+
+
+class CpuBlocks(FollowedSource):
+    """The storages of the host, as they are counted where there is no GPU."""
+
+    def __init__(self) -> None:
+        device: Any = get_device("cpu")
+        super().__init__()
+        self._device: CpuDevice = device
+        self._blocks: dict[int, LiveBlock] = {}
+
+    def _begin(self) -> None:
+        living = self._device.storages.living()
+        self._blocks = blocks = {one.number: _block_of(one) for one in living}
+        stacks = program.state.stacks
+        self.live[CPU] = LiveBlocks(
+            program.state, lambda: self.live[CPU].active, stacks, blocks, {}
+        )
+        self._device.observers = (*self._device.observers, self._observe)
+
+    def _end(self) -> None:
+        self._device.observers = _without(self._device.observers, self._observe)
+
+    def _watch_ops(self, is_on: bool) -> None:
+        op_runs = program.state.forward_ops.op_runs
+        self._device.op_observers = _without(self._device.op_observers, op_runs)
+        if is_on:
+            self._device.op_observers = (*self._device.op_observers, op_runs)
+
+    def _blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
+        known, blocks = self._device.storages.known, self._blocks
+        return (blocks[number] for number in numbers if number in known and number in blocks)
+
+    def segments(self, device: int) -> Sequence[Segment]:
+        """The host has none: each block is its own."""
+        blocks = [
+            Block(one.address, one.size, one.requested, None) for one in self.live[device].blocks()
+        ]
+        return [Segment(one.address, one.size, False, (one,)) for one in blocks]
+
+    def _observe(self, action: str, followed: Followed) -> None:
+        live, state = self.live[CPU], program.state
+        if action == "alloc":
+            block = self._blocks[followed.number] = _block_of(followed)
+            if state.is_on:
+                block.raw = capture()
+                state.stacks.add(block)
+            live.allocated(block)
+        elif followed.number in self._blocks:
+            block = self._blocks.pop(followed.number)
+            live.freed(block)
+            state.stacks.drop(block)
 
 
 def number_in_program(live: LiveBlocks, block: LiveBlock) -> int:

@@ -230,10 +230,10 @@ class MemoryHistory:
     def _descriptions(self, recorder: _Recorder) -> dict[Hashable, dict[str, str]]:
         """Module and category of blocks, which PyTorch's own snapshots lack."""
         profiled, device = self._machine.recorder, recorder.gpu.index
-        if profiled is None or device not in profiled.source.live:
+        if profiled is None or device not in profiled.live:
             return {}
         made = [entry.block for entry in recorder.entries if entry.block is not None]
-        in_use = profiled.source.live[device].blocks()
+        in_use = profiled.live[device].blocks()
         known: dict[Hashable, dict[str, str]] = profiled.descriptions(device, (*made, *in_use))
         return known
 
