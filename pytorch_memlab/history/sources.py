@@ -11,12 +11,9 @@ import torch
 from .._common.call_stacks import capture
 from ..devices import get_device
 from ..simulation.inspect import LoggedBlock, active, settings_string
-from .block_categories import live_categories
+from .block_categories import FreedCategories, live_categories
 from .category import Category
-from .freed_blocks import FreedCategories
-from .live_block import LiveBlock
-from .live_blocks import LiveBlocks
-from .live_log import LiveLog
+from .live_blocks import LiveBlock, LiveBlocks, LiveLog
 from .model import Block, Segment
 from .program import program
 

@@ -475,9 +475,7 @@ def test_a_history_has_every_event_and_the_same_peak(device):
 
 
 def test_a_history_keeps_its_stacks_when_it_is_long(machine, monkeypatch):
-    from pytorch_memlab.history import live_log
-
-    monkeypatch.setattr(live_log, "_MOST_OPEN", 10)
+    monkeypatch.setattr(live_blocks, "_MOST_OPEN", 10)
 
     def work():
         for _ in range(40):
