@@ -64,7 +64,6 @@ _untyped_storage = torch._C.TensorBase.untyped_storage
 
 
 def mark(tensors: Iterable[torch.Tensor | None], category: Category, note: Note) -> None:
-    """Note the category of the storages of tensors."""
     # This runs for every tensor of an optimizer in every step: most are plain.
     storages = []
     try:
@@ -181,7 +180,6 @@ class FreedCategories:
         self._of_stacks: dict[tuple[int, int, bool], Category] = {}
 
     def of(self, block: LiveBlock) -> Category:
-        """The category of a block."""
         if block.category is not Category.UNKNOWN:
             return block.category
         if not block.is_data:
@@ -211,7 +209,6 @@ def _ended_in_its_line(made: list[Place], ended: list[Place]) -> bool:
 
 
 def _of_program(places: Sequence[Place]) -> list[Place]:
-    """The frames of the program, innermost first."""
     return [place for place in places if is_of_user(place[0])]
 
 

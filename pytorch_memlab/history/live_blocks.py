@@ -88,7 +88,6 @@ class LiveLog:
     # be written.
 
     def allocated(self, block: LiveBlock) -> None:
-        """A block was allocated."""
         module = self.events.module_number(block.module) if block.module else 0
         now = time_ns() // 1000
         numbers = _pack(self._alloc, block.address, block.requested, block.stream, now, module)
@@ -96,7 +95,6 @@ class LiveLog:
         self._unread.append(block)
 
     def freed(self, block: LiveBlock) -> None:
-        """A block is free again."""
         now = time_ns() // 1000
         kind = self._free_completed
         self._open.frombytes(_pack(kind, block.address, block.requested, block.stream, now, 0))
@@ -106,7 +104,6 @@ class LiveLog:
             self._read()
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
-        """Another event: of a segment, or out of memory."""
         number = self.events.number_of(action)
         self._open.frombytes(_pack(number, address, size, stream, time_ns() // 1000, 0))
 
@@ -135,7 +132,6 @@ class LiveLog:
 
 
 def _taken(waiting: list[T]) -> list[T]:
-    """Empty a list and return its items."""
     found = waiting[:]
     del waiting[: len(found)]
     return found
@@ -174,7 +170,6 @@ class PeakBlocks:
         self.event = -1
 
     def set_peak(self, active: int, reserved: int, event: int) -> None:
-        """There are more active bytes than before."""
         self.highest, self.reserved, self.event = active, reserved, event
         if self.died:
             self.died.clear()
@@ -212,7 +207,6 @@ class LiveBlocks:
         return [*self.in_use.values(), *self._waiting.values()]
 
     def block_at(self, address: int) -> LiveBlock | None:
-        """The block in use at an address."""
         return self.in_use.get(address) or self._waiting.get(address)
 
     def begin_peak(self, peak: PeakBlocks) -> None:
@@ -224,11 +218,9 @@ class LiveBlocks:
             peak.set_peak(self.active, self.reserved(), self.events - 1)
 
     def drop_peak(self, peak: PeakBlocks) -> None:
-        """Stop to follow a peak."""
         self.peaks = tuple(one for one in self.peaks if one is not peak)
 
     def allocated(self, block: LiveBlock) -> None:
-        """A block was allocated by this thread."""
         # This runs at every allocation: what it saves in calls, the program gains.
         state = self.state
         if state.is_on:
@@ -281,7 +273,6 @@ class LiveBlocks:
         self.freed(block, has_waited=True)
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
-        """Another event: of a segment, or out of memory."""
         self.events += 1
         if self.log is not None:
             self.log.happened(action, address, size, stream)

@@ -48,7 +48,6 @@ class Recording:
         weakref.finalize(self, _leave, self._used, self._peaks).atexit = False
 
     def begin(self) -> None:
-        """Record from now on."""
         if self._is_on:
             return
         self._is_on = True
@@ -89,7 +88,6 @@ class Recording:
                     self._finished[one.device] = holders
 
     def forget(self) -> None:
-        """Forget what was recorded so far."""
         was_on = self._is_on
         self.end()
         _leave(self._used, self._peaks)
@@ -99,7 +97,6 @@ class Recording:
             self.begin()
 
     def peak_holders(self, device: int | None = None) -> PeakHolders:
-        """The holders of a device's memory at its peak."""
         found = self._found()
         if device is not None:
             if device not in found:
@@ -112,7 +109,6 @@ class Recording:
         return max(used, key=lambda one: one.peak.active)
 
     def all_peak_holders(self) -> dict[str, PeakHolders]:
-        """The holders at the peak of each device that was used, by the name of the device."""
         found = sorted(self._found().items())
         return {device_name(device): one for device, one in found if one.peak.active}
 
@@ -124,7 +120,6 @@ class Recording:
         return found
 
     def _holders(self, followed: FollowedSource, device: int, peak: PeakBlocks) -> PeakHolders:
-        """The holders of a peak; its events count as those of the history do, if there is one."""
         log = followed.live[device].log if self._keeps_history else None
         return _holders(followed, device, peak, 0 if log is None else log.earlier)
 
@@ -200,7 +195,6 @@ def live_holders(device: int = 0) -> PeakHolders | None:
 def _holders(
     followed: FollowedSource, device: int, peak: PeakBlocks, earlier: int = 0
 ) -> PeakHolders:
-    """The holders of a peak."""
     blocks = peak.at_peak()
     categories = followed.categories(device, blocks)
     live, stacks = followed.live[device], program.state.stacks

@@ -63,7 +63,6 @@ class FollowedSource(ABC):
             program.notes = (*program.notes, self._note)
 
     def leave(self) -> None:
-        """One less keeps something of it."""
         self._users -= 1
         if not self._users:
             self._end()
@@ -76,7 +75,6 @@ class FollowedSource(ABC):
         self._watch_ops(is_on=True)
 
     def switch_off(self) -> None:
-        """One less records it."""
         self._on -= 1
         program.end()
         if not self._on:
@@ -119,7 +117,6 @@ class FollowedSource(ABC):
             block.category = category
 
     def begin_log(self, device: int) -> None:
-        """Write all events of a device down from now on."""
         live = self.live[device]
         if live.log is None:
             stacks = live.stacks
