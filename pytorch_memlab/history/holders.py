@@ -84,15 +84,10 @@ class ModuleNode:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class PeakHolders:
-    """The holders of a GPU's memory at its peak.
+    """The holders of a GPU's memory at its peak."""
 
-    Args:
-        peak: the moment.
-        stacks: of the history, which the blocks of the peak name by their index.
-    """
-
-    peak: Peak
-    stacks: Sequence[Stack]
+    peak: Peak  # the moment
+    stacks: Sequence[Stack]  # of the history, which the blocks of the peak name by their index
 
     def by_line(self) -> list[Holder]:
         """Bytes by line of the program, the largest first; they add up to the peak.

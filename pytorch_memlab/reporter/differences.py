@@ -19,21 +19,13 @@ CAME, WENT, GREW, SHRANK = KINDS = ("came", "went", "grew", "shrank")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One name that two snapshots do not have alike.
+    """One name that two snapshots do not have alike."""
 
-    Args:
-        device: as text.
-        name: of a row; rows of one name on one device count together.
-        before: bytes in the first snapshot.
-        after: bytes in the second.
-        kind: one of ``KINDS``.
-    """
-
-    device: str
-    name: str
-    before: int
-    after: int
-    kind: str
+    device: str  # as text
+    name: str  # of a row; rows of one name on one device count together
+    before: int  # bytes in the first snapshot
+    after: int  # bytes in the second
+    kind: str  # one of ``KINDS``
 
     @property
     def delta(self) -> int:

@@ -27,18 +27,12 @@ _ALL = "all tensors"
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Tensors of one kind of name that take more memory after every iteration.
+    """Tensors of one kind of name that take more memory after every iteration."""
 
-    Args:
-        device: as text.
-        name: with ``[*]`` for the indices of containers, ``Tensor*`` for tensors without a name.
-        sizes: bytes at the end of each iteration.
-        line: that allocated the newest of them, or made the node that saved it, where it is known.
-    """
-
-    device: str
-    name: str
-    sizes: tuple[int, ...]
+    device: str  # as text
+    name: str  # with ``[*]`` for the indices of containers, ``Tensor*`` for tensors without a name
+    sizes: tuple[int, ...]  # bytes at the end of each iteration
+    # that allocated the newest of them, or made the node that saved it, where it is known
     line: SourceLine | None = None
 
     @property

@@ -96,16 +96,11 @@ class MemorySnapshot:
     """The tensors at one moment, and where the memory of each device went.
 
     ``str`` gives it as text; a notebook shows it as HTML.
-
-    Args:
-        rows: GPUs first, meta and fake tensors (which hold nothing) last.
-        reconciliations: one for each device that counts its memory.
-        descriptions: name of a device -> what the hardware is.
     """
 
-    rows: tuple[TensorRow, ...]
-    reconciliations: tuple[Reconciliation, ...] = ()
-    descriptions: tuple[tuple[str, str], ...] = ()
+    rows: tuple[TensorRow, ...]  # GPUs first, meta and fake tensors (which hold nothing) last
+    reconciliations: tuple[Reconciliation, ...] = ()  # one for each device that counts its memory
+    descriptions: tuple[tuple[str, str], ...] = ()  # name of a device -> what the hardware is
 
     def devices(self) -> list[torch.device]:
         """The devices, in the order of the report."""

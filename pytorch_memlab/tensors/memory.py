@@ -110,11 +110,10 @@ def _piece(suffix: str, part: torch.Tensor) -> Piece:
         nbytes = numel * part.element_size()
         return Piece(suffix, part.device, size, numel, ("tensor", id(part)), nbytes, dtype)
     number = storage._cdata
-    if storage.device == META:  # a fake tensor claims another device
-        return Piece(suffix, META, size, numel, ("storage", number), 0, dtype)
-    address = address_of(part, storage)
+    device = META if storage.device == META else part.device  # a fake tensor claims another one
+    address = 0 if device == META else address_of(part, storage)
     if not address:
-        return Piece(suffix, part.device, size, numel, ("storage", number), 0, dtype)
+        return Piece(suffix, device, size, numel, ("storage", number), 0, dtype)
     key = ("address", address)
     return Piece(suffix, part.device, size, numel, key, storage.nbytes(), dtype, number)
 
