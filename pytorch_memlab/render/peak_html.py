@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from ..history.call_tree import call_tree
+from ..history.holders import call_tree
 from . import notebook
 from .page import Fragment, fill, page
 from .peak import NO_MODULE, failures, head
 from .rows import place, source_line
 
 if TYPE_CHECKING:
-    from ..history.call_tree import Call
-    from ..history.holders import Holder, LineDetails, ModuleNode, PeakHolders, Share
+    from ..history.holders import Call, Holder, LineDetails, ModuleNode, PeakHolders, Share
     from ..history.model import Stack
 
 _MOST_LINES: Final = 500

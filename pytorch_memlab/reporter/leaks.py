@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -110,11 +110,11 @@ class LeakWatch(Generic[T]):
 
 
 def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:
-    sizes: defaultdict[tuple[str, str], int] = defaultdict(int)
+    sizes = Counter[tuple[str, str]]()
     for row in snapshot.rows:
         if row.nbytes:
             sizes[_key(row)] += row.nbytes
-    return dict(sizes)
+    return sizes
 
 
 def _key(row: TensorRow) -> tuple[str, str]:
@@ -144,7 +144,7 @@ def _growing(
 
 
 def _of_devices(sizes: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    sums: defaultdict[tuple[str, str], int] = defaultdict(int)
+    sums = Counter[tuple[str, str]]()
     for (device, _), nbytes in sizes.items():
         sums[device, _ALL] += nbytes
-    return dict(sums)
+    return sums

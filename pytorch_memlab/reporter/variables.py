@@ -10,7 +10,7 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import count, islice
+from itertools import chain, count, islice
 from types import FrameType, ModuleType
 from typing import Any
 
@@ -151,15 +151,11 @@ class _Search:
     def _name(self, path: str, tensor: object) -> None:
         key = id(tensor)
         if key in self._wanted and key not in self.names:
-            variants = _variants(path.lstrip("."))
+            path = path.lstrip(".")
+            variants = chain((path,), (f"{path}#{number}" for number in count(2)))
             path = next(name for name in variants if name not in self._taken)
             self._taken.add(path)
             self.names[key] = path
-
-
-def _variants(path: str) -> Iterator[str]:
-    yield path
-    yield from (f"{path}#{number}" for number in count(2))
 
 
 def _named(variables: Mapping[str, object], prefix: str = "") -> list[tuple[str, object]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytorch_memlab.history.call_tree import Call, call_tree
+from pytorch_memlab.history.holders import Call, call_tree
 from pytorch_memlab.history.model import Frame
 
 MAIN, MODEL, STEP = (
