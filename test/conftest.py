@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import operator
 import signal
 import sys
 import threading
@@ -63,7 +64,8 @@ def _changed(before: list[dict[str, Any]]) -> list[str]:
 
 
 def _names_that_differ(old: dict[str, Any], new: dict[str, Any]) -> set[str]:
-    if [*map(id, old.values())] == [*map(id, new.values())] and old.keys() == new.keys():
+    values_are_same = all(map(operator.is_, old.values(), new.values()))
+    if values_are_same and list(old) == list(new):  # the usual case, and fast
         return set()
     # A module that a test imports is a new attribute, which is no patch.
     return {

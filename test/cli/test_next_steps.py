@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import io
 import sys
 
 import pytest
+from support.terminal import Terminal
 
 from pytorch_memlab.cli.main import main
 
 FIRST = "-o report.html writes a page, -o run.memlab.json keeps everything for pytorch-memlab show"
-
-
-class Terminal(io.StringIO):
-    def isatty(self):
-        return True
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,15 @@ def events(
     return found
 
 
+def peak_beyond_results(call: Callable[[], Any]) -> int:
+    """Bytes that a call takes at most beyond what stays allocated after it."""
+    torch.cuda.reset_peak_memory_stats()
+    result = call()
+    beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
+    del result
+    return beyond
+
+
 def temporaries(*sizes: int) -> list[int]:
     """The events of temporaries that are allocated in order and freed in the opposite order."""
     return [*sizes, *(-size for size in reversed(sizes))]

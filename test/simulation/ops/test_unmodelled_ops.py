@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
 from pytorch_memlab import simulate
-
-
-@pytest.fixture
-def a100() -> Any:
-    with simulate("a100") as machine:
-        yield machine
 
 
 def test_ops_without_an_entry_are_counted(a100):

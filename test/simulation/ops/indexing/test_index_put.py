@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from support.op_memory import events, indices, randn, temporaries
+from support.op_memory import events, indices, peak_beyond_results, randn, temporaries
 
 from pytorch_memlab.simulation import simulate
 
@@ -36,21 +34,6 @@ def test_an_accumulating_index_put_sorts_as_many_bits_as_it_must(rows, passes):
     )
     linear = [count * 8, count * 8, -count * 8]
     assert found == [*linear, *temporaries(count * 8, count * 8, count * 8, storage), -count * 8]
-
-
-@pytest.fixture
-def a100() -> Any:
-    with simulate("a100") as machine:
-        yield machine
-
-
-def peak_beyond_results(call: Any) -> int:
-    """Bytes that a call takes at most beyond what stays allocated after it."""
-    torch.cuda.reset_peak_memory_stats()
-    result = call()
-    beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-    del result
-    return beyond
 
 
 def test_an_accumulating_index_put_sorts_its_indices(a100):

@@ -3,29 +3,14 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 import torch
+from support.op_memory import peak_beyond_results
 
 from pytorch_memlab.simulation import simulate
 
 DEFAULT, LARGE = 8519680, 33554432
-
-
-@pytest.fixture
-def a100() -> Any:
-    with simulate("a100") as machine:
-        yield machine
-
-
-def peak_beyond_results(call: Any) -> int:
-    """Bytes that a call takes at most beyond what stays allocated after it."""
-    torch.cuda.reset_peak_memory_stats()
-    result = call()
-    beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-    del result
-    return beyond
 
 
 @pytest.mark.parametrize(("gpu", "size"), [("a100", DEFAULT), ("h100", LARGE), ("b200", LARGE)])

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
-from support.op_memory import aten, events, indices, randn, temporaries
+from support.op_memory import aten, events, indices, peak_beyond_results, randn, temporaries
 
-from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.presets import PRESETS
 from pytorch_memlab.simulation.ops.reduce_config import reduction_of, staging_of
 
@@ -132,21 +129,6 @@ def test_partial_results_that_no_result_holds_are_kept_meanwhile(call, accumulat
 def test_float_sums_in_parts_keep_partial_results_in_the_result():
     make = lambda: torch.zeros(2**15, 2**16, device="cuda")  # noqa: E731
     assert events(lambda x: x.sum(1), make, gpu="b200", compute=False) == [2**15 * 4]
-
-
-@pytest.fixture
-def a100() -> Any:
-    with simulate("a100") as machine:
-        yield machine
-
-
-def peak_beyond_results(call: Any) -> int:
-    """Bytes that a call takes at most beyond what stays allocated after it."""
-    torch.cuda.reset_peak_memory_stats()
-    result = call()
-    beyond = torch.cuda.max_memory_allocated() - torch.cuda.memory_allocated()
-    del result
-    return beyond
 
 
 @pytest.mark.parametrize(
