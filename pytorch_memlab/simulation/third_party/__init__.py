@@ -10,9 +10,9 @@ from types import ModuleType
 
 import torch
 
+from ..._common.after_import import AfterImport
 from ..._common.patches import Patches
 from ..machine.machine import Machine
-from ..torch_api.after_import import AfterImport
 
 _LIBRARIES = ("triton", "bitsandbytes")
 """Packages, each with a module of its name here, which is imported after the package."""

@@ -12,58 +12,32 @@ import json
 import os
 import sys
 import threading
+from collections.abc import Callable
 from contextlib import suppress
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from types import ModuleType
 from typing import Any
 
 _VARIABLE = "PYTORCH_MEMLAB_SIMULATE"
 _PACKAGE = "pytorch_memlab"
 _FOLDER = os.path.dirname(os.path.abspath(__file__))
+_AFTER_IMPORT = os.path.join(_FOLDER, *[os.pardir] * 3, "_common", "after_import.py")
 
 
-class _AfterTorch:
-    """Finds torch where it is, and begins to simulate as soon as it is imported.
-
-    This package imports torch too, from modules that are not complete then; so torch comes right
-    after the package itself.
-    """
+class _Simulation:
+    """Begins as soon as torch is imported, and ends when the process does."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         self._settings = settings
-        self._is_asking = False
-        self._simulation: Any = None
-        self._afterwards = {"torch": self.begin, _PACKAGE: self._import_torch}
-        atexit.register(self._end)
+        self._has_begun = False
+        self._exit: Callable[..., None] | None = None
+        atexit.register(self._end)  # after what the program registers
 
-    def find_spec(self, name: str, *_where: Any) -> ModuleSpec | None:
-        """The spec that other finders have of the two modules; None for all other modules."""
-        if name not in self._afterwards or self._is_asking:
-            return None
-        self._is_asking = True
-        try:
-            spec = importlib.util.find_spec(name)
-        finally:
-            self._is_asking = False
-        if spec is not None and spec.loader is not None:
-            self._follow(spec.loader, name)
-        return spec
-
-    def _follow(self, loader: Any, name: str) -> None:
-        execute = loader.exec_module
-
-        def execute_and_go_on(module: ModuleType) -> None:
-            execute(module)
-            self._afterwards.pop(name, _do_nothing)()
-
-        loader.exec_module = execute_and_go_on
-
-    def _import_torch(self) -> None:
-        with suppress(ImportError):
-            importlib.import_module("torch")
-
-    def begin(self) -> None:
+    def begin(self, _torch: ModuleType) -> None:
         """Simulate until the process ends; where that fails, say so."""
+        if self._has_begun:  # torch is executed a second time
+            return
+        self._has_begun = True
         try:
             if threading.current_thread() is not threading.main_thread():
                 raise RuntimeError("torch must be imported in the main thread first")
@@ -72,19 +46,20 @@ class _AfterTorch:
 
             simulation = simulation_of(self._settings)
             simulation.__enter__()
-            self._simulation = simulation
+            self._exit = simulation.__exit__
         except Exception as error:
             print(
                 f"pytorch-memlab: process {os.getpid()} is not simulated: {error}", file=sys.stderr
             )
 
     def _end(self) -> None:
-        if self._simulation is not None:
-            self._simulation.__exit__(None, None, None)
+        if self._exit is not None:
+            self._exit(None, None, None)
 
 
-def _do_nothing() -> None:
-    """Torch is executed a second time."""
+def _import_torch(_package: ModuleType) -> None:
+    with suppress(ImportError):
+        importlib.import_module("torch")
 
 
 def _load_package(folder: str) -> None:
@@ -108,11 +83,14 @@ def _run_what_this_stands_before() -> None:
 
 
 def _simulate(settings: dict[str, Any]) -> None:
-    after_torch = _AfterTorch(settings)
-    if "torch" in sys.modules:  # a .pth file has imported it
-        after_torch.begin()
-    else:
-        sys.meta_path.insert(0, after_torch)
+    spec: Any = importlib.util.spec_from_file_location("after_import", _AFTER_IMPORT)
+    after_import: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(after_import)
+    imports = after_import.AfterImport()
+    imports.call("torch", _Simulation(settings).begin)
+    # The package imports torch from modules that are not complete then.
+    imports.call(_PACKAGE, _import_torch)
+    imports.start()
 
 
 if __name__ == "sitecustomize":

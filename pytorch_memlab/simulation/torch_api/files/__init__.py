@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.machine import Machine
-from ..after_import import AfterImport
 from . import jit_serialization, numpy_arrays, opened_files, safetensors_files, serialization
 
 

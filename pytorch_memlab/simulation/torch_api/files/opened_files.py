@@ -14,9 +14,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles, resolved
-from ..after_import import AfterImport
 
 _open = io.open
 _unlink = os.unlink

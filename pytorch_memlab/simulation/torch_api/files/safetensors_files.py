@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from typing_extensions import Self
 
+from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles
 from ...machine.tensor_values import TensorValues
-from ..after_import import AfterImport
 from .opened_files import is_marked
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 
+from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.kept_files import MARK, KeptFiles
 from ...machine.tensor_values import TensorValues
-from ..after_import import AfterImport
 from .opened_files import parent_exists, watched_file
 
 _serialization: Any = torch.serialization

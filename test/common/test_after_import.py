@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from pytorch_memlab.simulation.torch_api.after_import import AfterImport
+from pytorch_memlab._common.after_import import AfterImport
 
 
 @pytest.fixture
