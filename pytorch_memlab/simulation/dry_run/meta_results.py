@@ -17,40 +17,30 @@ _MOST_SIGNATURES = 50_000
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """A tensor that an op returns.
-
-    Args:
-        size: in elements.
-        stride: in elements.
-        dtype: of its elements.
-        offset: of its first element in its storage.
-        numel: of its storage.
-        argument: position, among the op's tensors, of the one whose storage it shares; -1: none.
-        fresh: number of its new storage, which other results may share.
-        is_whole: it covers its storage from end to end.
-    """
+    """A tensor that an op returns; sizes, strides and offsets are in elements."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
     offset: int
     numel: int
+    """Of its storage."""
     argument: int
+    """Position, among the op's tensors, of the one whose storage it shares; -1: none."""
     fresh: int
+    """Number of its new storage, which other results may share."""
     is_whole: bool
+    """It covers its storage from end to end."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutputMeta:
-    """The outputs of a call.
-
-    Args:
-        result: with a ``TensorMeta`` in place of each tensor.
-        sizes: that the tensors written to have after the call; None: those they had.
-    """
+    """The outputs of a call."""
 
     result: Any
+    """With a ``TensorMeta`` in place of each tensor."""
     sizes: tuple[torch.Size, ...] | None
+    """Those that the tensors written to have after the call; None: those they had."""
 
 
 _ONLY_WRITES = OutputMeta(None, None)

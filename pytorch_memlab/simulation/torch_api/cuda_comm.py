@@ -55,15 +55,9 @@ class _Communication:
         self._machine = machine
 
     def calls(self) -> dict[str, Callable[..., Any]]:
-        return {
-            "_broadcast": self.broadcast,
-            "_broadcast_out": self.broadcast_out,
-            "_broadcast_coalesced": self.broadcast_coalesced,
-            "_scatter": self.scatter,
-            "_scatter_out": self.scatter_out,
-            "_gather": self.gather,
-            "_gather_out": self.gather_out,
-        }
+        broadcasts = (self.broadcast, self.broadcast_out, self.broadcast_coalesced)
+        others = (self.scatter, self.scatter_out, self.gather, self.gather_out)
+        return {f"_{call.__name__}": call for call in (*broadcasts, *others)}
 
     def broadcast(self, tensor: torch.Tensor, devices: Sequence[int]) -> list[torch.Tensor]:
         """The tensor on each GPU; where it is already it is no copy."""

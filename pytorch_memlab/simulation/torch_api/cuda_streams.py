@@ -8,7 +8,9 @@ from __future__ import annotations
 import ctypes
 import itertools
 import time
+import weakref
 from abc import ABCMeta
+from functools import partial
 from typing import Any
 
 import torch
@@ -80,32 +82,26 @@ class SimulatedStream:
         self.machine.synchronize_stream(self.device_index, self.stream_id)
 
     def __enter__(self) -> Self:
-        """Use this stream, and its GPU, in this thread."""
-        thread = self.machine.thread
-        before = thread.device, self.device_index, self.machine.current_stream(self.device_index)
-        thread.before_streams.append(before)
-        thread.device = self.device_index
-        thread.streams.use(self.device_index, self.stream_id)
+        thread, index = self.machine.thread, self.device_index
+        thread.before_streams.append((thread.device, index, self.machine.current_stream(index)))
+        thread.device = index
+        thread.streams.use(index, self.stream_id)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        """Use the GPU, and its stream, that were in use before."""
         thread = self.machine.thread
         thread.device, index, stream = thread.before_streams.pop()
         thread.streams.use(index, stream)
 
     def __eq__(self, other: object) -> bool:
-        """Streams are equal that have the same id on the same GPU."""
         return isinstance(other, SimulatedStream) and (
             self.stream_id == other.stream_id and self.device_index == other.device_index
         )
 
     def __hash__(self) -> int:
-        """Of id and GPU."""
         return hash((self.stream_id, self.device_index))
 
     def __repr__(self) -> str:
-        """As torch shows a stream of any kind of device."""
         return (
             f"torch.Stream device_type=cuda, device_index={self.device_index}, "
             f"stream_id={self.stream_id}"
@@ -134,7 +130,6 @@ class SimulatedCUDAStream(SimulatedStream):
         return 0, 1 - PRIORITIES
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """Version of the protocol for streams, and the handle."""
         return 0, self.cuda_stream
 
     @property
@@ -142,25 +137,10 @@ class SimulatedCUDAStream(SimulatedStream):
         return ctypes.c_void_p(self.cuda_stream)
 
     def __repr__(self) -> str:
-        """As torch shows a CUDA stream."""
         return f"<torch.cuda.Stream device={self.device} cuda_stream={self.cuda_stream:#x}>"
 
     def _new_event(self) -> SimulatedEvent:
         return SimulatedCUDAEvent()
-
-
-class _Deletion:
-    """Tells who watches that the event that holds this is no more.
-
-    Other events die without a line of Python, in which an interrupt would be swallowed.
-    """
-
-    def __init__(self, machine: Machine, event_id: int) -> None:
-        self._machine = machine
-        self._event_id = event_id
-
-    def __del__(self) -> None:
-        self._machine.traced("EventDeletion", self._event_id)
 
 
 class SimulatedEvent:
@@ -245,7 +225,6 @@ class SimulatedEvent:
         raise unsupported("torch.Event.from_ipc_handle")
 
     def __repr__(self) -> str:
-        """As torch shows an event of any kind of device."""
         return (
             f"torch.Event device_type=cuda, device_index={self._index}, "
             f"event_flag={0 if self.enable_timing else 1}, event_id={self.event_id:#x}"
@@ -262,7 +241,9 @@ class SimulatedEvent:
             self.event_id = next(_new_event_handles)
             self.machine.traced("EventCreation", self.event_id)
             if self.machine.is_traced:
-                self._deletion = _Deletion(self.machine, self.event_id)
+                # Other events die without a line of Python, in which an interrupt would be lost.
+                traced = partial(self.machine.traced, "EventDeletion", self.event_id)
+                weakref.finalize(self, traced).atexit = False
 
     def _stream_or_current(self, stream: Any) -> Any:
         if stream is not None:
@@ -296,7 +277,6 @@ class SimulatedCUDAEvent(SimulatedEvent):
         return torch.cuda.current_stream() if stream is None else stream
 
     def __repr__(self) -> str:
-        """As torch shows a CUDA event."""
         if not self.event_id:
             return "<torch.cuda.Event uninitialized>"
         return f"<torch.cuda.Event {self.event_id:#x}>"

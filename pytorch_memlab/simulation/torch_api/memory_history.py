@@ -30,29 +30,21 @@ _RELEASES = frozenset({"segment_free", "segment_unmap"})
 
 
 class _Entry(NamedTuple):
-    """An event of an allocator.
-
-    Args:
-        action: as ``AllocatorEvents`` names it.
-        address: of the block or segment; the bytes free on the GPU for ``oom``.
-        size: in bytes.
-        stream: handle of the stream.
-        time: in nanoseconds since the epoch.
-        stack: None if it was not asked for.
-        forward: of an allocation in the backward pass, the stack of the forward op; else None.
-        metadata: what ``_set_memory_metadata`` gave.
-        block: of an allocation, what a profiler that is on knows of it; None without one.
-    """
+    """An event of an allocator; ``AllocatorEvents`` has its action, address and size."""
 
     action: str
     address: int
     size: int
     stream: int
+    """The handle."""
     time: int
+    """In nanoseconds since the epoch."""
     stack: TakenStack | None
     forward: TakenStack | None
+    """Of an allocation in the backward pass, the stack of the forward op."""
     metadata: str
     block: Hashable = None
+    """Of an allocation, what a profiler that is on knows of it."""
 
 
 class _Metadata(threading.local):

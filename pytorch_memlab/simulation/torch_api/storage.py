@@ -117,10 +117,7 @@ def _copying(values: TensorValues, original: Any) -> Any:
 class _Handle:
     """The handle by which another process opens the memory of a storage.
 
-    Args:
-        nbytes: of the storage.
-        descriptor: of a file in memory, that pickle takes along; None: the file has a name.
-        name: of the file and of what manages it.
+    It is a file in memory, by its descriptor, or by the names of the file and of what manages it.
     """
 
     nbytes: int

@@ -37,8 +37,7 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     if not dist.is_available():
         return
-    from .collectives import SimulatedGloo, SimulatedNCCL
-    from .stores import SimulatedFileStore, SimulatedTCPStore
+    from .one_rank import SimulatedFileStore, SimulatedGloo, SimulatedNCCL, SimulatedTCPStore
 
     c10d = dist.distributed_c10d
     for module in (dist, c10d):
@@ -75,7 +74,7 @@ def _rendezvous(
     url: str, rank: int = -1, world_size: int = -1, **_options: Any
 ) -> Iterator[tuple[Any, int, int]]:
     """A store, the rank and the number of ranks, for ``init_process_group``."""
-    from .stores import SimulatedStore
+    from .one_rank import SimulatedStore
 
     query = dict(parse_qsl(urlparse(url).query))
     yield (
@@ -101,7 +100,7 @@ def _pass_barrier(*_arguments: Any, **_options: Any) -> None:
 
 def _broadcast_object_list(original: Callable[..., None]) -> Callable[..., None]:
     """Other ranks hold what this one holds: their objects are this rank's."""
-    from .collectives import SimulatedGroup
+    from .one_rank import SimulatedGroup
 
     signature = inspect.signature(original)
 
@@ -152,7 +151,7 @@ def _install_objects(machine: Machine, patches: Patches) -> None:
 
 
 def _destroy_simulated_groups() -> None:
-    from .collectives import SimulatedGroup
+    from .one_rank import SimulatedGroup
 
     if isinstance(dist.group.WORLD, SimulatedGroup):
         dist.destroy_process_group()

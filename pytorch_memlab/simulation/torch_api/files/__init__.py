@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
 from ...machine.machine import Machine
-from . import jit_serialization, numpy_arrays, opened_files, safetensors_files, serialization
+from . import numpy_arrays, opened_files, safetensors_files, serialization
 
 
 def install(machine: Machine, patches: Patches) -> None:
@@ -17,7 +17,6 @@ def install(machine: Machine, patches: Patches) -> None:
     opened_files.install(kept, imports, patches)
     numpy_arrays.install(values, kept, patches)
     serialization.install(values, kept, imports, patches)
-    jit_serialization.install(values, kept, patches)
     safetensors_files.install(values, kept, imports, patches)
     imports.start()
     patches.before_undo(kept.close)

@@ -1,4 +1,4 @@
-"""The collectives of one simulated rank.
+"""The process groups and the stores of one simulated rank.
 
 Note [One rank for many]
 A process group has the size that the program asks for, and one process. The other ranks are assumed
@@ -18,8 +18,9 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
+from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -27,9 +28,12 @@ from torch._C import _distributed_c10d as _c10d
 from torch.futures import Future
 
 from ...._common.program_lines import is_of_program
+from ....errors import UnsupportedCUDACallError
+from ...machine import active
 
 Tensors = list[torch.Tensor]
 
+_HashStore: Any = vars(dist)["HashStore"]
 _ProcessGroup: Any = dist.ProcessGroup  # what its stubs say differs between versions of PyTorch
 
 
@@ -135,7 +139,7 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
 
     def get_group_store(self) -> Any:
         """A store of this process alone."""
-        return vars(dist)["HashStore"]()
+        return _HashStore()
 
     def _set_default_timeout(self, timeout: Any) -> None:
         """Nothing waits."""
@@ -335,3 +339,76 @@ def _done(tensors: Any) -> Any:
     future: Future[Any] = Future()
     future.set_result(tensors)
     return vars(_c10d)["_create_work_from_future"](future)
+
+
+class SimulatedStore(_HashStore):  # type: ignore[misc]
+    """A store of this process alone, in which nothing waits for another process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        super().set_timeout(timedelta(seconds=1))  # for C++, which does not ask ``get``
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """No other process sets keys, so a wait has no use."""
+
+    def get(self, key: str) -> bytes:
+        """A value that this process has set."""
+        self._check_set([key])
+        value: bytes = super().get(key)
+        return value
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        """Values that this process has set."""
+        self._check_set(keys)
+        values: list[bytes] = super().multi_get(keys)
+        return values
+
+    def wait(self, keys: list[str], *timeout: Any) -> None:
+        """Return at once, if this process has set all keys."""
+        self._check_set(keys)
+
+    def _check_set(self, keys: list[str]) -> None:
+        missing = [key for key in keys if not self.check([key])]
+        if missing:
+            raise UnsupportedCUDACallError(
+                f"this process waits for {', '.join(missing)} of a store, which another process"
+                " would set: one rank alone is simulated"
+            )
+
+
+class _Replacement(SimulatedStore):
+    """Replacement of a kind of store.
+
+    Modules that are imported while simulating keep this class; outside ``simulate`` it makes real
+    stores.
+    """
+
+    real: ClassVar[Any]
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """A real store where no GPU is simulated."""
+        if active.machine is None:
+            return cls.real(*args, **kwargs)
+        return super().__new__(cls)
+
+
+class SimulatedTCPStore(_Replacement):
+    """``torch.distributed.TCPStore`` without a server; its arguments are those of the real one."""
+
+    real = vars(dist)["TCPStore"]
+
+    def __init__(self, host_name: str, port: int = 29500, *_args: Any, **_options: Any) -> None:
+        super().__init__()
+        self.host = host_name
+        self.port = port or 29500
+        self.libuvBackend = True  # the attribute's name in PyTorch
+
+
+class SimulatedFileStore(_Replacement):
+    """``torch.distributed.FileStore`` without a file; its arguments are those of the real one."""
+
+    real = vars(dist)["FileStore"]
+
+    def __init__(self, file_name: str, *_args: Any, **_options: Any) -> None:
+        super().__init__()
+        self.path = file_name
