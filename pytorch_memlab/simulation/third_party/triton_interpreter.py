@@ -12,6 +12,7 @@ import math
 import threading
 import types
 from collections.abc import Callable, Collection
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -82,17 +83,11 @@ class _Interpretation:
         self._interpreter = interpreter
         self._patches = Patches()
         self._functions: dict[Any, Callable[..., Any]] = {}
-        self._jit = import_module("triton.runtime.jit")
         self._language = import_module("triton.language")
 
     def __enter__(self) -> _Interpretation:
-        jit = self._jit
-        called = self.function
-
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            return called(self.fn)(*args, **kwargs)
-
-        self._patches.set(jit.JITFunction, "__call__", call)
+        jit = import_module("triton.runtime.jit")
+        self._patches.around(jit.JITFunction, "__call__")(self._call)
         # Reading a kernel's source makes a kernel of the copy, and enters it here.
         registry = getattr(jit, "_triton_jit_function_registry", None)
         if registry is not None:
@@ -103,13 +98,16 @@ class _Interpretation:
         )
         self._knobs["interpret"] = True
         builder = self._interpreter.interpreter_builder
-        handle = self._interpreter.TensorHandle
-        self._patches.set(builder, "create_extern_elementwise", _extern_elementwise(handle))
+        extern = partial(_extern_elementwise, self._interpreter.TensorHandle)
+        self._patches.set(builder, "create_extern_elementwise", extern)
         triton_bfloat16.install(self._interpreter, self._patches)
         language = self._language
         everything = types.SimpleNamespace(__globals__={"tl": language, "core": language.core})
         self._scope = self._interpreter._patch_lang(everything)
         return self
+
+    def _call(self, _compiled: Any, kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        return self.function(kernel.fn)(*args, **kwargs)
 
     def __exit__(self, *exc: object) -> None:
         self._scope.restore()
@@ -169,23 +167,19 @@ class _Interpretation:
         return builtin
 
 
-def _extern_elementwise(handle: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs a function of libdevice, which Triton's interpreter does not have, by NumPy."""
-
-    def create_extern_elementwise(
-        library: str, path: str, symbol: str, values: list[Any], result: Any, is_pure: bool
-    ) -> Any:
-        name = symbol.removeprefix("__nv_").removeprefix("fast_")
-        function = _IN_NUMPY.get(name) or _IN_NUMPY.get(name.removesuffix("f"))
-        if function is None:
-            raise UnsupportedCUDACallError(
-                f"{symbol} of libdevice has no stand-in for Triton's interpreter"
-            )
-        arrays = [value.data for value in values]
-        # All of these return what they take.
-        return handle(np.asarray(function(*arrays)).astype(arrays[0].dtype), values[0].dtype)
-
-    return create_extern_elementwise
+def _extern_elementwise(
+    handle: Any, library: str, path: str, symbol: str, values: list[Any], result: Any, is_pure: bool
+) -> Any:
+    """Run a function of libdevice, which Triton's interpreter does not have, by NumPy."""
+    name = symbol.removeprefix("__nv_").removeprefix("fast_")
+    function = _IN_NUMPY.get(name) or _IN_NUMPY.get(name.removesuffix("f"))
+    if function is None:
+        raise UnsupportedCUDACallError(
+            f"{symbol} of libdevice has no stand-in for Triton's interpreter"
+        )
+    arrays = [value.data for value in values]
+    # All of these return what they take.
+    return handle(np.asarray(function(*arrays)).astype(arrays[0].dtype), values[0].dtype)
 
 
 class _Libdevice:

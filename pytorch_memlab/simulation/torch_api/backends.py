@@ -45,7 +45,8 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch._C, "_has_cudnn", True)
     patches.set(torch._C, "_cuda_get_cudnn_benchmark_limit", lambda: limit[0])
     patches.set(torch._C, "_cuda_set_cudnn_benchmark_limit", lambda n: limit.__setitem__(0, n))
-    patches.set(torch.backends.cudnn, "is_acceptable", _is_acceptable)
+    module = vars(torch.backends.cudnn)["m"]  # which its properties stand before
+    patches.set(module, "_init", lambda: True)
     patches.set(torch.backends.cudnn, "version", cudnn_version)
     patches.set(torch, "_use_cudnn_rnn_flatten_weight", lambda: True)
     patches.set(torch.backends.cudnn.rnn, "get_cudnn_mode", MODES.index)
@@ -80,12 +81,3 @@ def _asks(machine: Machine, against: Callable[[Call], str | None]) -> Callable[.
         return against(Call(gpu.model, *tensors, params.dropout, params.is_causal, grouped)) is None
 
     return can_use
-
-
-def _is_acceptable(tensor: torch.Tensor) -> bool:
-    """True if cuDNN would take a tensor: the rule of ``torch.backends.cudnn.is_acceptable``."""
-    return (
-        torch._C._get_cudnn_enabled()
-        and tensor.is_cuda
-        and tensor.dtype in torch.backends.cudnn.CUDNN_TENSOR_DTYPES
-    )

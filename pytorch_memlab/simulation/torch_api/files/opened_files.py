@@ -261,8 +261,3 @@ def _is_marked_file(path: Any) -> bool:
 def _copy_content(source: Any, target: Any) -> None:
     with _open(source, "rb") as old, _open(target, "wb") as new:
         shutil.copyfileobj(old, new)
-
-
-def parent_exists(path: Any) -> bool:
-    """True if the folder is there that a file would be written to."""
-    return os.path.isdir(os.path.dirname(resolved(path)))

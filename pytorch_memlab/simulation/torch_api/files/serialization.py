@@ -15,90 +15,88 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from typing_extensions import Self
 
 from ...._common.after_import import AfterImport
 from ...._common.patches import Patches
-from ...machine.kept_files import MARK, KeptFiles
+from ...machine.kept_files import MARK, KeptFiles, resolved
 from ...machine.tensor_values import TensorValues
-from .opened_files import parent_exists, watched_file
+from .opened_files import watched_file
 
 _serialization: Any = torch.serialization
 _jit: Any = torch.jit
 _RECORD = MARK.decode()
 
 
-class _Records:
-    """The records of one ``torch.save``, until it is known whether they may be written."""
+class _Writer:
+    """Stands for ``_open_zipfile_writer`` of PyTorch.
 
-    def __init__(self, values: TensorValues) -> None:
+    It keeps the records until it is known whether they may be written.
+    """
+
+    def __init__(
+        self, target: Any, values: TensorValues, kept: KeptFiles, open_writer: Any
+    ) -> None:
+        self._target = target
         self._values = values
+        self._kept = kept
+        self._open_writer = open_writer
         self._calls: list[tuple[str, tuple[Any, ...]]] = []
         self._sizes: dict[str, int] = {}
+        self._is_path = isinstance(target, (str, os.PathLike))
+        if self._is_path:
+            _require_parent(target)
 
     @property
-    def lack_values(self) -> bool:
-        """True if there is a storage without values."""
+    def lacks_values(self) -> bool:
         return bool(self._sizes)
 
     def write_record(self, name: str, data: Any, size: int) -> None:
-        """Write bytes, a text or a storage."""
         if isinstance(data, torch.UntypedStorage) and self._values.storage_lacks_values(data):
             self._sizes[name] = size
         else:
             self._calls.append(("write_record", (name, data, size)))
 
     def write_record_metadata(self, name: str, size: int) -> None:
-        """Leave room for a record."""
         self._calls.append(("write_record_metadata", (name, size)))
 
-    def write(self, target: Any, open_writer: Callable[[Any], Any]) -> None:
-        """Write what was written, and the sizes of what has no values."""
-        with open_writer(target) as writer:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: Any, *error: Any) -> None:
+        if kind is not None:
+            return
+        if self.lacks_values:
+            self.write_marked()
+            return
+        self._write(self._target)
+        if self._is_path:
+            self._kept.drop(self._target)
+
+    def write_marked(self) -> None:
+        """Write what stands for tensors without values."""
+        if self._is_path:
+            copy = self._kept.new_copy()
+            self._write(copy)
+            self._kept.keep(self._target, copy)
+        else:
+            buffer = io.BytesIO()
+            self._write(buffer)
+            write_marked(self._target, buffer.getvalue(), self._kept)
+
+    def _write(self, target: Any) -> None:
+        with self._open_writer(target) as writer:
             if self._sizes:
                 sizes = json.dumps(self._sizes)
                 writer.write_record(_RECORD, sizes, len(sizes))
             for method, args in self._calls:
                 getattr(writer, method)(*args)
 
-    def write_marked(self, file: Any, open_writer: Callable[[Any], Any], kept: KeptFiles) -> None:
-        """Write to a file object what stands for tensors without values."""
-        buffer = io.BytesIO()
-        self.write(buffer, open_writer)
-        write_marked(file, buffer.getvalue(), kept)
 
-
-class _Writer:
-    """Stands for ``_open_zipfile_writer`` of PyTorch."""
-
-    def __init__(
-        self, target: Any, values: TensorValues, kept: KeptFiles, open_writer: Any
-    ) -> None:
-        self._target = target
-        self._kept = kept
-        self._open_writer = open_writer
-        self._records = _Records(values)
-        self._is_path = isinstance(target, (str, os.PathLike))
-        if self._is_path and not parent_exists(target):
-            # In the words of PyTorch's own writer, which others look for.
-            raise RuntimeError(f"Parent directory {os.path.dirname(target)} does not exist.")
-
-    def __enter__(self) -> _Records:
-        return self._records
-
-    def __exit__(self, kind: Any, *error: Any) -> None:
-        if kind is not None:
-            return
-        records, target, kept = self._records, self._target, self._kept
-        if not records.lack_values:
-            records.write(target, self._open_writer)
-            if self._is_path:
-                kept.drop(target)
-        elif self._is_path:
-            copy = kept.new_copy()
-            records.write(copy, self._open_writer)
-            kept.keep(target, copy)
-        else:
-            records.write_marked(target, self._open_writer, kept)
+def _require_parent(path: Any) -> None:
+    """In the words of PyTorch's own writers, which others look for."""
+    if not os.path.isdir(os.path.dirname(resolved(path))):
+        raise RuntimeError(f"Parent directory {os.path.dirname(path)} does not exist.")
 
 
 def write_marked(file: Any, data: bytes, kept: KeptFiles) -> None:
@@ -166,10 +164,10 @@ def install(values: TensorValues, kept: KeptFiles, imports: AfterImport, patches
 
     @patches.around(_serialization, "_legacy_save")
     def save(save: Callable[..., Any], obj: Any, f: Any, module: Any, protocol: Any) -> None:
-        records = _Records(values)
-        _serialization._save(obj, records, module, protocol, False)
-        if records.lack_values:
-            records.write_marked(f, open_writer, kept)
+        writer = _Writer(f, values, kept, open_writer)
+        _serialization._save(obj, writer, module, protocol, False)
+        if writer.lacks_values:
+            writer.write_marked()
         else:
             save(obj, f, module, protocol)
 
@@ -221,8 +219,7 @@ def _install_jit(values: TensorValues, kept: KeptFiles, patches: Patches) -> Non
             result = self._c.save(str(path), **kwargs)
             kept.drop(path)
             return result
-        if not parent_exists(path):
-            raise RuntimeError(f"Parent directory {os.path.dirname(path)} does not exist.")
+        _require_parent(path)
         copy = kept.new_copy()
         with open(copy, "r+b") as file:
             file.write(marked(self, kwargs))
