@@ -47,7 +47,6 @@ from .torch_api import (
     profiler,
     storage,
     tensor,
-    tensor_subclasses,
     threading,
 )
 from .torch_api.distributed import process_groups
@@ -251,7 +250,6 @@ def simulation_of(settings: Mapping[str, Any]) -> simulate:
 
 
 _INSTALLED_IN_ORDER = (
-    tensor_subclasses,
     compilers,  # TorchScript's table of functions, before any of them is replaced
     constructors,
     legacy_types,

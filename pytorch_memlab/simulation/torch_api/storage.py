@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import multiprocessing.reduction
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +35,7 @@ def install(machine: Machine, patches: Patches) -> None:
 def _install_devices(machine: Machine, patches: Patches) -> None:
     allocations = machine.allocations
     values = machine.values
+    cpu_device: Callable[[UntypedStorage], torch.device]
     cpu_device = vars(torch._C.StorageBase)["device"].__get__
     new_on_cpu = _Storage.__new__
     resize = _Storage.resize_
@@ -44,10 +46,7 @@ def _install_devices(machine: Machine, patches: Patches) -> None:
 
     def device(storage: UntypedStorage) -> torch.device:
         gpu = gpu_of(storage)
-        if gpu is None:
-            device: torch.device = cpu_device(storage)
-            return device
-        return gpu.device
+        return cpu_device(storage) if gpu is None else gpu.device
 
     def move(storage: UntypedStorage, gpu: SimulatedGPU | None) -> UntypedStorage:
         return storage if gpu_of(storage) is gpu else copy(storage, gpu)
