@@ -114,10 +114,7 @@ class SimulatedStream:
 class SimulatedCUDAStream(SimulatedStream):
     """``torch.cuda.Stream``."""
 
-    @property
-    def cuda_stream(self) -> int:
-        """A number in place of CUDA's pointer."""
-        return handle_of(self.stream_id, self.device_index)
+    cuda_stream = SimulatedStream.native_handle
 
     @property
     def priority(self) -> int:
