@@ -188,8 +188,7 @@ class _Driver:
         self._machine.thread.device = self._machine.gpu(device).index
 
     def get_current_stream(self, device: int | None = None) -> int:
-        stream: int = torch.cuda.current_stream(device).cuda_stream
-        return stream
+        return int(torch.cuda.current_stream(device).cuda_stream)
 
     def get_active_torch_device(self) -> torch.device:
         return self._machine.gpu(self.get_current_device()).device

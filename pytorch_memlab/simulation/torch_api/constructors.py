@@ -16,14 +16,8 @@ from ..machine.simulated_gpu import SimulatedGPU
 from .compilers import make_known
 
 _FROM_DATA = ("tensor", "as_tensor", "asarray", "scalar_tensor")
-_SPARSE = (
-    "sparse_coo_tensor",
-    "sparse_csr_tensor",
-    "sparse_csc_tensor",
-    "sparse_bsr_tensor",
-    "sparse_bsc_tensor",
-    "sparse_compressed_tensor",
-)
+_LAYOUTS = ("coo", "csr", "csc", "bsr", "bsc", "compressed")
+_SPARSE = tuple(f"sparse_{layout}_tensor" for layout in _LAYOUTS)
 _Generator = torch._C.Generator
 
 
@@ -43,11 +37,6 @@ def install(machine: Machine, patches: Patches) -> None:
     patches.set(torch, "Generator", _generator_type(machine))
 
 
-def _wanted_gpu(machine: Machine, device: Any) -> SimulatedGPU | None:
-    # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
-    return machine.find_gpu(torch.empty(0).device if device is None else device)
-
-
 def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., Any]:
     keeps_device = original.__name__ in ("as_tensor", "asarray")
 
@@ -55,7 +44,8 @@ def _from_data(machine: Machine, original: Callable[..., Any]) -> Callable[..., 
     def make(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Any:
         if device is None and isinstance(data, torch.Tensor) and keeps_device:
             return original(data, *args, **kwargs)
-        gpu = _wanted_gpu(machine, device)
+        # torch.get_default_device() asks torch.tensor, which is what is being replaced here.
+        gpu = machine.find_gpu(torch.empty(0).device if device is None else device)
         if kwargs.pop("pin_memory", False):
             if gpu is not None:
                 raise RuntimeError("Only dense CPU tensors can be pinned")

@@ -276,8 +276,8 @@ def _install_fake_tensors(patches: Patches) -> None:
 
 def _copy(self: FakeTensor, src: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """The op: ``Tensor.copy_`` asks for CUDA's device guard before it comes to the op."""
-    result: torch.Tensor = torch.ops.aten.copy_.default(self, src, non_blocking)
-    return result
+    copy_: Callable[..., torch.Tensor] = torch.ops.aten.copy_.default
+    return copy_(self, src, non_blocking)
 
 
 def _wrapper_maker(machine: Machine) -> Any:
