@@ -67,7 +67,7 @@ class gpu_mem_restore_ctx(AbstractContextManager[None]):  # noqa: N801 - the nam
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Clear the traceback of an exception."""
-        _restore(error, lambda one: True)
+        _restore(error)
 
 
 def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
@@ -85,7 +85,7 @@ def gpu_mem_restore(func: Callable[P, T]) -> Callable[P, T]:
     Raises:
         UsageError: it is no function.
     """
-    return decorated(lambda: _restoring(_is_to_be_cleared), func, "gpu_mem_restore")  # type: ignore[no-any-return]
+    return decorated(_restoring, func, "gpu_mem_restore")  # type: ignore[no-any-return]
 
 
 ipython_tb_clear_frames_ctx = gpu_mem_restore_ctx
@@ -122,30 +122,24 @@ def forget_last_error(shell: InteractiveShell) -> bool:
 
 
 @contextmanager
-def _restoring(is_to_be_cleared: Callable[[BaseException], bool]) -> Iterator[None]:
+def _restoring() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        _restore(error, is_to_be_cleared)
+        if _is_to_be_cleared(error):
+            _restore(error)
         raise
 
 
-def _restore(
-    error: BaseException | None, is_to_be_cleared: Callable[[BaseException], bool]
-) -> None:
+def _restore(error: BaseException | None) -> None:
     # GeneratorExit is the ordinary end of a generator that is read no further.
-    if error is None or isinstance(error, GeneratorExit):
+    if error is None or isinstance(error, GeneratorExit) or not is_in_ipython():
         return
-    if is_in_ipython() and is_to_be_cleared(error):
-        _clear(error)
-
-
-def _clear(error: BaseException) -> None:
     if _DEVICE_ASSERT in str(error):
         warnings.warn(
             "a device-side assert leaves the GPU unusable: restart the kernel, and set "
             "CUDA_LAUNCH_BLOCKING=1 to see where it was raised",
-            stacklevel=4,
+            stacklevel=3,
         )
     clear_frames(error)
     gc.collect()

@@ -83,19 +83,18 @@ def headings(report: Report) -> list[str]:
     for table in report.tables:
         functions[table.function.qual_name].add(table.function)
     several_devices = len({table.device.name for table in report.tables}) > 1
-    return [
-        _heading(table, len(functions[table.function.qual_name]) > 1, several_devices)
-        for table in report.tables
-    ]
+    found = []
+    for table in report.tables:
+        function, details = table.function, []
+        if len(functions[function.qual_name]) > 1:
+            details.append(f"{function.filename}:{function.first_line}")
+        if several_devices:
+            details.append(table.device.name)
+        found.append(function.qual_name + (f" ({', '.join(details)})" if details else ""))
+    return found
 
 
 def no_data(report: Report) -> tuple[str, ...]:
     """The lines of a report without tables: its first note is the reason."""
     reason, *others = texts(report.notes) or ("nothing was recorded",)
     return f"No data collected: {reason}", *others
-
-
-def _heading(table: FunctionTable, place: bool, device: bool) -> str:
-    function = table.function
-    details = [f"{function.filename}:{function.first_line}"] * place + [table.device.name] * device
-    return function.qual_name + (f" ({', '.join(details)})" if details else "")

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from ..fitting.verdict import Verdict
 
 _NAME: Final = 20
+_CHANGES: Final = _NAME + 31
+"""Characters before the last column."""
 _ABOUT: Final = f"{PEAK}; each row is the program with this remedy alone"
 _UNITS: Final = ((10**15, "PFLOP"), (10**12, "TFLOP"), (10**9, "GFLOP"), (10**6, "MFLOP"))
 
@@ -50,41 +52,25 @@ def text(found: Remedies) -> str:
 
 def _table(found: Remedies) -> Iterator[str]:
     yield f"{'remedy':{_NAME}}{'peak':>11}{'saves':>12}  fits  what it changes"
-    yield _row("none", _peak(found.unchanged), "", _fits(found.unchanged), "")
+    yield _row("none", found.unchanged, "", "")
     for one in _by_saving(found):
         assert one.verdict is not None
-        size = _saving(found, one)
         flops = getattr(one.finding, "flops", 0)
         again = f" ({_flops(flops, found.step_flops)})" if flops else ""
-        changes = f"{one.what_it_changes}{again}"
-        yield from _rows(one, _peak(one.verdict), with_minus(size), _fits(one.verdict), changes)
+        first, *others = textwrap.wrap(f"{one.what_it_changes}{again}", WIDTH - _CHANGES)
+        yield _row(one.name, one.verdict, with_minus(_saving(found, one)), first)
+        yield from (f"{'':{_CHANGES}}{line}" for line in others)
     for one in found.tried:
-        if one.verdict is None:
-            yield from _rows(one, "", "", "", _why_not(one))
+        if one.verdict is None:  # the reason may use the empty columns too
+            first, *others = textwrap.wrap(_why_not(one), WIDTH - _NAME - 2)
+            yield f"{one.name:{_NAME}}  {first}"
+            yield from (f"{'':{_NAME}}  {line}" for line in others)
 
 
-def _rows(one: TriedRemedy, peak: str, saves: str, fits: str, changes: str) -> Iterator[str]:
-    room = WIDTH - len(_row("", "", "", "", "x")) + 1
-    if not peak:  # the reason may use the empty columns too
-        lines = textwrap.wrap(changes, WIDTH - _NAME - 2)
-        yield f"{one.name:{_NAME}}  {lines[0]}"
-        yield from (f"{'':{_NAME}}  {line}" for line in lines[1:])
-        return
-    lines = textwrap.wrap(changes, room)
-    yield _row(one.name, peak, saves, fits, lines[0])
-    yield from (_row("", "", "", "", line) for line in lines[1:])
-
-
-def _row(name: str, peak: str, saves: str, fits: str, changes: str) -> str:
+def _row(name: str, verdict: Verdict, saves: str, changes: str) -> str:
+    peak = prose_size(verdict.reserved_peak) + verdict.trial.mark
+    fits = "yes" if verdict.fits else "no"
     return f"{name:{_NAME}}{peak:>11}{saves:>12}  {fits:4}  {changes}".rstrip()
-
-
-def _peak(verdict: Verdict) -> str:
-    return prose_size(verdict.reserved_peak) + verdict.trial.mark
-
-
-def _fits(verdict: Verdict) -> str:
-    return "yes" if verdict.fits else "no"
 
 
 def _saving(found: Remedies, one: TriedRemedy) -> int:
