@@ -46,24 +46,33 @@ class Checked:
         """True or false."""
         return self._checked(name, _OWN, "true or false", (bool,))
 
+    # A history has millions of integers: these and rows check by themselves, for speed.
+
     def number(self, name: str, value: Any = _OWN) -> int:
         """An integer: the field, or a value in it. So all others."""
-        least = 1 - _TOO_LARGE
-        expected = "a whole number of 64 bits"
-        return self._checked(name, value, expected, (int,), lambda one: least <= one < _TOO_LARGE)
+        value = self.value(name) if value is _OWN else value
+        if type(value) is int and -_TOO_LARGE < value < _TOO_LARGE:
+            return value
+        raise _refused(name, value, "a whole number of 64 bits")
 
     def count(self, name: str, value: Any = _OWN) -> int:
         """An integer that is not negative."""
-        return self._checked(name, value, "a whole number from 0 on", (int,), _is_count)
+        value = self.value(name) if value is _OWN else value
+        if type(value) is int and 0 <= value < _TOO_LARGE:
+            return value
+        raise _refused(name, value, "a whole number from 0 on")
 
     def index(self, name: str, length: int, value: Any = _OWN) -> int:
         """An index of a list of that length."""
-        expected = f"an index below {length}"
-        return self._checked(name, value, expected, (int,), lambda one: 0 <= one < length)
+        value = self.value(name) if value is _OWN else value
+        if type(value) is int and 0 <= value < length:
+            return value
+        raise _refused(name, value, f"an index below {length}")
 
     def seconds(self, name: str, value: Any = _OWN) -> float:
         """A number that is not negative."""
-        return float(self._checked(name, value, "a number from 0 on", (int, float), _is_count))
+        kinds, expected = (int, float), "a number from 0 on"
+        return float(self._checked(name, value, expected, kinds, lambda one: 0 <= one < _TOO_LARGE))
 
     def object(self, name: str, value: Any = _OWN) -> Checked:
         """An object."""
@@ -86,9 +95,9 @@ class Checked:
     def rows(self, name: str, width: int) -> Iterator[list[Any]]:
         """A list of lists, each of that length; their values are unchecked."""
         for row in self._list(name):
-            yield self._checked(
-                name, row, f"a list of {width}", (list,), lambda one: len(one) == width
-            )
+            if not isinstance(row, list) or len(row) != width:
+                raise _refused(name, row, f"a list of {width}")
+            yield row
 
     def lists(self, name: str) -> Iterator[list[Any]]:
         """A list of lists; their values are unchecked."""
@@ -136,11 +145,11 @@ class Checked:
         found: T = self.value(name) if value is _OWN else value
         if type(found) in kinds and is_right(found):
             return found
-        raise DamagedError(f"{quoted(name)} has {quoted(found)}, expected is {expected}")
+        raise _refused(name, found, expected)
 
 
-def _is_count(number: float) -> bool:
-    return 0 <= number < _TOO_LARGE
+def _refused(name: str, value: object, expected: str) -> DamagedError:
+    return DamagedError(f"{quoted(name)} has {quoted(value)}, expected is {expected}")
 
 
 _READERS: Final[dict[Any, Callable[[Checked, str], Any]]] = {
