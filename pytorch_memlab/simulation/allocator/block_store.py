@@ -65,7 +65,7 @@ class BlockStore:
         self._stats.total.free_requested(size)
         block.pool.stats.free_requested(size)
         if size >= self.settings.max_split_size:
-            self._stats.oversize_allocations.decrease(1)
+            self._stats.oversize_allocations.change(-1)
 
     def free_block(self, block: Block) -> None:
         """Put a block that is no longer used into its pool, joined with free neighbours."""
@@ -139,7 +139,7 @@ class BlockStore:
         self._stats.total.block_allocated(size, requested)
         block.pool.stats.block_allocated(size, requested)
         if size >= self.settings.max_split_size:
-            self._stats.oversize_allocations.increase(1)
+            self._stats.oversize_allocations.change(1)
 
     def _count_inactive_split(self, pool: BlockPool, blocks: int, size: int) -> None:
         if size:

@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
-from .block_source import BlockSource
 from .block_store import BlockStore
-from .driver import Driver
+from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
 from .failed_request import FreeBlock
 from .out_of_memory import TOO_LARGE, OutOfMemory
+from .segments import Segments
 from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .snapshot import segments_of
 from .stats import DeviceStats
@@ -26,7 +26,7 @@ from .stream_events import StreamEvents
 if TYPE_CHECKING:
     from .stream_work import Work
 
-__all__ = ["AllocatorSettings", "CachingAllocator", "Driver", "OutOfMemory"]
+__all__ = ["AllocatorSettings", "CachingAllocator", "OutOfMemory"]
 
 ONE_EXABYTE = 2**60
 
@@ -36,7 +36,7 @@ class CachingAllocator:
 
     def __init__(
         self,
-        driver: Driver,
+        driver: SimulatedDriver,
         settings: AllocatorSettings = AllocatorSettings(),  # noqa: B008 - it is frozen
         device: int = 0,
         *,
@@ -52,7 +52,7 @@ class CachingAllocator:
         self._told = AllocatorEvents(log)
         self._stats = stats = DeviceStats()
         self._store = BlockStore(stats, settings, self._told)
-        self._source = BlockSource(
+        self._segments = Segments(
             driver, stats, settings, device, self._told, order_by_address=order_by_address
         )
         self._events = StreamEvents()
@@ -80,13 +80,13 @@ class CachingAllocator:
             rounded = self._settings.round_size(size)
         store = self._store
         pool = store.small if rounded <= SMALL_SIZE else store.large
-        if self._source.allowed is not None and self._settings.garbage_collection_threshold:
+        if self._segments.allowed is not None and self._settings.garbage_collection_threshold:
             pool.search_count += 1
         block = pool.get_free_block(stream, rounded, self._settings)
         if block is None:
             self.is_making_room = True
             try:
-                block = self._source.alloc_block(
+                block = self._segments.alloc_block(
                     pool,
                     stream,
                     rounded,
@@ -175,7 +175,7 @@ class CachingAllocator:
         self._events.wait_for_all()
         self.process_events()
         for pool in (self._store.large, self._store.small):
-            self._source.release_all(pool)
+            self._segments.release_all(pool)
 
     @property
     def active_bytes(self) -> int:
@@ -194,7 +194,7 @@ class CachingAllocator:
     @property
     def allowed_bytes(self) -> int | None:
         """Bytes that the memory fraction allows, None without one."""
-        return self._source.allowed
+        return self._segments.allowed
 
     def free_blocks(self) -> list[FreeBlock]:
         """The blocks that are kept for later requests, without those that have no memory."""
@@ -220,17 +220,17 @@ class CachingAllocator:
         """
         self._settings = settings
         self._store.settings = settings
-        self._source.settings = settings
+        self._segments.settings = settings
         self._rounds_to_512 = not any(settings.roundup_power2_divisions)
 
     @property
     def memory_fraction(self) -> float:
         """Share of the GPU that may be used."""
-        return self._source.memory_fraction
+        return self._segments.memory_fraction
 
     def set_memory_fraction(self, fraction: float) -> None:
         """Limit what may be used to a share of the GPU."""
-        self._source.memory_fraction = fraction
+        self._segments.memory_fraction = fraction
 
     def observe(self, observer: Observer) -> None:
         """Call an observer with every event from now on, next to those that are called already."""
@@ -282,7 +282,7 @@ class CachingAllocator:
     ) -> None:
         """Take over a segment that exists already, as a recording shows it."""
         pool = self._store.small if is_small else self._store.large
-        registration = self._source.register(pool, sum(size for size, _ in blocks))
+        registration = self._segments.register(pool, sum(size for size, _ in blocks))
         self._store.adopt(pool, address, stream, blocks, registration)
         self.ever_allocated = True
 
@@ -296,7 +296,7 @@ class CachingAllocator:
     ) -> None:
         """Take over an expandable segment that exists already, as a recording shows it."""
         pool = self._store.small if is_small else self._store.large
-        segment, registration = self._source.adopt_expandable(pool, address)
+        segment, registration = self._segments.adopt_expandable(pool, address)
         end, before = address, None
         for start, blocks in ranges:
             before = self._store.adopt_unmapped(
@@ -304,7 +304,7 @@ class CachingAllocator:
             )
             before = self._store.adopt(pool, start, stream, blocks, registration, segment, before)
             end = start + sum(size for size, _ in blocks)
-            self._source.count_mapped(pool, end - start)
+            self._segments.count_reserved(pool, end - start)
         size = segment.address + segment.size - end
         self._store.adopt_unmapped(pool, end, size, stream, registration, segment, before)
         self.ever_allocated = True

@@ -6,47 +6,9 @@ from bisect import insort
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 PAGE = 2 * 2**20
 """Bytes of a page of device memory; cudaMalloc takes and aligns by it."""
-
-
-class Driver(Protocol):
-    """The calls of the CUDA driver. Addresses and sizes are in bytes."""
-
-    @property
-    def total(self) -> int:
-        """Bytes on the GPU."""
-
-    @property
-    def process_memory(self) -> int | None:
-        """Bytes that this process holds as NVML counts them, None without NVML."""
-
-    @property
-    def other_processes(self) -> int:
-        """Bytes that other processes hold."""
-
-    def malloc(self, size: int) -> int | None:
-        """Return the address of new memory, as cudaMalloc does; None when out of memory."""
-
-    def free(self, address: int) -> None:
-        """Give memory from `malloc` back, as cudaFree does."""
-
-    def free_memory(self) -> int:
-        """Return the bytes free on the GPU, as cudaMemGetInfo does."""
-
-    def reserve(self, size: int) -> int:
-        """Return a range of addresses without memory, as cuMemAddressReserve does."""
-
-    def map(self, address: int, size: int) -> bool:
-        """Put memory behind addresses (cuMemCreate, cuMemMap); False when out of memory."""
-
-    def unmap(self, address: int, size: int) -> None:
-        """Take the memory away and keep the addresses (cuMemUnmap, cuMemRelease)."""
-
-    def release(self, address: int, size: int) -> None:
-        """Give addresses from `reserve` back, as cuMemAddressFree does."""
 
 
 class AddressSpace:
@@ -84,7 +46,7 @@ class AddressSpace:
 
 
 class SimulatedDriver:
-    """A GPU without a GPU: counts what is taken and hands out the lowest free addresses.
+    """The calls of the CUDA driver; counts what is taken and hands out the lowest free addresses.
 
     Where a real driver puts a segment is its own affair; low to high is what a fresh process sees
     most often.

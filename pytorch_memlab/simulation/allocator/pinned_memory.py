@@ -28,25 +28,25 @@ class PinnedMemory:
         if self._free[size]:
             self._free[size] -= 1
         else:
-            self._stats["allocations"].increase(1)
-            self._stats["allocated_bytes"].increase(size)
-        self._stats["active_requests"].increase(1)
-        self._stats["active_bytes"].increase(size)
+            self._stats["allocations"].change(1)
+            self._stats["allocated_bytes"].change(size)
+        self._stats["active_requests"].change(1)
+        self._stats["active_bytes"].change(size)
         return size
 
     def give_back(self, size: int) -> None:
         """Keep a block of `size` bytes for the next request."""
         if size:
             self._free[size] += 1
-            self._stats["active_requests"].decrease(1)
-            self._stats["active_bytes"].decrease(size)
+            self._stats["active_requests"].change(-1)
+            self._stats["active_bytes"].change(-size)
 
     def empty_cache(self) -> None:
         """Free the blocks that are not in use."""
         free, self._free = self._free, Counter()
         for size, count in free.items():
-            self._stats["allocations"].decrease(count)
-            self._stats["allocated_bytes"].decrease(size * count)
+            self._stats["allocations"].change(-count)
+            self._stats["allocated_bytes"].change(-size * count)
 
     def stats(self) -> dict[str, Any]:
         """As ``torch.cuda.host_memory_stats_as_nested_dict()`` returns them."""

@@ -1,49 +1,153 @@
-"""Segments from cudaMalloc: how they are made, and how they go back to the GPU."""
+"""The segments of one device: how they are made, how they grow, and how they go back to the GPU.
+
+A segment is what one cudaMalloc gives, or it is expandable: a range of addresses of which pages get
+memory as they are needed.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from ...errors import UsageError
 from .alloc_conf import NO_LIMIT
-from .blocks import Block, BlockPool
+from .blocks import Block, ExpandableSegment
+from .out_of_memory import OutOfMemory, out_of_memory_text, rejection_text
+from .settings import SMALL_SEGMENT_SIZE
 
 if TYPE_CHECKING:
-    from .driver import Driver
+    from .blocks import BlockPool
+    from .driver import SimulatedDriver
     from .events import AllocatorEvents
     from .settings import AllocatorSettings
     from .stats import DeviceStats
 
 
 class Segments:
-    """The segments that one cudaMalloc each has made."""
+    """Makes segments, within what the GPU and the memory fraction allow."""
 
-    def __init__(self, driver: Driver, stats: DeviceStats, events: AllocatorEvents) -> None:
+    def __init__(
+        self,
+        driver: SimulatedDriver,
+        stats: DeviceStats,
+        settings: AllocatorSettings,
+        device: int,
+        events: AllocatorEvents,
+        *,
+        order_by_address: bool,
+    ) -> None:
+        self.allowed: int | None = None
+        self.settings = settings
         self._driver = driver
         self._stats = stats
+        self._device = device
         self._events = events
+        self._age_step = 0 if order_by_address else 1
+        self._registrations = 0
 
-    def allocate(
-        self, pool: BlockPool, stream: int, size: int, registration: int, max_split_size: int
-    ) -> Block | None:
-        """Make a segment of `size` bytes; None when the GPU has too little left."""
-        address = self._driver.malloc(size)
+    def alloc_block(
+        self,
+        pool: BlockPool,
+        stream: int,
+        size: int,
+        requested: int,
+        *,
+        large_pool: BlockPool,
+        empty_cache: Callable[[], None],
+    ) -> Block:
+        """Get a block that is in no pool.
+
+        First the GPU is asked. When it has too little left: after just enough oversize segments
+        were given back, if there is a ``max_split_size``; at last after everything that is free
+        was given back, which alone counts as a retry.
+        """
+        settings, stats = self.settings, self._stats
+        if self.allowed is not None and settings.garbage_collection_threshold:
+            self._collect_garbage(large_pool, self.allowed)
+        rejections = stats.num_oom_rejections
+        block = self._make_segment(pool, stream, size)
+        if block is None and stats.num_oom_rejections == rejections:
+            if self._release_available(pool, stream, size):
+                block = self._make_segment(pool, stream, size)
+            if block is None:
+                empty_cache()
+                stats.num_alloc_retries += 1
+                # PyTorch asks the GPU alone, though a block that fits may be in the pool by now.
+                block = self._make_segment(pool, stream, size)
+        if block is None:
+            if stats.num_oom_rejections != rejections:
+                raise OutOfMemory(rejection_text(requested))
+            stats.num_ooms += 1
+            self._events.tell("oom", self._driver.free_memory(), size, stream)
+            raise OutOfMemory(self._out_of_memory_text(size))
+        return block
+
+    def release_all(self, pool: BlockPool) -> None:
+        """Give the free segments of a pool, and its free pages, back to the GPU."""
+        for block in pool.free_blocks():
+            if block.expandable_segment is None and not block.is_split:
+                self._release(block)
+        for block in pool.free_blocks():
+            if block.expandable_segment is not None:
+                self._unmap(block)
+
+    def register(self, pool: BlockPool, size: int) -> int:
+        """Count a segment of `size` bytes that exists already and return its number."""
+        self._count_segment(pool, size, 1)
+        return self._next_registration()
+
+    def adopt_expandable(self, pool: BlockPool, address: int) -> tuple[ExpandableSegment, int]:
+        """An expandable segment that exists already, without its pages, and its number."""
+        return self._expandable_at(pool, address), self._next_registration()
+
+    def count_reserved(self, pool: BlockPool, size: int) -> None:
+        """Count bytes that got memory, or lost it if the number is negative."""
+        self._stats.total.reserved_bytes.change(size)
+        pool.stats.reserved_bytes.change(size)
+
+    @property
+    def memory_fraction(self) -> float:
+        """Share of the GPU that may be used."""
+        return 1.0 if self.allowed is None else self.allowed / self._driver.total
+
+    @memory_fraction.setter
+    def memory_fraction(self, fraction: float) -> None:
+        if not 0 <= fraction <= 1:
+            raise UsageError(f"invalid fraction:{fraction}. Please set within [0, 1].")
+        self.allowed = int(fraction * self._driver.total) if fraction < 1 else None
+
+    def _make_segment(self, pool: BlockPool, stream: int, size: int) -> Block | None:
+        settings = self.settings
+        segment_size = settings.segment_size(size)
+        needed = self._stats.total.reserved_bytes.current + segment_size
+        if settings.throw_on_cudamalloc_oom and needed > int(
+            settings.per_process_memory_fraction * self._driver.total
+        ):
+            self._stats.num_oom_rejections += 1
+            return None
+        if self.allowed is not None and needed > self.allowed:
+            return None
+        registration = self._next_registration()
+        if settings.expandable_segments:
+            return self._grow(pool, stream, size, registration)
+        address = self._driver.malloc(segment_size)
         if address is None:
             return None
-        self.count(pool, size, max_split_size)
+        self._count_segment(pool, segment_size, 1)
         self._stats.num_device_alloc += 1
-        self._events.tell("segment_alloc", address, size, stream)
-        return Block(address, size, stream, pool, registration)
+        self._events.tell("segment_alloc", address, segment_size, stream)
+        return Block(address, segment_size, stream, pool, registration)
 
-    def count(self, pool: BlockPool, size: int, max_split_size: int) -> None:
-        """Count a new segment of `size` bytes in."""
-        for stats in (self._stats.total, pool.stats):
-            stats.segment.increase(1)
-            stats.reserved_bytes.increase(size)
-        if size >= max_split_size:
-            self._stats.oversize_segments.increase(1)
+    def _count_segment(self, pool: BlockPool, size: int, count: int) -> None:
+        """Count a segment that was made, or that went back if the count is -1."""
+        self._stats.total.segment.change(count)
+        pool.stats.segment.change(count)
+        self.count_reserved(pool, count * size)
+        if size >= self.settings.max_split_size:
+            self._stats.oversize_segments.change(count)
 
-    def release(self, block: Block, max_split_size: int) -> None:
+    def _release(self, block: Block) -> None:
         """Give a whole free segment back to the GPU."""
         # PyTorch fails too where max_split_size_mb was lowered below what a block was split from.
         if block.is_split:
@@ -54,34 +158,23 @@ class Segments:
             )
         self._stats.num_device_free += 1
         self._driver.free(block.address)
-        for stats in (self._stats.total, block.pool.stats):
-            stats.segment.decrease(1)
-            stats.reserved_bytes.decrease(block.size)
-        if block.size >= max_split_size:
-            self._stats.oversize_segments.decrease(1)
+        self._count_segment(block.pool, block.size, -1)
         block.pool.remove(block)
         self._events.tell("segment_free", block.address, block.size, block.stream)
 
-    def release_all(self, pool: BlockPool, max_split_size: int) -> None:
-        """Give every segment of the pool that is free as a whole back to the GPU."""
-        for block in pool.free_blocks():
-            if block.expandable_segment is None and not block.is_split:
-                self.release(block, max_split_size)
-
-    def release_available(
-        self, pool: BlockPool, stream: int, size: int, max_split_size: int
-    ) -> bool:
+    def _release_available(self, pool: BlockPool, stream: int, size: int) -> bool:
         """Give just enough oversize segments back to make room for `size` bytes.
 
         One that is large enough by itself if there is one, else from the largest down.
         """
+        max_split_size = self.settings.max_split_size
         if max_split_size == NO_LIMIT:
             return False
         wanted = max(size, max_split_size)
         entries = pool.free[stream]
         index = bisect_left(entries, (wanted,))
         if index < len(entries) and entries[index][3].expandable_segment is None:
-            self.release(entries[index][3], max_split_size)
+            self._release(entries[index][3])
             return True
         released = 0
         for *_, block in reversed(entries[:index]):
@@ -89,16 +182,16 @@ class Segments:
                 break
             if block.expandable_segment is None:
                 released += block.size
-                self.release(block, max_split_size)
+                self._release(block)
         return released >= wanted
 
-    def collect_garbage(self, pool: BlockPool, settings: AllocatorSettings, allowed: int) -> None:
+    def _collect_garbage(self, pool: BlockPool, allowed: int) -> None:
         """Give segments back that were not reused for long, once the threshold is passed.
 
         Those at least as old as the average go first, then the average is taken again, until what
         is above the threshold is reclaimed. An age is the number of searches of the pool.
         """
-        threshold = int(settings.garbage_collection_threshold * allowed)
+        threshold = int(self.settings.garbage_collection_threshold * allowed)
         excess = self._stats.total.reserved_bytes.current - threshold
         if excess <= 0:
             return
@@ -118,4 +211,128 @@ class Segments:
                 reclaimed += block.size
                 total_age -= pool.age(block)
                 freeable -= 1
-                self.release(block, settings.max_split_size)
+                self._release(block)
+
+    def _grow(self, pool: BlockPool, stream: int, size: int, registration: int) -> Block | None:
+        """Give the pages of the lowest suitable addresses memory."""
+        block = _first_with_room(pool, stream, size)
+        if block is None:
+            segment = self._expandable_at(pool, None)
+            block = Block(segment.address, segment.size, stream, pool, registration, segment)
+            block.mapped = False
+            pool.add_unmapped(block)
+        if not block.mapped and not self._map(block, min(block.size, size)):
+            return None
+        while block.size < size:
+            following = block.next
+            assert following is not None
+            if not self._map(following, min(size - block.size, following.size)):
+                return None
+            block = following
+        pool.remove(block)
+        return block
+
+    def _expandable_at(self, pool: BlockPool, address: int | None) -> ExpandableSegment:
+        """An expandable segment at an address, None for a free one.
+
+        It has an eighth more than the GPU: pages in the middle may have to lie idle.
+        """
+        page_size = SMALL_SEGMENT_SIZE if pool.is_small else self.settings.large_segment_size
+        total = self._driver.total
+        pages = -(-(total + total // 8) // page_size)
+        if address is None:
+            address = self._driver.reserve(page_size * pages)
+        return ExpandableSegment(address, page_size, pages)
+
+    def _map(self, block: Block, size: int) -> bool:
+        segment = block.expandable_segment
+        assert segment is not None
+        mapped = segment.page_end(block.address + size) - block.address
+        address = block.address
+        if not self._driver.map(address, mapped):
+            return False
+        pool = block.pool
+        pool.remove_unmapped(block)
+        block.mapped = True
+        if mapped < block.size:
+            rest = _part(block, block.address + mapped, block.size - mapped)
+            rest.mapped = False
+            rest.link_between(block, block.next)
+            pool.add_unmapped(rest)
+            block.size = mapped
+        pool.merge(block, block.prev)
+        pool.merge(block, block.next)
+        pool.add(block)
+        self.count_reserved(pool, mapped)
+        self._stats.num_device_alloc += 1
+        self._events.tell("segment_map", address, mapped, block.stream)
+        return True
+
+    def _unmap(self, block: Block) -> None:
+        segment = block.expandable_segment
+        assert segment is not None
+        start = segment.page_end(block.address)
+        size = segment.page_start(block.address + block.size) - start
+        if size <= 0:
+            return
+        self._driver.unmap(start, size)
+        pool = block.pool
+        pool.remove(block)
+        end, block_end = start + size, block.address + block.size
+        if start > block.address:
+            before = _part(block, block.address, start - block.address)
+            before.link_between(block.prev, block)
+            pool.add(before)
+        if block_end > end:
+            after = _part(block, end, block_end - end)
+            after.link_between(block, block.next)
+            pool.add(after)
+        block.address, block.size, block.mapped = start, size, False
+        pool.merge(block, block.prev)
+        pool.merge(block, block.next)
+        self.count_reserved(pool, -size)
+        self._stats.num_device_free += 1
+        self._events.tell("segment_unmap", start, size, block.stream)
+        if block.is_split:
+            pool.add_unmapped(block)
+        else:
+            self._driver.release(segment.address, segment.size)
+
+    def _next_registration(self) -> int:
+        self._registrations += self._age_step
+        return self._registrations
+
+    def _out_of_memory_text(self, size: int) -> str:
+        driver, stats = self._driver, self._stats.total
+        return out_of_memory_text(
+            segment_size=self.settings.segment_size(size),
+            device=self._device,
+            total=driver.total,
+            free=driver.free_memory(),
+            process_memory=driver.process_memory,
+            other_processes=driver.other_processes,
+            allowed=self.allowed,
+            allocated=stats.allocated_bytes.current,
+            reserved=stats.reserved_bytes.current,
+        )
+
+
+def _first_with_room(pool: BlockPool, stream: int, size: int) -> Block | None:
+    """The first block of an expandable segment that has or can get so many bytes."""
+    for _, unmapped in pool.unmapped[stream]:
+        before = unmapped.prev
+        block = before if before is not None and before.is_free else unmapped
+        room = 0
+        part: Block | None = block
+        while part is not None and part.is_free and room < size:
+            room += part.size
+            part = part.next
+        if room >= size:
+            return block
+    return None
+
+
+def _part(block: Block, address: int, size: int) -> Block:
+    return Block(
+        address, size, block.stream, block.pool, block.registration, block.expandable_segment
+    )

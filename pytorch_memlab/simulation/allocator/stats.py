@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...memory_fields import GROUPS
+from ...memory_fields import EVENTS, GROUPS, OVERSIZE_GROUPS, POOLS
 
 
 class Stat:
@@ -18,18 +18,6 @@ class Stat:
         self.peak = 0
         self.allocated = 0
         self.freed = 0
-
-    def increase(self, amount: int) -> None:
-        """Count `amount` (bytes or blocks) in; the peak follows."""
-        self.current = current = self.current + amount
-        self.allocated += amount
-        if current > self.peak:
-            self.peak = current
-
-    def decrease(self, amount: int) -> None:
-        """Count `amount` (bytes or blocks) out."""
-        self.current -= amount
-        self.freed += amount
 
     def change(self, amount: int) -> None:
         """Count a net change of either sign."""
@@ -132,7 +120,16 @@ class DeviceStats:
         self.num_device_alloc = 0
         self.num_device_free = 0
         self.num_oom_rejections = 0
-        self._stats = self._all_stats()
+        pools = (self.total, self.small_pool, self.large_pool)
+        self._groups = [(group, *(getattr(pool, group) for pool in pools)) for group in GROUPS]
+        self._stats: dict[tuple[str, ...], Stat] = {
+            **{
+                (group, name): stat
+                for group, *stats in self._groups
+                for name, stat in zip(POOLS, stats, strict=True)
+            },
+            **{(group,): getattr(self, group) for group in OVERSIZE_GROUPS},
+        }
 
     def show_max_split_size(self, size: int) -> None:
         """Show a setting as torch does, as a signed 64-bit number (-1: no limit)."""
@@ -143,38 +140,20 @@ class DeviceStats:
 
         There are no private pools, so ``reserved_bytes_by_private_pools`` is empty.
         """
-        total, small, large = self.total, self.small_pool, self.large_pool
-        return {
-            "num_alloc_retries": self.num_alloc_retries,
-            "num_ooms": self.num_ooms,
-            "max_split_size": self.max_split_size,
-            "num_sync_all_streams": self.num_sync_all_streams,
-            "num_device_alloc": self.num_device_alloc,
-            "num_device_free": self.num_device_free,
-            "num_oom_rejections": self.num_oom_rejections,
-            "allocation": _by_pool(total.allocation, small.allocation, large.allocation),
-            "segment": _by_pool(total.segment, small.segment, large.segment),
-            "active": _by_pool(total.active, small.active, large.active),
-            "inactive_split": _by_pool(
-                total.inactive_split, small.inactive_split, large.inactive_split
-            ),
-            "allocated_bytes": _by_pool(
-                total.allocated_bytes, small.allocated_bytes, large.allocated_bytes
-            ),
-            "reserved_bytes": _by_pool(
-                total.reserved_bytes, small.reserved_bytes, large.reserved_bytes
-            ),
-            "reserved_bytes_by_private_pools": {},
-            "active_bytes": _by_pool(total.active_bytes, small.active_bytes, large.active_bytes),
-            "inactive_split_bytes": _by_pool(
-                total.inactive_split_bytes, small.inactive_split_bytes, large.inactive_split_bytes
-            ),
-            "requested_bytes": _by_pool(
-                total.requested_bytes, small.requested_bytes, large.requested_bytes
-            ),
-            "oversize_allocations": self.oversize_allocations.as_dict(),
-            "oversize_segments": self.oversize_segments.as_dict(),
+        found: dict[str, Any] = {
+            name: getattr(self, name) for name in (*EVENTS[:2], "max_split_size", *EVENTS[2:])
         }
+        for group, total, small, large in self._groups:
+            found[group] = {
+                "all": total.as_dict(),
+                "small_pool": small.as_dict(),
+                "large_pool": large.as_dict(),
+            }
+            if group == "reserved_bytes":
+                found["reserved_bytes_by_private_pools"] = {}
+        found["oversize_allocations"] = self.oversize_allocations.as_dict()
+        found["oversize_segments"] = self.oversize_segments.as_dict()
+        return found
 
     def reset_peaks(self) -> None:
         """Set every peak to the current value."""
@@ -185,12 +164,8 @@ class DeviceStats:
         """Set what was allocated and freed, and the event counters, to zero."""
         for stat in self._stats.values():
             stat.allocated = stat.freed = 0
-        self.num_alloc_retries = 0
-        self.num_ooms = 0
-        self.num_sync_all_streams = 0
-        self.num_device_alloc = 0
-        self.num_device_free = 0
-        self.num_oom_rejections = 0
+        for name in EVENTS:
+            setattr(self, name, 0)
 
     def restore_peaks(self, peaks: Mapping[str, Any]) -> None:
         """Set every peak to the one in `peaks`, or to the current value where that is more."""
@@ -200,15 +175,3 @@ class DeviceStats:
                 saved = saved.get(key, {})
             if "peak" in saved:
                 stat.peak = max(stat.current, saved["peak"])
-
-    def _all_stats(self) -> dict[tuple[str, ...], Stat]:
-        pools = {"all": self.total, "small_pool": self.small_pool, "large_pool": self.large_pool}
-        return {
-            **{(g, name): getattr(pool, g) for g in GROUPS for name, pool in pools.items()},
-            ("oversize_allocations",): self.oversize_allocations,
-            ("oversize_segments",): self.oversize_segments,
-        }
-
-
-def _by_pool(total: Stat, small: Stat, large: Stat) -> dict[str, dict[str, int]]:
-    return {"all": total.as_dict(), "small_pool": small.as_dict(), "large_pool": large.as_dict()}
