@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from .._common.prose_size import prose_size
-from ..simulation.allocator.failed_request import FailedRequest
+from ..simulation.allocator.out_of_memory import FailedRequest
 from .category import Category
 
 

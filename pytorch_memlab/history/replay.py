@@ -24,12 +24,10 @@ from itertools import accumulate, count
 from typing import Final, NamedTuple
 
 from ..simulation.allocator.adopted_segments import AdoptedSegment, Mapped, adopt_segments
-from ..simulation.allocator.alloc_conf import read_alloc_conf
-from ..simulation.allocator.caching_allocator import CachingAllocator
+from ..simulation.allocator.caching_allocator import CachingAllocator, ReservedPeak
 from ..simulation.allocator.driver import DriverCalls, SimulatedDriver
 from ..simulation.allocator.out_of_memory import OutOfMemory
-from ..simulation.allocator.reserved_peak import ReservedPeak
-from ..simulation.allocator.settings import AllocatorSettings
+from ..simulation.allocator.settings import AllocatorSettings, read_alloc_conf
 from .event_log import EventLog, log_of
 from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
 from .model import AllocationHistory, Segment

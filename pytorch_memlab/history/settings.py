@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..errors import AllocatorSettingsError
-from ..simulation.allocator.alloc_conf import NO_LIMIT, ROUNDUP_INTERVALS
-from ..simulation.allocator.settings import AllocatorSettings
+from ..simulation.allocator.settings import NO_LIMIT, ROUNDUP_INTERVALS, AllocatorSettings
 
 
 def settings_of(found: Mapping[str, object]) -> AllocatorSettings:

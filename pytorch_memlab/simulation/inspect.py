@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 from .machine import active
 
 if TYPE_CHECKING:
-    from .allocator.alloc_conf import read_alloc_conf
     from .allocator.driver import SimulatedDriver
-    from .allocator.failed_request import FailedRequest, FreeBlock
-    from .allocator.settings import AllocatorSettings
+    from .allocator.out_of_memory import FailedRequest, FreeBlock
+    from .allocator.settings import AllocatorSettings, read_alloc_conf
     from .dispatch.traceback_frames import clear_internal_frames
     from .hardware import decisions
     from .hardware.gpu import GPU
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
     from .machine.allocation_log import LoggedBlock
     from .machine.approximations import OpApproximations, OpCount
     from .machine.cublas_workspaces import workspace_size
-    from .machine.data_dependent_reads import DataDependentReads
     from .machine.device_properties import DeviceProperties
     from .machine.kept_files import KeptFiles
     from .machine.machine import Machine
     from .machine.memory_overhead import MemoryOverhead
     from .machine.runtime_settings import settings_string
     from .machine.simulated_gpu import Allocation, SimulatedFailure, SimulatedGPU
+    from .machine.tensor_values import DataDependentReads
     from .ops.attention import backends as attention_backends
     from .ops.attention import rules as attention_rules
 
@@ -66,10 +65,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "allocator.alloc_conf": ("read_alloc_conf",),
     "allocator.driver": ("SimulatedDriver",),
-    "allocator.failed_request": ("FailedRequest", "FreeBlock"),
-    "allocator.settings": ("AllocatorSettings",),
+    "allocator.out_of_memory": ("FailedRequest", "FreeBlock"),
+    "allocator.settings": ("AllocatorSettings", "read_alloc_conf"),
     "dispatch.traceback_frames": ("clear_internal_frames",),
     "hardware.gpu": ("GPU",),
     "hardware.presets": ("PRESETS", "find_gpu"),
@@ -77,7 +75,7 @@ _HOMES = {
     "machine.allocation_log": ("LoggedBlock",),
     "machine.approximations": ("OpApproximations", "OpCount"),
     "machine.cublas_workspaces": ("workspace_size",),
-    "machine.data_dependent_reads": ("DataDependentReads",),
+    "machine.tensor_values": ("DataDependentReads",),
     "machine.device_properties": ("DeviceProperties",),
     "machine.kept_files": ("KeptFiles",),
     "machine.machine": ("Machine",),

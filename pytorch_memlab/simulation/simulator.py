@@ -27,7 +27,8 @@ from .autocast import autocast
 from .child_processes import start as child_processes
 from .hardware.gpu import GPU
 from .hardware.presets import find_gpu
-from .machine import active, visible_devices
+from .machine import active
+from .machine.device_properties import VISIBLE_DEVICES
 from .machine.kept_files import KeptFiles
 from .machine.machine import Machine, Strictness
 from .machine.memory_overhead import MemoryOverhead
@@ -214,7 +215,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
         machine = Machine(self._model, count, values, self._taken)
         if not machine.gpus:
             raise UsageError(
-                f"{visible_devices.NAME}={os.environ[visible_devices.NAME]!r} names none of the "
+                f"{VISIBLE_DEVICES}={os.environ[VISIBLE_DEVICES]!r} names none of the "
                 f"{count} simulated GPUs: unset it, or name those from 0 to {count - 1}"
             )
         machine.strict = self._options["strict"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytorch_memlab.history.settings import settings_of
-from pytorch_memlab.simulation.allocator.alloc_conf import NO_LIMIT
-from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
+from pytorch_memlab.simulation.allocator.settings import NO_LIMIT, AllocatorSettings
 
 MIB = 2**20
 DIVISIONS = {str(2**power): 4 for power in range(16)}

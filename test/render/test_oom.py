@@ -13,7 +13,7 @@ from pytorch_memlab._common.uncaught_errors import uncaught
 from pytorch_memlab.history.category import Category
 from pytorch_memlab.history.out_of_memory import BlockInUse, OutOfMemory, Place, ProgramFrame
 from pytorch_memlab.render.oom import data, text
-from pytorch_memlab.simulation.allocator.failed_request import FailedRequest, FreeBlock
+from pytorch_memlab.simulation.allocator.out_of_memory import FailedRequest, FreeBlock
 
 GIB, MIB = 2**30, 2**20
 

@@ -12,16 +12,14 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
-from .block_store import BlockStore
+from .block_store import BlockStore, segments_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
-from .failed_request import FreeBlock
-from .out_of_memory import TOO_LARGE, OutOfMemory
+from .out_of_memory import TOO_LARGE, FreeBlock, OutOfMemory
 from .segments import Segments
 from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
-from .snapshot import segments_of
 from .stats import DeviceStats
-from .stream_events import StreamEvents
+from .stream_work import StreamEvents
 
 if TYPE_CHECKING:
     from .stream_work import Work
@@ -308,3 +306,28 @@ class CachingAllocator:
         size = segment.address + segment.size - end
         self._store.adopt_unmapped(pool, end, size, stream, registration, segment, before)
         self.ever_allocated = True
+
+
+class ReservedPeak:
+    """The highest reserved bytes of an allocator, and how many of them were not in use then.
+
+    Attributes:
+        unused: bytes reserved and not in use while the reserved bytes were highest; the least, if
+            that was so at several moments.
+    """
+
+    def __init__(self, allocator: CachingAllocator) -> None:
+        self._allocator = allocator
+        self._highest = -1
+        self.unused = 0
+        self.note()
+
+    def note(self) -> None:
+        """Look at the allocator, after each request."""
+        reserved = self._allocator.reserved_bytes
+        if reserved >= self._highest:
+            unused = reserved - self._allocator.active_bytes
+            if reserved > self._highest:
+                self._highest, self.unused = reserved, unused
+            elif unused < self.unused:
+                self.unused = unused

@@ -8,10 +8,9 @@ from typing import Any
 
 from ...errors import UsageError
 from .adopted_segments import AdoptedSegment, adopt_segments
-from .caching_allocator import CachingAllocator
+from .caching_allocator import CachingAllocator, ReservedPeak
 from .driver import DriverCalls, RecordedDriver
 from .out_of_memory import OutOfMemory
-from .reserved_peak import ReservedPeak
 from .settings import AllocatorSettings
 
 _GROWTH = frozenset({"segment_alloc", "segment_map"})

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ...errors import UsageError
-from .alloc_conf import NO_LIMIT
 from .blocks import Block, ExpandableSegment
 from .out_of_memory import OutOfMemory, out_of_memory_text, rejection_text
-from .settings import SMALL_SEGMENT_SIZE
+from .settings import NO_LIMIT, SMALL_SEGMENT_SIZE
 
 if TYPE_CHECKING:
     from .blocks import BlockPool

@@ -9,7 +9,7 @@ from torch._C import DispatchKey
 from torch.utils._pytree import tree_leaves
 
 from ..machine.unsupported import unsupported
-from . import flex_attention, fused_flex_attention
+from . import flex_attention
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,14 +49,14 @@ def run(
     op: Any,
     mode: AbstractContextManager[Any],
     machine: Machine,
-    estimated: fused_flex_attention.Estimated,
+    estimated: flex_attention.Estimated,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> Any:
     """Run one on the CPU, as outside of ``torch.compile``."""
     with mode:
-        if fused_flex_attention.is_fused(args):
-            return fused_flex_attention.run(machine, estimated, op, args)
+        if flex_attention.is_fused(args):
+            return flex_attention.run(machine, estimated, op, args)
         instead = _INSTEAD.get(op.name())
         if instead is not None:
             return instead(*args, **kwargs)

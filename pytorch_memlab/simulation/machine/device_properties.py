@@ -1,7 +1,8 @@
-"""The result of ``torch.cuda.get_device_properties`` for a simulated GPU."""
+"""What ``torch.cuda`` tells a program about simulated GPUs, and which of them it sees."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,6 @@ from .unsupported import unsupported
 
 if TYPE_CHECKING:
     from .simulated_gpu import SimulatedGPU
-
 
 _UNKNOWN = frozenset({"clock_rate", "memory_clock_rate", "memory_bus_width", "gcnArchName"})
 
@@ -108,3 +108,35 @@ def _largest_block(gpu: SimulatedGPU) -> int:
         return model.shared_memory_per_block
     reserved = 1024 if model.major >= 8 else 0
     return model.shared_memory_per_multiprocessor - reserved
+
+
+VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+def visible(gpus: list[SimulatedGPU]) -> int:
+    """The number of GPUs that the environment lets the program see.
+
+    CUDA reads the list up to the first entry that names no GPU; a list that names one twice shows
+    none. All simulated GPUs are alike, so only their number matters.
+    """
+    text = os.environ.get(VISIBLE_DEVICES)
+    if text is None:
+        return len(gpus)
+    found: list[int] = []
+    for entry in text.split(","):
+        index = _index(entry.strip(), gpus)
+        if index is None:
+            break
+        if index in found:
+            return 0
+        found.append(index)
+    return len(found)
+
+
+def _index(entry: str, gpus: list[SimulatedGPU]) -> int | None:
+    if entry.startswith("GPU-"):
+        matches = [gpu.index for gpu in gpus if f"GPU-{uuid_of(gpu)}".startswith(entry)]
+        return matches[0] if len(matches) == 1 else None
+    if entry.isdecimal() and int(entry) < len(gpus):
+        return int(entry)
+    return None

@@ -18,22 +18,19 @@ from ..allocator.pinned_memory import PinnedMemory
 from .approximations import OpApproximations, OpCount
 from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
+from .device_properties import VISIBLE_DEVICES, visible
 from .memory_overhead import MemoryOverhead
 from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Allocation, SimulatedGPU
-from .stream_changes import StreamChanges
-from .stream_ids import StreamIds, all_ids, handle_of
+from .streams import StreamChanges, StreamIds, all_ids, handle_of
 from .trace_callbacks import TraceCallbacks
-from .visible_devices import NAME as VISIBLE_DEVICES
-from .visible_devices import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from ..hardware.gpu import GPU
-    from .data_dependent_reads import DataDependentRead
     from .kept_files import KeptFiles
-    from .tensor_values import TensorValues
+    from .tensor_values import DataDependentRead, TensorValues
 
 Strictness = bool | Literal["estimates"]
 """Errors: none, at memory of unknown size and assumed values, or at estimates too."""

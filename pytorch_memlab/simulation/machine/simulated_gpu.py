@@ -14,7 +14,7 @@ import torch
 from ..._common.uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
 from ..allocator.caching_allocator import CachingAllocator, OutOfMemory
 from ..allocator.driver import SimulatedDriver
-from ..allocator.failed_request import FailedRequest
+from ..allocator.out_of_memory import FailedRequest
 from .allocation_log import AllocationLog, CodeStack, code_stack
 
 if TYPE_CHECKING:

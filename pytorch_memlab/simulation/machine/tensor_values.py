@@ -1,12 +1,123 @@
-"""The tensors of a dry run that have no values; see Note [What a dry run assumes]."""
+"""The tensors of a dry run that have no values, and reads of such values by the program.
+
+See Note [What a dry run assumes].
+"""
 
 from __future__ import annotations
 
+import mmap
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import torch
 
+from ..._common.program_lines import current_line
 from ..._common.storages import StorageTable, storages_of
-from .data_dependent_reads import DataDependentReads
-from .uncommitted_memory import uncommitted
+from ...errors import AssumedValueError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class DataDependentRead:
+    """One place where a program read values that its tensors do not have.
+
+    Args:
+        op: the op that it called, such as ``aten::nonzero``.
+        name: what the program calls it.
+        assumption: what a dry run assumes the values to be.
+        filename: of the source of the program.
+        line: in that file.
+        count: how often.
+    """
+
+    op: str
+    name: str
+    assumption: str
+    filename: str
+    line: int
+    count: int
+
+    def __str__(self) -> str:
+        """As a compiler says where something is."""
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return f"{self.filename}:{self.line}: {self.op} read values that are not there, {times}"
+
+
+class DataDependentReads:
+    """Counts them.
+
+    Attributes:
+        events: how often anything was counted.
+        strict: whether one is an error.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.strict = False
+        self._counts: Counter[tuple[str, str, str, str, int]] = Counter()
+        self._lock = threading.Lock()
+
+    def count(self, op: str, name: str, assumption: str) -> None:
+        """Count one, at the innermost line of the program."""
+        place = current_line()
+        if self.strict:
+            filename, line = place
+            raise AssumedValueError(
+                f"{filename}:{line}: {name} reads values that a dry run does not have "
+                f"(assumed {assumption} otherwise): do not read them, or run without compute=False "
+                "(--dry-run); without strict=True (--strict) the line is marked ?"
+            )
+        with self._lock:
+            self._counts[(op, name, assumption, *place)] += 1
+            self.events += 1
+
+    def all(self) -> tuple[DataDependentRead, ...]:
+        """All that were counted, in the order in which they first happened."""
+        return tuple(
+            DataDependentRead(*where, count) for where, count in self._counts.copy().items()
+        )
+
+
+_NORESERVE = 0x4000 if sys.platform == "linux" else 0
+"""``MAP_NORESERVE``, which Python's ``mmap`` names from 3.12 on only."""
+
+
+def uncommitted(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """A CPU tensor whose memory is reserved and never written.
+
+    Linux refuses a single allocation above memory and swap, except one that says
+    that it needs no reserve: such a one is taken then. Its storage cannot be resized.
+
+    >>> uncommitted((2**20, 2**20), (2**20, 1), torch.float32).shape
+    torch.Size([1048576, 1048576])
+    """
+    try:
+        return torch.empty_strided(size, stride, dtype=dtype)
+    except RuntimeError:
+        if not _NORESERVE or 0 in size:
+            raise
+        return _mapped(size, stride, dtype)
+
+
+def _mapped(size: Sequence[int], stride: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+    nbytes = (last + 1) * dtype.itemsize
+    try:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+        region = mmap.mmap(-1, nbytes, flags=flags)
+    except (OSError, OverflowError) as error:
+        # In the words of torch's own allocator, which others look for.
+        raise RuntimeError(
+            f"can't reserve memory: you tried to allocate {nbytes} bytes. {error}"
+        ) from None
+    storage = torch.frombuffer(region, dtype=torch.uint8).untyped_storage()
+    return torch.empty(0, dtype=dtype).set_(storage, 0, tuple(size), tuple(stride))
+
 
 _MOST_INTEGERS = 65_536
 _MOST_OTHERS = 4_096

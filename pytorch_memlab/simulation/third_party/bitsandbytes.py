@@ -22,7 +22,7 @@ from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
 from ..machine import active
 from ..machine.machine import Machine
-from ..machine.uncommitted_memory import uncommitted
+from ..machine.tensor_values import uncommitted
 from ..ops.library_ops import RUNNERS
 
 _USERS_OF_THE_LIBRARY: Final = ("cextension", "functional", "backends.cuda.ops")

@@ -16,7 +16,7 @@ import torch
 import torch.jit._builtins
 
 from ..._common.patches import Patches
-from ..dispatch import flex_attention, fused_flex_attention
+from ..dispatch import flex_attention
 from ..machine.machine import Machine
 
 
@@ -86,7 +86,7 @@ class _EagerCompiler:
         """The argument of ``torch.compile`` itself, or a decorator that returns its argument."""
         if model is None:
             return partial(self.compile, **options)
-        fused = fused_flex_attention.compiled(model)
+        fused = flex_attention.compiled(model)
         if fused is not None:
             return fused
         self.warn()

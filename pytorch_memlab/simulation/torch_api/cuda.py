@@ -15,7 +15,7 @@ from ..._common.patches import Patches
 from ..allocator.caching_allocator import CachingAllocator
 from ..machine.device_properties import DeviceProperties
 from ..machine.machine import Machine
-from ..machine.stream_ids import handle_of, id_of
+from ..machine.streams import handle_of, id_of
 from ..machine.unsupported import refusal, unsupported
 from . import unsupported as unsupported_calls
 from .cuda_streams import (

@@ -18,7 +18,7 @@ from typing_extensions import Self
 
 from ..allocator.stream_work import Work
 from ..machine.machine import Machine
-from ..machine.stream_ids import PRIORITIES, handle_of, priority_of
+from ..machine.streams import PRIORITIES, handle_of, priority_of
 from ..machine.unsupported import unsupported
 
 CUDA_DEVICE_TYPE = 1

@@ -19,7 +19,7 @@ from ...errors import UnsupportedCUDACallError
 from ..machine.machine import Machine
 from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.storage_at import address_on_gpu, allocation_at
-from ..machine.stream_ids import handle_of
+from ..machine.streams import handle_of
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
 _ACTIONS = frozenset(

@@ -198,7 +198,7 @@ def test_each_thread_finds_the_streams_of_its_own_forward(gpus: Any) -> None:
 
 
 def test_a_thread_remembers_a_bounded_number_of_changes(gpus: Any) -> None:
-    from pytorch_memlab.simulation.machine import stream_changes as backward_streams
+    from pytorch_memlab.simulation.machine import streams as backward_streams
 
     leaf = torch.ones(1, device="cuda", requires_grad=True)
     side = torch.cuda.Stream()
