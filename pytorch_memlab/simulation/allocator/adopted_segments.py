@@ -12,20 +12,13 @@ Mapped = tuple[int, int, int]
 
 
 class AdoptedSegment(NamedTuple):
-    """A segment, or a range of pages of an expandable one.
+    """A segment, or a range of pages of an expandable one."""
 
-    Args:
-        address: where it begins.
-        stream: that it serves.
-        is_small: whether it belongs to the small pool.
-        is_expandable: whether it is a range of pages of an expandable segment.
-        blocks: from the first to the last, size and requested size in bytes, None for a free one.
-    """
-
-    address: int
-    stream: int
-    is_small: bool
-    is_expandable: bool
+    address: int  # where it begins
+    stream: int  # that it serves
+    is_small: bool  # whether it belongs to the small pool
+    is_expandable: bool  # whether it is a range of pages of an expandable segment
+    # from the first to the last, size and requested size in bytes, None for a free one
     blocks: list[tuple[int, int | None]]
 
 

@@ -309,16 +309,13 @@ class CachingAllocator:
 
 
 class ReservedPeak:
-    """The highest reserved bytes of an allocator, and how many of them were not in use then.
-
-    Attributes:
-        unused: bytes reserved and not in use while the reserved bytes were highest; the least, if
-            that was so at several moments.
-    """
+    """The highest reserved bytes of an allocator, and how many of them were not in use then."""
 
     def __init__(self, allocator: CachingAllocator) -> None:
         self._allocator = allocator
         self._highest = -1
+        # bytes reserved and not in use while the reserved bytes were highest; the least, if that
+        # was so at several moments
         self.unused = 0
         self.note()
 

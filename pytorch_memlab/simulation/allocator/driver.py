@@ -114,19 +114,12 @@ class SimulatedDriver:
 
 @dataclass(slots=True)
 class DriverCalls:
-    """Counts of the calls that took memory from a driver and gave it back.
+    """Counts of the calls that took memory from a driver and gave it back."""
 
-    Args:
-        mallocs: segments made (cudaMalloc).
-        frees: segments given back (cudaFree).
-        maps: ranges of pages that got memory (cuMemMap).
-        unmaps: ranges of pages that lost it (cuMemUnmap).
-    """
-
-    mallocs: int = 0
-    frees: int = 0
-    maps: int = 0
-    unmaps: int = 0
+    mallocs: int = 0  # segments made (cudaMalloc)
+    frees: int = 0  # segments given back (cudaFree)
+    maps: int = 0  # ranges of pages that got memory (cuMemMap)
+    unmaps: int = 0  # ranges of pages that lost it (cuMemUnmap)
 
 
 class RecordedDriver(SimulatedDriver):
@@ -134,29 +127,22 @@ class RecordedDriver(SimulatedDriver):
 
     What the allocator asks otherwise than recorded is noted in `mismatches`, and it goes on with an
     address that no recording has.
-
-    Attributes:
-        expected: segments and pages that get memory next: a number for the caller's use, address,
-            size in bytes.
-        later: the same, for requests that follow after a request failed and memory was freed.
-        mapped: addresses of all pages that get memory in the recording.
-        available: bytes free on the GPU, which refuses what is not expected; None: no limit.
-        freed: addresses of the segments and pages given back.
-        unmapped: bytes given back at the address of each range of pages.
-        mismatches: what differs from the recording.
-        calls: how many there were.
     """
 
     def __init__(self) -> None:
         super().__init__(total=2**62, base=2**62)
+        # segments and pages that get memory next: a number for the caller's use, address, size in
+        # bytes
         self.expected: deque[tuple[int, int, int]] = deque()
+        # the same, for requests that follow after a request failed and memory was freed
         self.later: deque[list[tuple[int, int, int]]] = deque()
-        self.mapped: list[int] = []
+        self.mapped: list[int] = []  # addresses of all pages that get memory in the recording
+        # bytes free on the GPU, which refuses what is not expected; None: no limit
         self.available: int | None = None
-        self.freed: list[int] = []
-        self.unmapped: dict[int, int] = {}
-        self.mismatches: list[str] = []
-        self.calls = DriverCalls()
+        self.freed: list[int] = []  # addresses of the segments and pages given back
+        self.unmapped: dict[int, int] = {}  # bytes given back at the address of each range of pages
+        self.mismatches: list[str] = []  # what differs from the recording
+        self.calls = DriverCalls()  # how many there were
         self._refused = False
         self._ranges: dict[int, range] = {}
 

@@ -32,17 +32,14 @@ class AllocatorEvents:
     ``free_completed`` with the size requested, ``segment_alloc``, ``segment_free``,
     ``segment_map`` and ``segment_unmap`` with the size of the segment or its pages, ``oom`` with
     the bytes free on the GPU in place of an address, and ``snapshot`` with the active bytes.
-
-    Attributes:
-        observers: called with every event, in the order in which they came.
-        log: of the blocks in use, None without one.
     """
 
     __slots__ = ("log", "observers")
 
     def __init__(self, log: BlockLog | None) -> None:
+        # called with every event, in the order in which they came
         self.observers: tuple[Observer, ...] = ()
-        self.log = log
+        self.log = log  # of the blocks in use, None without one
 
     def add(self, observer: Observer) -> None:
         """Call one more observer from now on; one that is called already is not called twice."""

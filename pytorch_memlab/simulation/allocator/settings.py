@@ -6,6 +6,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from ..._common.quoted import quoted
@@ -33,10 +34,9 @@ def read_alloc_conf(text: str, large_segment_size: int = LARGE_SEGMENT_SIZE) -> 
             number = _whole_number(key, value, more_than=least - 1)
             fields[_AT_LEAST_A_SEGMENT[key]] = min(number, NO_LIMIT // MB) * MB
         else:
-            field = _FIELDS.get(key)
             checked = _CHECKS[key](key, value)
-            if field is not None:
-                fields[field] = checked
+            if key in AllocatorSettings.__dataclass_fields__:
+                fields[key] = checked
     return fields
 
 
@@ -116,10 +116,6 @@ def _register_threads(key: str, value: str) -> int:
     return number
 
 
-def _positive(key: str, value: str) -> int:
-    return _whole_number(key, value, more_than=0)
-
-
 def _power_of_two(key: str, value: str, *, or_zero: bool = False) -> int:
     number = _whole_number(key, value)
     if number.bit_count() != 1 and not (or_zero and number == 0):
@@ -159,13 +155,6 @@ _AT_LEAST_A_SEGMENT = {
     "max_split_size_mb": "max_split_size",
     "max_non_split_rounding_mb": "max_non_split_rounding_size",
 }
-_FIELDS = {
-    "garbage_collection_threshold": "garbage_collection_threshold",
-    "roundup_power2_divisions": "roundup_power2_divisions",
-    "expandable_segments": "expandable_segments",
-    "per_process_memory_fraction": "per_process_memory_fraction",
-    "throw_on_cudamalloc_oom": "throw_on_cudamalloc_oom",
-}
 _CHECKS: dict[str, Callable[[str, str], object]] = {
     "garbage_collection_threshold": _threshold,
     "roundup_power2_divisions": _divisions,
@@ -179,7 +168,7 @@ _CHECKS: dict[str, Callable[[str, str], object]] = {
     "pinned_use_background_threads": _boolean,
     "pinned_free_catch_all": _boolean,
     "pinned_num_register_threads": _register_threads,
-    "pinned_reserve_segment_size_mb": _positive,
+    "pinned_reserve_segment_size_mb": partial(_whole_number, more_than=0),
     "pinned_max_round_threshold_mb": _whole_number,
     "pinned_max_cached_size_mb": _whole_number,
 }

@@ -21,6 +21,7 @@ which `SimulatedFunctionMode` remembers.
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -134,15 +135,15 @@ class SimulatedDeviceMode(TorchDispatchMode):
         runs_on = gpu
         if gpu is None and info.may_leave_gpu:
             runs_on = self._machine.gpu_of(args[0])
-        if info.memory is None or runs_on is None:
+        has_model = info.memory is not None
+        if (
+            not has_model
+            or runs_on is None
+            or any(tensor.layout is not torch.strided for tensor in tensors_in(args, kwargs))
+        ):
             result = self._computed(func, info, gpu, args, kwargs, pin)
             self._allocate_outputs(info, gpu, args, kwargs, result)
-            self._check_model(func, info, gpu, result)
-            return result
-        if any(tensor.layout is not torch.strided for tensor in tensors_in(args, kwargs)):
-            result = self._computed(func, info, gpu, args, kwargs, pin)
-            self._allocate_outputs(info, gpu, args, kwargs, result)
-            if gpu is not None and info.makes_tensors:
+            if gpu is not None and (info.makes_tensors if has_model else not info.is_modelled):
                 self._unmodelled(func, gpu, result)
             return result
         if info.only_writes and not info.writes_out:
@@ -174,7 +175,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         result: Any,
     ) -> None:
         """Allocate what the kernels of an op allocate, in their order, and free the temporaries."""
-        context = _OpMemory(self, info, runs_on, gpu, args, kwargs, result)
+        stream = self._machine.current_stream(runs_on.index)
+        context = _OpMemory(self, info, runs_on, gpu, args, kwargs, result, stream, runs_on.model)
         call = OpCall(context, args, kwargs, result, is_confirmed=info.is_confirmed)
         try:
             if info.memory is not None:
@@ -234,10 +236,6 @@ class SimulatedDeviceMode(TorchDispatchMode):
             self._label_results(info, gpu, args, result)
         if info.may_resize or (info.mutates_first and _is_sparse(args[0])):
             self._follow(gpu, args, kwargs)
-
-    def _check_model(self, func: Any, info: OpInfo, gpu: SimulatedGPU | None, result: Any) -> None:
-        if gpu is not None and not info.is_modelled:
-            self._unmodelled(func, gpu, result)
 
     def _drawing(
         self,
@@ -339,43 +337,20 @@ class SimulatedDeviceMode(TorchDispatchMode):
         return pinned
 
 
+@dataclass(slots=True)
 class _OpMemory:
     """The ``MemoryContext`` of one call."""
 
-    __slots__ = (
-        "_are_outputs_allocated",
-        "_args",
-        "_gpu",
-        "_info",
-        "_kwargs",
-        "_mode",
-        "_output_gpu",
-        "_result",
-        "_stream",
-        "model",
-    )
-
-    def __init__(
-        self,
-        mode: SimulatedDeviceMode,
-        info: OpInfo,
-        runs_on: SimulatedGPU,
-        gpu: SimulatedGPU | None,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        result: Any,
-    ) -> None:
-        machine = mode._machine
-        self._mode = mode
-        self._info = info
-        self._gpu = runs_on
-        self._output_gpu = gpu
-        self._args = args
-        self._kwargs = kwargs
-        self._result = result
-        self._stream = machine.current_stream(runs_on.index)
-        self._are_outputs_allocated = False
-        self.model: GPU = self._gpu.model
+    _mode: SimulatedDeviceMode
+    _info: OpInfo
+    _gpu: SimulatedGPU
+    _output_gpu: SimulatedGPU | None
+    _args: tuple[Any, ...]
+    _kwargs: dict[str, Any]
+    _result: Any
+    _stream: int
+    model: GPU
+    _are_outputs_allocated: bool = False
 
     def allocate(self, nbytes: int, *, is_estimate: bool) -> Allocation:
         return self._gpu.allocate(nbytes, self._stream, is_estimate=is_estimate)

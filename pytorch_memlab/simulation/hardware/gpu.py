@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -95,17 +96,16 @@ class GPU:
                 f"name is the GPU's name, such as 'Quadro RTX 5000', not {quoted(name)}"
             )
         capability = _checked_capability(compute_capability)
-        limits = _SM_LIMITS.get(capability)
-        if threads_per_multiprocessor is None or shared_memory_per_multiprocessor is None:
-            if limits is None:
-                raise UsageError(
-                    f"compute capability {capability[0]}.{capability[1]} is not known: give "
-                    "threads_per_multiprocessor and shared_memory_per_multiprocessor too"
-                )
-            if threads_per_multiprocessor is None:
-                threads_per_multiprocessor = limits[0]
-            if shared_memory_per_multiprocessor is None:
-                shared_memory_per_multiprocessor = limits[1]
+        limits = _SM_LIMITS.get(capability, (None, None))
+        threads = limits[0] if threads_per_multiprocessor is None else threads_per_multiprocessor
+        shared_memory = shared_memory_per_multiprocessor
+        if shared_memory is None:
+            shared_memory = limits[1]
+        if threads is None or shared_memory is None:
+            raise UsageError(
+                f"compute capability {capability[0]}.{capability[1]} is not known: give "
+                "threads_per_multiprocessor and shared_memory_per_multiprocessor too"
+            )
         values: dict[str, Any] = {
             "name": name,
             "total_memory": checked_memory(read_size("memory", memory), memory),
@@ -113,11 +113,9 @@ class GPU:
             "minor": capability[1],
             "multi_processor_count": _count("multiprocessors", multiprocessors, 1),
             "l2_cache_size": read_size("l2_cache", l2_cache),
-            "max_threads_per_multi_processor": _count(
-                "threads_per_multiprocessor", threads_per_multiprocessor, 32
-            ),
+            "max_threads_per_multi_processor": _count("threads_per_multiprocessor", threads, 32),
             "shared_memory_per_multiprocessor": read_size(
-                "shared_memory_per_multiprocessor", shared_memory_per_multiprocessor
+                "shared_memory_per_multiprocessor", shared_memory
             ),
             "shared_memory_per_block": read_size(
                 "shared_memory_per_block", shared_memory_per_block
@@ -146,17 +144,10 @@ class GPU:
         >>> GPU("T4", "15GiB", (7, 5), 40).with_memory("8GiB").total_memory // 2**30
         8
         """
-        return GPU(
-            self.name,
-            memory,
-            (self.major, self.minor),
-            self.multi_processor_count,
-            self.max_threads_per_multi_processor,
-            shared_memory_per_multiprocessor=self.shared_memory_per_multiprocessor,
-            shared_memory_per_block=self.shared_memory_per_block,
-            l2_cache=self.l2_cache_size,
-            context=self.context,
-        )
+        gpu = copy(self)
+        size = checked_memory(read_size("memory", memory), memory)
+        object.__setattr__(gpu, "total_memory", size)
+        return gpu
 
 
 def checked_memory(size: int, spec: object) -> int:

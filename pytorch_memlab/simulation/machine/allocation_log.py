@@ -25,31 +25,19 @@ _LONGEST: Final = 150_000
 
 
 class LoggedBlock(TakenStack):
-    """An allocation that the program holds, and the stack that asked for it.
+    """An allocation that the program holds, and the stack that asked for it."""
 
-    Args:
-        address: of the block.
-        size: of the block in bytes.
-        requested: bytes that were asked for.
-        stream: that it was asked for on.
-        order: how many allocations came before it.
-        raw: the stack.
-
-    Attributes:
-        is_data: it holds data of the program, not a kernel's.
-    """
-
-    is_data = False
+    is_data = False  # it holds data of the program, not a kernel's
 
     def __init__(
         self, address: int, size: int, requested: int, stream: int, order: int, raw: Any
     ) -> None:
-        self.address = address
-        self.size = size
-        self.requested = requested
-        self.stream = stream
-        self.order = order
-        self.raw = raw
+        self.address = address  # of the block
+        self.size = size  # of the block in bytes
+        self.requested = requested  # bytes that were asked for
+        self.stream = stream  # that it was asked for on
+        self.order = order  # how many allocations came before it
+        self.raw = raw  # the stack
 
 
 class Follower(Protocol):
@@ -72,31 +60,21 @@ class Follower(Protocol):
 
 
 class AllocationLog:
-    """Requests to one allocator, in order: its ``BlockLog``.
-
-    Attributes:
-        requests: for an allocation its address, size and stream; for a free the address, negative.
-        live: what is in use, by address, the oldest first.
-        waiting: what the program gave back and other streams still use, by address.
-        allocations: how many there were.
-        next_is_data: whether the next allocation holds data of the program.
-        is_whole: whether nothing is missing.
-        stacks: keeps the frames of the stacks.
-        follower: is told of every block; None without one.
-        block_class: of the blocks that are allocated from now on.
-    """
+    """Requests to one allocator, in order: its ``BlockLog``."""
 
     def __init__(self) -> None:
+        # for an allocation its address, size and stream; for a free the address, negative
         self.requests = array("q")
-        self.live: dict[int, LoggedBlock] = {}
+        self.live: dict[int, LoggedBlock] = {}  # what is in use, by address, the oldest first
+        # what the program gave back and other streams still use, by address
         self.waiting: dict[int, LoggedBlock] = {}
-        self.allocations = 0
-        self.next_is_data = False
-        self.is_whole = True
+        self.allocations = 0  # how many there were
+        self.next_is_data = False  # whether the next allocation holds data of the program
+        self.is_whole = True  # whether nothing is missing
         self._most = _LONGEST
-        self.stacks = CallStacks()
-        self.follower: Follower | None = None
-        self.block_class = LoggedBlock
+        self.stacks = CallStacks()  # keeps the frames of the stacks
+        self.follower: Follower | None = None  # is told of every block; None without one
+        self.block_class = LoggedBlock  # of the blocks that are allocated from now on
 
     def allocated(self, address: int, size: int, requested: int, stream: int) -> None:
         """An allocation was made."""

@@ -17,15 +17,10 @@ _name_of = cache(str)
 
 @dataclass(frozen=True, slots=True)
 class OpCount:
-    """Calls of one op.
+    """Calls of one op."""
 
-    Args:
-        calls: how many.
-        nbytes: bytes, of all of them together.
-    """
-
-    calls: int = 0
-    nbytes: int = 0
+    calls: int = 0  # how many
+    nbytes: int = 0  # bytes, of all of them together
 
     def __add__(self, other: OpCount) -> OpCount:
         """Both together."""
@@ -33,22 +28,18 @@ class OpCount:
 
 
 class OpApproximations:
-    """Those that ran on one GPU, by their names with namespace and overload.
-
-    Attributes:
-        unmodelled: ops without an entry in the table, with the bytes that they returned.
-        uncounted: ops with an entry that took memory of unknown size all the same, each with
-            what that memory is, such as ``cuDNN workspaces``.
-        estimated: ops whose entry is an estimate and was used, with the bytes that they took
-            on top of their outputs.
-        events: how often anything was counted.
-    """
+    """Those that ran on one GPU, by their names with namespace and overload."""
 
     def __init__(self) -> None:
+        # ops without an entry in the table, with the bytes that they returned
         self.unmodelled: dict[str, OpCount] = {}
+        # ops with an entry that took memory of unknown size all the same, each with what that
+        # memory is, such as ``cuDNN workspaces``
         self.uncounted: dict[tuple[str, str], OpCount] = {}
+        # ops whose entry is an estimate and was used, with the bytes that they took on top of their
+        # outputs
         self.estimated: dict[str, OpCount] = {}
-        self.events = 0
+        self.events = 0  # how often anything was counted
         self._lock = threading.Lock()
 
     def count_unmodelled(self, op: Any, result: Any) -> None:

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from ..hardware.gpu import GPU
     from .simulated_gpu import Allocation, SimulatedGPU
 
+    # the workspaces of a cuBLAS handle on each stream, also as cuBLASLt's
+    _Handle = dict[tuple[str, int], Allocation]
+
 _DEFAULT: Final = 4096 * 1024 * 2 + 16 * 1024 * 8
 _LARGE: Final = 4096 * 8 * 1024
 _LARGE_SINCE: Final = frozenset({9, 10, 12})
@@ -36,7 +39,7 @@ def workspace_size(major: int) -> int:
     (8519680, 33554432)
     """
     configured = _configured_size()
-    return (_LARGE if major in _LARGE_SINCE else _DEFAULT) if configured is None else configured
+    return _default(major) if configured is None else configured
 
 
 def _configured_size() -> int | None:
@@ -48,19 +51,16 @@ def _configured_size() -> int | None:
 @decision
 def _default_size(gpu: GPU) -> int:
     """Bytes of one cuBLAS workspace where nothing is configured."""
-    return _LARGE if gpu.major in _LARGE_SINCE else _DEFAULT
+    return _default(gpu.major)
+
+
+def _default(major: int) -> int:
+    return _LARGE if major in _LARGE_SINCE else _DEFAULT
 
 
 def _is_recorded(gpu: GPU) -> bool:
     """True if recordings show what a workspace takes: the default, up to Hopper."""
     return _configured_size() is None and has_major(gpu, 0, _LAST_RECORDED)
-
-
-class _Handle:
-    """A cuBLAS handle, and the workspaces that it has on each stream, also as cuBLASLt's."""
-
-    def __init__(self) -> None:
-        self.workspaces: dict[tuple[str, int], Allocation] = {}
 
 
 class _Window:
@@ -74,7 +74,7 @@ class _Window:
         handle = self._held.get(gpu)
         if handle is None:
             free = self._pool.setdefault(gpu, [])
-            handle = self._held[gpu] = free.pop() if free else _Handle()
+            handle = self._held[gpu] = free.pop() if free else {}
         return handle
 
     def __del__(self) -> None:
@@ -98,7 +98,7 @@ class Workspaces:
         self._pool: dict[int, list[_Handle]] = {}
         self._autograd = _Window(self._pool)
         self._this_thread = _ThisThread()
-        self._made: list[tuple[dict[tuple[str, int], Allocation], tuple[str, int]]] = []
+        self._made: list[tuple[_Handle, tuple[str, int]]] = []
         self.chosen_size: int | None = None
         """Bytes of each, as the program set it while it runs; None: as `workspace_size` says."""
 
@@ -128,9 +128,6 @@ class Workspaces:
             gpu.release(before)
         return size if is_estimate else 0
 
-    def _of_thread(self, gpu: SimulatedGPU) -> dict[tuple[str, int], Allocation]:
-        return self._window().handle(gpu.index).workspaces
-
     def size(self, gpu: SimulatedGPU) -> int:
         """Bytes of the workspaces that are made from now on."""
         if self.chosen_size is not None:
@@ -149,10 +146,10 @@ class Workspaces:
             allocation = workspaces.pop(key)
             allocation.gpu.release(allocation)
 
-    def _window(self) -> _Window:
+    def _of_thread(self, gpu: SimulatedGPU) -> _Handle:
         if torch._C._current_autograd_node() is not None:
-            return self._autograd
+            return self._autograd.handle(gpu.index)
         window = self._this_thread.window
         if window is None:
             window = self._this_thread.window = _Window(self._pool)
-        return window
+        return window.handle(gpu.index)

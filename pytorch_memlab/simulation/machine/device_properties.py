@@ -17,49 +17,27 @@ _UNKNOWN = frozenset({"clock_rate", "memory_clock_rate", "memory_bus_width", "gc
 
 @dataclass(frozen=True)
 class DeviceProperties:
-    """Properties of one GPU, under CUDA's names, sizes in bytes.
+    """Properties of one GPU, under CUDA's names, sizes in bytes."""
 
-    Args:
-        name: of the GPU.
-        major: of its compute capability.
-        minor: of its compute capability.
-        total_memory: its capacity.
-        multi_processor_count: number of its streaming multiprocessors.
-        L2_cache_size: of the whole GPU.
-        max_threads_per_multi_processor: how many threads one runs.
-        shared_memory_per_multiprocessor: of one multiprocessor.
-        shared_memory_per_block: what a kernel gets that asks for no more.
-        shared_memory_per_block_optin: what a kernel gets at most.
-        uuid: made up from name and index, always the same.
-        pci_bus_id: made up: the index.
-        regs_per_multiprocessor: registers of 32 bits.
-        max_threads_per_block: how many threads a block has at most.
-        warp_size: threads of a warp.
-        pci_device_id: made up.
-        pci_domain_id: made up.
-        is_integrated: never.
-        is_multi_gpu_board: never.
-    """
-
-    name: str
-    major: int
-    minor: int
-    total_memory: int
-    multi_processor_count: int
-    L2_cache_size: int
-    max_threads_per_multi_processor: int
-    shared_memory_per_multiprocessor: int
-    shared_memory_per_block: int
-    shared_memory_per_block_optin: int
-    uuid: uuid.UUID
-    pci_bus_id: int
-    regs_per_multiprocessor: int = 65536
-    max_threads_per_block: int = 1024
-    warp_size: int = 32
-    pci_device_id: int = 0
-    pci_domain_id: int = 0
-    is_integrated: int = 0
-    is_multi_gpu_board: int = 0
+    name: str  # of the GPU
+    major: int  # of its compute capability
+    minor: int  # of its compute capability
+    total_memory: int  # its capacity
+    multi_processor_count: int  # number of its streaming multiprocessors
+    L2_cache_size: int  # of the whole GPU
+    max_threads_per_multi_processor: int  # how many threads one runs
+    shared_memory_per_multiprocessor: int  # of one multiprocessor
+    shared_memory_per_block: int  # what a kernel gets that asks for no more
+    shared_memory_per_block_optin: int  # what a kernel gets at most
+    uuid: uuid.UUID  # made up from name and index, always the same
+    pci_bus_id: int  # made up: the index
+    regs_per_multiprocessor: int = 65536  # registers of 32 bits
+    max_threads_per_block: int = 1024  # how many threads a block has at most
+    warp_size: int = 32  # threads of a warp
+    pci_device_id: int = 0  # made up
+    pci_domain_id: int = 0  # made up
+    is_integrated: int = 0  # never
+    is_multi_gpu_board: int = 0  # never
 
     @classmethod
     def of(cls, gpu: SimulatedGPU) -> DeviceProperties:

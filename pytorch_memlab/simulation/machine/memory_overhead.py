@@ -19,16 +19,11 @@ class MemoryOverhead:
 
     A program can only learn what is free by calls that make the context. So whether the context
     takes its memory at the start or at the first use of the GPU makes no difference to it.
-
-    Args:
-        context: bytes of the CUDA context: kernels, and handles of libraries.
-        other_processes: bytes that other processes use.
-        is_estimate: whether ``context`` is an estimate, not a size that the user gave.
     """
 
-    context: int = 0
-    other_processes: int = 0
-    is_estimate: bool = False
+    context: int = 0  # bytes of the CUDA context: kernels, and handles of libraries
+    other_processes: int = 0  # bytes that other processes use
+    is_estimate: bool = False  # whether ``context`` is an estimate, not a size that the user gave
 
     @classmethod
     def of(cls, gpu: GPU, context: str | int | None, others: str | int) -> MemoryOverhead:

@@ -41,42 +41,25 @@ _busy = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The memory of one storage on a simulated GPU.
+    """The memory of one storage on a simulated GPU."""
 
-    Args:
-        gpu: the GPU that holds it.
-        address: of its block, 0 when it has no bytes.
-        nbytes: size of the storage in bytes.
-    """
-
-    gpu: SimulatedGPU
-    address: int
-    nbytes: int
+    gpu: SimulatedGPU  # the GPU that holds it
+    address: int  # of its block, 0 when it has no bytes
+    nbytes: int  # size of the storage in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedFailure:
-    """A request that failed on a simulated GPU.
+    """A request that failed on a simulated GPU."""
 
-    Args:
-        request: what was asked for, and the state of the GPU.
-        stack: that asked.
-        node: of autograd that ran, such as ``MulBackward0``; empty outside of a backward pass.
-        live: the blocks in use by address.
-        stacks: keeps the frames of the stacks.
-        requests: all requests before, as ``AllocationLog`` has them.
-        length: how many numbers of ``requests`` came before this request.
-        is_whole: whether no request is missing there.
-    """
-
-    request: FailedRequest
-    stack: CodeStack
-    node: str
-    live: dict[int, LoggedBlock]
-    stacks: CallStacks
-    requests: array[int]
-    length: int
-    is_whole: bool
+    request: FailedRequest  # what was asked for, and the state of the GPU
+    stack: CodeStack  # that asked
+    node: str  # of autograd that ran, such as ``MulBackward0``; empty outside of a backward pass
+    live: dict[int, LoggedBlock]  # the blocks in use by address
+    stacks: CallStacks  # keeps the frames of the stacks
+    requests: array[int]  # all requests before, as ``AllocationLog`` has them
+    length: int  # how many numbers of ``requests`` came before this request
+    is_whole: bool  # whether no request is missing there
 
 
 class SimulatedGPU:
@@ -132,7 +115,7 @@ class SimulatedGPU:
         if not self.allocator.ever_allocated:
             self.before_first_use()
         try:
-            address = self._alone(self._malloc, nbytes, stream, is_estimate, is_data)
+            address = self.locked(self._malloc, nbytes, stream, is_estimate, is_data)
             return Allocation(self, address, nbytes)
         except OutOfMemory as error:
             if self._trace is not None:
@@ -201,10 +184,6 @@ class SimulatedGPU:
         """True if anything was ever allocated here."""
         return self.allocator.ever_allocated
 
-    def locked(self, method: Callable[..., _T], *args: Any) -> _T:
-        """Call a method of the allocator: alone, and after all frees that wait."""
-        return self._alone(method, *args)
-
     def peak_share(self) -> tuple[int, int]:
         """The most active bytes since the simulation began, and how many were estimates then.
 
@@ -225,7 +204,8 @@ class SimulatedGPU:
             self._peak = active, self._estimated
         return address
 
-    def _alone(self, work: Callable[..., _T], *args: Any) -> _T:
+    def locked(self, work: Callable[..., _T], *args: Any) -> _T:
+        """Call a method of the allocator: alone, and after all frees that wait."""
         self.sweep()
         try:
             return self._in_one_go(work, *args)

@@ -24,23 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DataDependentRead:
-    """One place where a program read values that its tensors do not have.
+    """One place where a program read values that its tensors do not have."""
 
-    Args:
-        op: the op that it called, such as ``aten::nonzero``.
-        name: what the program calls it.
-        assumption: what a dry run assumes the values to be.
-        filename: of the source of the program.
-        line: in that file.
-        count: how often.
-    """
-
-    op: str
-    name: str
-    assumption: str
-    filename: str
-    line: int
-    count: int
+    op: str  # the op that it called, such as ``aten::nonzero``
+    name: str  # what the program calls it
+    assumption: str  # what a dry run assumes the values to be
+    filename: str  # of the source of the program
+    line: int  # in that file
+    count: int  # how often
 
     def __str__(self) -> str:
         """As a compiler says where something is."""
@@ -49,16 +40,11 @@ class DataDependentRead:
 
 
 class DataDependentReads:
-    """Counts them.
-
-    Attributes:
-        events: how often anything was counted.
-        strict: whether one is an error.
-    """
+    """Counts them."""
 
     def __init__(self) -> None:
-        self.events = 0
-        self.strict = False
+        self.events = 0  # how often anything was counted
+        self.strict = False  # whether one is an error
         self._counts: Counter[tuple[str, str, str, str, int]] = Counter()
         self._lock = threading.Lock()
 
@@ -126,17 +112,13 @@ _untyped_storage = torch._C.TensorBase.untyped_storage
 
 
 class TensorValues:
-    """The storages of one dry run that have no values.
-
-    Attributes:
-        absent: those storages, True where they hold zeros that stand for values.
-        reads: where the program read values that are not there.
-        answers: the next truth values that are read, one after the other; then they are false.
-    """
+    """The storages of one dry run that have no values."""
 
     def __init__(self) -> None:
+        # those storages, True where they hold zeros that stand for values
         self.absent: StorageTable[bool] = StorageTable(_forget)
-        self.reads = DataDependentReads()
+        self.reads = DataDependentReads()  # where the program read values that are not there
+        # the next truth values that are read, one after the other; then they are false
         self.answers: list[bool] = []
 
     def is_known(self, tensor: torch.Tensor) -> bool:
