@@ -108,7 +108,7 @@ def replay(
         settings = changed_settings(recorded, settings)
     one = history.of_device(device)
     log = log_of(one.events)
-    driver = _Driver(UNLIMITED if capacity is None else capacity, taken)
+    driver = SimulatedDriver(UNLIMITED if capacity is None else capacity, taken, base=_BASE)
     allocator = CachingAllocator(driver, settings, device, order_by_address=order_by_address)
     segments = first_state(one, recorded)
     run = _Run(log, allocator, driver, segments)
@@ -215,48 +215,6 @@ _BASE: Final = 2**62
 """Of the addresses of new segments, above all that a recording can have."""
 
 
-class _Driver(SimulatedDriver):
-    """A GPU on which segments lie from before; counts the calls."""
-
-    def __init__(self, total: int, taken: int) -> None:
-        super().__init__(total, taken, base=_BASE)
-        self.calls = DriverCalls()
-        self._adopted: dict[int, int] = {}
-
-    def adopt(self, address: int, size: int, is_expandable: bool) -> None:
-        """Count a segment or a range of pages that has memory already."""
-        self._used += size
-        if not is_expandable:
-            self._adopted[address] = size
-
-    def malloc(self, size: int) -> int | None:
-        address = super().malloc(size)
-        self.calls.mallocs += address is not None
-        return address
-
-    def free(self, address: int) -> None:
-        self.calls.frees += 1
-        size = self._adopted.pop(address, None)
-        if size is None:
-            super().free(address)
-        else:
-            self._used -= size
-
-    def map(self, address: int, size: int) -> bool:
-        is_mapped = super().map(address, size)
-        self.calls.maps += is_mapped
-        return is_mapped
-
-    def unmap(self, address: int, size: int) -> None:
-        self.calls.unmaps += 1
-        super().unmap(address, size)
-
-    def release(self, address: int, size: int) -> None:
-        """As cuMemAddressFree does; addresses from before belong to no range of this driver."""
-        if address >= _BASE:
-            super().release(address, size)
-
-
 class _Run:
     """One replay."""
 
@@ -264,7 +222,7 @@ class _Run:
         self,
         log: EventLog,
         allocator: CachingAllocator,
-        driver: _Driver,
+        driver: SimulatedDriver,
         segments: Sequence[Segment],
     ) -> None:
         self._log = log
@@ -304,7 +262,7 @@ class _Run:
                 if address in moved:
                     free(moved.pop(address))
                 elif address in self._waiting:
-                    allocator.synchronize(self._waiting.pop(address))
+                    allocator.work.finish(self._waiting.pop(address))
                     allocator.process_events()
             elif name == "free_requested":
                 following = index + 1
@@ -349,7 +307,7 @@ class _Run:
         stream = -1 - index
         actual = self._addresses.pop(address)
         self._allocator.record_stream(actual, stream)
-        self._allocator.hold_stream(stream)
+        self._allocator.work.sleep(stream)
         self._allocator.free(actual)
         self._waiting[address] = stream
 

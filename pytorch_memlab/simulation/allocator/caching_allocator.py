@@ -7,12 +7,11 @@ are not modelled. Nothing here locks: calls must come one after the other.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ...errors import UsageError
-from .block_store import BlockStore, segments_of
+from .blocks import Block, BlockPool, ExpandableSegment, segments_of
 from .driver import SimulatedDriver
 from .events import AllocatorEvents, BlockLog, Observer
 from .out_of_memory import TOO_LARGE, FreeBlock, OutOfMemory
@@ -20,9 +19,6 @@ from .segments import Segments
 from .settings import MIN_BLOCK_SIZE, SMALL_SIZE, AllocatorSettings
 from .stats import DeviceStats
 from .stream_work import StreamEvents
-
-if TYPE_CHECKING:
-    from .stream_work import Work
 
 __all__ = ["AllocatorSettings", "CachingAllocator", "OutOfMemory"]
 
@@ -49,11 +45,14 @@ class CachingAllocator:
         self._settings = settings
         self._told = AllocatorEvents(log)
         self._stats = stats = DeviceStats()
-        self._store = BlockStore(stats, settings, self._told)
+        self._small = BlockPool(is_small=True, stats=stats.small_pool)
+        self._large = BlockPool(is_small=False, stats=stats.large_pool)
+        self._allocated: dict[int, Block] = {}
         self._segments = Segments(
             driver, stats, settings, device, self._told, order_by_address=order_by_address
         )
         self._events = StreamEvents()
+        self.work = self._events.work  # that streams have not done
         self.begin_with(settings)
 
     def begin_with(self, settings: AllocatorSettings) -> None:
@@ -76,8 +75,7 @@ class CachingAllocator:
             rounded = (size + (MIN_BLOCK_SIZE - 1)) & -MIN_BLOCK_SIZE
         else:
             rounded = self._settings.round_size(size)
-        store = self._store
-        pool = store.small if rounded <= SMALL_SIZE else store.large
+        pool = self._small if rounded <= SMALL_SIZE else self._large
         if self._segments.allowed is not None and self._settings.garbage_collection_threshold:
             pool.search_count += 1
         block = pool.get_free_block(stream, rounded, self._settings)
@@ -89,13 +87,13 @@ class CachingAllocator:
                     stream,
                     rounded,
                     size,
-                    large_pool=store.large,
+                    large_pool=self._large,
                     empty_cache=self.empty_cache,
                 )
             finally:
                 self.is_making_room = False
             self.ever_allocated = True
-        block = store.alloc_found_block(block, rounded, size)
+        block = self._alloc_found_block(block, rounded, size)
         address = block.address
         log = self._told.log
         if log is not None:
@@ -108,10 +106,15 @@ class CachingAllocator:
         """Take memory back; it stays cached."""
         if not address:
             return
-        block = self._store.allocated.pop(address, None)
+        block = self._allocated.pop(address, None)
         if block is None:
             raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
-        self._store.request_free(block)
+        size = block.size
+        block.allocated = False
+        self._stats.total.free_requested(size)
+        block.pool.stats.free_requested(size)
+        if size >= self._settings.max_split_size:
+            self._stats.oversize_allocations.change(-1)
         waits = bool(block.stream_uses)
         log = self._told.log
         if log is not None:
@@ -121,13 +124,13 @@ class CachingAllocator:
         if waits:
             self._events.record(block)
         else:
-            self._store.free_block(block)
+            self._free_block(block)
 
     def record_stream(self, address: int, stream: int) -> None:
         """Tell that `stream` uses an allocation too, so that a free waits for its work."""
         if not address:
             return
-        block = self._store.allocated.get(address)
+        block = self._allocated.get(address)
         if block is None:
             raise UsageError(f"invalid device pointer: {address:#x} is not an allocation")
         if stream != block.stream:
@@ -135,44 +138,20 @@ class CachingAllocator:
                 block.stream_uses = set()
             block.stream_uses.add(stream)
 
-    def hold_stream(self, stream: int, start: float = math.inf, seconds: float = 0.0) -> None:
-        """Let the work on `stream` be unfinished until `synchronize`.
-
-        Without it simulated work is done at once: a block freed while other streams use it becomes
-        free at the next allocation, as on a GPU whose streams are idle.
-        """
-        self._events.work.sleep(stream, start, seconds)
-
-    def unfinished_work(self, stream: int) -> Work | None:
-        """Return what `stream` has to do last, None if it has done all."""
-        return self._events.work.last(stream)
-
-    def wait_for_work(self, stream: int, work: Work) -> None:
-        """Let `stream` do nothing more until `work` of another stream, of any GPU, is done."""
-        self._events.work.wait(stream, work)
-
-    def finish_work(self, work: Work) -> None:
-        """Let work of one of the streams be done, with all that comes before it."""
-        work.finish()
-
-    def synchronize(self, stream: int | None = None) -> None:
-        """Finish the work of `stream`, or of all; as in CUDA this frees nothing by itself."""
-        self._events.work.finish(stream)
-
     def process_events(self) -> None:
         """Free the blocks whose streams have finished; every allocation begins with this."""
         log = self._told.log
         for block in self._events.finished_blocks():
             if log is not None:
                 log.completed(block.address)
-            self._store.free_block(block)
+            self._free_block(block)
 
     def empty_cache(self) -> None:
         """Wait for all streams and give every free segment and page back to the GPU."""
         self._stats.num_sync_all_streams += 1
         self._events.wait_for_all()
         self.process_events()
-        for pool in (self._store.large, self._store.small):
+        for pool in (self._large, self._small):
             self._segments.release_all(pool)
 
     @property
@@ -187,7 +166,7 @@ class CachingAllocator:
 
     def block_size(self, address: int) -> int:
         """Bytes of the block of a live allocation."""
-        return self._store.allocated[address].size
+        return self._allocated[address].size
 
     @property
     def allowed_bytes(self) -> int | None:
@@ -196,7 +175,7 @@ class CachingAllocator:
 
     def free_blocks(self) -> list[FreeBlock]:
         """The blocks that are kept for later requests, without those that have no memory."""
-        pools = (self._store.small, self._store.large)
+        pools = (self._small, self._large)
         return [
             FreeBlock(block.size, block.stream)
             for pool in pools
@@ -217,7 +196,6 @@ class CachingAllocator:
         statistics show.
         """
         self._settings = settings
-        self._store.settings = settings
         self._segments.settings = settings
         self._rounds_to_512 = not any(settings.roundup_power2_divisions)
 
@@ -240,7 +218,7 @@ class CachingAllocator:
 
     def blocks_in_use(self) -> Iterator[tuple[int, int, int]]:
         """Address, size and bytes requested of every active block."""
-        for block in (*self._store.allocated.values(), *self._events.pending_blocks()):
+        for block in (*self._allocated.values(), *self._events.pending_blocks()):
             yield block.address, block.size, block.requested_size
 
     def memory_stats(self) -> dict[str, Any]:
@@ -268,9 +246,9 @@ class CachingAllocator:
     def segments(self) -> list[dict[str, Any]]:
         """As `snapshot`, without an event for the observers."""
         blocks = [
-            *self._store.small.free_blocks(),
-            *self._store.large.free_blocks(),
-            *self._store.allocated.values(),
+            *self._small.free_blocks(),
+            *self._large.free_blocks(),
+            *self._allocated.values(),
             *self._events.pending_blocks(),
         ]
         return segments_of(blocks, self.device)
@@ -279,9 +257,9 @@ class CachingAllocator:
         self, address: int, stream: int, blocks: list[tuple[int, int | None]], *, is_small: bool
     ) -> None:
         """Take over a segment that exists already, as a recording shows it."""
-        pool = self._store.small if is_small else self._store.large
+        pool = self._small if is_small else self._large
         registration = self._segments.register(pool, sum(size for size, _ in blocks))
-        self._store.adopt(pool, address, stream, blocks, registration)
+        self._adopt(pool, address, stream, blocks, registration)
         self.ever_allocated = True
 
     def adopt_expandable_segment(
@@ -293,19 +271,129 @@ class CachingAllocator:
         is_small: bool,
     ) -> None:
         """Take over an expandable segment that exists already, as a recording shows it."""
-        pool = self._store.small if is_small else self._store.large
+        pool = self._small if is_small else self._large
         segment, registration = self._segments.adopt_expandable(pool, address)
         end, before = address, None
         for start, blocks in ranges:
-            before = self._store.adopt_unmapped(
+            before = self._adopt_unmapped(
                 pool, end, start - end, stream, registration, segment, before
             )
-            before = self._store.adopt(pool, start, stream, blocks, registration, segment, before)
+            before = self._adopt(pool, start, stream, blocks, registration, segment, before)
             end = start + sum(size for size, _ in blocks)
             self._segments.count_reserved(pool, end - start)
         size = segment.address + segment.size - end
-        self._store.adopt_unmapped(pool, end, size, stream, registration, segment, before)
+        self._adopt_unmapped(pool, end, size, stream, registration, segment, before)
         self.ever_allocated = True
+
+    def _alloc_found_block(self, block: Block, size: int, requested: int) -> Block:
+        """Split off what is not needed of a block that is in no pool, and count it as allocated.
+
+        The allocation takes the low addresses. What is left becomes a free block if it has 512
+        bytes or more; in the large pool, unless segments expand, if it has more than 1 MiB.
+        """
+        pool = block.pool
+        settings = self._settings
+        was_split = block.prev is not None or block.next is not None
+        remaining = block.size - size
+        if (
+            remaining >= MIN_BLOCK_SIZE
+            if pool.is_small or settings.expandable_segments
+            else remaining > SMALL_SIZE and size < settings.max_split_size
+        ):
+            rest = block
+            block = Block(
+                rest.address, size, rest.stream, pool, rest.registration, rest.expandable_segment
+            )
+            block.link_between(rest.prev, rest)
+            rest.address += size
+            rest.size = remaining
+            pool.add(rest)
+            change = (0, -size) if was_split else (1, remaining)
+        else:
+            change = (-1, -block.size) if was_split else (0, 0)
+        if block.expandable_segment is None:
+            self._count_inactive_split(pool, *change)
+        self._activate(block, requested)
+        return block
+
+    def _free_block(self, block: Block) -> None:
+        """Put a block that is no longer used into its pool, joined with free neighbours."""
+        pool = block.pool
+        size = block.size
+        for observer in self._told.observers:
+            observer("free_completed", block.address, block.requested_size, block.stream)
+        blocks_change = size_change = 0
+        for neighbour in (block.prev, block.next):
+            gained = pool.merge(block, neighbour)
+            if gained:
+                blocks_change -= 1
+                size_change -= gained
+        pool.add(block)
+        if block.expandable_segment is None:
+            if block.prev is not None or block.next is not None:
+                blocks_change += 1
+                size_change += block.size
+            self._count_inactive_split(pool, blocks_change, size_change)
+        self._stats.total.free_completed(size, block.requested_size)
+        pool.stats.free_completed(size, block.requested_size)
+
+    def _adopt(
+        self,
+        pool: BlockPool,
+        address: int,
+        stream: int,
+        blocks: list[tuple[int, int | None]],
+        registration: int,
+        expandable_segment: ExpandableSegment | None = None,
+        before: Block | None = None,
+    ) -> Block | None:
+        """Take over the blocks of a segment that exists already, or of a range of its pages."""
+        for size, requested in blocks:
+            block = Block(address, size, stream, pool, registration, expandable_segment)
+            block.link_between(before, None)
+            if requested is not None:
+                self._activate(block, requested)
+            else:
+                pool.add(block)
+                if len(blocks) > 1 and expandable_segment is None:
+                    self._count_inactive_split(pool, 1, size)
+            address += size
+            before = block
+        return before
+
+    def _adopt_unmapped(
+        self,
+        pool: BlockPool,
+        address: int,
+        size: int,
+        stream: int,
+        registration: int,
+        expandable_segment: ExpandableSegment,
+        before: Block | None,
+    ) -> Block | None:
+        """Take over pages without memory; the arguments are those of ``_adopt``."""
+        if size <= 0:
+            return before
+        block = Block(address, size, stream, pool, registration, expandable_segment)
+        block.mapped = False
+        block.link_between(before, None)
+        pool.add_unmapped(block)
+        return block
+
+    def _activate(self, block: Block, requested: int) -> None:
+        block.allocated = True
+        block.requested_size = requested
+        self._allocated[block.address] = block
+        size = block.size
+        self._stats.total.block_allocated(size, requested)
+        block.pool.stats.block_allocated(size, requested)
+        if size >= self._settings.max_split_size:
+            self._stats.oversize_allocations.change(1)
+
+    def _count_inactive_split(self, pool: BlockPool, blocks: int, size: int) -> None:
+        if size:
+            self._stats.total.inactive_split_changed(blocks, size)
+            pool.stats.inactive_split_changed(blocks, size)
 
 
 class ReservedPeak:

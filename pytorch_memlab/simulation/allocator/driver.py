@@ -45,6 +45,16 @@ class AddressSpace:
         self._gaps = joined
 
 
+@dataclass(slots=True)
+class DriverCalls:
+    """Counts of the calls that took memory from a driver and gave it back."""
+
+    mallocs: int = 0  # segments made (cudaMalloc)
+    frees: int = 0  # segments given back (cudaFree)
+    maps: int = 0  # ranges of pages that got memory (cuMemMap)
+    unmaps: int = 0  # ranges of pages that lost it (cuMemUnmap)
+
+
 class SimulatedDriver:
     """The calls of the CUDA driver; counts what is taken and hands out the lowest free addresses.
 
@@ -62,6 +72,8 @@ class SimulatedDriver:
         self.total = total
         self.context = context
         self.other_processes = other_processes
+        self.calls = DriverCalls()
+        self._base = base
         self._used = 0
         self._sizes: dict[int, int] = {}
         self._space = AddressSpace(base)
@@ -77,16 +89,25 @@ class SimulatedDriver:
         taken = -(-size // PAGE) * PAGE
         if taken > self.free_memory():
             return None
+        self.calls.mallocs += 1
         self._used += taken
         address = self._space.take(taken)
         self._sizes[address] = taken
         return address
 
     def free(self, address: int) -> None:
-        """Return what `malloc` gave at `address`."""
+        """Return what `malloc` gave at `address`, or what lies there from before."""
         size = self._sizes.pop(address)
+        self.calls.frees += 1
         self._used -= size
-        self._space.give(address, size)
+        if address >= self._base:
+            self._space.give(address, size)
+
+    def adopt(self, address: int, size: int, is_expandable: bool) -> None:
+        """Count a segment or a range of pages below all own addresses that has memory already."""
+        self._used += size
+        if not is_expandable:
+            self._sizes[address] = size
 
     def free_memory(self) -> int:
         """Return the bytes left on the GPU, never less than none."""
@@ -100,26 +121,19 @@ class SimulatedDriver:
         """Take `size` bytes for the range at `address`; False when the GPU has too few left."""
         if size > self.free_memory():
             return False
+        self.calls.maps += 1
         self._used += size
         return True
 
     def unmap(self, address: int, size: int) -> None:
         """Give the `size` bytes behind the range at `address` back."""
+        self.calls.unmaps += 1
         self._used -= size
 
     def release(self, address: int, size: int) -> None:
-        """Give `size` bytes of addresses back."""
-        self._reserved.give(address, size)
-
-
-@dataclass(slots=True)
-class DriverCalls:
-    """Counts of the calls that took memory from a driver and gave it back."""
-
-    mallocs: int = 0  # segments made (cudaMalloc)
-    frees: int = 0  # segments given back (cudaFree)
-    maps: int = 0  # ranges of pages that got memory (cuMemMap)
-    unmaps: int = 0  # ranges of pages that lost it (cuMemUnmap)
+        """Give `size` bytes of addresses back; those from before belong to no range here."""
+        if address >= self._base:
+            self._reserved.give(address, size)
 
 
 class RecordedDriver(SimulatedDriver):
@@ -142,7 +156,6 @@ class RecordedDriver(SimulatedDriver):
         self.freed: list[int] = []  # addresses of the segments and pages given back
         self.unmapped: dict[int, int] = {}  # bytes given back at the address of each range of pages
         self.mismatches: list[str] = []  # what differs from the recording
-        self.calls = DriverCalls()  # how many there were
         self._refused = False
         self._ranges: dict[int, range] = {}
 
@@ -158,10 +171,10 @@ class RecordedDriver(SimulatedDriver):
         """Return the address recorded next."""
         if self._refuses():
             return None
-        self.calls.mallocs += 1
         if not self.expected:
             self.mismatches.append(f"a segment of {size} bytes that was not recorded")
             return super().malloc(size)
+        self.calls.mallocs += 1
         _, address, recorded_size = self.expected.popleft()
         if size != recorded_size:
             self.mismatches.append(f"a segment of {size} bytes, recorded {recorded_size}")

@@ -189,9 +189,9 @@ class Machine:
                 continue
             if self.waits_are_seen:
                 gpu = self.gpus[index]
-                work = gpu.locked(gpu.allocator.unfinished_work, old)
+                work = gpu.locked(gpu.allocator.work.last, old)
                 if work is not None:
-                    gpu.locked(gpu.allocator.wait_for_work, new, work)
+                    gpu.locked(gpu.allocator.work.wait, new, work)
             self.thread.streams.use(index, new)
 
     def new_stream(self, index: int, priority: int) -> int:
@@ -210,12 +210,12 @@ class Machine:
         self.waits_are_seen = True
         gpu = self.gpu(index)
         stream = self.current_stream(index)
-        gpu.locked(gpu.allocator.hold_stream, stream, time.perf_counter(), seconds)
+        gpu.locked(gpu.allocator.work.sleep, stream, time.perf_counter(), seconds)
 
     def synchronize_stream(self, index: int, stream: int) -> None:
         """Wait until a stream has done its work."""
         gpu = self.gpu(index)
-        gpu.locked(gpu.allocator.synchronize, stream)
+        gpu.locked(gpu.allocator.work.finish, stream)
         self.traced("StreamSynchronization", handle_of(stream, index))
 
     def start_trace(self) -> None:

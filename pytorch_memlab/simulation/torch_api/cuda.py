@@ -274,7 +274,7 @@ class _CudaCalls:
 
     def _synchronize(self, device: int | None = None) -> None:
         gpu = self._machine.current_gpu() if device is None else self._machine.gpu(device)
-        gpu.locked(gpu.allocator.synchronize)
+        gpu.locked(gpu.allocator.work.finish)
         self._machine.traced("DeviceSynchronization")
 
     def _arch(self) -> str:

@@ -182,7 +182,7 @@ class SimulatedEvent:
         stream = self._stream_or_current(stream)
         if self._work is not None:
             gpu = self.machine.gpu(stream.device_index)
-            gpu.locked(gpu.allocator.wait_for_work, stream.stream_id, self._work)
+            gpu.locked(gpu.allocator.work.wait, stream.stream_id, self._work)
         self.machine.traced("EventWait", self.event_id, stream.native_handle)
 
     def query(self) -> bool:
@@ -300,12 +300,12 @@ def _is_done(machine: Machine, index: int, work: Work | None) -> bool:
 
 def _finish(machine: Machine, index: int, work: Work) -> None:
     gpu = machine.gpu(index)
-    gpu.locked(gpu.allocator.finish_work, work)
+    gpu.locked(work.finish)
 
 
 def _unfinished_work(stream: SimulatedStream) -> Work | None:
     gpu = stream.machine.gpu(stream.device_index)
-    return gpu.locked(gpu.allocator.unfinished_work, stream.stream_id)
+    return gpu.locked(gpu.allocator.work.last, stream.stream_id)
 
 
 # Before torch.Stream was a class of C++, torch asked its streams to be of an abstract one.

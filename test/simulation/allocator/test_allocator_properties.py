@@ -91,11 +91,11 @@ class DefaultSettings(RuleBasedStateMachine):
 
     @rule(stream=STREAMS)
     def hold_stream(self, stream):
-        self.allocator.hold_stream(stream)
+        self.allocator.work.sleep(stream)
 
     @rule(stream=st.one_of(st.none(), STREAMS))
     def synchronize(self, stream):
-        self.allocator.synchronize(stream)
+        self.allocator.work.finish(stream)
 
     @rule()
     def empty_cache(self):
