@@ -26,9 +26,8 @@ if TYPE_CHECKING:
     from .machine.device_properties import DeviceProperties
     from .machine.kept_files import KeptFiles
     from .machine.machine import Machine
-    from .machine.memory_overhead import MemoryOverhead
     from .machine.runtime_settings import settings_string
-    from .machine.simulated_gpu import Allocation, SimulatedFailure, SimulatedGPU
+    from .machine.simulated_gpu import Allocation, MemoryOverhead, SimulatedFailure, SimulatedGPU
     from .machine.tensor_values import DataDependentReads
     from .ops.attention import backends as attention_backends
     from .ops.attention import rules as attention_rules
@@ -79,7 +78,7 @@ _HOMES = {
     "machine.device_properties": ("DeviceProperties",),
     "machine.kept_files": ("KeptFiles",),
     "machine.machine": ("Machine",),
-    "machine.memory_overhead": ("MemoryOverhead",),
+    "machine.simulated_gpu": ("MemoryOverhead",),
     "machine.runtime_settings": ("settings_string",),
     "machine.simulated_gpu": ("Allocation", "SimulatedFailure", "SimulatedGPU"),
 }

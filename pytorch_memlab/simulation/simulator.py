@@ -31,7 +31,7 @@ from .machine import active
 from .machine.device_properties import VISIBLE_DEVICES
 from .machine.kept_files import KeptFiles
 from .machine.machine import Machine, Strictness
-from .machine.memory_overhead import MemoryOverhead
+from .machine.simulated_gpu import MemoryOverhead
 from .machine.tensor_values import TensorValues
 from .ops import cuda_dispatch
 from .torch_api import (

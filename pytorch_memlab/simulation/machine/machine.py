@@ -19,9 +19,8 @@ from .approximations import OpApproximations, OpCount
 from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
 from .device_properties import VISIBLE_DEVICES, visible
-from .memory_overhead import MemoryOverhead
 from .runtime_settings import RuntimeSettings
-from .simulated_gpu import Allocation, SimulatedGPU
+from .simulated_gpu import Allocation, MemoryOverhead, SimulatedGPU
 from .streams import StreamChanges, StreamIds, all_ids, handle_of
 from .trace_callbacks import TraceCallbacks
 

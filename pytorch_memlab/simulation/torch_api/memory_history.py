@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 import time
@@ -17,8 +18,7 @@ from ..._common.forward_ops import ForwardOps
 from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
 from ..machine.machine import Machine
-from ..machine.simulated_gpu import SimulatedGPU
-from ..machine.storage_at import address_on_gpu, allocation_at
+from ..machine.simulated_gpu import Allocation, SimulatedGPU
 from ..machine.streams import handle_of
 
 _LEVELS = {None: 0, "state": 1, "alloc": 2, "all": 3}
@@ -199,14 +199,15 @@ class MemoryHistory:
             recorder.gpu.out_of_memory_observers.append(told)
 
     def _traceback(self, address: int) -> list[dict[str, Any]] | None:
-        address = address_on_gpu(self._machine, address)
+        allocation = _allocation_at(self._machine, address)
+        address = address if allocation is None else allocation.address
         for recorder in self._recorders:
             if address in recorder.blocks:
                 return list(_Frames(self.stacks).of(recorder.blocks[address]))
         return None
 
     def _annotate(self, address: int, text: str) -> None:
-        allocation = allocation_at(self._machine, address)
+        allocation = _allocation_at(self._machine, address)
         if allocation is None or not self._enabled or "annotate" in self.skipped:
             return
         gpu = allocation.gpu
@@ -318,3 +319,31 @@ def _settings(gpu: SimulatedGPU) -> dict[str, Any]:
 def install(machine: Machine, patches: Patches) -> None:
     """Answer for the memory history until undone."""
     patches.set_all(torch._C, MemoryHistory(machine).calls())
+
+
+def _allocation_at(machine: Machine, address: int) -> Allocation | None:
+    """The allocation of the storage that begins at an address, None if there is none.
+
+    A program reads ``data_ptr()``, which is an address of the CPU, and ``memory_snapshot()``, which
+    has addresses on the simulated GPU.
+    """
+    known = machine.allocations.known
+    for allocation in known.values():
+        if allocation.address == address:
+            return allocation
+    number = _number_at(address)
+    return None if number is None else known.get(number)
+
+
+def _number_at(address: int) -> int | None:
+    """``_cdata`` of the storage at an address of the CPU."""
+    with torch._C.DisableTorchFunction():
+        for each in gc.get_objects():
+            if issubclass(type(each), torch.Tensor):
+                try:
+                    storage = each.untyped_storage()
+                    if storage.data_ptr() == address:
+                        return int(storage._cdata)
+                except Exception:  # a tensor without a storage
+                    continue
+    return None
