@@ -78,9 +78,8 @@ _HOMES = {
     "machine.device_properties": ("DeviceProperties",),
     "machine.kept_files": ("KeptFiles",),
     "machine.machine": ("Machine",),
-    "machine.simulated_gpu": ("MemoryOverhead",),
     "machine.runtime_settings": ("settings_string",),
-    "machine.simulated_gpu": ("Allocation", "SimulatedFailure", "SimulatedGPU"),
+    "machine.simulated_gpu": ("Allocation", "MemoryOverhead", "SimulatedFailure", "SimulatedGPU"),
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {

@@ -259,8 +259,8 @@ class CachingAllocator:
         """Take over a segment that exists already, as a recording shows it."""
         pool = self._small if is_small else self._large
         registration = self._segments.register(pool, sum(size for size, _ in blocks))
-        self._adopt(pool, address, stream, blocks, registration)
-        self.ever_allocated = True
+        parts = [(size, requested, True) for size, requested in blocks]
+        self._adopt(pool, address, stream, parts, registration, None)
 
     def adopt_expandable_segment(
         self,
@@ -273,17 +273,16 @@ class CachingAllocator:
         """Take over an expandable segment that exists already, as a recording shows it."""
         pool = self._small if is_small else self._large
         segment, registration = self._segments.adopt_expandable(pool, address)
-        end, before = address, None
-        for start, blocks in ranges:
-            before = self._adopt_unmapped(
-                pool, end, start - end, stream, registration, segment, before
-            )
-            before = self._adopt(pool, start, stream, blocks, registration, segment, before)
+        parts: list[tuple[int, int | None, bool]] = []
+        end = address
+        for start, blocks in (*ranges, (segment.address + segment.size, [])):
+            if start > end:
+                parts.append((start - end, None, False))
+            parts += [(size, requested, True) for size, requested in blocks]
             end = start + sum(size for size, _ in blocks)
-            self._segments.count_reserved(pool, end - start)
-        size = segment.address + segment.size - end
-        self._adopt_unmapped(pool, end, size, stream, registration, segment, before)
-        self.ever_allocated = True
+        mapped = sum(size for size, _, is_mapped in parts if is_mapped)
+        self._segments.count_reserved(pool, mapped)
+        self._adopt(pool, address, stream, parts, registration, segment)
 
     def _alloc_found_block(self, block: Block, size: int, requested: int) -> Block:
         """Split off what is not needed of a block that is in no pool, and count it as allocated.
@@ -342,43 +341,27 @@ class CachingAllocator:
         pool: BlockPool,
         address: int,
         stream: int,
-        blocks: list[tuple[int, int | None]],
+        parts: list[tuple[int, int | None, bool]],
         registration: int,
-        expandable_segment: ExpandableSegment | None = None,
-        before: Block | None = None,
-    ) -> Block | None:
-        """Take over the blocks of a segment that exists already, or of a range of its pages."""
-        for size, requested in blocks:
+        expandable_segment: ExpandableSegment | None,
+    ) -> None:
+        """Take over blocks: size, requested size (None: free), and whether it has memory."""
+        before = None
+        for size, requested, is_mapped in parts:
             block = Block(address, size, stream, pool, registration, expandable_segment)
+            block.mapped = is_mapped
             block.link_between(before, None)
-            if requested is not None:
+            if not is_mapped:
+                pool.add_unmapped(block)
+            elif requested is not None:
                 self._activate(block, requested)
             else:
                 pool.add(block)
-                if len(blocks) > 1 and expandable_segment is None:
+                if len(parts) > 1 and expandable_segment is None:
                     self._count_inactive_split(pool, 1, size)
             address += size
             before = block
-        return before
-
-    def _adopt_unmapped(
-        self,
-        pool: BlockPool,
-        address: int,
-        size: int,
-        stream: int,
-        registration: int,
-        expandable_segment: ExpandableSegment,
-        before: Block | None,
-    ) -> Block | None:
-        """Take over pages without memory; the arguments are those of ``_adopt``."""
-        if size <= 0:
-            return before
-        block = Block(address, size, stream, pool, registration, expandable_segment)
-        block.mapped = False
-        block.link_between(before, None)
-        pool.add_unmapped(block)
-        return block
+        self.ever_allocated = True
 
     def _activate(self, block: Block, requested: int) -> None:
         block.allocated = True
