@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from ..simulation.allocator import failed_request
+from ..simulation.allocator import out_of_memory as simulated
 from ..simulation.allocator.driver import DriverCalls
 from ..simulation.allocator.replay import Mismatch, Replay
 from ..simulation.allocator.replay import replay as replay_trace
@@ -248,7 +248,7 @@ LONGEST: Final = 300_000
 
 
 def check_settings(
-    request: failed_request.FailedRequest,
+    request: simulated.FailedRequest,
     requests: array[int],
     length: int,
     settings: str,
@@ -268,7 +268,7 @@ def check_settings(
 
 
 def _events(
-    request: failed_request.FailedRequest, requests: array[int], length: int, *, one_stream: bool
+    request: simulated.FailedRequest, requests: array[int], length: int, *, one_stream: bool
 ) -> EventLog:
     log = EventLog()
     numbers = iter(requests[:length])

@@ -1,4 +1,4 @@
-"""What ``torch.cuda`` tells a program about simulated GPUs, and which of them it sees."""
+"""The properties of simulated GPUs as ``torch.cuda`` gives them, and which GPUs a program sees."""
 
 from __future__ import annotations
 
