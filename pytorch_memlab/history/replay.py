@@ -297,7 +297,7 @@ class _Run:
             peak_active=stats["active_bytes"]["all"]["peak"],
             peak_reserved=stats["reserved_bytes"]["all"]["peak"],
             unused_at_peak=self._reserved.unused,
-            calls=driver.calls,
+            calls=driver.call_counts,
             retries=stats["num_alloc_retries"],
             failures=tuple(self._failures),
         )

@@ -72,7 +72,7 @@ class SimulatedDriver:
         self.total = total
         self.context = context
         self.other_processes = other_processes
-        self.calls = DriverCalls()
+        self.call_counts = DriverCalls()
         self._base = base
         self._used = 0
         self._sizes: dict[int, int] = {}
@@ -89,7 +89,7 @@ class SimulatedDriver:
         taken = -(-size // PAGE) * PAGE
         if taken > self.free_memory():
             return None
-        self.calls.mallocs += 1
+        self.call_counts.mallocs += 1
         self._used += taken
         address = self._space.take(taken)
         self._sizes[address] = taken
@@ -98,7 +98,7 @@ class SimulatedDriver:
     def free(self, address: int) -> None:
         """Return what `malloc` gave at `address`, or what lies there from before."""
         size = self._sizes.pop(address)
-        self.calls.frees += 1
+        self.call_counts.frees += 1
         self._used -= size
         if address >= self._base:
             self._space.give(address, size)
@@ -121,13 +121,13 @@ class SimulatedDriver:
         """Take `size` bytes for the range at `address`; False when the GPU has too few left."""
         if size > self.free_memory():
             return False
-        self.calls.maps += 1
+        self.call_counts.maps += 1
         self._used += size
         return True
 
     def unmap(self, address: int, size: int) -> None:
         """Give the `size` bytes behind the range at `address` back."""
-        self.calls.unmaps += 1
+        self.call_counts.unmaps += 1
         self._used -= size
 
     def release(self, address: int, size: int) -> None:
@@ -174,7 +174,7 @@ class RecordedDriver(SimulatedDriver):
         if not self.expected:
             self.mismatches.append(f"a segment of {size} bytes that was not recorded")
             return super().malloc(size)
-        self.calls.mallocs += 1
+        self.call_counts.mallocs += 1
         _, address, recorded_size = self.expected.popleft()
         if size != recorded_size:
             self.mismatches.append(f"a segment of {size} bytes, recorded {recorded_size}")
@@ -182,7 +182,7 @@ class RecordedDriver(SimulatedDriver):
 
     def free(self, address: int) -> None:
         """Note that the segment at `address` was freed."""
-        self.calls.frees += 1
+        self.call_counts.frees += 1
         self.freed.append(address)
         self._go_on()
 
@@ -204,7 +204,7 @@ class RecordedDriver(SimulatedDriver):
         """Compare a range of pages with the one recorded next."""
         if self._refuses():
             return False
-        self.calls.maps += 1
+        self.call_counts.maps += 1
         if not self.expected:
             self.mismatches.append(f"{size} bytes mapped at {address:#x}, which was not recorded")
             return True
@@ -217,7 +217,7 @@ class RecordedDriver(SimulatedDriver):
 
     def unmap(self, address: int, size: int) -> None:
         """Note that `size` bytes at `address` were given back."""
-        self.calls.unmaps += 1
+        self.call_counts.unmaps += 1
         self.freed.append(address)
         self.unmapped[address] = size
         self._go_on()

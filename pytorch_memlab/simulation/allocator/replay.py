@@ -168,7 +168,7 @@ class _Replayer:
         )
         result.stats = self._allocator.memory_stats()
         result.unused_at_peak = self._reserved.unused
-        result.calls = self._driver.calls
+        result.calls = self._driver.call_counts
         return result
 
     def _run(self) -> None:

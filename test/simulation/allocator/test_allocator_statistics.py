@@ -85,7 +85,7 @@ def test_a_snapshot_has_torchs_shape():
     b = made.malloc(5, stream=3)
     c = made.malloc(600, stream=3)
     made.record_stream(b, 4)
-    made.hold_stream(4)
+    made.work.sleep(4)
     made.free(b)
     made.free(c)
 

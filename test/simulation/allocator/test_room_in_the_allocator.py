@@ -46,7 +46,7 @@ def test_the_pool_is_not_searched_again_after_the_cache_was_emptied():
     made.malloc(12 * MB)
     waiting = made.malloc(12 * MB)
     made.record_stream(waiting, 1)
-    made.hold_stream(1)
+    made.work.sleep(1)
     made.free(waiting)
     with pytest.raises(OutOfMemory):
         made.malloc(20 * MB)

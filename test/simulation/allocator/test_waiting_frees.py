@@ -8,15 +8,15 @@ def test_a_free_waits_for_the_streams_that_were_recorded():
     address = made.malloc(4 * MB)
     made.record_stream(address, 7)
     made.record_stream(address, 8)
-    made.hold_stream(7)
+    made.work.sleep(7)
     made.free(address)
     assert current(made, "allocated_bytes") == current(made, "allocation") == 0
     assert current(made, "active_bytes") == 4 * MB
     assert current(made, "requested_bytes") == 4 * MB
     assert made.malloc(4 * MB) == address + 4 * MB
-    made.synchronize(8)
+    made.work.finish(8)
     assert made.malloc(4 * MB) == address + 8 * MB
-    made.synchronize(7)
+    made.work.finish(7)
     assert current(made, "active") == 3
     assert made.malloc(4 * MB) == address
     assert current(made, "active") == 3
@@ -45,7 +45,7 @@ def test_a_block_that_waits_is_not_joined():
     made = allocator()
     a, b = made.malloc(4 * MB), made.malloc(4 * MB)
     made.record_stream(a, 1)
-    made.hold_stream(1)
+    made.work.sleep(1)
     made.free(a)
     made.free(b)
     assert [block["size"] for block in made.snapshot()[0]["blocks"]] == [4 * MB, 16 * MB]
@@ -66,7 +66,7 @@ def test_empty_cache_waits_for_all_streams():
     made = allocator()
     address = made.malloc(4 * MB)
     made.record_stream(address, 1)
-    made.hold_stream(1)
+    made.work.sleep(1)
     made.free(address)
     made.empty_cache()
     stats = made.memory_stats()
@@ -80,8 +80,8 @@ def test_synchronize_without_a_stream_ends_all_holds():
     for _ in range(2):
         address = made.malloc(4 * MB)
         made.record_stream(address, 1)
-        made.hold_stream(1)
+        made.work.sleep(1)
         made.free(address)
-        made.synchronize()
+        made.work.finish()
         assert made.malloc(4 * MB) == address
         made.free(address)
