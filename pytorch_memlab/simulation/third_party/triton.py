@@ -56,7 +56,8 @@ def install(machine: Machine, patches: Patches, _package: ModuleType) -> None:
     patches.set(config, "_active" if "_active" in vars(config) else "active", _Driver(machine))
     launches = _Launches(machine, patches)
     patches.around(jit.JITFunction, "run")(launches.launch)
-    patches.around(interpreter.InterpretedFunction, "run")(launches.launch)
+    if hasattr(interpreter.InterpretedFunction, "run"):  # in Triton 3.0 each object has its own
+        patches.around(interpreter.InterpretedFunction, "run")(launches.launch)
     patches.around(autotuner.Autotuner, "run")(launches.tune)
     _forget_detections(patches)
 
