@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,74 +16,49 @@ from .registry import OpDefinition, Provenance, definition_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from .data_dependence import DataDependence
-    from .registry import Memory
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpInfo(OpDefinition):
+    """The facts of an op that are known before it runs, those of its definition among them.
 
-@dataclass(frozen=True, slots=True)
-class OpInfo:
-    """The facts of an op that are known before it runs.
+    ``name`` is without that of the overload. ``composite`` is None also for an op that has a kernel
+    of its own: autograd has taken other composites apart, except in inference mode.
 
     Args:
-        name: of the op, without that of the overload.
         makes_tensors: some output may own new memory.
         returns_tensors: some output is a tensor, or a list of tensors.
         is_factory: it takes no tensor and makes one.
         writes_out: it writes to ``out=``, whose size may change.
         may_resize: it may change the size of a storage that exists.
         mutates_first: it writes to its first argument; a sparse one gets new parts.
-        takes_cpu_tensors: it takes arguments on the CPU together with those on a GPU.
-        may_leave_gpu: its outputs may go to the CPU, while its kernels use memory of the GPU.
         is_foreach: the n-th output belongs where the n-th tensor of the first list is.
-        touches_no_element: it makes views or changes sizes only.
-        cpu_outputs: positions of outputs that stay on the CPU.
-        memory: allocates what its kernels allocate; None: the outputs only.
         is_confirmed: a recording confirms the temporaries.
         is_modelled: what its kernels allocate is known.
         draws: it draws random numbers.
         device_position: where among the positional arguments a device may be; None: nowhere.
-        composite: calls the ops that it is made of; None if it is none. Autograd has taken
-            composites apart before they come here, except in inference mode, and those that
-            have a kernel of their own.
-        reference: computes on the CPU what CUDA's kernel returns; None: the op itself does.
-        meta: gives the outputs on the meta device.
-        corrects_meta: turns what ``meta`` returns into CUDA's outputs; None: it is right.
         python_kernel: registered in Python to run on CUDA, for an op of another library.
         runs_on_cpu: the CPU has a kernel of it.
         written: position and name of each argument that it writes to.
         returned: for each output the position of it in ``written`` if it is that argument,
             None if the output is new.
-        data_dependence: how its outputs depend on values; None: they do not.
-        sparse: in a dry run, its result for sparse tensors; None: the op runs as it is.
     """
 
-    name: str
+    meta: Callable[..., Any]
     makes_tensors: bool
     returns_tensors: bool
     is_factory: bool
     writes_out: bool
     may_resize: bool
     mutates_first: bool
-    takes_cpu_tensors: bool
-    may_leave_gpu: bool
     is_foreach: bool
-    touches_no_element: bool
-    cpu_outputs: frozenset[int]
-    memory: Memory | None
     is_confirmed: bool
     is_modelled: bool
     draws: bool
     device_position: int | None
-    composite: Callable[..., Any] | None
-    reference: Callable[..., Any] | None
-    meta: Callable[..., Any]
-    corrects_meta: Callable[[tuple[Any, ...], Any], Any] | None
     python_kernel: Callable[..., Any] | None
     runs_on_cpu: bool
     written: tuple[tuple[int, str], ...]
     returned: tuple[int | None, ...]
-    data_dependence: DataDependence | None
-    sparse: Callable[..., Any] | None
 
     @property
     def only_writes(self) -> bool:
@@ -159,34 +134,32 @@ def _read(op: Any) -> OpInfo:
     touches_no_element = (
         is_view or definition.touches_no_element or torch.Tag.inplace_view in op.tags
     )
+    facts = {one.name: getattr(definition, one.name) for one in fields(definition)}
+    derived = {
+        "name": name,
+        "touches_no_element": touches_no_element,
+        "takes_cpu_tensors": definition.takes_cpu_tensors or is_library,
+        "composite": cuda_dispatch_of(op),
+        "reference": cpu_kernel_of(op) or definition.reference,
+        "meta": definition.meta or op,
+    }
     return OpInfo(
-        name=name,
+        **{**facts, **derived},
         makes_tensors=makes_tensors,
         returns_tensors=bool(tensors),
         is_factory=bool(tensors) and not any("Tensor" in str(one.type) for one in schema.arguments),
         writes_out=writes_out,
         may_resize=writes_out or definition.resizes,
         mutates_first=any(position == 0 for position, _ in written),
-        takes_cpu_tensors=definition.takes_cpu_tensors or is_library,
-        may_leave_gpu=definition.may_leave_gpu,
         is_foreach=name.startswith("aten::_foreach_"),
-        touches_no_element=touches_no_element,
-        cpu_outputs=definition.cpu_outputs,
-        memory=definition.memory,
         is_confirmed=definition.provenance is Provenance.RECORDING,
         is_modelled=is_modelled or has_none,
         draws=draws(op),
         device_position=_device_position(schema),
-        composite=cuda_dispatch_of(op),
-        reference=cpu_kernel_of(op) or definition.reference,
-        meta=definition.meta or op,
-        corrects_meta=definition.corrects_meta,
         python_kernel=python_kernel,
         runs_on_cpu=runs_on_cpu,
         written=written,
         returned=returned,
-        data_dependence=definition.data_dependence,
-        sparse=definition.sparse,
     )
 
 

@@ -7,6 +7,7 @@ order of dimensions, of ``aten/src/ATen/TensorIterator.cpp``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Final
 
 from ..hardware.decisions import decision
@@ -54,7 +55,7 @@ class Reduction:
             1 + sum((size - 1) * strides[dim] * width for dim, size in enumerate(self.sizes))
             for strides, width in operands
         )
-        if max(_product(self.sizes), *spans) <= _MAX_INT32:
+        if max(prod(self.sizes), *spans) <= _MAX_INT32:
             return (self,)
         widest = max(reversed(range(len(extents))), key=extents.__getitem__)
         first = self.sizes[widest] // 2
@@ -124,19 +125,13 @@ def _compare(
     return 0
 
 
+@decision
 def staging_of(
-    reduction: Reduction, gpu: GPU, element_size: int, max_threads: int = 512, vector: int = _VECTOR
+    gpu: GPU, reduction: Reduction, element_size: int, max_threads: int = 512, vector: int = _VECTOR
 ) -> tuple[int, int] | None:
     """The bytes that a reduction stages in device memory if it splits each result across blocks."""
-    return _staging(gpu, reduction, element_size, max_threads, vector)
-
-
-@decision
-def _staging(
-    gpu: GPU, reduction: Reduction, element_size: int, max_threads: int, vector: int
-) -> tuple[int, int] | None:
-    inputs = _product(reduction.sizes[: reduction.reduced])
-    outputs = _product(reduction.sizes[reduction.reduced :])
+    inputs = prod(reduction.sizes[: reduction.reduced])
+    outputs = prod(reduction.sizes[reduction.reduced :])
     config = _Config(reduction, inputs, outputs, max_threads, vector)
     blocks = config.blocks_per_result(gpu)
     if blocks <= 1:
@@ -170,8 +165,8 @@ class _Config:
         self._split(inputs, outputs)
 
     def _set_block(self, dim0: int, dim1: int, max_threads: int) -> None:
-        width = _last_power_of_2(dim0) if dim0 < max_threads else max_threads
-        height = _last_power_of_2(dim1) if dim1 < max_threads else max_threads
+        width = last_power_of_2(dim0) if dim0 < max_threads else max_threads
+        height = last_power_of_2(dim1) if dim1 < max_threads else max_threads
         self.block_width = min(width, _WARP)
         self._height = min(height, max_threads // self.block_width)
         self.block_width = min(width, max_threads // self._height)
@@ -212,12 +207,6 @@ def _output_vector(reduction: Reduction) -> int:
     return vector
 
 
-def _last_power_of_2(number: int) -> int:
+def last_power_of_2(number: int) -> int:
+    """The largest power of 2 that is not above a number; 1 if that is 0."""
     return 1 << (max(1, number).bit_length() - 1)
-
-
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product

@@ -88,7 +88,7 @@ def _staging(
         extents = (size * stride for size, stride in zip(whole.sizes, whole.results, strict=True))
         partial = max(1, *extents, 1) * kernel.accumulator
     staged = (
-        staging_of(part, gpu, kernel.accumulator, kernel.threads, kernel.vector) for part in parts
+        staging_of(gpu, part, kernel.accumulator, kernel.threads, kernel.vector) for part in parts
     )
     return partial, tuple(one for one in staged if one is not None)
 

@@ -86,7 +86,11 @@ def _gradient_layouts(args: tuple[Any, ...]) -> tuple[_Layout, ...]:
     like = torch.empty(args[0].shape, dtype=args[0].dtype, device="meta")
     like = like.contiguous(memory_format=layout)
     grad_input = cudnn_conv_memory_format(like, convolution.weight)
-    with_input = like if not args[10][1] else _shaped(convolution.tensor, convolution.layout)
+    with_input = like
+    if args[10][1]:
+        with_input, layout = convolution.tensor, convolution.layout
+        if not with_input.is_contiguous(memory_format=layout):
+            with_input = _copied(with_input, layout)
     grad_weight = cudnn_conv_memory_format(with_input, like)
     return grad_input, grad_weight, plain
 
@@ -102,9 +106,8 @@ def _gradient_layout(
     return suggest_memory_format(tensor)
 
 
-def _shaped(tensor: torch.Tensor, layout: _Layout) -> torch.Tensor:
-    if tensor.is_contiguous(memory_format=layout):
-        return tensor
+def _copied(tensor: torch.Tensor, layout: _Layout) -> torch.Tensor:
+    """A tensor without elements that has the strides of a copy."""
     return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", memory_format=layout)
 
 
@@ -173,7 +176,7 @@ def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.
     tensor, weight = convolution.tensor, convolution.weight
     if grad_weight is not None and not tensor.is_contiguous(memory_format=convolution.layout):
         call.alloc_copy(tensor)
-        tensor = _as(tensor, convolution.layout)
+        tensor = _copied(tensor, convolution.layout)
     layout = _gradient_layout(convolution, grad_output, grad_weight is not None)
     turns = (
         not grad_output.is_contiguous(memory_format=layout)
@@ -182,7 +185,7 @@ def _cudnn_gradients(call: OpCall, convolution: Convolution, grad_output: torch.
     )
     if turns:
         call.alloc_copy(grad_output)
-        grad_output = _as(grad_output, layout)
+        grad_output = _copied(grad_output, layout)
     if grad_input is not None:
         call.alloc_outputs(grad_input)
         wanted = cudnn_conv_memory_format(grad_output, weight)
@@ -271,8 +274,3 @@ def _columns(convolution: Convolution, result: torch.Tensor) -> int:
     if convolution.transposed:
         return weight.shape[1] * taps * prod(tensor.shape[2:]) * tensor.element_size()
     return weight.shape[1] * taps * prod(result.shape[2:]) * tensor.element_size()
-
-
-def _as(tensor: torch.Tensor, layout: torch.memory_format) -> torch.Tensor:
-    """A tensor with the strides of a copy."""
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta", memory_format=layout)

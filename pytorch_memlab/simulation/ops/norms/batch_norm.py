@@ -12,6 +12,7 @@ import torch
 
 from ..convolution.cudnn import CUDNN_WORKSPACES, alloc_copy_into
 from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
+from ..reduce_config import last_power_of_2
 from ..registry import define, estimated, op
 
 if TYPE_CHECKING:
@@ -203,16 +204,12 @@ def staging_rows(reduced: int, channels: int) -> tuple[int, int]:
     >>> staging_rows(64, 10), staging_rows(100_000, 64)
     ((1, 2), (128, 2))
     """
-    width = min(_floor_power_of_two(channels), _TILE)
-    height = min(_floor_power_of_two(ceil(reduced / _PER_THREAD)), _BLOCK // width)
+    width = min(last_power_of_2(channels), _TILE)
+    height = min(last_power_of_2(ceil(reduced / _PER_THREAD)), _BLOCK // width)
     if width * height != _BLOCK:
-        width = min(_floor_power_of_two(channels), _BLOCK // height)
+        width = min(last_power_of_2(channels), _BLOCK // height)
     rows = min(ceil(reduced / (height * _PER_THREAD)), _MOST_ROWS)
     return (1 if rows < _FEWEST_ROWS else rows), ceil(channels / width)
-
-
-def _floor_power_of_two(number: int) -> int:
-    return 1 << (max(number, 1).bit_length() - 1)
 
 
 _CUDNN: Final = "aten/src/ATen/native/cudnn/BatchNorm.cpp"

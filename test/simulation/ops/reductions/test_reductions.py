@@ -145,7 +145,7 @@ def test_float_sums_in_parts_keep_partial_results_in_the_result():
 )
 def test_reductions_stage_what_was_recorded(sizes, strides, reduced, element, staged):
     reduction = reduction_of(sizes, strides, reduced)
-    assert staging_of(reduction, PRESETS["h100"], element) == staged
+    assert staging_of(PRESETS["h100"], reduction, element) == staged
 
 
 def test_a_sum_of_another_type_is_cast_first(a100):

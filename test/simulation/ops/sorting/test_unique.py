@@ -87,6 +87,15 @@ def test_unique_rows_number_them(compute):
     assert events(columns, make, compute=compute) == [4800, 48, 4800, -48, -4800]
 
 
+@computed_or_dry
+def test_rows_side_by_side_take_their_options_by_position(compute):
+    distinct = torch.ops.aten.unique_dim_consecutive.default
+    with simulate("1GiB", compute=compute):
+        rows = torch.arange(12, device="cuda").view(4, 3)
+        assert [tuple(one.shape) for one in distinct(rows, 0, True)] == [(4, 3), (4,), (0,)]
+        assert [tuple(one.shape) for one in distinct(rows, 0, False, True)] == [(4, 3), (0,), (4,)]
+
+
 def test_nothing_is_unique_in_nothing():
     assert events(torch.unique, lambda: randn(0)) == []
     assert events(torch.unique_consecutive, lambda: randn(0)) == []
