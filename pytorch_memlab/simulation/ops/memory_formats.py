@@ -8,7 +8,7 @@ import torch
 from torch._prims_common import suggest_memory_format as _suggest_memory_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 
@@ -76,3 +76,12 @@ def contiguous_like(position: int) -> Callable[..., torch.Tensor]:
         return torch.empty_like(args[position], memory_format=torch.contiguous_format)
 
     return meta
+
+
+def can_view(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
+    """True if a tensor takes another shape without a copy."""
+    try:
+        tensor.view(shape)
+    except RuntimeError:
+        return False
+    return True

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 class OpInfo(OpDefinition):
     """The facts of an op that are known before it runs, those of its definition among them.
 
-    ``name`` is without that of the overload. ``composite`` is None also for an op that has a kernel
-    of its own: autograd has taken other composites apart, except in inference mode.
+    ``name`` is without that of the overload. ``composite`` is None also for an op with a kernel:
+    autograd has taken other composites apart, except in inference mode.
 
     Args:
         makes_tensors: some output may own new memory.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
-from ..memory_formats import is_dense
+from ..memory_formats import can_view, is_dense
 from ..registry import define, op
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _chunk_cat(call: OpCall) -> None:
     if not _is_packed(tensors, given):
         for tensor in tensors:
             leading, shape = prod(tensor.shape[:dim]), (*tensor.shape[:dim], chunks, -1)
-            if tensor.shape[dim] % chunks or not _is_viewable(tensor, shape):
+            if tensor.shape[dim] % chunks or not can_view(tensor, shape):
                 padded = leading * _chunk(tensor, dim, chunks) * chunks
                 call.alloc_temp(padded * tensor.element_size())
         return
@@ -90,14 +90,6 @@ def _is_packed(tensors: Sequence[torch.Tensor], given: torch.Tensor | None) -> b
     dtypes = (tensors[0].dtype, given.dtype)
     known = dtypes[0] == dtypes[1] or dtypes == (torch.bfloat16, torch.float32)
     return known and is_dense(given)
-
-
-def _is_viewable(tensor: torch.Tensor, shape: Sequence[int]) -> bool:
-    try:
-        tensor.view(shape)
-    except RuntimeError:
-        return False
-    return True
 
 
 define("aten::split_with_sizes_copy", source="aten/src/ATen/native/TensorShape.cpp")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from ..memory_formats import can_view
 from ..registry import estimated, op
 
 if TYPE_CHECKING:
@@ -125,11 +126,9 @@ def _transform(
     shape = [-1, *permuted.shape[len(batch) :]]
     call.unknown_workspace = "cuFFT work areas"
     with call.scope():
-        try:
-            collapsed = permuted.view(shape)
-        except RuntimeError:
+        if not can_view(permuted, shape):
             call.alloc_copy(signal)
-            collapsed = permuted.reshape(shape)
+        collapsed = permuted.reshape(shape)
         if _must_be_cloned(collapsed, [sizes[dim] for dim in dims]):
             call.alloc_copy(signal)
     laid_out = torch.empty([sizes[dim] for dim in order], dtype=dtype, device="meta")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..memory_formats import can_view
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import op
 from .cublas import multiply_batches
@@ -87,8 +88,6 @@ def _flatten(
     """A batch of matrices whose dimensions are those of three groups: a copy if it cannot view."""
     permuted = tensor.permute([dim for group in groups for dim in group])
     shape = [torch.Size([tensor.shape[dim] for dim in group]).numel() for group in groups]
-    try:
-        return permuted.view(shape)
-    except RuntimeError:
+    if not can_view(permuted, shape):
         copies.append(call.alloc_temp(tensor.numel() * tensor.element_size()))
-        return permuted.reshape(shape)
+    return permuted.reshape(shape)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 
 from ..convolution.cudnn import CUDNN_WORKSPACES, alloc_copy_into
-from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
+from ..memory_formats import acc_type, can_view, has_channels_last, suggest_memory_format
 from ..reduce_config import last_power_of_2
 from ..registry import define, estimated, op
 
@@ -163,7 +163,7 @@ def _native_backward_memory(call: OpCall) -> None:
     grad_input, grad_weight, grad_bias = call.result
     if mask[0] and not has_channels_last(tensor):
         call.alloc_outputs()
-        if not _reshapes_freely(grad_output):
+        if not can_view(grad_output, (*grad_output.shape[:2], -1)):
             call.alloc_copy(grad_output)
         return
     if call.args[7] or mask[1] or mask[2]:
@@ -176,15 +176,6 @@ def _native_backward_memory(call: OpCall) -> None:
             with call.scope():
                 alloc_staging(call, tensor, 2)
     call.alloc_outputs(grad_input)
-
-
-def _reshapes_freely(grad_output: torch.Tensor) -> bool:
-    """True if a gradient is a view when its dimensions after the second become one."""
-    try:
-        grad_output.view(*grad_output.shape[:2], -1)
-    except RuntimeError:
-        return False
-    return True
 
 
 def alloc_staging(call: OpCall, tensor: torch.Tensor, values: int) -> None:
