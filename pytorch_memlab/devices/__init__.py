@@ -9,7 +9,7 @@ from .._common.quoted import quoted
 from ..errors import UnknownDeviceError
 from ..simulation.inspect import Machine, active
 from . import accelerator, cuda
-from .device import NO_APPROXIMATIONS, Approximations, Device, Stats
+from .device import NO_APPROXIMATIONS, Approximations, Device, Stats, no_approximations
 
 __all__ = [
     "NO_APPROXIMATIONS",
@@ -18,6 +18,7 @@ __all__ = [
     "Stats",
     "find_devices",
     "get_device",
+    "no_approximations",
     "simulated_machine",
 ]
 

@@ -19,6 +19,10 @@ entry, as those of one simulation do, have it under the same key."""
 NO_APPROXIMATIONS: Approximations = {}
 
 
+def no_approximations() -> Approximations:
+    return NO_APPROXIMATIONS
+
+
 class ProgramView(Protocol):
     """Answers the program's own questions about a device whose peaks a tracker owns."""
 
@@ -42,7 +46,7 @@ class Device(Protocol):
 
     name: str  # torch's, such as ``cuda:0``
 
-    approximations: Callable[[], Approximations] = staticmethod(lambda: NO_APPROXIMATIONS)
+    approximations: Callable[[], Approximations] = staticmethod(no_approximations)
     """Tells what it approximated so far: the very same object until there is more to tell."""
 
     @property

@@ -26,7 +26,7 @@ import threading
 import numpy as np
 
 from .._common.made_once import WeakRegistry
-from ..devices import Device, Stats
+from ..devices import NO_APPROXIMATIONS, Device, Stats, no_approximations
 from .row import (
     PEAK,
     UNREAD,
@@ -136,7 +136,8 @@ class PeakTracker:
         self._windows: set[int] = set()
         self._awaiting = 0
         self._before_use: PeakSegment | None = None
-        self._approximations = device.approximations
+        read = device.approximations
+        self._approximations = None if read is no_approximations else read
         self._rows = RowMaker()
         self._forget_readings()
 
@@ -188,7 +189,8 @@ class PeakTracker:
         stats = self.device.stats()
         if not stats:
             return self._latest
-        approximations = self._approximations()
+        read = self._approximations  # on hardware, a call less at every line
+        approximations = NO_APPROXIMATIONS if read is None else read()
         found = fingerprint(stats, "all")
         seen = self._fingerprint
         if found == seen and approximations is self._latest.approximations:
