@@ -159,6 +159,7 @@ class PeakScope(Scope):
 
     @property
     def device(self) -> Device:
+        """The device that it looks at."""
         return self._device
 
     def _open(self) -> int:
