@@ -108,8 +108,9 @@ def _gru_backward(
     return grad_input_gates, grad_hidden_gates, grad_hx, *biases
 
 
-@op("aten::_thnn_fused_lstm_cell", source=_SOURCE, reference=_lstm)
+@op("aten::_thnn_fused_lstm_cell", source=_SOURCE, reference=_lstm, meta=_lstm)
 def _lstm_memory(call: OpCall) -> None:
+    """PyTorch's meta kernel fails without biases."""
     hy, cy, workspace = call.result
     call.alloc_outputs(workspace, hy, cy)
 

@@ -112,6 +112,22 @@ def test_cells_compute_what_a_cpu_computes(make, bias):
             torch.testing.assert_close(one.grad.cpu(), two.grad)
 
 
+@pytest.mark.parametrize("make", [nn.LSTMCell, nn.GRUCell])
+def test_cells_without_biases_allocate_in_a_dry_run_what_they_allocate_computed(make):
+    def step():
+        cell = make(5, 6, bias=False).cuda()
+        states = cell(torch.randn(4, 5, device="cuda"))
+        (states[0] if isinstance(states, tuple) else states).sum().backward()
+
+    found = []
+    for compute in (True, False):
+        with simulate("1GiB", compute=compute), allocator_events() as events:
+            step()
+        found.append([(event[0], event[1]) for event in events])
+    assert found[0]
+    assert found[0] == found[1]
+
+
 def test_dropout_between_layers_is_the_same_in_both_passes():
     with simulate("1GiB"):
         torch.manual_seed(0)
