@@ -10,25 +10,31 @@ from pathlib import Path
 import pytest
 import torch
 from courtesy.test_courtesy import (  # noqa: F401 - collected here, with the fixture below
-    test_a_living_graph_cannot_be_restored_elsewhere,
     test_a_second_yield_takes_what_came_since,
-    test_a_step_may_be_restored_where_it_was_after_elsewhere_was_refused,
-    test_a_storage_that_only_python_holds,
-    test_a_stream_of_ones_own_does_not_get_the_memory,
     test_an_exception_inside_restores,
     test_any_sizes_travel_in_chunks,
-    test_ctrl_c_at_any_moment_loses_nothing,
     test_exact_bits_of_values_that_are_no_numbers,
     test_hooks_on_a_gradient_accumulator_are_not_lost,
-    test_inference_tensors_and_conjugate_views,
     test_lent_tensors_lie_in_few_pinned_blocks,
-    test_model_gradients_and_optimizer_state_are_cpu_tensors_meanwhile,
+    test_model_gradients_and_optimizer_state_are_cpu_tensors_until_restored,
     test_nothing_is_kept_afterwards,
-    test_sparse_tensors,
-    test_tensors_that_die_or_come_meanwhile,
+    test_tensors_that_die_or_come_while_lent,
     test_training_goes_on_as_if_nothing_had_happened,
-    test_what_a_gradient_edge_alone_keeps,
     test_what_shared_memory_shares_it_on_both_sides,
+)
+from courtesy.test_courtesy_elsewhere import (  # noqa: F401
+    test_a_living_graph_cannot_be_restored_elsewhere,
+    test_a_step_may_be_restored_where_it_was_after_elsewhere_was_refused,
+)
+from courtesy.test_courtesy_of_odd_tensors import (  # noqa: F401
+    test_a_storage_that_only_python_holds,
+    test_a_stream_of_ones_own_does_not_get_the_memory,
+    test_inference_tensors_and_conjugate_views,
+    test_sparse_tensors,
+    test_what_a_gradient_edge_alone_keeps,
+)
+from courtesy.test_courtesy_that_fails import (  # noqa: F401
+    test_ctrl_c_at_any_moment_loses_nothing,
 )
 
 from pytorch_memlab.courtesy import Courtesy
