@@ -62,7 +62,8 @@ def _elemt(
         result = result * _broadcast(weight, tensor)
     if bias is not None:
         result = result + _broadcast(bias, tensor)
-    return result.to(tensor.dtype, memory_format=suggest_memory_format(tensor))
+    empty = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
+    return empty.copy_(result)
 
 
 def _backward_reduce(

@@ -173,3 +173,11 @@ def test_the_allocator_sees_the_same_without_arithmetic(layout, dtype, training)
     computed = events_of(program, compute=True)
     assert len(computed) > 15
     assert events_of(program, compute=False) == computed
+
+
+def test_the_result_of_a_synchronized_batch_norm_is_contiguous():
+    with simulate("1GiB"):
+        tensor = torch.randn(7, 5, 8, 3, device="cuda").permute(3, 2, 1, 0)
+        mean, invstd = torch.batch_norm_stats(tensor, 1e-5)
+        result = torch.batch_norm_elemt(tensor, None, None, mean, invstd, 1e-5)
+        assert result.is_contiguous()
