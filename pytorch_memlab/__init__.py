@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     from .line_profiler.line_profiler import LineProfiler
     from .line_profiler.profile import (
         clear_global_line_profiler,
+        display as display,
         profile,
         profile_every,
         set_target_gpu,
-    )
-    from .line_profiler.profile import (
-        display as display,
     )
     from .line_profiler.saved_profile import (
         load as load,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import load_ipython_extension as _load
-from . import unload_ipython_extension
+from . import load_ipython_extension as _load, unload_ipython_extension
 
 if TYPE_CHECKING:
     from IPython.core.interactiveshell import InteractiveShell

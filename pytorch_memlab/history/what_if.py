@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from ..simulation.allocator import out_of_memory as simulated
 from ..simulation.allocator.driver import DriverCalls
-from ..simulation.allocator.replay import Mismatch, Replay
-from ..simulation.allocator.replay import replay as replay_trace
+from ..simulation.allocator.replay import Mismatch, Replay, replay as replay_trace
 from ..simulation.inspect import GPU, MemoryOverhead
 from .event_log import EventLog, log_of
 from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small

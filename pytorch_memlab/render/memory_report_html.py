@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from ..reporter.records import CATEGORIES, Reconciliation, TensorRow
 from ..utils import readable_size
-from .memory_report import leaks as leaks_text
-from .memory_report import note, notes, signed, size_text, sums
+from .memory_report import leaks as leaks_text, note, notes, signed, size_text, sums
 from .notebook import (
     bar_cell,
     block,

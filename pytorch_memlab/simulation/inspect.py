@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from .machine.runtime_settings import settings_string
     from .machine.simulated_gpu import Allocation, MemoryOverhead, SimulatedFailure, SimulatedGPU
     from .machine.tensor_values import DataDependentReads
-    from .ops.attention import backends as attention_backends
-    from .ops.attention import rules as attention_rules
+    from .ops.attention import backends as attention_backends, rules as attention_rules
 
 __all__ = [
     "GPU",

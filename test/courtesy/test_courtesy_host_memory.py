@@ -8,8 +8,7 @@ import signal
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from rich.console import Console
 
 import pytorch_memlab._common.uninterrupted as module

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from pytorch_memlab.fitting.curve import Point, fitted_line
 from pytorch_memlab.fitting.search import Largest, Search, TriedValue

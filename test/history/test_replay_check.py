@@ -14,8 +14,7 @@ from pytorch_memlab.history.model import AllocationHistory
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.history.what_if import check_replay, recorded_figures, what_if
 from pytorch_memlab.render.replay import text
-from pytorch_memlab.simulation import replay as replay_trace
-from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation import replay as replay_trace, simulate
 
 MIB = 2**20
 

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from pytorch_memlab.errors import SnapshotError
-from pytorch_memlab.history import snapshot as snapshot_module
-from pytorch_memlab.history import snapshot_pickle
+from pytorch_memlab.history import snapshot as snapshot_module, snapshot_pickle
 from pytorch_memlab.history.snapshot import history_of, read_snapshot
 from pytorch_memlab.simulation import simulate
 

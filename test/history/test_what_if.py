@@ -15,8 +15,7 @@ from pytorch_memlab.history.first_state import first_state
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Frame
 from pytorch_memlab.history.replay import recorded_capacity, release_runs, replay
 from pytorch_memlab.history.snapshot import history_of
-from pytorch_memlab.simulation import replay as replay_trace
-from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation import replay as replay_trace, simulate
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MIB = 2**20

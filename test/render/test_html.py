@@ -26,8 +26,7 @@ from pytorch_memlab.records import (
     FunctionTable,
     Report,
 )
-from pytorch_memlab.render import html
-from pytorch_memlab.render import notes as notes_in_words
+from pytorch_memlab.render import html, notes as notes_in_words
 
 
 def rows_of(markup, table=0):

@@ -23,8 +23,8 @@ from ..._common.patches import Patches
 from ..machine.machine import Machine
 from ..machine.op_arguments import tensors_in
 from ..ops.cuda_dispatch import cuda_dispatch_of
-from .casts import cache as cached_casts
 from .casts import (
+    cache as cached_casts,
     call_with_casts,
     call_with_flat_casts,
     casts_serve_training,

@@ -1,7 +1,6 @@
 """Properties that the allocator has for any requests and settings."""
 
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
+from hypothesis import settings as hypothesis_settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator, OutOfMemory

@@ -198,8 +198,9 @@ def test_no_backend_left_is_cudas_error_and_says_why():
     assert texts[2] == "cuDNN attention not used because: it is switched off"
 
 
-def test_wrong_arguments_are_refused_as_anywhere():
-    with simulate("a100"):
+@pytest.mark.parametrize("compute", [True, False])
+def test_wrong_arguments_are_refused_as_anywhere(compute):
+    with simulate("a100", compute=compute):
         query, key, value = tensors()
         mask = torch.ones(64, 64, dtype=torch.float64, device="cuda")
         with pytest.raises(RuntimeError, match="Expected attn_mask dtype"):
@@ -209,6 +210,11 @@ def test_wrong_arguments_are_refused_as_anywhere():
         mask = torch.zeros(64, 64, device="cuda")
         with pytest.raises(RuntimeError, match="invalid dtype for bias"):
             F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        many = torch.empty(65_536, 1, 1, 8, device="cuda")
+        with pytest.raises(RuntimeError, match=r"batch size exceeds \(65535\)"):
+            torch.ops.aten._scaled_dot_product_efficient_attention(
+                many, many, many, None, False, dropout_p=0.1
+            )
 
 
 def test_autocast_comes_before_the_choice():
