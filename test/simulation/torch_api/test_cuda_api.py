@@ -467,12 +467,13 @@ def test_kernels_of_attention_are_those_that_the_gpu_has() -> None:
     assert usable("a100-80gb", torch.float16) == [True, True, True]
     assert usable("a100-80gb", torch.float32) == [False, True, False]
     assert usable("t4", torch.float16) == [False, True, False]
+    has_flash = torch.backends.cuda.is_flash_attention_available()
     with simulate("t4"):
         query = torch.ones(1, 2, 8, 8)
         call = torch.backends.cuda.SDPAParams(query, query, query, None, 0.0, False, False)
         assert not torch.backends.cuda.can_use_efficient_attention(call)
         assert torch.backends.cuda.is_flash_attention_available()
-    assert not torch.backends.cuda.is_flash_attention_available()
+    assert torch.backends.cuda.is_flash_attention_available() is has_flash
 
 
 def test_each_gpu_has_its_limit_of_fft_plans(gpus: Any) -> None:

@@ -56,9 +56,15 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
             self._timeout = vars(dist.distributed_c10d)["default_pg_nccl_timeout"]
 
     def __init__(
-        self, store: Any, rank: int, size: int, options: Any = None, timeout: Any = None
+        self,
+        store: Any,
+        rank: int,
+        size: int,
+        options: Any = None,
+        timeout: Any = None,
+        enable_reconfigure: bool = False,
     ) -> None:
-        del store, timeout
+        del store, timeout, enable_reconfigure
         super().__init__(rank, size)
         self._rank = rank
         self._size = size
@@ -112,9 +118,6 @@ class SimulatedGroup(_ProcessGroup):  # type: ignore[misc]
     def eager_connect_single_device(self, device: torch.device) -> None:
         """A communicator of one device is made at once: its memory is not PyTorch's."""
         self.bound_device_id = device
-
-    def perform_nocolor_split(self, device: torch.device) -> None:
-        """Other ranks make a group of theirs."""
 
     def comm_split_count(self) -> int:
         """The number of groups that were split off; only descriptions use it."""

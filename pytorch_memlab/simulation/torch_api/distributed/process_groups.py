@@ -52,6 +52,8 @@ def install(machine: Machine, patches: Patches) -> None:
     )
     patches.set(c10d, "rendezvous", _rendezvous)
     patches.set(c10d, "_store_based_barrier", _pass_barrier)
+    # Nothing is split off: from torch 2.14 on, only C++ backends can be.
+    patches.set(c10d, "_get_split_source", lambda _group: None)
     patches.set(c10d, "default_pg_nccl_timeout", timedelta(minutes=10))
     _install_objects(machine, patches)
     patches.set(dist, "Reducer", _reducer(machine))
