@@ -104,7 +104,8 @@ def test_the_highest_of_several_resets_counts_on_each_device() -> None:
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.skipif(
-    not hasattr(torch.accelerator, "reset_peak_memory_stats"), reason="torch has no such call"
+    not hasattr(getattr(torch, "accelerator", None), "reset_peak_memory_stats"),
+    reason="torch has no such call",
 )
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
 def test_the_calls_of_torch_accelerator_count_as_those_of_cuda(is_warm: bool) -> None:

@@ -1,7 +1,5 @@
 """Ops of other libraries: Python's run op by op, compiled ones by their fake kernels."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry

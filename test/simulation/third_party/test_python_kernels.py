@@ -1,7 +1,5 @@
 """Ops of libraries whose kernels are Python functions: every op in them is accounted for."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from support.computed_or_dry import computed_or_dry

@@ -1,7 +1,5 @@
 """The calls of Python functions in a profile: the program's, and not what a simulated op calls."""
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 
