@@ -85,10 +85,7 @@ class CallStacks:
     def take(self) -> TakenStack:
         """The stack of this thread now, of which little remains once some thousand more came."""
         taken = TakenStack(capture())
-        unread = self._unread
-        unread.append(taken)
-        if len(unread) > _MOST_UNREAD:
-            self.read()
+        self.add(taken)
         return taken
 
     def add(self, taken: TakenStack) -> None:

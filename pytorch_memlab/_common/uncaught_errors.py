@@ -185,8 +185,11 @@ def _origin(error: BaseException) -> BaseException | None:
     return next((one for one in chain(error) if isinstance(one, kind)), None)
 
 
-def chain(error: BaseException) -> Iterator[BaseException]:
-    """An error, the exceptions of a group, and what it was raised from; not what was handled."""
+def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseException]:
+    """An error, the exceptions of a group, and their causes and contexts, each once.
+
+    A context that ``raise ... from`` suppressed is left out unless it is asked for.
+    """
     left: list[BaseException | None] = [error]
     seen: set[int] = set()
     while left:
@@ -195,7 +198,9 @@ def chain(error: BaseException) -> Iterator[BaseException]:
             continue
         seen.add(id(one))
         yield one
-        left += [one.__cause__, None if one.__suppress_context__ else one.__context__]
+        left.append(one.__cause__)
+        if suppressed or not one.__suppress_context__:
+            left.append(one.__context__)
         left += getattr(one, "exceptions", ())
 
 

@@ -8,9 +8,10 @@ import sys
 import traceback
 import warnings
 from contextlib import AbstractContextManager, contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from .._common.ipython import ipython_shell
+from .._common.uncaught_errors import chain
 from .._common.wrapping import decorated
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def clear_frames(error: BaseException) -> None:
     Tracebacks of causes, contexts and of the exceptions of a group are cleared as well. Frames
     that still run keep their variables. The traceback itself can be printed afterwards.
     """
-    for one in _chain(error):
+    for one in chain(error, suppressed=True):
         if one.__traceback__ is not None:
             traceback.clear_frames(one.__traceback__)
             for frame, _ in traceback.walk_tb(one.__traceback__):
@@ -157,15 +158,3 @@ def _is_to_be_cleared(error: BaseException) -> bool:
     kind = getattr(torch, "OutOfMemoryError", ())
     text = str(error)
     return isinstance(error, kind) or "CUDA out of memory" in text or _DEVICE_ASSERT in text
-
-
-def _chain(error: BaseException) -> list[BaseException]:
-    """An exception, its causes and contexts, and the exceptions of groups, each once."""
-    found: dict[int, BaseException] = {}
-    to_visit: list[Any] = [error]
-    while to_visit:
-        one = to_visit.pop()
-        if one is not None and id(one) not in found:
-            found[id(one)] = one
-            to_visit += [one.__cause__, one.__context__, *getattr(one, "exceptions", ())]
-    return list(found.values())
