@@ -29,10 +29,27 @@ def executed(notebook: Path) -> nbformat.NotebookNode:
     NotebookClient(node, timeout=300, kernel_name="python3", resources={}).execute()
     for cell in node.cells:
         cell.metadata.pop("execution", None)
+        if cell.cell_type == "code":
+            cell.outputs = with_whole_streams(cell.outputs)
         for output in cell.get("outputs", ()):
             if output.output_type == "error":
                 output.traceback = [_without_folders(line) for line in output.traceback]
     return node
+
+
+def with_whole_streams(outputs: list[nbformat.NotebookNode]) -> list[nbformat.NotebookNode]:
+    """Outputs of a cell in which text that was printed in a row is one output.
+
+    The kernel sends what was printed every 0.2 seconds, so a slow machine has more outputs.
+    """
+    found: list[nbformat.NotebookNode] = []
+    for output in outputs:
+        is_stream = output.output_type == "stream"
+        if is_stream and found and found[-1].get("name") == output.name:
+            found[-1].text += output.text
+        else:
+            found.append(output)
+    return found
 
 
 def _without_folders(line: str) -> str:
