@@ -1,4 +1,7 @@
-"""The cost under simulation of recording the holders of the peak, and all events."""
+"""The cost under simulation of recording the holders of the peak, and all events.
+
+Without values, where a simulation is quickest and recording costs most, and with them.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +16,21 @@ from torch.nn import functional
 
 from benchmarks.simulate_step import BATCH, CONTEXT, VOCABULARY, Model
 from benchmarks.timing import MICROSECONDS, MILLISECONDS, heading, row
-from pytorch_memlab.history.program import program
+from pytorch_memlab._common.call_stacks import call_stacks
 from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.simulation import simulate
 
 TURNS = 15
+COMPUTED_TURNS = 3
+FEW_TOKENS = 64
 OPS = 500
 
 
-def step_of_a_model() -> Callable[[], object]:
+def step_of_a_model(batch: int = BATCH, length: int = CONTEXT) -> Callable[[], object]:
     """A training step of a model of GPT-2's size."""
     model = Model().to("cuda")
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    ids = torch.randint(VOCABULARY, (BATCH, CONTEXT + 1), device="cuda")
+    ids = torch.randint(VOCABULARY, (batch, length + 1), device="cuda")
 
     def step() -> None:
         logits = model(ids[:, :-1])
@@ -58,7 +63,9 @@ def processor_seconds(*works: Callable[[], object]) -> float:
     return time.process_time() - begun
 
 
-def costs(make: Callable[[], Callable[[], object]]) -> tuple[float, float, float]:
+def costs(
+    make: Callable[[], Callable[[], object]], turns: int = TURNS, *, compute: bool = False
+) -> tuple[float, float, float]:
     """Seconds of some work alone, and how many times that it takes with a recording.
 
     Each turn runs the work alone, with the holders of the peak, and with all events.
@@ -66,12 +73,12 @@ def costs(make: Callable[[], Callable[[], object]]) -> tuple[float, float, float
     Returns:
         Median seconds alone, and the medians of the turns' ratios.
     """
-    with simulate("h100", compute=False):
+    with simulate("h100", compute=compute):
         work = make()
         work()
         holders, history = Recording(), Recording(history=True)
         alone, ratios, history_ratios = [], [], []
-        for _ in range(TURNS):
+        for _ in range(turns):
             before = processor_seconds(work)
             with_holders = _recorded(holders, work)
             with_history = _recorded(history, work)
@@ -94,25 +101,31 @@ def _recorded(recording: Recording, work: Callable[[], object]) -> float:
 
 
 def _read_stacks(recording: Recording) -> None:
-    program.state.stacks.read()
+    call_stacks.read()
     for followed in recording._on:
         for live in followed.live.values():
-            live.stacks.read()
             if live.log is not None:
                 live.log.settle(())
 
 
 def main() -> None:
     """Print the rows."""
-    heading("Holders of the peak, recorded on a simulated GPU without values")
-    for what, make, count, unit in (
-        ("step of GPT-2", step_of_a_model, MILLISECONDS, "ms"),
-        ("op of a loop of small ops", loop_of_small_ops, MICROSECONDS / OPS, "us"),
+    heading("Holders of the peak and all events, recorded on a simulated GPU")
+    few_tokens = partial(step_of_a_model, 1, FEW_TOKENS)
+    for what, found, count, unit in (
+        ("step of GPT-2 without values", costs(step_of_a_model), MILLISECONDS, "ms"),
+        ("small op without values", costs(loop_of_small_ops), MICROSECONDS / OPS, "us"),
+        (
+            f"step of GPT-2, {FEW_TOKENS} tokens, computed",
+            costs(few_tokens, COMPUTED_TURNS, compute=True),
+            MILLISECONDS,
+            "ms",
+        ),
     ):
-        alone, ratio, history_ratio = costs(make)
-        row(f"{what}, without", alone * count, unit)
+        alone, ratio, history_ratio = found
+        row(what, alone * count, unit)
         row(f"{what}, with the holders of the peak", ratio, "times", 1.1)
-        row(f"{what}, with all events", history_ratio, "times")
+        row(f"{what}, with all events", history_ratio, "times", 1.1)
 
 
 if __name__ == "__main__":

@@ -115,13 +115,14 @@ class CallStacks:
     def numbers_of(self, captured: Sequence[Any]) -> list[int]:
         """The numbers of stacks that ``capture`` returned; 0 is that of a stack without frames."""
         with self._lock:
-            raws = list(captured)
+            different = {id(raw): raw for raw in captured}
+            raws = list(different.values())
             found = _read_walked(raws) if _symbolize is None else _symbolized(raws)
             known: dict[int, int] = {}
             few: dict[tuple[int, int], list[tuple[list[dict[str, Any]], int]]] = {}
             others: dict[tuple[int, ...], int] = {}
-            wanted = []
-            for frames in found:
+            numbers: dict[int, int] = {}
+            for raw, frames in zip(different, found, strict=True):
                 # Lists with the same objects are equal at once; a key of them all costs more.
                 size = len(frames)
                 alike = few.setdefault((size, id(frames[size // 2]) if size else 0), [])
@@ -135,19 +136,14 @@ class CallStacks:
                             others[key] = number
                         else:
                             alike.append((frames, number))
-                wanted.append(number)
-            return wanted
+                numbers[raw] = number
+            return [numbers[id(raw)] for raw in captured]
 
     def number_of(self, taken: TakenStack) -> int:
         """The number of a stack that was taken."""
         if taken.raw is not None:
             self.read([taken])
         return taken.number
-
-    def adopt(self, places: Sequence[Place]) -> int:
-        """The number of a stack that another table has."""
-        with self._lock:
-            return self._number(tuple(map(self._number_of_place, places)))
 
     def places(self, taken: TakenStack) -> tuple[Place, ...]:
         """The frames of a stack."""
@@ -156,11 +152,6 @@ class CallStacks:
     def places_of(self, number: int) -> tuple[Place, ...]:
         """The frames of the stack that has a number."""
         return tuple(self._places[place] for place in self._stacks[number])
-
-    def all(self) -> Sequence[tuple[Place, ...]]:
-        """The frames of all stacks that were read, by their numbers; the first one has none."""
-        with self._lock:
-            return [self.places_of(number) for number in range(len(self._stacks))]
 
     def _number(self, stack: tuple[int, ...]) -> int:
         number = self._stack_numbers.setdefault(stack, len(self._stacks))
@@ -258,3 +249,7 @@ def _read(code: Any, offset: int, known: dict[tuple[Any, int], dict[str, Any]]) 
         frame = {"filename": code.co_filename, "line": line, "name": code.co_name}
         known[code, offset] = frame
     return frame
+
+
+call_stacks: Final = CallStacks()
+"""The stacks of this process."""

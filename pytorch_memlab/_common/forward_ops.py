@@ -7,11 +7,11 @@ import threading
 import weakref
 from collections.abc import Callable
 from itertools import islice
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import torch
 
-T = TypeVar("T")
+from .call_stacks import TakenStack, call_stacks, capture
 
 MOST_NODES: Final = 2**16
 """Nodes of one thread that are remembered: those of older ones were used, or their graph is gone.
@@ -26,34 +26,53 @@ _LEAF: Final = 2**64 - 1
 _VERSION: Final = re.compile(r"Backward\d*$")
 _next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
+_modes_that_wait: Callable[[], int] = vars(torch._C)["_len_torch_dispatch_stack"]
 
 
-class _Notes(Generic[T]):
+class OpStack(TakenStack):
+    """The stack of an op that made a node of autograd.
+
+    Attributes:
+        op: the op.
+        module: path of the module that ran it; empty if none did.
+    """
+
+    module = ""
+
+    def __init__(self, op: Any) -> None:
+        super().__init__(capture())
+        self.op = op
+        call_stacks.add(self)
+
+
+class _Notes:
     """Notes of one thread on the nodes that it made.
 
     Attributes:
         last: number of the next node when the thread noted last.
-        makes_node: whether the op that runs made a node.
-        of_nodes: op and note of each node, by its number.
+        newest: the stack of the op that began last, if it made a node.
+        modes: how many dispatch modes waited then for ops of the thread.
+        of_nodes: stack of the op of each node, by the node's number.
     """
 
-    __slots__ = ("__weakref__", "last", "makes_node", "of_nodes")
+    __slots__ = ("__weakref__", "last", "modes", "newest", "of_nodes")
 
     def __init__(self) -> None:
         self.last = _next_number()
-        self.makes_node = False
-        self.of_nodes: dict[int, tuple[Any, T]] = {}
+        self.newest: OpStack | None = None
+        self.modes = 0
+        self.of_nodes: dict[int, OpStack] = {}
 
 
-class _Threads(Generic[T]):
+class _Threads:
     """The notes of all threads. Those of a thread that runs stay, however many others end."""
 
     def __init__(self) -> None:
-        self.nodes: list[dict[int, tuple[Any, T]]] = []
-        self._owners: list[weakref.ref[_Notes[T]]] = []
+        self.nodes: list[dict[int, OpStack]] = []
+        self._owners: list[weakref.ref[_Notes]] = []
         self._lock = threading.Lock()
 
-    def add(self, notes: _Notes[T]) -> None:
+    def add(self, notes: _Notes) -> None:
         with self._lock:
             self.nodes.append(notes.of_nodes)
             self._owners.append(weakref.ref(notes))
@@ -64,26 +83,26 @@ class _Threads(Generic[T]):
                     del self.nodes[oldest], self._owners[oldest]
 
 
-class _Thread(threading.local, Generic[T]):
+class _Thread(threading.local):
     """The notes of each thread, which an op looks up once."""
 
-    def __init__(self, threads: _Threads[T]) -> None:
-        self.notes: _Notes[T] = _Notes()
+    def __init__(self, threads: _Threads) -> None:
+        self.notes = _Notes()
         threads.add(self.notes)
 
 
-class ForwardOps(Generic[T]):
-    """Notes for nodes of autograd, by the sequence numbers that a thread gives them.
+class ForwardOps:
+    """Stacks of the ops that made nodes of autograd, by the sequence numbers of the nodes.
 
     An op runs below autograd after its node was made. So the nodes that were made since the op
     before are those of this op.
     """
 
-    def __init__(self, note: Callable[[], T]) -> None:
-        self._note = note
-        threads: _Threads[T] = _Threads()
+    def __init__(self, stack_of: Callable[[Any], OpStack] = OpStack) -> None:
+        self._stack_of = stack_of
+        threads = _Threads()
         self._threads = threads.nodes
-        self._thread: _Thread[T] = _Thread(threads)
+        self._thread = _Thread(threads)
 
     def op_runs(self, op: Any) -> None:
         """An op runs in this thread."""
@@ -91,53 +110,67 @@ class ForwardOps(Generic[T]):
         number = _next_number()
         last = notes.last
         if number == last:
-            notes.makes_node = False
+            notes.newest = None
             return
-        notes.makes_node = True
         notes.last = number
-        note = (op, self._note())
+        notes.newest = stack = self._stack_of(op)
+        notes.modes = _modes_that_wait()
         of_nodes = notes.of_nodes
         for made in range(max(last, number - MOST_NODES), number):
-            of_nodes[made] = note
+            of_nodes[made] = stack
         if len(of_nodes) > MOST_NODES:
             for old in list(islice(of_nodes, len(of_nodes) - MOST_NODES // 2)):
                 del of_nodes[old]
 
     def makes_node(self) -> bool:
         """True if the op that runs in this thread made a node of autograd."""
-        return self._thread.notes.makes_node
+        return self._thread.notes.newest is not None
 
-    def of_current_node(self) -> T | None:
-        """The note of the op whose backward runs now in this thread; None if there is none.
+    def capture(self) -> Any:
+        """The stack of this thread now: the one that was taken of the op, while it runs.
+
+        A mode that handles an op does not wait for another one. So the op has ended when more modes
+        wait than at its begin.
+        """
+        notes = self._thread.notes
+        stack = notes.newest
+        if stack is not None and stack.raw is not None and notes.modes == _modes_that_wait():
+            return stack.raw
+        return capture()
+
+    def of_node(self, node: Any) -> OpStack | None:
+        """The stack of the op whose backward runs now in this thread; None if it is not known.
 
         Another thread may have made the node: where several made one of its number, the op's name
         decides, and then the thread.
         """
-        node = _current_node()
-        if node is None:
-            return None
         number = node._sequence_nr()
         if number == _LEAF:
             return None
         own = self._thread.notes.of_nodes.get(number)
         if own is not None and len(self._threads) == 1:
-            return own[1]
-        found = [notes[number] for notes in self._threads.copy() if number in notes]
+            return own
+        found = [stacks[number] for stacks in self._threads.copy() if number in stacks]
         if len(found) > 1:
             wanted = _plain(_VERSION.sub("", node.name().rpartition("::")[2]))
-            named = [each for each in found if _plain(_name_of(each[0])) == wanted]
+            named = [each for each in found if _plain(_name_of(each.op)) == wanted]
             if len(named) == 1 and (own is None or own not in named):
-                return named[0][1]
+                return named[0]
         if own is not None:
-            return own[1]
-        return found[0][1] if len(found) == 1 else None
+            return own
+        return found[0] if len(found) == 1 else None
 
-    def forget(self, forgotten: Callable[[T], object] = lambda _note: None) -> None:
+    def of_current_node(self) -> OpStack | None:
+        """The stack of the op whose backward runs now in this thread; None if there is none."""
+        node = _current_node()
+        return None if node is None else self.of_node(node)
+
+    def forget(self) -> None:
         """Forget all nodes that were made so far."""
-        for notes in self._threads.copy():
-            for _, note in list(notes.values()):
-                forgotten(note)
-            notes.clear()
+        for stacks in self._threads.copy():
+            for stack in list(stacks.values()):
+                stack.drop()
+            stacks.clear()
 
 
 def _name_of(op: Any) -> str:

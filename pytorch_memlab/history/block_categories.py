@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import torch
 
+from .._common.call_stacks import call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.storages import storages_of
 from .._common.user_code import is_of_user
@@ -16,10 +17,10 @@ from ..tensors.live_objects import gradient_of, live_objects, parameters_of, sta
 from ..tensors.memory import Piece, pieces_of
 from ..tensors.saved import grad_fn, saved_by_graphs
 from .category import Category
-from .live_blocks import BACKWARD, FORWARD, FORWARD_WITH_NODE, NOT_SEEN, LiveBlock
+from .live_blocks import BACKWARD, FORWARD, FORWARD_WITH_NODE, NOT_SEEN, LiveBlock, read_ends
 
 if TYPE_CHECKING:
-    from .._common.call_stacks import CallStacks, Place
+    from .._common.call_stacks import Place
 
 
 class TensorCategories:
@@ -175,8 +176,7 @@ _MAKE_THEIR_OWN: Final = tuple(
 class FreedCategories:
     """The categories of blocks that were freed. See Note [Categories of freed blocks]."""
 
-    def __init__(self, stacks: CallStacks) -> None:
-        self._stacks = stacks
+    def __init__(self) -> None:
         self._of_stacks: dict[tuple[int, int, bool], Category] = {}
 
     def of(self, block: LiveBlock) -> Category:
@@ -184,21 +184,22 @@ class FreedCategories:
             return block.category
         if not block.is_data:
             return Category.WORKSPACES if block.made_in != NOT_SEEN else Category.UNKNOWN
-        number_of = self._stacks.number_of
-        made = number_of(block)
+        made = call_stacks.number_of(block)
         if not made or block.end is None:
             return Category.UNKNOWN
         if block.call:
             return Category.SAVED if block.made_in == FORWARD_WITH_NODE else Category.OTHERS
-        key = made, number_of(block.end), block.made_in == BACKWARD
+        if not isinstance(block.end, int):
+            read_ends((block,))
+        key = made, block.end, block.made_in == BACKWARD
         known = self._of_stacks.get(key)
         if known is None:
             known = self._of_stacks[key] = self._of_made_and_ended(*key)
         return known
 
     def _of_made_and_ended(self, made: int, ended: int, is_backward: bool) -> Category:
-        places = self._stacks.places_of(made)
-        if _ended_in_its_line(_of_program(places), _of_program(self._stacks.places_of(ended))):
+        places = call_stacks.places_of(made)
+        if _ended_in_its_line(_of_program(places), _of_program(call_stacks.places_of(ended))):
             return Category.TEMPORARIES
         return Category.UNKNOWN if is_backward or _is_made_by_torch(places) else Category.OTHERS
 

@@ -8,6 +8,8 @@ from enum import Enum
 class Category(str, Enum):
     """The category of a block; equal to its name in a report."""
 
+    number: int  # its place among the categories
+
     PARAMETERS = "parameters"  # of modules, also those that only an optimizer has
     GRADIENTS = "gradients"  # of parameters and of other leaves
     OPTIMIZER_STATE = "optimizer state"  # what optimizers keep between steps
@@ -21,8 +23,11 @@ class Category(str, Enum):
 
     def __str__(self) -> str:
         """The name: Python 3.12 would format the member's."""
-        return self.value
+        return str(self.value)
 
+
+for _number, _category in enumerate(Category):
+    _category.number = _number
 
 _BY_NAME = {category.value: category for category in Category}
 

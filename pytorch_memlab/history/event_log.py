@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final, overload
 
 from .category import Category
 from .model import Event
 
 _CATEGORIES: Final = tuple(Category)
-_CATEGORY_NUMBERS: Final = {category: number for number, category in enumerate(_CATEGORIES)}
 _MOST_ACTIONS: Final = 255
-_NUMBERS: Final = 6
-"""Numbers of each event that ``EventLog.extend`` takes."""
 
 
 class EventLog(Sequence[Event]):
-    """Events in order; each is made when it is asked for."""
+    """Events in order; each is made when it is asked for.
+
+    Categories, actions and modules are numbers: ``Category.number``, ``number_of`` an action, and
+    ``module_number``.
+    """
 
     def __init__(self, events: Iterable[Event] = ()) -> None:
         self.action_names: list[str] = []
-        self.actions, self._categories = array("B"), array("B")
+        self.actions, self.categories = array("B"), array("B")
         self.addresses, self.sizes = array("Q"), array("Q")
         self.streams, self.times = array("q"), array("q")
-        self.stacks, self.forwards, self._modules = array("i"), array("i"), array("i")
+        self.stacks, self.forwards, self.modules = array("i"), array("i"), array("i")
         self._action_numbers: dict[str, int] = {}
         self._module_names = [""]
         self._module_numbers = {"": 0}
@@ -50,24 +51,14 @@ class EventLog(Sequence[Event]):
         self.times.append(time)
         self.stacks.append(stack)
         self.forwards.append(forward)
-        self._categories.append(_CATEGORY_NUMBERS[category])
-        self._modules.append(self.module_number(module))
+        self.categories.append(category.number)
+        self.modules.append(self.module_number(module))
 
-    def extend(self, numbers: array[int]) -> None:
-        """Add events whose stacks and categories are not known yet.
-
-        Each is six numbers: of its action, address, size, stream, time, and of its module.
-        """
-        count = len(numbers) // _NUMBERS
-        self.actions.extend(array("B", numbers[::_NUMBERS]))
-        for position, column in enumerate(
-            (self.addresses, self.sizes, self.streams, self.times), start=1
-        ):
-            column.frombytes(numbers[position::_NUMBERS].tobytes())
-        self.stacks.extend(array("i", [0]) * count)
-        self.forwards.extend(array("i", [0]) * count)
-        self._categories.extend(array("B", [_CATEGORY_NUMBERS[Category.UNKNOWN]]) * count)
-        self._modules.extend(array("i", numbers[5::_NUMBERS]))
+    def extend(self, **fields: Sequence[int]) -> None:
+        """Add events: of each field (``actions``, ``addresses``, ...) the values, in order."""
+        for name, values in fields.items():
+            column: array[int] = getattr(self, name)
+            column.extend(array(column.typecode, values))  # twice as fast as without the array
 
     def module_number(self, module: str) -> int:
         number = self._module_numbers.setdefault(module, len(self._module_names))
@@ -90,13 +81,15 @@ class EventLog(Sequence[Event]):
             return []
         return [index for index, one in enumerate(self.actions) if one == number]
 
-    @property
-    def categories(self) -> Sequence[int]:
-        """Of each event, the place of its category in ``Category``."""
-        return self._categories
-
     def set_category(self, index: int, category: Category) -> None:
-        self._categories[index] = _CATEGORY_NUMBERS[category]
+        self.categories[index] = category.number
+
+    def with_stacks(self, number_of: Callable[[int], int]) -> EventLog:
+        """The events, with other numbers for their stacks."""
+        found = self.part(0, len(self))
+        found.stacks = array("i", map(number_of, self.stacks))
+        found.forwards = array("i", map(number_of, self.forwards))
+        return found
 
     def part(self, start: int, stop: int) -> EventLog:
         """The events from one index up to another, as a log."""
@@ -133,8 +126,8 @@ class EventLog(Sequence[Event]):
             self.times[index],
             self.stacks[index],
             self.forwards[index],
-            _CATEGORIES[self._categories[index]],
-            self._module_names[self._modules[index]],
+            _CATEGORIES[self.categories[index]],
+            self._module_names[self.modules[index]],
         )
 
     def __iter__(self) -> Iterator[Event]:
@@ -147,8 +140,8 @@ class EventLog(Sequence[Event]):
             self.times,
             self.stacks,
             self.forwards,
-            map(_CATEGORIES.__getitem__, self._categories),
-            map(self._module_names.__getitem__, self._modules),
+            map(_CATEGORIES.__getitem__, self.categories),
+            map(self._module_names.__getitem__, self.modules),
         )
 
     def __eq__(self, other: object) -> bool:

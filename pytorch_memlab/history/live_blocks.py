@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from struct import Struct
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .._common.call_stacks import TakenStack, capture
+from .._common.call_stacks import TakenStack, call_stacks, capture
 from ..simulation.inspect import LoggedBlock
 from .category import Category
 from .event_log import EventLog
 from .model import Segment
 
 if TYPE_CHECKING:
-    from .._common.call_stacks import CallStacks
     from .._common.forward_ops import ForwardOps
     from .module_paths import ModulePaths
 
@@ -31,6 +28,11 @@ BACKWARD: Final = 4
 another; with gradients off; in a backward pass; or it was not seen."""
 
 
+_ALLOC: Final = 0
+_FREE_COMPLETED: Final = 1
+"""Numbers of these actions in the log of events."""
+
+
 class LiveBlock(LoggedBlock):
     """A block from its allocation until no recording needs it; its stack may not be known."""
 
@@ -40,8 +42,9 @@ class LiveBlock(LoggedBlock):
     category = Category.UNKNOWN
     made_in = NOT_SEEN
     call = 0
-    end: TakenStack | None = None
+    end: Any = None  # the stack that freed it: as it was captured, or its number
     event = -1  # number of its allocation among the events of the device
+    action = _ALLOC  # or another event, which happened to this memory
 
     @classmethod
     def of(cls, block: LoggedBlock) -> LiveBlock:
@@ -51,12 +54,16 @@ class LiveBlock(LoggedBlock):
         return made
 
 
-T = TypeVar("T")
+def read_ends(blocks: Iterable[LiveBlock]) -> None:
+    """Give a number to the stacks that freed blocks."""
+    unread = [one for one in blocks if one.end is not None and not isinstance(one.end, int)]
+    numbers = call_stacks.numbers_of([one.end for one in unread])
+    for block, number in zip(unread, numbers, strict=True):
+        block.end = number
 
-_pack: Final = Struct("=6q").pack  # a third of the time of array.extend
 
-_MOST_OPEN: Final = 6 * 4096
-"""Numbers of events that wait to be written, with the stacks and categories of their blocks."""
+_MOST_OPEN: Final = 2 * 4096
+"""Open events, each a block and a time, that wait to be written."""
 
 
 class LiveLog:
@@ -64,9 +71,6 @@ class LiveLog:
 
     def __init__(
         self,
-        number_of: Callable[[LiveBlock], int],
-        stacks: CallStacks,
-        forwards: CallStacks,
         initial: Sequence[Segment],
         category_of: Callable[[LiveBlock], Category],
         earlier: int,
@@ -74,38 +78,26 @@ class LiveLog:
         self.events = EventLog()
         self.initial = tuple(initial)
         self.earlier = earlier
-        self._number_of = number_of
-        self._stacks = stacks
-        self._forwards = forwards
         self._category_of = category_of
-        self._open = array("q")
-        self._unread: list[LiveBlock] = []
-        self._ended: list[LiveBlock] = []
-        numbers = self.events.number_of
-        self._alloc, self._free_completed = numbers("alloc"), numbers("free_completed")
+        self._open: list[Any] = []
+        for number, action in ((_ALLOC, "alloc"), (_FREE_COMPLETED, "free_completed")):
+            assert self.events.number_of(action) == number
 
-    # Open events are plain numbers: as tuples they would take four times the memory and the time to
-    # be written.
+    # Of an open event there are its block and its time in nanoseconds, negative for a free. Both
+    # are added at once, as another thread may add others.
 
     def allocated(self, block: LiveBlock) -> None:
-        module = self.events.module_number(block.module) if block.module else 0
-        now = time_ns() // 1000
-        numbers = _pack(self._alloc, block.address, block.requested, block.stream, now, module)
-        self._open.frombytes(numbers)
-        self._unread.append(block)
+        self._open += (block, time_ns())
 
     def freed(self, block: LiveBlock) -> None:
-        now = time_ns() // 1000
-        kind = self._free_completed
-        self._open.frombytes(_pack(kind, block.address, block.requested, block.stream, now, 0))
-        if block.event >= self.earlier:
-            self._ended.append(block)
+        self._open += (block, -time_ns())
         if len(self._open) > _MOST_OPEN:
             self._read()
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
-        number = self.events.number_of(action)
-        self._open.frombytes(_pack(number, address, size, stream, time_ns() // 1000, 0))
+        event = LiveBlock(address, size, size, stream, 0, None)
+        event.action = self.events.number_of(action)
+        self._open += (event, time_ns())
 
     def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
         """The events so far, with all that is known of them by now."""
@@ -116,26 +108,35 @@ class LiveLog:
         return self.events
 
     def _read(self) -> None:
-        # Another thread may add events now: their blocks are read next time.
-        ended, unread = _taken(self._ended), _taken(self._unread)
+        # Another thread may add events now: they are read next time.
         open_ = self._open[:]
         del self._open[: len(open_)]
-        self.events.extend(open_)
-        for block in unread:
-            index = block.event - self.earlier
-            self.events.stacks[index] = self._number_of(block)
-            if block.forward is not None:
-                self.events.forwards[index] = self._forwards.number_of(block.forward)
-        self._stacks.read(block.end for block in ended if block.end is not None)
+        blocks, times = open_[::2], open_[1::2]
+        ended = [block for block, time in zip(blocks, times, strict=True) if time < 0]
+        number_of, module_number = call_stacks.number_of, self.events.module_number
+        call_stacks.read()
+        made = [block if time > 0 else _FREED for block, time in zip(blocks, times, strict=True)]
+        forwards = [block.forward for block in made]
+        self.events.extend(
+            actions=[block.action for block in made],
+            addresses=[block.address for block in blocks],
+            sizes=[block.requested for block in blocks],
+            streams=[block.stream for block in blocks],
+            times=[abs(time) // 1000 for time in times],
+            stacks=[block.number if block.raw is None else number_of(block) for block in made],
+            forwards=[0 if stack is None else number_of(stack) for stack in forwards],
+            modules=[module_number(block.module) if block.module else 0 for block in made],
+            categories=[Category.UNKNOWN.number] * len(made),
+        )
+        read_ends(ended)
         for block in ended:
-            self.events.set_category(block.event - self.earlier, self._category_of(block))
+            if block.event >= self.earlier:
+                self.events.set_category(block.event - self.earlier, self._category_of(block))
 
 
-def _taken(waiting: list[T]) -> list[T]:
-    found = waiting[:]
-    del waiting[: len(found)]
-    return found
-
+_FREED: Final = LiveBlock(0, 0, 0, 0, 0, None)
+"""Stands for the block of a free where an allocation has a stack."""
+_FREED.action = _FREE_COMPLETED
 
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
 _is_grad_enabled = torch.is_grad_enabled
@@ -146,8 +147,7 @@ _UNKNOWN = Category.UNKNOWN  # a member of an enum takes longer to find than a g
 class ProgramState:
     """The state of the program at the moment of an event."""
 
-    stacks: CallStacks
-    forward_ops: ForwardOps[tuple[TakenStack, str]]
+    forward_ops: ForwardOps
     modules: ModulePaths
     is_on: bool = False
 
@@ -187,20 +187,17 @@ class LiveBlocks:
         self,
         state: ProgramState,
         reserved: Callable[[], int],
-        stacks: CallStacks,
         in_use: Mapping[int, LiveBlock],
         waiting: Mapping[int, LiveBlock],
     ) -> None:
         self.state = state
         self.reserved = reserved
-        self.stacks = stacks
         self.in_use = in_use
         self._waiting = waiting
         self.active = sum(block.size for block in self.blocks())
         self.events = 0
         self.peaks: tuple[PeakBlocks, ...] = ()
         self.log: LiveLog | None = None
-        self.adopted: dict[int, int] = {}
 
     def blocks(self) -> list[LiveBlock]:
         """The blocks in use, by the program or by a stream."""
@@ -228,8 +225,9 @@ class LiveBlocks:
             if thread.running:
                 block.module = thread.running[-1][1]
                 block.call = thread.number
-            if _current_node() is not None:
-                self._describe_backward(block, state)
+            node = _current_node()
+            if node is not None:
+                self._describe_backward(block, state, node)
             elif not _is_grad_enabled():
                 block.made_in = FORWARD_WITHOUT_GRAD
             else:
@@ -277,12 +275,12 @@ class LiveBlocks:
         if self.log is not None:
             self.log.happened(action, address, size, stream)
 
-    def _describe_backward(self, block: LiveBlock, state: ProgramState) -> None:
-        note = state.forward_ops.of_current_node()
-        if note is not None:
-            block.forward = stack = note[0]
+    def _describe_backward(self, block: LiveBlock, state: ProgramState, node: Any) -> None:
+        stack = state.forward_ops.of_node(node)
+        if stack is not None:
+            block.forward = stack
             stack.is_kept = True
-            block.module = block.module or note[1]
+            block.module = block.module or stack.module
         if not _is_grad_enabled():
             block.made_in = BACKWARD
         else:
@@ -301,7 +299,7 @@ class LiveBlocks:
         elif block.call and block.call == state.modules.thread.calls.number:
             block.category = Category.TEMPORARIES
         else:
-            block.end = TakenStack(capture())
+            block.end = capture()
 
 
 # Note [Categories of freed blocks]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.optim.optimizer import (
@@ -12,32 +12,30 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from .._common.call_stacks import CallStacks
-from .._common.forward_ops import ForwardOps
+from .._common.forward_ops import ForwardOps, OpStack
 from .._common.uninterrupted import uninterrupted
 from .block_categories import Note, mark, mark_module, mark_parameters, mark_state
 from .category import Category
 from .live_blocks import ProgramState
 from .module_paths import ModulePaths
 
-if TYPE_CHECKING:
-    from .._common.call_stacks import TakenStack
-
 
 class Program:
     """Follows modules and optimizers between as many ``begin`` as ``end``."""
 
     def __init__(self) -> None:
-        stacks = CallStacks()
         modules = ModulePaths(self._module_is_called)
 
-        take, thread = stacks.take, modules.thread
+        thread = modules.thread
 
-        def note() -> tuple[TakenStack, str]:
+        def stack_of(op: Any) -> OpStack:
+            stack = OpStack(op)
             running = thread.calls.running
-            return take(), running[-1][1] if running else ""
+            if running:
+                stack.module = running[-1][1]
+            return stack
 
-        self.state = ProgramState(stacks, ForwardOps(note), modules)
+        self.state = ProgramState(ForwardOps(stack_of), modules)
         self.notes: tuple[Note, ...] = ()
         self._users = 0
         self._hooks: list[Any] = []
@@ -66,7 +64,7 @@ class Program:
             for hook in self._hooks:
                 hook.remove()
             self._hooks = []
-            self.state.forward_ops.forget(lambda note: note[0].drop())
+            self.state.forward_ops.forget()
 
     def gradient_is_replaced(self, gradient: torch.Tensor) -> None:
         """The program gives a tensor another gradient than this one, or none."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from .._common.call_stacks import call_stacks
 from .._common.made_once import made_once
 from ..errors import HistoryError
 from ..simulation.inspect import active
@@ -15,8 +16,7 @@ from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
 from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
 from .peak import Peak
-from .program import program
-from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks, number_in_program
+from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks
 
 if TYPE_CHECKING:
     from ..simulation.inspect import Machine
@@ -196,17 +196,17 @@ def _holders(
     followed: FollowedSource, device: int, peak: PeakBlocks, earlier: int = 0
 ) -> PeakHolders:
     blocks = peak.at_peak()
-    categories = followed.categories(device, blocks)
-    live, stacks = followed.live[device], program.state.stacks
-    live.stacks.read()
+    categories = followed.categories(blocks)
+    live, number_of = followed.live[device], call_stacks.number_of
+    call_stacks.read()
     numbers = _Numbers()
     described = tuple(
         Block(
             block.address,
             block.size,
             block.requested,
-            numbers.of(number) if (number := number_in_program(live, block)) else None,
-            0 if block.forward is None else numbers.of(stacks.number_of(block.forward)),
+            numbers.of(number) if (number := number_of(block)) else None,
+            0 if block.forward is None else numbers.of(number_of(block.forward)),
             categories[block],
             block.module,
         )
@@ -225,29 +225,29 @@ class _Numbers:
         self._numbers: dict[int, int] = {0: 0}
 
     def of(self, number: int) -> int:
-        """The number for the stack that has a number in the program's."""
+        """The number for the stack that has a number in ``call_stacks``."""
         known = self._numbers.get(number)
         if known is None:
             known = self._numbers[number] = len(self.stacks)
-            places = program.state.stacks.places_of(number)
+            places = call_stacks.places_of(number)
             self.stacks.append(tuple(Frame(*place) for place in places))
         return known
 
 
 def _history(followed: FollowedSource) -> AllocationHistory:
-    devices = []
+    devices, numbers = [], _Numbers()
     for device, live in followed.live.items():
         if live.log is None:
             continue
         in_use = live.blocks()
-        categories = followed.categories(device, in_use)
-        events = live.log.settle([(block, categories[block]) for block in in_use])
+        categories = followed.categories(in_use)
+        log = live.log.settle([(block, categories[block]) for block in in_use])
+        events = log.with_stacks(numbers.of)
         segments = followed.segments(device)
         devices.append(
             DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != CPU)
         )
-    stacks = [tuple(Frame(*place) for place in places) for places in program.state.stacks.all()]
-    return AllocationHistory(devices, stacks, followed.settings())
+    return AllocationHistory(devices, numbers.stacks, followed.settings())
 
 
 def _leave(used: list[FollowedSource], peaks: dict[tuple[FollowedSource, int], PeakBlocks]) -> None:

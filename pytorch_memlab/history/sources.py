@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from .._common.call_stacks import capture
+from .._common.call_stacks import call_stacks, capture
 from ..devices import get_device
 from ..simulation.inspect import LoggedBlock, active, settings_string
 from .block_categories import FreedCategories, live_categories
@@ -85,12 +85,12 @@ class FollowedSource(ABC):
         live = self.live.get(device)
         return None if live is None else live.block_at(address)
 
-    def categories(self, device: int, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
+    def categories(self, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, Category]:
         """The categories of blocks, by their ends or by what is alive now."""
         live: dict[LiveBlock, Category] | None = None
         blocks_of = self._blocks_of
         found = {}
-        freed = FreedCategories(self.live[device].stacks)
+        freed = FreedCategories()
         for block in blocks:
             category = block.category
             if category is Category.UNKNOWN:
@@ -100,16 +100,14 @@ class FollowedSource(ABC):
             found[block] = category
         return found
 
-    def descriptions(
-        self, device: int, blocks: Iterable[LiveBlock]
-    ) -> dict[LiveBlock, dict[str, str]]:
+    def descriptions(self, blocks: Iterable[LiveBlock]) -> dict[LiveBlock, dict[str, str]]:
         """Keys of blocks that PyTorch's own snapshots lack, as far as they are known."""
         return {
             block: {
                 **({"category": category.value} if category is not Category.UNKNOWN else {}),
                 **({"module": block.module} if block.module else {}),
             }
-            for block, category in self.categories(device, blocks).items()
+            for block, category in self.categories(blocks).items()
         }
 
     def _note(self, storages: Sequence[torch.UntypedStorage], category: Category) -> None:
@@ -119,15 +117,7 @@ class FollowedSource(ABC):
     def begin_log(self, device: int) -> None:
         live = self.live[device]
         if live.log is None:
-            stacks = live.stacks
-            live.log = LiveLog(
-                lambda block: number_in_program(live, block),
-                stacks,
-                program.state.stacks,
-                self.segments(device),
-                FreedCategories(stacks).of,
-                live.events,
-            )
+            live.log = LiveLog(self.segments(device), FreedCategories().of, live.events)
 
 
 class SimulatedBlocks(FollowedSource):
@@ -162,6 +152,8 @@ class SimulatedBlocks(FollowedSource):
         if is_on:
             machine.op_observers = (*machine.op_observers, op_runs)
             machine.gradient_observers = (*machine.gradient_observers, replaced)
+        for gpu in machine.known_gpus:
+            gpu.log.capture = program.state.forward_ops.capture if is_on else capture
 
     def _blocks_of(self, numbers: Iterable[int]) -> Iterator[LiveBlock]:
         known, live = self._machine.allocations.known, self.live
@@ -183,14 +175,12 @@ class SimulatedBlocks(FollowedSource):
 
     def _follow(self, gpu: SimulatedGPU) -> None:
         log = gpu.log
-        log.stacks.read()
+        call_stacks.read()
         followed: list[dict[int, LiveBlock]] = []
         for blocks in (log.live, log.waiting):
             blocks.update([(address, LiveBlock.of(block)) for address, block in blocks.items()])
             followed.append(cast("dict[int, LiveBlock]", blocks))
-        live = LiveBlocks(
-            program.state, lambda: gpu.allocator.reserved_bytes, log.stacks, *followed
-        )
+        live = LiveBlocks(program.state, lambda: gpu.allocator.reserved_bytes, *followed)
         log.follower, log.block_class = live, LiveBlock
         self.live[gpu.index] = live
 
@@ -207,10 +197,7 @@ class CpuBlocks(FollowedSource):
     def _begin(self) -> None:
         living = self._device.storages.living()
         self._blocks = blocks = {one.number: _block_of(one) for one in living}
-        stacks = program.state.stacks
-        self.live[CPU] = LiveBlocks(
-            program.state, lambda: self.live[CPU].active, stacks, blocks, {}
-        )
+        self.live[CPU] = LiveBlocks(program.state, lambda: self.live[CPU].active, blocks, {})
         self._device.observers = (*self._device.observers, self._observe)
 
     def _end(self) -> None:
@@ -238,24 +225,13 @@ class CpuBlocks(FollowedSource):
         if action == "alloc":
             block = self._blocks[followed.number] = _block_of(followed)
             if state.is_on:
-                block.raw = capture()
-                state.stacks.add(block)
+                block.raw = state.forward_ops.capture() if self._on else capture()
+                call_stacks.add(block)
             live.allocated(block)
         elif followed.number in self._blocks:
             block = self._blocks.pop(followed.number)
             live.freed(block)
-            state.stacks.drop(block)
-
-
-def number_in_program(live: LiveBlocks, block: LiveBlock) -> int:
-    """The number of the stack of a block's allocation among the program's stacks."""
-    number, stacks = live.stacks.number_of(block), program.state.stacks
-    if live.stacks is stacks:
-        return number
-    adopted = live.adopted.get(number)
-    if adopted is None:
-        adopted = live.adopted[number] = stacks.adopt(live.stacks.places_of(number))
-    return adopted
+            call_stacks.drop(block)
 
 
 def _block_of(followed: Followed) -> LiveBlock:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from .._common.call_stacks import Place as FrameLine
+from .._common.call_stacks import Place as FrameLine, call_stacks
 from .._common.garbage_collection import no_garbage_collection
 from .._common.user_code import is_of_user
 from ..devices import get_device, simulated_machine
@@ -233,9 +233,9 @@ class _Search:
             if origin is None:
                 blocks.append(block._replace(size=size))
                 continue
-            number = simulated.stacks.number_of(origin)
+            number = call_stacks.number_of(origin)
             if number not in origins:
-                stack = simulated.stacks.places_of(number)
+                stack = call_stacks.places_of(number)
                 origins[number] = self._place(stack), _runs(stack, repeated)
             place, is_in_repeated = origins[number]
             blocks.append(
@@ -347,10 +347,9 @@ class _Search:
         numbers = Counter[int]()
         stacks: dict[Stack, int] = {}
         if self._simulated is not None:
-            found = self._simulated.stacks
             for address, block in self._simulated.live.items():
-                numbers[found.number_of(block)] += self._failed.blocks.get(address, 0)
-            stacks = {found.places_of(number): size for number, size in numbers.items()}
+                numbers[call_stacks.number_of(block)] += self._failed.blocks.get(address, 0)
+            stacks = {call_stacks.places_of(number): size for number, size in numbers.items()}
         best: tuple[int, str, int, tuple[CodeType, ...]] = (0, "", 0, ())
         for module in modules:
             for attribute, child in (vars(module).get("_modules") or {}).items():

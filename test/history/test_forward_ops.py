@@ -8,8 +8,10 @@ import pytest
 import torch
 
 from pytorch_memlab._common import forward_ops
-from pytorch_memlab._common.forward_ops import ForwardOps
+from pytorch_memlab._common.forward_ops import ForwardOps, OpStack
 from pytorch_memlab.history.holders import peak_holders
+from pytorch_memlab.history.program import program
+from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.simulation import simulate
 
@@ -25,8 +27,21 @@ class NotedOps(torch.utils._python_dispatch.TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.ops.op_runs(func)
         if torch._C._current_autograd_node() is not None:
-            self.found.append((func.overloadpacket.__name__, self.ops.of_current_node()))
+            stack = self.ops.of_current_node()
+            name = func.overloadpacket.__name__
+            self.found.append((name, None if stack is None else stack.module))
         return func(*args, **(kwargs or {}))
+
+
+def in_modules(module):
+    """Ops whose modules have the names that a function returns, one for each op with a node."""
+
+    def stack_of(op):
+        stack = OpStack(op)
+        stack.module = module()
+        return stack
+
+    return ForwardOps(stack_of)
 
 
 def test_a_view_that_allocates_nothing_is_charged_with_what_its_backward_takes():
@@ -50,21 +65,21 @@ def test_a_view_that_allocates_nothing_is_charged_with_what_its_backward_takes()
 
 def test_only_so_many_nodes_are_remembered(monkeypatch):
     monkeypatch.setattr(forward_ops, "MOST_NODES", 8)
-    notes = iter(range(100))
-    ops = ForwardOps(lambda: next(notes))
+    names = map(str, range(100))
+    ops = in_modules(lambda: next(names))
     with NotedOps(ops) as mode:
         x = torch.ones(2, requires_grad=True)
         outputs = [x.exp() for _ in range(20)]
         assert len(ops._threads[0]) <= 8
         outputs[19].sum().backward()
         outputs[0].sum().backward()
-    assert ("mul", 19) in mode.found
+    assert ("mul", "19") in mode.found
     assert [found for name, found in mode.found if name == "mul"][1] is None
 
 
 def test_a_graph_of_another_thread_finds_its_ops():
     place = threading.local()
-    ops = ForwardOps(lambda: place.name)
+    ops = in_modules(lambda: place.name)
     results = {}
 
     def forward():
@@ -83,7 +98,7 @@ def test_a_graph_of_another_thread_finds_its_ops():
 
 def test_nodes_of_one_number_in_two_threads_are_told_apart_by_their_ops():
     place = threading.local()
-    ops = ForwardOps(lambda: place.name)
+    ops = in_modules(lambda: place.name)
     losses = {}
 
     def forward(name, function):
@@ -132,8 +147,8 @@ def test_several_observers_of_an_allocator_are_each_called_once_for_an_event():
 
 
 def test_a_thread_that_runs_is_remembered_whatever_number_of_others_ended():
-    notes = iter(range(1000))
-    ops = ForwardOps(lambda: next(notes))
+    names = map(str, range(1000))
+    ops = in_modules(lambda: next(names))
     with NotedOps(ops) as mode:
         x = torch.ones(2, requires_grad=True)
         kept = x.exp()
@@ -147,7 +162,36 @@ def test_a_thread_that_runs_is_remembered_whatever_number_of_others_ended():
             thread.join()
         assert 1 < len(ops._threads) <= 64
         kept.sum().backward()
-    assert ("mul", 0) in mode.found
-    forgotten = []
-    ops.forget(forgotten.append)
-    assert 0 in forgotten
+    assert ("mul", "0") in mode.found
+
+
+def test_an_allocation_of_an_op_with_a_node_has_the_stack_that_was_taken_for_the_node():
+    with simulate("24GiB", compute=False) as machine:
+        recording = Recording()
+        recording.begin()
+        x = torch.zeros(MIB, device="cuda", requires_grad=True)
+        y = x.exp()
+        block = list(machine.gpus[0].log.live.values())[-1]
+        assert program.state.forward_ops.of_node(y.grad_fn).raw is block.raw is not None
+        recording.end()
+        recording.forget()
+
+
+def test_memory_that_no_op_takes_has_its_own_line_after_a_view():
+    def work(x):
+        y = x.view(2, -1)
+        address = torch.cuda.caching_allocator_alloc(MIB)
+        return y, address
+
+    first = work.__code__.co_firstlineno
+    with simulate("24GiB", compute=False):
+        x = torch.zeros(2, device="cuda", requires_grad=True)
+        recording = Recording()
+        recording.begin()
+        y, address = work(x)
+        rows = recording.peak_holders().by_line()
+        recording.end()
+        recording.forget()
+        torch.cuda.caching_allocator_delete(address)
+    assert y.grad_fn is not None
+    assert [(row.size, row.line) for row in rows if row.size == MIB] == [(MIB, first + 2)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pytorch_memlab.history.program import program
+from pytorch_memlab._common.call_stacks import call_stacks
 from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.inspect import LoggedBlock
 
 
 @pytest.fixture
@@ -21,8 +22,9 @@ def recording():
 
 
 def waiting():
-    """Stacks that the next reading would read."""
-    return [taken for taken in program.state.stacks._unread if taken.raw is not None]
+    """Stacks of ops that the next reading would read."""
+    unread = [taken for taken in call_stacks._unread if not isinstance(taken, LoggedBlock)]
+    return [taken for taken in unread if taken.raw is not None]
 
 
 def forward():
@@ -31,7 +33,7 @@ def forward():
 
 
 def test_those_that_no_block_names_are_dropped_with_the_recording(recording):
-    program.state.stacks.read()
+    call_stacks.read()
     loss = forward()
     assert len(waiting()) >= 9
     recording.end()
@@ -40,7 +42,7 @@ def test_those_that_no_block_names_are_dropped_with_the_recording(recording):
 
 
 def test_those_of_blocks_of_the_backward_pass_are_kept(recording):
-    program.state.stacks.read()
+    call_stacks.read()
     forward().backward()
     recording.end()
     kept = waiting()

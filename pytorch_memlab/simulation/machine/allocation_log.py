@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import sys
 from array import array
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Final, Protocol
 
-from ..._common.call_stacks import SKIPPED, CallStacks, TakenStack, capture
+from ..._common.call_stacks import SKIPPED, TakenStack, call_stacks, capture
 
 CodeStack = tuple[tuple[CodeType, int], ...]
 """Code and line of each frame, innermost first."""
@@ -72,17 +73,17 @@ class AllocationLog:
         self.next_is_data = False  # whether the next allocation holds data of the program
         self.is_whole = True  # whether nothing is missing
         self._most = _LONGEST
-        self.stacks = CallStacks()  # keeps the frames of the stacks
+        self.capture: Callable[[], Any] = capture  # takes the stack of an allocation
         self.follower: Follower | None = None  # is told of every block; None without one
         self.block_class = LoggedBlock  # of the blocks that are allocated from now on
 
     def allocated(self, address: int, size: int, requested: int, stream: int) -> None:
         """An allocation was made."""
         order = self.allocations
-        block = self.block_class(address, size, requested, stream, order, capture())
+        block = self.block_class(address, size, requested, stream, order, self.capture())
         self.live[address] = block
         self.allocations = order + 1
-        self.stacks.add(block)
+        call_stacks.add(block)
         if self.next_is_data:
             block.is_data = True
         self.requests.extend((address, requested, stream))
@@ -101,7 +102,7 @@ class AllocationLog:
                 self.follower.free_requested(block)
             else:
                 self.follower.freed(block)
-        self.stacks.drop(block)
+        call_stacks.drop(block)
         self.requests.append(-address)
 
     def completed(self, address: int) -> None:

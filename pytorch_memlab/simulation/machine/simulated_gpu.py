@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
+from ..._common.call_stacks import call_stacks
 from ..._common.uninterrupted import STANDARD_SIGNALS, standard_signals_wait, uninterrupted
 from ...errors import UsageError
 from ..allocator.caching_allocator import CachingAllocator, OutOfMemory
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from array import array
     from collections.abc import Callable
 
-    from ..._common.call_stacks import CallStacks
     from ..hardware.gpu import GPU
     from .allocation_log import LoggedBlock
     from .trace_callbacks import TraceCallbacks
@@ -57,7 +57,6 @@ class SimulatedFailure:
     stack: CodeStack  # that asked
     node: str  # of autograd that ran, such as ``MulBackward0``; empty outside of a backward pass
     live: dict[int, LoggedBlock]  # the blocks in use by address
-    stacks: CallStacks  # keeps the frames of the stacks
     requests: array[int]  # all requests before, as ``AllocationLog`` has them
     length: int  # how many numbers of ``requests`` came before this request
     is_whole: bool  # whether no request is missing there
@@ -131,7 +130,7 @@ class SimulatedGPU:
         """The state at the moment of an error, as plain data."""
         allocator, driver, settings = self.allocator, self.driver, self.allocator.settings
         blocks = {address: size for address, size, _ in allocator.blocks_in_use()}
-        self.log.stacks.read()  # what is freed from now on is still known
+        call_stacks.read()  # what is freed from now on is still known
         request = FailedRequest(
             text,
             self.index,
@@ -153,7 +152,7 @@ class SimulatedGPU:
         name = "" if node is None else node.name().rpartition("::")[2]
         requests = log.requests
         return SimulatedFailure(
-            request, code_stack(), name, live, log.stacks, requests, len(requests), log.is_whole
+            request, code_stack(), name, live, requests, len(requests), log.is_whole
         )
 
     def _call_observers(self, nbytes: int) -> None:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ..._common.call_stacks import CallStacks, Place, TakenStack
+from ..._common.call_stacks import Place, TakenStack, call_stacks
 from ..._common.forward_ops import ForwardOps
 from ..._common.patches import Patches
 from ...errors import UnsupportedCUDACallError
@@ -82,7 +82,7 @@ class _Recorder:
 
         What goes back to the GPU to make room for a request has the stack of the request.
         """
-        level, stack = self._history.level, self._history.stacks.take
+        level, stack = self._history.level, call_stacks.take
         if action in ("alloc", "segment_alloc", "segment_map"):
             if level < _LEVELS["state"]:
                 return None
@@ -111,8 +111,7 @@ class MemoryHistory:
         self._enabled = False
         self._recorders = [_Recorder(gpu, self) for gpu in machine.gpus]
         self._machine = machine
-        self.stacks = CallStacks()
-        self.forward_ops = ForwardOps(self.stacks.take)
+        self.forward_ops = ForwardOps()
 
     def calls(self) -> dict[str, Callable[..., Any]]:
         """The functions of ``torch._C`` that the history answers."""
@@ -203,7 +202,7 @@ class MemoryHistory:
         address = address if allocation is None else allocation.address
         for recorder in self._recorders:
             if address in recorder.blocks:
-                return list(_Frames(self.stacks).of(recorder.blocks[address]))
+                return list(_Frames().of(recorder.blocks[address]))
         return None
 
     def _annotate(self, address: int, text: str) -> None:
@@ -211,7 +210,7 @@ class MemoryHistory:
         if allocation is None or not self._enabled or "annotate" in self.skipped:
             return
         gpu = allocation.gpu
-        stack = self.stacks.take() if self.level >= _LEVELS["alloc"] else None
+        stack = call_stacks.take() if self.level >= _LEVELS["alloc"] else None
         event = ("annotate", allocation.address, allocation.nbytes, 0, time.time_ns())
         self._recorders[gpu.index].entries.append(_Entry(*event, stack, None, text))
 
@@ -227,12 +226,12 @@ class MemoryHistory:
             return {}
         made = [entry.block for entry in recorder.entries if entry.block is not None]
         in_use = profiled.live[device].blocks()
-        known: dict[Hashable, dict[str, str]] = profiled.descriptions(device, (*made, *in_use))
+        known: dict[Hashable, dict[str, str]] = profiled.descriptions((*made, *in_use))
         return known
 
     def _snapshot(self, pool: Sequence[Any] | None = None) -> dict[str, Any]:
-        self.stacks.read()
-        frames = _Frames(self.stacks)
+        call_stacks.read()
+        frames = _Frames()
         traces, segments = [], []
         for recorder in self._recorders:
             entries = () if pool is not None and not all(pool[2:]) else recorder.entries
@@ -266,14 +265,13 @@ def _is_of_pool(segment: dict[str, Any], pool: Sequence[Any] | None) -> bool:
 class _Frames:
     """Stacks as lists of dictionaries; equal frames and stacks are one object each."""
 
-    def __init__(self, stacks: CallStacks) -> None:
-        self._taken = stacks
+    def __init__(self) -> None:
         frame = cache(_frame)
-        self._stack = cache(lambda number: [*map(frame, stacks.places_of(number))])
+        self._stack = cache(lambda number: [*map(frame, call_stacks.places_of(number))])
 
     def of(self, stack: TakenStack | None) -> list[dict[str, Any]]:
         """The frames of a stack, innermost first; none of None."""
-        return [] if stack is None else self._stack(self._taken.number_of(stack))
+        return [] if stack is None else self._stack(call_stacks.number_of(stack))
 
 
 def _frame(place: Place) -> dict[str, Any]:
