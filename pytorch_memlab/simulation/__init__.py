@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from .allocator.replay import Replay, replay
-    from .simulator import simulate
+from .allocator.replay import Replay, replay
+from .simulator import simulate
 
 __all__ = ["Replay", "replay", "simulate"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
-if TYPE_CHECKING:
-    from .settings import AllocatorSettings
-    from .stats import PoolStats
+from .settings import AllocatorSettings
+from .stats import PoolStats
 
 
 class ExpandableSegment:

@@ -8,19 +8,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from ...errors import UsageError
-from .blocks import Block, ExpandableSegment
+from .blocks import Block, BlockPool, ExpandableSegment
+from .driver import SimulatedDriver
+from .events import AllocatorEvents
 from .out_of_memory import OutOfMemory, out_of_memory_text, rejection_text
-from .settings import NO_LIMIT, SMALL_SEGMENT_SIZE
-
-if TYPE_CHECKING:
-    from .blocks import BlockPool
-    from .driver import SimulatedDriver
-    from .events import AllocatorEvents
-    from .settings import AllocatorSettings
-    from .stats import DeviceStats
+from .settings import NO_LIMIT, SMALL_SEGMENT_SIZE, AllocatorSettings
+from .stats import DeviceStats
 
 
 class Segments:

@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .blocks import Block
+from .blocks import Block
 
 
 class Work:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..machine.machine import Machine
 from ..machine.op_arguments import tensors_in
+from ..machine.simulated_gpu import SimulatedGPU
 from ..ops.op_info import op_info
-
-if TYPE_CHECKING:
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
 
 _aten = torch.ops.aten
 _VALUES_REACH_THE_CPU = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator
@@ -37,22 +37,19 @@ from ...errors import (
     UnmodelledOpError,
     UnsupportedCUDACallError,
 )
+from ..hardware.gpu import GPU
+from ..machine.machine import Machine
 from ..machine.op_arguments import tensors_in
+from ..machine.simulated_gpu import Allocation, SimulatedGPU
 from ..machine.unsupported import unsupported
 from ..ops.library_ops import refuse_to_compute
 from ..ops.op_call import OpCall
-from ..ops.op_info import op_info
+from ..ops.op_info import OpInfo, op_info
 from ..ops.random import random_draws
 from . import blocking_ops, fake_tensors, higher_order
 from .gradient_accumulation import IN_PLACE, InPlaceGradientAccumulation
 from .output_devices import OutputDevices
 from .traceback_frames import clear_internal_frames
-
-if TYPE_CHECKING:
-    from ..hardware.gpu import GPU
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import Allocation, SimulatedGPU
-    from ..ops.op_info import OpInfo
 
 _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._ops import HigherOrderOperator, OpOverload
 from torch.overrides import TorchFunctionMode
 
+from ..machine.machine import Machine
 from . import fake_tensors, higher_order
 from .traceback_frames import clear_internal_frames
-
-if TYPE_CHECKING:
-    from ..machine.machine import Machine
 
 
 class SimulatedFunctionMode(TorchFunctionMode):

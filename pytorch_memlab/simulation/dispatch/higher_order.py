@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
 
 import torch
 from torch._C import DispatchKey
 from torch.utils._pytree import tree_leaves
 
+from ..machine.machine import Machine
 from ..machine.unsupported import unsupported
 from . import flex_attention
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from contextlib import AbstractContextManager
-
-    from ..machine.machine import Machine
 
 _NEVER = frozenset({"scan", "map_impl", "strict_mode"})
 """Those that refuse to run under a mode such as ours."""

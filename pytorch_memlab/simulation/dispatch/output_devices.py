@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ..machine.machine import Machine
 from ..machine.op_arguments import tensors_in
-
-if TYPE_CHECKING:
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
-    from ..ops.op_info import OpInfo
+from ..machine.simulated_gpu import SimulatedGPU
+from ..ops.op_info import OpInfo
 
 _CPU = torch.device("cpu")
 _untyped_storage = torch._C.TensorBase.untyped_storage

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from types import TracebackType
 
 from ..._common.program_lines import is_of_program
 from ...errors import MemlabError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from types import TracebackType
 
 _EXPECTED = (RuntimeError, MemlabError)
 """Errors that the simulation raises on purpose; other errors may be mistakes in it."""

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from ..._common.storages import storages_of
-
-if TYPE_CHECKING:
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
+from ..machine.machine import Machine
+from ..machine.simulated_gpu import SimulatedGPU
 
 _CPU = torch.device("cpu")
 _to = torch._C.TensorBase.to

@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-if TYPE_CHECKING:
-    from .gpu import GPU
+from .gpu import GPU
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

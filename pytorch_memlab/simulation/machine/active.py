@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
 
-if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
-    from .machine import Machine
+from .machine import Machine
 
 machine: Machine | None = None
 """The machine that programs run on now, None outside ``simulate``."""

@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import uuid
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from .simulated_gpu import SimulatedGPU
 from .unsupported import unsupported
-
-if TYPE_CHECKING:
-    from .simulated_gpu import SimulatedGPU
 
 _UNKNOWN = frozenset({"clock_rate", "memory_clock_rate", "memory_bus_width", "gcnArchName"})
 

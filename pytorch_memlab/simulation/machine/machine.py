@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
@@ -15,21 +15,17 @@ from ..._common.prose_size import prose_size
 from ..._common.storages import StorageTable
 from ..._common.uninterrupted import STANDARD_SIGNALS, uninterrupted
 from ..allocator.pinned_memory import PinnedMemory
+from ..hardware.gpu import GPU
 from .approximations import OpApproximations, OpCount
 from .cublas_workspaces import Workspaces
 from .cuda_generator import SimulatedGenerator
 from .device_properties import VISIBLE_DEVICES, visible
+from .kept_files import KeptFiles
 from .runtime_settings import RuntimeSettings
 from .simulated_gpu import Allocation, MemoryOverhead, SimulatedGPU
 from .streams import StreamChanges, StreamIds, all_ids, handle_of
+from .tensor_values import DataDependentRead, TensorValues
 from .trace_callbacks import TraceCallbacks
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ..hardware.gpu import GPU
-    from .kept_files import KeptFiles
-    from .tensor_values import DataDependentRead, TensorValues
 
 Strictness = bool | Literal["estimates"]
 """Errors: none, at memory of unknown size and assumed values, or at estimates too."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ..allocator.settings import AllocatorSettings
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from .simulated_gpu import SimulatedGPU
+from .simulated_gpu import SimulatedGPU
 
 
 def settings_string(environment: Mapping[str, str] = os.environ) -> str:

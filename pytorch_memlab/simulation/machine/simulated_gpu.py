@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
+from array import array
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,16 +19,10 @@ from ...errors import UsageError
 from ..allocator.caching_allocator import CachingAllocator, OutOfMemory
 from ..allocator.driver import SimulatedDriver
 from ..allocator.out_of_memory import FailedRequest, format_size
+from ..hardware.gpu import GPU
 from ..hardware.sizes import read_size
-from .allocation_log import AllocationLog, CodeStack, code_stack
-
-if TYPE_CHECKING:
-    from array import array
-    from collections.abc import Callable
-
-    from ..hardware.gpu import GPU
-    from .allocation_log import LoggedBlock
-    from .trace_callbacks import TraceCallbacks
+from .allocation_log import AllocationLog, CodeStack, LoggedBlock, code_stack
+from .trace_callbacks import TraceCallbacks
 
 _T = TypeVar("_T")
 

@@ -10,12 +10,10 @@ it changed streams knows the stream of every node that it made.
 from __future__ import annotations
 
 from bisect import bisect_right
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 STREAMS_PER_PRIORITY = 32
 PRIORITIES = 4

@@ -9,17 +9,14 @@ import mmap
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..._common.program_lines import current_line
 from ..._common.storages import StorageTable, storages_of
 from ...errors import AssumedValueError
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from typing import TYPE_CHECKING
 
+import torch
 import torch.cuda._gpu_trace as registry
-
-if TYPE_CHECKING:
-    import torch
 
 
 class _NextPointer(threading.local):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 _key: Final = torch._C.DispatchKey
 _AUTOCAST: Final = (_key.AutocastCUDA, _key.AutocastCPU)

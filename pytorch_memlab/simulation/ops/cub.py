@@ -9,14 +9,11 @@ estimated by the tiles that CUB takes without one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from typing import Final
 
 from ..hardware.decisions import decision
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from ..hardware.gpu import GPU
+from ..hardware.gpu import GPU
 
 _OFFSET: Final = 8
 """Bytes of an offset: PyTorch counts a sort's items in ``int64_t``."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import functools
 import warnings
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ..machine import active
+from ..machine.machine import Machine
+from ..machine.simulated_gpu import SimulatedGPU
 from .registry import definition_of, definitions
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from ..machine.machine import Machine
-    from ..machine.simulated_gpu import SimulatedGPU
 
 _CPU_KEYS: Final = {
     torch.strided: torch._C.DispatchKey.CPU,

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from ..machine.tensor_values import TensorValues
+from ..machine.tensor_values import TensorValues
 
 ZERO: Final = "0"
 TRUE: Final = "every element True"

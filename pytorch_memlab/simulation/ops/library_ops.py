@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_map
 
 from ...errors import UnsupportedCUDACallError
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _ON_CUDA: Final = ("CUDA", "CompositeExplicitAutograd")
 """Dispatch keys of kernels that run on CUDA's tensors below autograd."""

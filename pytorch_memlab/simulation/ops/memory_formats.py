@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
 import torch
 from torch._prims_common import suggest_memory_format as _suggest_memory_format
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
 
 LOW_PRECISION: Final = (torch.float16, torch.bfloat16)
 

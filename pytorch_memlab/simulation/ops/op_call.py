@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+import torch
 
-    import torch
-
-    from ..hardware.gpu import GPU
+from ..hardware.gpu import GPU
 
 
 class MemoryContext(Protocol):

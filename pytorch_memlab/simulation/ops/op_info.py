@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -12,9 +13,6 @@ from .library_ops import cpu_kernel_of, has_cpu_kernel, is_of_library, python_ke
 from .no_workspace import has_no_workspace
 from .random.random_draws import draws
 from .registry import OpDefinition, Provenance, definition_of
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

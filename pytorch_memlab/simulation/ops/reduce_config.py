@@ -6,16 +6,13 @@ order of dimensions, of ``aten/src/ATen/TensorIterator.cpp``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ..hardware.decisions import decision
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..hardware.gpu import GPU
+from ..hardware.gpu import GPU
 
 _WARP: Final = 32
 _VECTOR: Final = 4

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
+from ..hardware.gpu import GPU
 from .memory_formats import LOW_PRECISION
+from .op_call import OpCall
 from .reduce_config import reduction_of, staging_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..hardware.gpu import GPU
-    from .op_call import OpCall
 
 _ACCUMULATED_IN: Final = {
     torch.float16: 4,

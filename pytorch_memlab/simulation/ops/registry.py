@@ -9,17 +9,14 @@ from __future__ import annotations
 import functools
 import pkgutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import Enum
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from .data_dependence import DataDependence
-    from .op_call import OpCall
+from .data_dependence import DataDependence
+from .op_call import OpCall
 
 Memory = Callable[["OpCall"], None]
 Implementation = Callable[..., Any]

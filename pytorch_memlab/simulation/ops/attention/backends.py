@@ -6,8 +6,9 @@ import functools
 import math
 import os
 import warnings
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
@@ -23,9 +24,6 @@ from .rules import (
     against_heads,
     against_strides,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
 
 
 class Backend(IntEnum):

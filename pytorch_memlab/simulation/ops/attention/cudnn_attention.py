@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ..convolution.cudnn import CUDNN_WORKSPACES
+from ..op_call import OpCall
 from ..registry import estimated
 from .reference import backward_reference, forward_reference
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _FORWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention.default
 _BACKWARD: Final = torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default

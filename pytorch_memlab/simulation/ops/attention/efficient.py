@@ -8,11 +8,13 @@ CUTLASS 3.8).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 
 from ...hardware.decisions import decision
+from ...hardware.gpu import GPU
+from ..op_call import OpCall
 from ..registry import op
 from .reference import (
     alloc_heads_behind_sequence,
@@ -20,10 +22,6 @@ from .reference import (
     forward_reference,
     is_deterministic,
 )
-
-if TYPE_CHECKING:
-    from ...hardware.gpu import GPU
-    from ..op_call import OpCall
 
 _FOLDER: Final = "aten/src/ATen/native/transformers/cuda"
 _FORWARD: Final = torch.ops.aten._scaled_dot_product_efficient_attention.default

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ...hardware.decisions import decision
+from ...hardware.gpu import GPU
+from ..op_call import OpCall
 from ..registry import op
 from .reference import (
     alloc_heads_behind_sequence,
@@ -15,10 +17,6 @@ from .reference import (
     forward_reference,
     is_deterministic,
 )
-
-if TYPE_CHECKING:
-    from ...hardware.gpu import GPU
-    from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp"
 _FORWARD: Final = torch.ops.aten._scaled_dot_product_flash_attention.default

@@ -8,17 +8,15 @@ An encoder layer (``transformer.cpp``) has one function for every device.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
+from ..op_call import OpCall
 from ..registry import as_on_cpu, define, op
 from .backends import Backend, is_any_enabled, select
 from .rules import Call
-
-if TYPE_CHECKING:
-    from ...machine.simulated_gpu import SimulatedGPU
-    from ..op_call import OpCall
 
 _HEAD_ALIGNMENT: Final = 8
 

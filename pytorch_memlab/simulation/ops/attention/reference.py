@@ -9,16 +9,14 @@ the random state.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_map_only
 
 from ..autograd_reference import gradients
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
-    from ..registry import Implementation
+from ..op_call import OpCall
+from ..registry import Implementation
 
 _aten: Final = torch.ops.aten
 

@@ -6,14 +6,12 @@ From ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``sdp_utils_cp
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 
 from ...hardware.decisions import has_major
-
-if TYPE_CHECKING:
-    from ...hardware.gpu import GPU
+from ...hardware.gpu import GPU
 
 RELEASE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
 """Of PyTorch: its major and minor number."""

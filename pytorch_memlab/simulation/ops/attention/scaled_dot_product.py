@@ -6,18 +6,15 @@ autograd, so that padding is a node of the graph.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from ..registry import define
 from .backends import Backend, select
 from .rules import RELEASE, Call
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from ...machine.simulated_gpu import SimulatedGPU
 
 _ALIGNMENT: Final = 8
 """Elements: flash attention's head dimension and the rows of a mask are multiples of it."""

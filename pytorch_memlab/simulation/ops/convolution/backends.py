@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
 from ...machine import active
 from ..memory_formats import cudnn_conv_memory_format
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _BFLOAT16_CAPABILITY: Final = 8
 _INT32: Final = 2**31 - 1

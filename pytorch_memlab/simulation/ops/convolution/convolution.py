@@ -11,18 +11,16 @@ take memory of unknown size.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ..memory_formats import cudnn_conv_memory_format, suggest_memory_format
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import estimated
 from .backends import Backend, Convolution, convolution_of
 from .cudnn import CUDNN_WORKSPACES, alloc_copy_into, winograd_workspace
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/Convolution.cpp, native/cudnn/ConvShared.cpp"
 _ONE_SPATIAL: Final = 3

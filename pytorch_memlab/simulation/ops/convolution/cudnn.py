@@ -6,19 +6,16 @@ of it no bytes are counted, and the op is named among those that take memory of 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import torch
 
+from ...hardware.gpu import GPU
+from ...machine.simulated_gpu import SimulatedGPU
+from ..op_call import OpCall
 from ..registry import define
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...hardware.gpu import GPU
-    from ...machine.simulated_gpu import SimulatedGPU
-    from ..op_call import OpCall
-    from .backends import Convolution
+from .backends import Convolution
 
 CUDNN_WORKSPACES: Final = "cuDNN workspaces"
 

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ...machine.tensor_values import TensorValues
 from ..data_dependence import ZERO, DataDependence
 from ..memory_formats import is_dense
+from ..op_call import OpCall
 from ..registry import define, op
 from ..sparse.sparse_rules import written
-
-if TYPE_CHECKING:
-    from ...machine.tensor_values import TensorValues
-    from ..op_call import OpCall
-
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/Copy.cu"
 

@@ -5,18 +5,15 @@ The kernels copy many tensors at once. Addresses, sizes and blocks are packed in
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import ceil, prod, sqrt
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
 from ..memory_formats import can_view, is_dense
+from ..op_call import OpCall
 from ..registry import define, op
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/TensorShape.cu"
 _INDEX: Final = 8

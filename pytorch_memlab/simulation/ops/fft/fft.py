@@ -7,19 +7,14 @@ the op is named among those that take memory of unknown size. Windows are made o
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 import torch
 
 from ..memory_formats import can_view
+from ..op_call import OpCall
 from ..registry import estimated, op
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import torch
-
-    from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/SpectralOps.cpp, CuFFTPlanCache.h"
 

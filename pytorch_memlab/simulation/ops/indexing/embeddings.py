@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 
 from ...hardware.decisions import decision
+from ...hardware.gpu import GPU
 from .. import cub
 from ..memory_formats import LOW_PRECISION
+from ..op_call import OpCall
 from ..registry import estimated, op
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...hardware.gpu import GPU
-    from ..op_call import OpCall
 
 _BACKWARD: Final = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
 _BAG: Final = "aten/src/ATen/native/cuda/EmbeddingBag.cu, EmbeddingBackwardKernel.cu"

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ...machine.tensor_values import TensorValues
 from .. import cub
 from ..data_dependence import TRUE, ZERO, DataDependence, options_after_first
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_extremes_workspace
 from ..reductions.scans import scan_row
 from ..registry import define, estimated, op
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from ...machine.tensor_values import TensorValues
-    from ..op_call import OpCall
 
 _NONZERO: Final = "aten/src/ATen/native/cuda/Nonzero.cu"
 _MASKED: Final = "aten/src/ATen/native/cuda/IndexKernel.cpp, Nonzero.cu"

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ..memory_formats import contiguous_like
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
 from ..registry import Memory, define, estimated, op
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _REDUCTION_NONE: Final = 0
 """Code of ``reduction="none"``."""

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import torch
 
+from ...machine.simulated_gpu import Allocation
 from ..memory_formats import can_view
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_sum_workspace
 from ..registry import op
 from .cublas import multiply_batches
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ...machine.simulated_gpu import Allocation
-    from ..op_call import OpCall
 
 
 @op("aten::_trilinear", source="aten/src/ATen/native/Linear.cpp")

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
+from ..op_call import OpCall
 from ..registry import op, recorded
 from ..sparse.sparse_rules import product
 from . import cublaslt
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
-
 
 SOURCE: Final = "aten/src/ATen/native/cuda/Blas.cpp, aten/src/ATen/cuda/CublasHandlePool.cpp"
 

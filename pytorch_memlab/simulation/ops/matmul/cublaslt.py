@@ -10,12 +10,11 @@ from __future__ import annotations
 import os
 import re
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
-if TYPE_CHECKING:
-    from ..op_call import OpCall
+from ..op_call import OpCall
 
 RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
 """Of the installed PyTorch."""

@@ -5,14 +5,12 @@ Its memory is pointers and sizes of the groups, and CUTLASS's descriptors of ten
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
+from ..op_call import OpCall
 from ..registry import estimated
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _ALIGNMENT: Final = 16
 """Bytes that the rows of the result are aligned to (aten/src/ATen/native/GroupedMMUtils.h)."""

@@ -5,19 +5,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 
 from ..memory_formats import LOW_PRECISION
+from ..op_call import OpCall
 from ..registry import estimated, op
 from . import cublaslt
 from .cublas import SOURCE, addmm_memory, batched_memory, copy_unreadable, mm_memory
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..op_call import OpCall
 
 _aten: Final = torch.ops.aten
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
+from ..op_call import OpCall
 from ..registry import op
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _LINALG: Final = "aten/src/ATen/native/BatchLinearAlgebra.cpp"
 _SOLVE: Final = f"{_LINALG}, cuda/linalg/BatchLinearAlgebraLibBlas.cpp"

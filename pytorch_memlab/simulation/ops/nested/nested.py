@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import op
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/nested/cuda/NestedTensorTransformerFunctions.cu"
 

@@ -6,18 +6,16 @@ A CPU keeps them in the type of the weight.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ...hardware.decisions import decision
+from ...hardware.gpu import GPU
 from ..memory_formats import acc_type
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_column_sums_workspace
 from ..registry import op
-
-if TYPE_CHECKING:
-    from ...hardware.gpu import GPU
-    from ..op_call import OpCall
 
 SOURCE: Final = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
 

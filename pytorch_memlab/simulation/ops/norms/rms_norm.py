@@ -6,19 +6,15 @@ whole, and its node saves what CUDA's does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
-from typing import TYPE_CHECKING
 
 import torch
 
 from ..memory_formats import acc_type
+from ..op_call import OpCall
 from ..registry import op
 from .layer_norm import SOURCE, alloc_weight_sums
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from ..op_call import OpCall
 
 
 def _reference(

@@ -5,19 +5,16 @@ The CPU has no kernels of them. Each reference serves the meta device too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from ..memory_formats import acc_type, has_channels_last, suggest_memory_format
+from ..op_call import OpCall
 from ..registry import define
 from .batch_norm import SOURCE, alloc_staging
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...machine.simulated_gpu import SimulatedGPU
-    from ..op_call import OpCall
 
 
 def _stats(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ..memory_formats import LOW_PRECISION, is_dense
+from ..op_call import OpCall
 from ..pooling.pooling import formatted_inputs
 from ..reduction_workspace import alloc_extremes_workspace, alloc_sum_workspace
 from ..registry import define, op
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _CHUNK: Final = 65536
 """Elements that one block of threads takes."""

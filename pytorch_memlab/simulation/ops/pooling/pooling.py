@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
 from ..matmul.cublas import multiply_batches
 from ..memory_formats import contiguous_like, suggest_memory_format
+from ..op_call import OpCall
 from ..registry import Memory, define, op
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _CUDA: Final = "aten/src/ATen/native/cuda/"
 _BATCHED_VOLUMES: Final = 5

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
 from ...machine.cuda_generator import SimulatedGenerator, simulated_generator
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _cpu_generator: Any = torch._C.default_generator
 _lent = threading.Lock()

@@ -8,12 +8,14 @@ on a CPU (``aten/src/ATen/native/Dropout.cpp``).
 from __future__ import annotations
 
 from math import ceil, log, log2
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from .. import cub
 from ..memory_formats import contiguous_like
+from ..op_call import OpCall
 from ..reduction_workspace import (
     alloc_aminmax_workspace,
     alloc_argmax_workspace,
@@ -23,10 +25,6 @@ from ..reduction_workspace import (
 from ..reductions.scans import scan_row
 from ..registry import define, estimated, op
 from ..sorting.sorting import alloc_topk
-
-if TYPE_CHECKING:
-    from ...machine.simulated_gpu import SimulatedGPU
-    from ..op_call import OpCall
 
 _DISTRIBUTIONS: Final = "aten/src/ATen/native/Distributions.cpp, cuda/MultinomialKernel.cu"
 _PERMUTATION: Final = "aten/src/ATen/native/cuda/Randperm.cu"

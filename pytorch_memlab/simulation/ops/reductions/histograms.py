@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import op
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 
 def histc(tensor: torch.Tensor, bins: int = 100, low: int = 0, high: int = 0) -> torch.Tensor:

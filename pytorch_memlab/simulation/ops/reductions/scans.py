@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable
+from typing import Final
 
 import torch
 
 from .. import cub
+from ..op_call import OpCall
 from ..registry import estimated, op
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ..op_call import OpCall
 
 _MOST_AT_ONCE: Final = 2**30
 """Elements that one call of CUB scans."""

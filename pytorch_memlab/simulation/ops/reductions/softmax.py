@@ -5,17 +5,15 @@ A CPU converts the input first, and keeps the copy (``aten/src/ATen/native/SoftM
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch._prims_common import compute_elementwise_output_strides, make_contiguous_strides_for
 
+from ...machine.simulated_gpu import SimulatedGPU
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import Implementation, define, op
-
-if TYPE_CHECKING:
-    from ...machine.simulated_gpu import SimulatedGPU
-    from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/SoftMax.cu"
 _aten: Final = torch.ops.aten

@@ -8,21 +8,18 @@ forward pass is kept but the seed.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ..autograd_reference import dispatch_keys, gradients
 from ..memory_formats import acc_type
+from ..op_call import OpCall
 from ..registry import estimated
 from .layout import Call, fill, views
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from ..op_call import OpCall
 
 _SOURCE: Final = "aten/src/ATen/native/cudnn/RNN.cpp"
 _SEED_BYTES: Final = 8

@@ -6,13 +6,11 @@ cuDNN has two biases for each gate also where the program has none.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import torch
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 MODES: Final = ("RNN_RELU", "RNN_TANH", "LSTM", "GRU")
 """In the order of ``cudnnRNNMode_t``."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ...machine.tensor_values import TensorValues
 from ..data_dependence import DataDependence
+from ..op_call import OpCall
 from ..registry import define, op
-
-if TYPE_CHECKING:
-    from ...machine.tensor_values import TensorValues
-    from ..op_call import OpCall
 
 
 def _packed(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

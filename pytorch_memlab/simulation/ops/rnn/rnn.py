@@ -7,19 +7,16 @@
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from ..attention.rules import RELEASE
 from ..registry import define
 from . import layers
 from .layout import MODES, Network, flat_buffer
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from ...machine.simulated_gpu import SimulatedGPU
 
 _TAKEN: Final = (torch.float16, torch.float32, torch.float64)
 _BFLOAT16_SINCE: Final = (2, 10)

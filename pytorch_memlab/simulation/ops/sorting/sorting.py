@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from math import ceil, log2
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 
 from .. import cub
 from ..memory_formats import is_dense
+from ..op_call import OpCall
 from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import define, estimated, op
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
 
 _SORT: Final = "aten/src/ATen/native/cuda/Sort.cpp, SortStable.cu"
 _SORTING: Final = "aten/src/ATen/native/cuda/Sorting.cpp"

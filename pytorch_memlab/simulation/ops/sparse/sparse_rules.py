@@ -7,16 +7,14 @@ not zero, and gather indices and values. Without values, all elements are taken 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from ...machine.tensor_values import TensorValues
 from ...machine.unsupported import unsupported
 from ..data_dependence import DISTINCT
 from ..registry import as_on_cpu, define
-
-if TYPE_CHECKING:
-    from ...machine.tensor_values import TensorValues
 
 
 def _same_elements(tensors: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
