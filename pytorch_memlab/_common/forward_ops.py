@@ -23,6 +23,11 @@ _MOST_THREADS: Final = 64
 _LEAF: Final = 2**64 - 1
 """Number of the nodes that accumulate a gradient: no op made them."""
 
+_OF_CHANGED_VIEW: Final = "torch::autograd::CopySlices"
+_OF_NEW_VIEW: Final = "AsStridedBackward0"
+"""Nodes that autograd makes when an op that changes a view has run: first one that has the op's own
+node within it, then one for the view."""
+
 _VERSION: Final = re.compile(r"Backward\d*$")
 _next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
@@ -100,6 +105,10 @@ class ForwardOps:
 
     def __init__(self, stack_of: Callable[[Any], OpStack] = OpStack) -> None:
         self._stack_of = stack_of
+        self._begin()
+
+    def _begin(self) -> None:
+        """Note the nodes that are made from now on."""
         threads = _Threads()
         self._threads = threads.nodes
         self._thread = _Thread(threads)
@@ -134,8 +143,10 @@ class ForwardOps:
         """
         notes = self._thread.notes
         stack = notes.newest
-        if stack is not None and stack.raw is not None and notes.modes == _modes_that_wait():
-            return stack.raw
+        if stack is not None and notes.modes == _modes_that_wait():
+            raw = stack.raw  # another thread may read the stack, which takes this away
+            if raw is not None:
+                return raw
         return capture()
 
     def of_node(self, node: Any) -> OpStack | None:
@@ -147,12 +158,14 @@ class ForwardOps:
         number = node._sequence_nr()
         if number == _LEAF:
             return None
-        own = self._thread.notes.of_nodes.get(number)
+        name = node.name()
+        own = _stack_of(number, name, self._thread.notes.of_nodes)
         if own is not None and len(self._threads) == 1:
             return own
-        found = [stacks[number] for stacks in self._threads.copy() if number in stacks]
+        of_threads = [_stack_of(number, name, stacks) for stacks in self._threads.copy()]
+        found = [stack for stack in of_threads if stack is not None]
         if len(found) > 1:
-            wanted = _plain(_VERSION.sub("", node.name().rpartition("::")[2]))
+            wanted = _plain(_VERSION.sub("", name.rpartition("::")[2]))
             named = [each for each in found if _plain(_name_of(each.op)) == wanted]
             if len(named) == 1 and (own is None or own not in named):
                 return named[0]
@@ -166,11 +179,22 @@ class ForwardOps:
         return None if node is None else self.of_node(node)
 
     def forget(self) -> None:
-        """Forget all nodes that were made so far."""
-        for stacks in self._threads.copy():
+        """Forget all nodes that were made so far, also those that no op was told of."""
+        forgotten = self._threads
+        self._begin()
+        for stacks in forgotten.copy():
             for stack in list(stacks.values()):
                 stack.drop()
-            stacks.clear()
+
+
+def _stack_of(number: int, name: str, stacks: dict[int, OpStack]) -> OpStack | None:
+    """The stack of a node's op. Nodes that an op makes after it ran are noted for the next one."""
+    if name == _OF_CHANGED_VIEW:
+        return stacks.get(number - 1)
+    stack = stacks.get(number)
+    if name == _OF_NEW_VIEW and stack is not None and _name_of(stack.op) != "as_strided":
+        return stacks.get(number - 2 if stacks.get(number - 1) is stack else number)
+    return stack
 
 
 def _name_of(op: Any) -> str:

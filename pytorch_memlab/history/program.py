@@ -51,6 +51,7 @@ class Program:
                 register_optimizer_step_post_hook(self._after_step),
             ]
             self.state.modules.begin()
+            self.state.forward_ops.forget()
             self.state.is_on = True
 
     def end(self) -> None:

@@ -63,6 +63,93 @@ def test_a_view_that_allocates_nothing_is_charged_with_what_its_backward_takes()
     assert rows["select"] >= 8 * MIB
 
 
+def test_a_change_of_a_view_is_charged_with_what_its_backward_takes():
+    """Autograd makes two of its nodes after the op: the op after it must not get them."""
+
+    def change(x):
+        part = x[:MIB].mul_(3)
+        noise = torch.ones(7, device="cuda")
+        return part.view(-1), noise
+
+    first = change.__code__.co_firstlineno
+    with simulate("24GiB", compute=False):
+        torch.cuda.memory._record_memory_history()
+        x = torch.zeros(2 * MIB, device="cuda", requires_grad=True) * 1
+        part, noise = change(x)
+        (x.sum() + part.sum()).backward()
+        snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert noise is not None
+    sizes = {1: 0}
+    for event in snapshot["device_traces"][0]:
+        frame = event.get("forward_frames", [{"name": ""}])[0]
+        if frame["name"] == "change":
+            line = frame["line"] - first
+            sizes[line] = sizes.get(line, 0) + event["size"]
+    assert list(sizes) == [1]
+    # gradients: of the whole before the change, of the part before and after, and of the view
+    assert sizes[1] >= (8 + 4 + 4 + 8) * MIB
+
+
+def test_a_node_of_an_op_that_views_by_strides_is_its_own():
+    stacks = {5: OpStack(torch.ops.aten.as_strided.default)}
+    assert forward_ops._stack_of(5, "AsStridedBackward0", stacks) is stacks[5]
+    assert forward_ops._stack_of(6, "AsStridedBackward0", stacks) is None
+
+
+@pytest.mark.parametrize("record", ["profiler", "PyTorch"])
+def test_nodes_that_were_made_in_a_pause_are_charged_to_no_op(record):
+    def step(x):
+        return x.exp().sum()
+
+    def switch(*, is_on):
+        if record == "PyTorch":
+            torch.cuda.memory._record_memory_history(enabled="all" if is_on else None)
+        elif is_on:
+            recording.begin()
+        else:
+            recording.end()
+
+    recording = Recording(history=True)
+    with simulate("24GiB", compute=False):
+        x = torch.zeros(MIB, device="cuda", requires_grad=True)
+        switch(is_on=True)
+        step(x)
+        switch(is_on=False)
+        loss = step(x)
+        switch(is_on=True)
+        torch.ones(7, device="cuda")
+        loss.backward()
+        if record == "PyTorch":
+            history = history_of(torch.cuda.memory._snapshot())
+        else:
+            history = recording.history()
+        switch(is_on=False)
+        recording.forget()
+    events = history.of_device(0).events
+    assert sum(event.size for event in events if event.action == "alloc") >= 4 * MIB
+    assert not any(event.forward for event in events)
+
+
+def test_a_stack_that_another_thread_reads_now_is_taken_again(monkeypatch):
+    ops = ForwardOps()
+    x = torch.ones(2, requires_grad=True)
+    with NotedOps(ops):
+        y = x + 1
+        stack = ops.of_node(y.grad_fn)
+        number = forward_ops._modes_that_wait() - 1
+        read = []
+
+        def read_meanwhile():
+            stack.raw = None
+            read.append(stack)
+            return number
+
+        monkeypatch.setattr(forward_ops, "_modes_that_wait", read_meanwhile)
+        assert ops.capture() is not None
+    assert read == [stack]
+
+
 def test_only_so_many_nodes_are_remembered(monkeypatch):
     monkeypatch.setattr(forward_ops, "MOST_NODES", 8)
     names = map(str, range(100))

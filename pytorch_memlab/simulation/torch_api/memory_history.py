@@ -177,10 +177,12 @@ class MemoryHistory:
         self._enabled = enabled
         self.level = level if enabled else 0
         observers = dict.fromkeys(self._machine.op_observers)
+        was_on = self.forward_ops.op_runs in observers
         observers.pop(self.forward_ops.op_runs, None)
-        if self.level >= _LEVELS["state"]:
+        is_on = self.level >= _LEVELS["state"]
+        if is_on:
             observers[self.forward_ops.op_runs] = None
-        else:
+        if is_on != was_on:
             self.forward_ops.forget()
         self._machine.op_observers = tuple(observers)
         for recorder in self._recorders:
