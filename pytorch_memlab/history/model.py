@@ -103,6 +103,8 @@ class AllocationHistory:
     stacks: Sequence[Stack]  # the stacks that events and blocks name by their index
     # of the allocators, as a snapshot has them
     settings: dict[str, object] = field(default_factory=dict)
+    # when steps of optimizers ended, in microseconds as events have them; None if it is not known
+    steps: Sequence[int] | None = None
 
     def __repr__(self) -> str:
         """The number of events on each device."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import weakref
+from contextlib import ExitStack
+from dataclasses import replace
+from time import time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from .._common.call_stacks import call_stacks
 from .._common.made_once import made_once
+from .._common.optimizer_steps import after_each_step
 from ..errors import HistoryError
 from ..simulation.inspect import active
 from .cuda_history import CudaHistory
@@ -45,12 +49,16 @@ class Recording:
         self._finished: dict[int, PeakHolders] = {}
         self._histories: dict[int, AllocationHistory] = {}
         self._cuda: CudaHistory | None = None
+        self._steps: list[int] = []
+        self._following_steps = ExitStack()
         weakref.finalize(self, _leave, self._used, self._peaks).atexit = False
 
     def begin(self) -> None:
         if self._is_on:
             return
         self._is_on = True
+        if self._keeps_history:
+            self._following_steps.enter_context(after_each_step(self._step_ended))
         active.observers.append(self._simulation_changes)
         if active.machine is not None:
             if self._device != CPU:
@@ -68,6 +76,7 @@ class Recording:
         if not self._is_on:
             return
         self._is_on = False
+        self._following_steps.close()
         active.observers.remove(self._simulation_changes)
         for peak in self._peaks.values():
             peak.is_on = False
@@ -93,6 +102,7 @@ class Recording:
         _leave(self._used, self._peaks)
         self._finished.clear()
         self._histories.clear()
+        self._steps.clear()
         if was_on:
             self.begin()
 
@@ -131,7 +141,10 @@ class Recording:
             self._histories[id(source)] = _history(source)
         if not self._histories:
             raise HistoryError(NOTHING_RECORDED)
-        return next(reversed(self._histories.values()))
+        return replace(next(reversed(self._histories.values())), steps=tuple(self._steps))
+
+    def _step_ended(self, _optimizer: torch.optim.Optimizer) -> None:
+        self._steps.append(time_ns() // 1000)
 
     def _follow(self, followed: FollowedSource) -> None:
         if followed not in self._used:

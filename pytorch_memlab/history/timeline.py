@@ -77,6 +77,8 @@ class Timeline:
     steps: tuple[int, ...]  # indexes of the events that end steps of an optimizer
     failures: tuple[int, ...]  # indexes of the events at which the GPU ran out of memory
     capacity: int | None = None  # bytes of the GPU; None if not known
+    # whether the steps were followed; False if those that take no memory are missing
+    has_all_steps: bool = True
     run: str = ""  # label of the run in a merged profile, such as ``rank0``; empty in one of a run
 
     @property
@@ -122,6 +124,7 @@ def timeline_of(
     else:
         bands = _lines(log, in_use, moments, peak, history.stacks)
     points = [moment - 1 for moment in moments]
+    steps = _step_ends(log, history.stacks) if history.steps is None else _at(log, history.steps)
     return Timeline(
         device,
         len(log),
@@ -133,9 +136,10 @@ def timeline_of(
         tuple(band for band in bands if any(band.sizes)),
         tuple(_frame(log, point, history.stacks) for point in points),
         moments.index(peak),
-        tuple(_step_ends(log, history.stacks).tolist()),
+        tuple(steps.tolist()),
         tuple(np.flatnonzero(_is(log, "oom")).tolist()),
         capacity,
+        has_all_steps=history.steps is not None,
     )
 
 
@@ -279,6 +283,12 @@ def _step_ends(log: EventLog, stacks: Sequence[Stack]) -> _Integers:
     is_end = in_step[counted] & ~np.append(in_step[counted][1:], False)
     ends: _Integers = counted[is_end]
     return ends
+
+
+def _at(log: EventLog, times: Sequence[int]) -> _Integers:
+    """The last event at each of some times, or the first one."""
+    found: _Integers = np.searchsorted(np.array(log.times), times, side="right") - 1
+    return found.clip(0)
 
 
 def _is(log: EventLog, action: str) -> npt.NDArray[np.bool_]:

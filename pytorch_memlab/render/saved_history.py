@@ -50,6 +50,7 @@ def history_data(history: AllocationHistory) -> dict[str, Any]:
             for one in history.devices
         ],
         "settings": json.loads(json.dumps(history.settings, default=str)),
+        "steps": None if history.steps is None else list(history.steps),
         "texts": list(texts),
     }
     packed = zlib.compress(json.dumps(data, separators=(",", ":")).encode())
@@ -65,7 +66,8 @@ def read_history(data: Checked) -> AllocationHistory:
     settings = unpacked.value("settings")
     if not isinstance(settings, dict):
         raise DamagedError("the settings of the history are no object")
-    return AllocationHistory(devices, stacks, settings)
+    steps = unpacked.indexes("steps", 2**64) if unpacked.has("steps") else None
+    return AllocationHistory(devices, stacks, settings, steps)
 
 
 def _unpacked(text: str) -> Checked:

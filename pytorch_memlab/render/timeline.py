@@ -105,7 +105,8 @@ def step_note(timeline: Timeline) -> str:
     if not count:
         return ""
     which = "" if every == 1 else f", every {every}. one is marked"
-    return f"{count:,} optimizer step{'s' if count > 1 else ''}{which}"
+    least = "" if timeline.has_all_steps else "at least "
+    return f"{least}{count:,} optimizer step{'s' if count > 1 else ''}{which}"
 
 
 def band_colours(timeline: Timeline) -> list[int]:

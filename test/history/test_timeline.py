@@ -18,6 +18,7 @@ from pytorch_memlab.history.model import (
     Segment,
 )
 from pytorch_memlab.history.peak import find_peak
+from pytorch_memlab.history.recorder import Recording
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.history.timeline import Band, timeline_of
 from pytorch_memlab.simulation import simulate
@@ -185,7 +186,27 @@ def test_each_step_of_an_optimizer_that_allocates_is_marked_at_its_end():
             optimizer.zero_grad()
 
     found = timeline_of(recorded(program))
-    assert list(found.steps) == ends
+    assert (list(found.steps), found.has_all_steps) == (ends, False)
+
+
+def test_steps_that_a_recording_followed_are_marked_though_they_take_no_memory():
+    def program():
+        model = torch.nn.Linear(64, 64, device="cuda")
+        optimizer = torch.optim.SGD(model.parameters(), foreach=False)
+        for _ in range(3):
+            model(torch.ones(4, 64, device="cuda")).sum().backward()
+            optimizer.step()
+            ends.append(len(kept.history().devices[0].events) - 1)
+            optimizer.zero_grad()
+
+    ends = []
+    kept = Recording(history=True)
+    with simulate("24GiB"):
+        kept.begin()
+        program()
+        kept.end()
+    found = timeline_of(kept.history())
+    assert (list(found.steps), found.has_all_steps) == (ends, True)
 
 
 def test_a_function_called_wrapper_is_no_step():

@@ -108,6 +108,7 @@ PROFILE = RecordedProfile(
         ],
         HOLDERS.stacks,
         {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+        (6, 2**50),
     ),
 )
 
@@ -122,6 +123,7 @@ def test_a_profile_loads_as_it_was() -> None:
         assert replace(one, events=()) == replace(other, events=())
     assert loaded.history.stacks == PROFILE.history.stacks
     assert loaded.history.settings == PROFILE.history.settings
+    assert loaded.history.steps == PROFILE.history.steps
 
 
 def test_fields_keep_their_order() -> None:

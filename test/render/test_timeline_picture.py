@@ -38,6 +38,8 @@ def test_the_svg_has_its_words_as_text():
         "32.0 MiB",
     ):
         assert text in found
+    unknown = texts(svg([dataclasses.replace(SMALL, has_all_steps=False)]))
+    assert "at least 1 optimizer step" in unknown
     without = texts(svg([dataclasses.replace(SMALL, capacity=None)]))
     assert "cuda:0: 6.0 MiB in use at the peak, 20.0 MiB reserved (event 5 of 10)" in without
     far = texts(svg([dataclasses.replace(SMALL, capacity=81 * MIB)]))
