@@ -6,18 +6,16 @@ import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import torch
 
 from ..devices.driver_memory import drop_workspaces
 from ..simulation import simulate
-from ..simulation.inspect import active, find_gpu
+from ..simulation.inspect import DEFAULT_GPU, active, find_gpu
 
 if TYPE_CHECKING:
     from ..simulation.inspect import GPU
-
-DEFAULT_GPU: Final = "h100"
 
 
 class MachinesOfTests:

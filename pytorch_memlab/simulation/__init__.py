@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .allocator.replay import Replay, replay
-from .simulator import simulate
+if TYPE_CHECKING:
+    from .allocator.replay import Replay, replay
+    from .simulator import simulate
 
 __all__ = ["Replay", "replay", "simulate"]
 

@@ -7,29 +7,32 @@ may import ``allocator`` as well, which is a library by itself.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .allocator.driver import SimulatedDriver
-from .allocator.out_of_memory import FailedRequest, FreeBlock
-from .allocator.settings import AllocatorSettings, read_alloc_conf
-from .dispatch.traceback_frames import clear_internal_frames
-from .hardware import decisions
-from .hardware.gpu import GPU
-from .hardware.presets import PRESETS, find_gpu
-from .hardware.sizes import parse_size, read_size
 from .machine import active
-from .machine.allocation_log import LoggedBlock
-from .machine.approximations import OpApproximations, OpCount
-from .machine.cublas_workspaces import workspace_size
-from .machine.device_properties import DeviceProperties
-from .machine.kept_files import KeptFiles
-from .machine.machine import Machine
-from .machine.runtime_settings import settings_string
-from .machine.simulated_gpu import Allocation, MemoryOverhead, SimulatedFailure, SimulatedGPU
-from .machine.tensor_values import DataDependentReads
-from .ops.attention import backends as attention_backends, rules as attention_rules
+
+if TYPE_CHECKING:
+    from .allocator.driver import SimulatedDriver
+    from .allocator.out_of_memory import FailedRequest, FreeBlock
+    from .allocator.settings import AllocatorSettings, read_alloc_conf
+    from .dispatch.traceback_frames import clear_internal_frames
+    from .hardware import decisions
+    from .hardware.gpu import DEFAULT_GPU, GPU
+    from .hardware.presets import PRESETS, find_gpu
+    from .hardware.sizes import parse_size, read_size
+    from .machine.allocation_log import LoggedBlock
+    from .machine.approximations import OpApproximations, OpCount
+    from .machine.cublas_workspaces import workspace_size
+    from .machine.device_properties import DeviceProperties
+    from .machine.kept_files import KeptFiles
+    from .machine.machine import Machine
+    from .machine.runtime_settings import settings_string
+    from .machine.simulated_gpu import Allocation, MemoryOverhead, SimulatedFailure, SimulatedGPU
+    from .machine.tensor_values import DataDependentReads
+    from .ops.attention import backends as attention_backends, rules as attention_rules
 
 __all__ = [
+    "DEFAULT_GPU",
     "GPU",
     "PRESETS",
     "Allocation",
@@ -65,7 +68,7 @@ _HOMES = {
     "allocator.out_of_memory": ("FailedRequest", "FreeBlock"),
     "allocator.settings": ("AllocatorSettings", "read_alloc_conf"),
     "dispatch.traceback_frames": ("clear_internal_frames",),
-    "hardware.gpu": ("GPU",),
+    "hardware.gpu": ("DEFAULT_GPU", "GPU"),
     "hardware.presets": ("PRESETS", "find_gpu"),
     "hardware.sizes": ("parse_size", "read_size"),
     "machine.allocation_log": ("LoggedBlock",),

@@ -25,7 +25,7 @@ from ..errors import UsageError
 from . import third_party
 from .autocast import autocast
 from .child_processes import start as child_processes
-from .hardware.gpu import GPU
+from .hardware.gpu import DEFAULT_GPU, GPU
 from .hardware.presets import find_gpu
 from .machine import active
 from .machine.device_properties import VISIBLE_DEVICES
@@ -116,7 +116,7 @@ class simulate:  # noqa: N801 - reads as the verb that it is
 
     def __init__(
         self,
-        gpu: str | int | GPU = "h100",
+        gpu: str | int | GPU = DEFAULT_GPU,
         count: int = 1,
         *,
         compute: bool = True,

@@ -18,7 +18,7 @@ from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.cli.run.files import RunFiles
 from pytorch_memlab.cli.run.max_peak import MaxPeak
-from pytorch_memlab.cli.run.options import DEFAULT_GPU, add_run_options
+from pytorch_memlab.cli.run.options import add_run_options
 from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
 from pytorch_memlab.cli.run.steps import Steps
 from pytorch_memlab.cli.run.tracebacks import without_own_frames
@@ -162,6 +162,7 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     import torch
 
     from pytorch_memlab.simulation import simulate
+    from pytorch_memlab.simulation.inspect import DEFAULT_GPU
 
     if options.allow_writes and not options.dry_run:
         raise UsageError("--allow-writes is for --dry-run: any other run writes its files")

@@ -12,9 +12,9 @@ from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
 from pytorch_memlab.cli.fit.found import Found
 from pytorch_memlab.cli.notices import tell_in_terminal
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.run.options import DEFAULT_GPU
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
+from pytorch_memlab.simulation.inspect import DEFAULT_GPU
 
 if TYPE_CHECKING:
     from pytorch_memlab.fitting.remedies.remedy import Remedy

@@ -13,8 +13,7 @@ from pytorch_memlab.cli.common_options import (
     number_from,
 )
 from pytorch_memlab.cli.parser import CommandParser
-
-DEFAULT_GPU = "h100"
+from pytorch_memlab.simulation.inspect import DEFAULT_GPU
 
 
 def add_run_options(parser: CommandParser) -> None:

@@ -12,6 +12,9 @@ from ..._common.quoted import quoted
 from ...errors import UnknownGPUError, UsageError
 from .sizes import read_size
 
+DEFAULT_GPU: Final = "h100"
+"""Name of the GPU that is simulated where none is named."""
+
 _KIB: Final = 1024
 _MIB: Final = 1024**2
 

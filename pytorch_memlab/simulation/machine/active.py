@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import atexit
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from .machine import Machine
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from .machine import Machine
 
 machine: Machine | None = None
 """The machine that programs run on now, None outside ``simulate``."""
