@@ -107,9 +107,11 @@ class CallStacks:
         """Give a number to all stacks that were taken."""
         with self._lock:
             unread, self._unread = self._unread, []
-            left = [taken for taken in (*unread, *also) if taken.raw is not None]
-            numbers = self.numbers_of([taken.raw for taken in left])
-            for taken, number in zip(left, numbers, strict=True):
+            # Another thread may drop a stack now, and torch crashes if it has to read None.
+            all_ = [(taken, taken.raw) for taken in (*unread, *also)]
+            left = [(taken, raw) for taken, raw in all_ if raw is not None]
+            numbers = self.numbers_of([raw for _, raw in left])
+            for (taken, _), number in zip(left, numbers, strict=True):
                 taken.number, taken.raw = number, None
 
     def numbers_of(self, captured: Sequence[Any]) -> list[int]:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 import torch
 
 from .._common.call_stacks import TakenStack, call_stacks, capture
+from .._common.garbage_collection import no_garbage_collection
 from ..simulation.inspect import LoggedBlock
 from .category import Category
 from .event_log import EventLog
@@ -18,6 +20,8 @@ from .model import Segment
 if TYPE_CHECKING:
     from .._common.forward_ops import ForwardOps
     from .module_paths import ModulePaths
+
+T = TypeVar("T")
 
 NOT_SEEN: Final = 0
 FORWARD: Final = 1
@@ -56,9 +60,10 @@ class LiveBlock(LoggedBlock):
 
 def read_ends(blocks: Iterable[LiveBlock]) -> None:
     """Give a number to the stacks that freed blocks."""
-    unread = [one for one in blocks if one.end is not None and not isinstance(one.end, int)]
-    numbers = call_stacks.numbers_of([one.end for one in unread])
-    for block, number in zip(unread, numbers, strict=True):
+    ends = [(block, block.end) for block in blocks]  # another thread may read them now
+    unread = [(block, end) for block, end in ends if end is not None and not isinstance(end, int)]
+    numbers = call_stacks.numbers_of([end for _, end in unread])
+    for (block, _), number in zip(unread, numbers, strict=True):
         block.end = number
 
 
@@ -80,32 +85,40 @@ class LiveLog:
         self.earlier = earlier
         self._category_of = category_of
         self._open: list[Any] = []
+        self._reading = threading.RLock()
         for number, action in ((_ALLOC, "alloc"), (_FREE_COMPLETED, "free_completed")):
             assert self.events.number_of(action) == number
 
     # Of an open event there are its block and its time in nanoseconds, negative for a free. Both
-    # are added at once, as another thread may add others.
+    # are added at once, as another thread may add others. The allocator, which tells of a free,
+    # never waits for a thread that reads: that one may wait for the allocator.
 
     def allocated(self, block: LiveBlock) -> None:
         self._open += (block, time_ns())
 
     def freed(self, block: LiveBlock) -> None:
         self._open += (block, -time_ns())
-        if len(self._open) > _MOST_OPEN:
-            self._read()
+        if len(self._open) > _MOST_OPEN and self._reading.acquire(blocking=False):
+            try:
+                self._read()
+            finally:
+                self._reading.release()
 
     def happened(self, action: str, address: int, size: int, stream: int) -> None:
         event = LiveBlock(address, size, size, stream, 0, None)
         event.action = self.events.number_of(action)
         self._open += (event, time_ns())
 
-    def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> EventLog:
-        """The events so far, with all that is known of them by now."""
-        self._read()
-        for block, category in live:
-            if block.event >= self.earlier:
-                self.events.set_category(block.event - self.earlier, category)
-        return self.events
+    def settled(
+        self, live: Iterable[tuple[LiveBlock, Category]], number_of: Callable[[int], int]
+    ) -> EventLog:
+        """The events so far, with all that is known by now, and other numbers for their stacks."""
+        with self._reading, no_garbage_collection():  # a collection frees blocks in this thread
+            self._read()
+            for block, category in live:
+                if 0 <= block.event - self.earlier < len(self.events):
+                    self.events.set_category(block.event - self.earlier, category)
+            return self.events.with_stacks(number_of)
 
     def _read(self) -> None:
         # Another thread may add events now: they are read next time.
@@ -152,6 +165,19 @@ class ProgramState:
     is_on: bool = False
 
 
+class Locked(Protocol):
+    """Calls a function while no other thread changes the blocks."""
+
+    def __call__(self, work: Callable[[], T], /) -> T: ...
+
+
+def _called(work: Callable[[], T]) -> T:
+    return work()
+
+
+Moment = tuple[list[LiveBlock], int, int, int]
+
+
 class PeakBlocks:
     """The blocks in use when the active bytes of a device were highest while this was on.
 
@@ -174,10 +200,14 @@ class PeakBlocks:
         if self.died:
             self.died.clear()
 
-    def at_peak(self) -> list[LiveBlock]:
-        """The blocks in use then, by address."""
+    def moment(self) -> Moment:
+        """The blocks in use at the peak by address, active and reserved bytes, and the event."""
+        return self._live.locked(self._moment)
+
+    def _moment(self) -> Moment:
         found = [block for block in self._live.blocks() if block.event <= self.event]
-        return sorted((*found, *self.died), key=lambda block: block.address)
+        blocks = sorted((*found, *self.died), key=lambda block: block.address)
+        return blocks, self.highest, self.reserved, self.event
 
 
 class LiveBlocks:
@@ -189,11 +219,13 @@ class LiveBlocks:
         reserved: Callable[[], int],
         in_use: Mapping[int, LiveBlock],
         waiting: Mapping[int, LiveBlock],
+        locked: Locked = _called,
     ) -> None:
         self.state = state
         self.reserved = reserved
         self.in_use = in_use
         self._waiting = waiting
+        self.locked = locked
         self.active = sum(block.size for block in self.blocks())
         self.events = 0
         self.peaks: tuple[PeakBlocks, ...] = ()

@@ -208,7 +208,7 @@ def live_holders(device: int = 0) -> PeakHolders | None:
 def _holders(
     followed: FollowedSource, device: int, peak: PeakBlocks, earlier: int = 0
 ) -> PeakHolders:
-    blocks = peak.at_peak()
+    blocks, active_bytes, reserved, event = peak.moment()
     categories = followed.categories(blocks)
     live, number_of = followed.live[device], call_stacks.number_of
     call_stacks.read()
@@ -225,8 +225,8 @@ def _holders(
         )
         for block in blocks
     )
-    event, events = peak.event - earlier, live.events - earlier
-    moment = Peak(device, peak.highest, peak.reserved, event, events, described)
+    events = live.events - earlier
+    moment = Peak(device, active_bytes, reserved, event - earlier, events, described)
     return PeakHolders(moment, numbers.stacks)
 
 
@@ -254,8 +254,7 @@ def _history(followed: FollowedSource) -> AllocationHistory:
             continue
         in_use = live.blocks()
         categories = followed.categories(in_use)
-        log = live.log.settle([(block, categories[block]) for block in in_use])
-        events = log.with_stacks(numbers.of)
+        events = live.log.settled([(block, categories[block]) for block in in_use], numbers.of)
         segments = followed.segments(device)
         devices.append(
             DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != CPU)
