@@ -109,15 +109,20 @@ class LiveLog:
         event.action = self.events.number_of(action)
         self._open += (event, time_ns())
 
-    def settled(
-        self, live: Iterable[tuple[LiveBlock, Category]], number_of: Callable[[int], int]
-    ) -> EventLog:
-        """The events so far, with all that is known by now, and other numbers for their stacks."""
+    def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> None:
+        """Write all that is known by now of the events so far."""
         with self._reading, no_garbage_collection():  # a collection frees blocks in this thread
             self._read()
             for block, category in live:
                 if 0 <= block.event - self.earlier < len(self.events):
                     self.events.set_category(block.event - self.earlier, category)
+
+    def settled(
+        self, live: Iterable[tuple[LiveBlock, Category]], number_of: Callable[[int], int]
+    ) -> EventLog:
+        """The settled events, with other numbers for their stacks."""
+        with self._reading:
+            self.settle(live)
             return self.events.with_stacks(number_of)
 
     def _read(self) -> None:

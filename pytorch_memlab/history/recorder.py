@@ -134,14 +134,23 @@ class Recording:
         return _holders(followed, device, peak, 0 if log is None else log.earlier)
 
     def history(self) -> AllocationHistory:
-        """All events, from the first time that this was on."""
+        """All events, from the first time that this was on.
+
+        Of several simulations this is the last one; that of the host counts where there was none.
+        """
         if not self._keeps_history:
             raise HistoryError("the events were not kept: ask for them with history=True")
         for source in self._used:
-            self._histories[id(source)] = _history(source)
-        if not self._histories:
+            self._keep_history(source)
+        found = [*self._histories.values()]
+        if not found:
             raise HistoryError(NOTHING_RECORDED)
-        return replace(next(reversed(self._histories.values())), steps=tuple(self._steps))
+        of_gpus = [one for one in found if any(device.device != CPU for device in one.devices)]
+        return replace((of_gpus or found)[-1], steps=tuple(self._steps))
+
+    def _keep_history(self, source: FollowedSource) -> None:
+        self._histories.pop(id(source), None)  # an earlier source, now gone, may have had this id
+        self._histories[id(source)] = _history(source)
 
     def _step_ended(self, _optimizer: torch.optim.Optimizer) -> None:
         self._steps.append(time_ns() // 1000)
@@ -179,7 +188,7 @@ class Recording:
                 self._finished[key[1]] = self._holders(followed, key[1], peak)
             followed.live[key[1]].drop_peak(peak)
         if self._keeps_history:
-            self._histories[id(followed)] = _history(followed)
+            self._keep_history(followed)
         self._used.remove(followed)
         followed.leave()
 

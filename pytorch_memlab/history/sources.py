@@ -180,8 +180,9 @@ class SimulatedBlocks(FollowedSource):
         for blocks in (log.live, log.waiting):
             blocks.update([(address, LiveBlock.of(block)) for address, block in blocks.items()])
             followed.append(cast("dict[int, LiveBlock]", blocks))
+        in_use, waiting = followed
         live = LiveBlocks(
-            program.state, lambda: gpu.allocator.reserved_bytes, *followed, locked=gpu.locked
+            program.state, lambda: gpu.allocator.reserved_bytes, in_use, waiting, gpu.locked
         )
         log.follower, log.block_class = live, LiveBlock
         self.live[gpu.index] = live

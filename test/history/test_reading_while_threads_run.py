@@ -1,4 +1,4 @@
-"""What was recorded can be read at any time, also while other threads allocate or read as well."""
+"""A recording is read at any time, also while other threads allocate, free or read."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_blocks_at_the_peak_are_those_of_one_moment(recording, monkeypatch):
 
 def test_a_stack_that_is_dropped_while_all_are_read_is_left_out(monkeypatch):
     class Dropped(TakenStack):
-        """Another thread drops it once somebody has looked at it."""
+        """It is dropped by another thread after the first look at it."""
 
         @property
         def raw(self):

@@ -474,6 +474,23 @@ def test_a_history_has_every_event_and_the_same_peak(device):
     assert holders.by_category() == recorded.by_category()
 
 
+def test_the_history_is_that_of_the_last_simulation_and_of_the_host_without_one():
+    def work(count, device):
+        return [torch.ones(MIB, device=device) for _ in range(count)]
+
+    profiler = LineProfiler(work, history=True)
+    with profiler:
+        work(1, "cpu")
+        assert [one.device for one in profiler.history().devices] == [-1]
+        for count in range(1, 6):
+            with simulate("24GiB", compute=False):
+                work(count, "cuda")
+            gc.collect()
+            (device,) = profiler.history().devices
+            made = [event for event in device.events if event.action == "alloc"]
+            assert (device.device, len(made)) == (0, count)
+
+
 def test_a_history_keeps_its_stacks_when_it_is_long(machine, monkeypatch):
     monkeypatch.setattr(live_blocks, "_MOST_OPEN", 10)
 
