@@ -66,14 +66,10 @@ class EventLog(Sequence[Event]):
             self._module_names.append(module)
         return number
 
-    def changes(self) -> Iterator[tuple[str, int, int]]:
-        """Action, address and size of each event, for those who need no more of so many."""
-        return zip(
-            map(self.action_names.__getitem__, self.actions),
-            self.addresses,
-            self.sizes,
-            strict=True,
-        )
+    def changes(self) -> Iterator[tuple[str, int, int, int]]:
+        """Action, address, size and stream of each event, for those who need no more of so many."""
+        names = map(self.action_names.__getitem__, self.actions)
+        return zip(names, self.addresses, self.sizes, self.streams, strict=True)
 
     def indexes(self, action: str) -> list[int]:
         number = self._action_numbers.get(action)

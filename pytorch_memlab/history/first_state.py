@@ -10,6 +10,7 @@ from bisect import bisect_right, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from ..simulation.allocator.replay import GROWTH, RELEASES, RecordedSegment, Recording
 from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
     SMALL_SEGMENT_SIZE,
@@ -18,9 +19,6 @@ from ..simulation.allocator.settings import (
 )
 from .event_log import EventLog, log_of
 from .model import Block, DeviceHistory, Segment
-
-GROWTH = frozenset({"segment_alloc", "segment_map"})
-RELEASES = frozenset({"segment_free", "segment_unmap"})
 
 
 def first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segment]:
@@ -49,7 +47,27 @@ def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Seg
     ]
 
 
-def serves_small(segment: Segment) -> bool:
+def recording_of(device: DeviceHistory, settings: AllocatorSettings) -> Recording:
+    """A history as a recording of an allocator."""
+    initial, final = first_state(device, settings), device.segments
+    events = log_of(device.events).changes
+    return Recording([*map(_recorded, initial)], events, [*map(_recorded, final)])
+
+
+def _recorded(segment: Segment) -> RecordedSegment:
+    parts: list[tuple[int, int | None]] = []
+    address = segment.address
+    for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
+        if block.address > address:
+            parts.append((block.address - address, None))
+        if block.size:
+            parts.append((block.size, block.requested))
+        address = block.address + block.size
+    kinds = _serves_small(segment), segment.is_expandable
+    return RecordedSegment(segment.address, segment.stream, *kinds, parts)
+
+
+def _serves_small(segment: Segment) -> bool:
     """True if a segment belongs to the pool of blocks of up to 1 MiB."""
     if segment.is_small is not None:
         return segment.is_small
@@ -58,22 +76,11 @@ def serves_small(segment: Segment) -> bool:
     return segment.size <= SMALL_SEGMENT_SIZE
 
 
-def parts_of(segment: Segment) -> Iterator[tuple[int, int | None]]:
-    """Size of each block of a segment, and what was requested; None for one that is free."""
-    address = segment.address
-    for block in (*segment.blocks, Block(segment.address + segment.size, 0, 0, None)):
-        if block.address > address:
-            yield block.address - address, None
-        if block.size:
-            yield block.size, block.requested
-        address = block.address + block.size
-
-
 def _sized(
     segment: Segment, blocks: Sequence[tuple[Block, bool]], settings: AllocatorSettings
 ) -> Iterator[Block]:
     """Blocks of a segment, in order, with a rest that was too small to be split off."""
-    splits_all = segment.is_expandable or serves_small(segment)
+    splits_all = segment.is_expandable or _serves_small(segment)
     starts = [block.address for block, _ in blocks]
     ends = [*starts[1:], segment.address + segment.size]
     for (block, is_exact), end in zip(blocks, ends, strict=False):  # none of an empty segment

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from .._common.prose_size import prose_size
+from ..simulation.allocator.replay import GROWTH, RELEASES
 from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
     SMALL_SEGMENT_SIZE,
@@ -22,7 +23,7 @@ from ..simulation.allocator.settings import (
     AllocatorSettings,
 )
 from .event_log import log_of
-from .first_state import GROWTH, RELEASES, first_blocks, first_state
+from .first_state import first_blocks, first_state
 from .model import AllocationHistory, Block, DeviceHistory, Event, device_name
 from .settings import settings_of
 
@@ -64,13 +65,13 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     highest, reserved, moment = state.active, state.reserved, -1
     sizes = array("Q")
     follow = state.follow
-    for index, change in enumerate(log.changes()):
-        sizes.append(follow(*change))
+    for index, (action, address, size, _) in enumerate(log.changes()):
+        sizes.append(follow(action, address, size))
         if state.active > highest:
             highest, reserved, moment = state.active, state.reserved, index
     allocated: dict[int, int] = {}
     blocks = dict(state.blocks)
-    for index, (action, address, _) in enumerate(islice(log.changes(), moment + 1)):
+    for index, (action, address, *_) in enumerate(islice(log.changes(), moment + 1)):
         if action == "alloc":
             allocated[address] = index
         elif action == "free_completed" and allocated.pop(address, None) is None:

@@ -20,21 +20,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, count
-from typing import Final, NamedTuple
+from itertools import accumulate, chain, pairwise
+from typing import Any, Final, NamedTuple
 
-from ..simulation.allocator.adopted_segments import AdoptedSegment, Mapped, adopt_segments
-from ..simulation.allocator.caching_allocator import CachingAllocator, ReservedPeak
 from ..simulation.allocator.driver import DriverCalls, SimulatedDriver
 from ..simulation.allocator.out_of_memory import OutOfMemory
+from ..simulation.allocator.replay import GROWTH, RELEASES, Replay, RequestReplay
 from ..simulation.allocator.settings import AllocatorSettings, read_alloc_conf
 from .event_log import EventLog, log_of
-from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
+from .first_state import first_state, recording_of
 from .model import AllocationHistory, Segment
 from .settings import settings_of
 
-UNLIMITED = 2**62
+_UNLIMITED: Final = 2**62
 """Bytes of a GPU that never runs out."""
+
+_BASE: Final = 2**62
+"""Of the addresses of new segments, above all that a recording can have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +110,47 @@ def replay(
         settings = changed_settings(recorded, settings)
     one = history.of_device(device)
     log = log_of(one.events)
-    driver = SimulatedDriver(UNLIMITED if capacity is None else capacity, taken, base=_BASE)
-    allocator = CachingAllocator(driver, settings, device, order_by_address=order_by_address)
-    segments = first_state(one, recorded)
-    run = _Run(log, allocator, driver, segments)
-    runs = release_runs(log, segments, recorded)
-    run.go_on({one.first for one in runs if not one.is_of_request})
-    return run.result(device, capacity)
+    driver = SimulatedDriver(_UNLIMITED if capacity is None else capacity, taken, base=_BASE)
+    recording = recording_of(one, recorded)
+    for segment in recording.initial:
+        driver.adopt(segment.address, segment.size, segment.is_expandable)
+    run = _Requests(recording, driver, settings, device, order_by_address=order_by_address)
+    runs = release_runs(log, first_state(one, recorded), recorded)
+    events = run.follow(log, {one.first for one in runs if not one.is_of_request})
+    done = run.finish()
+    return ReplayResult(
+        **figures_of(done, log),
+        retries=done.stats["num_alloc_retries"],
+        device=device,
+        settings=settings,
+        capacity=capacity,
+        taken=taken,
+        events=events,
+    )
+
+
+def figures_of(done: Replay, log: EventLog) -> dict[str, Any]:
+    """The fields of ``Figures``, without retries, that the outcome of a replay has."""
+    failures = (
+        FailedRequest(
+            one.index,
+            one.size,
+            log.stacks[one.index],
+            one.was_recorded,
+            one.active,
+            one.reserved,
+            one.free,
+            one.message,
+        )
+        for one in done.out_of_memory
+    )
+    return {
+        "peak_active": done.stats["active_bytes"]["all"]["peak"],
+        "peak_reserved": done.stats["reserved_bytes"]["all"]["peak"],
+        "unused_at_peak": done.unused_at_peak,
+        "calls": done.calls,
+        "failures": tuple(failures),
+    }
 
 
 def changed_settings(settings: AllocatorSettings, text: str) -> AllocatorSettings:
@@ -133,7 +169,7 @@ def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None
     one = history.of_device(device)
     log = log_of(one.events)
     reserved = sum(segment.size for segment in first_state(one, settings_of(history.settings)))
-    for action, address, size in log.changes():
+    for action, address, size, _ in log.changes():
         if action in GROWTH:
             reserved += size
         elif action in RELEASES:
@@ -141,12 +177,6 @@ def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None
         elif action == "oom":
             return reserved + address
     return None
-
-
-def mapped_pages(log: EventLog) -> Iterator[Mapped]:
-    """Address, size and stream of all pages of expandable segments that get memory."""
-    for index in log.indexes("segment_map"):
-        yield log.addresses[index], log.sizes[index], log.streams[index]
 
 
 class ReleaseRun(NamedTuple):
@@ -211,118 +241,40 @@ def release_runs(
         yield ReleaseRun(first, last, is_of_request)
 
 
-_BASE: Final = 2**62
-"""Of the addresses of new segments, above all that a recording can have."""
+class _Requests(RequestReplay):
+    """A replay on a GPU that has what is asked for, or has not."""
 
-
-class _Run:
-    """One replay."""
-
-    def __init__(
-        self,
-        log: EventLog,
-        allocator: CachingAllocator,
-        driver: SimulatedDriver,
-        segments: Sequence[Segment],
-    ) -> None:
-        self._log = log
-        self._allocator = allocator
-        self._driver = driver
-        self._addresses: dict[int, int] = {}
-        self._waiting: dict[int, int] = {}
-        self._done = 0
-        self._failures: list[FailedRequest] = []
-        adopted = []
-        for one in segments:
-            driver.adopt(one.address, one.size, one.is_expandable)
-            self._addresses.update((block.address, block.address) for block in one.blocks)
-            kinds = serves_small(one), one.is_expandable
-            adopted.append(AdoptedSegment(one.address, one.stream, *kinds, list(parts_of(one))))
-        adopt_segments(allocator, adopted, mapped_pages(log))
-        allocator.reset_peak_stats()
-        self._reserved = ReservedPeak(self._allocator)
-
-    def go_on(self, cache_releases: set[int]) -> None:
-        log, allocator = self._log, self._allocator
-        names, actions, addresses = log.action_names, log.actions, log.addresses
-        malloc, free, moved = allocator.malloc, allocator.free, self._addresses
-        total = len(log)
-        rows = zip(count(), actions, addresses, log.sizes, log.streams)
-        for index, action, address, size, stream in rows:
-            name = names[action]
-            if name == "alloc":
+    def follow(self, log: EventLog, cache_releases: set[int]) -> int:
+        """Replay all events, or those before the request that fails, and return how many."""
+        allocator, moved, malloc = self.allocator, self.addresses, self.malloc
+        waiting: dict[int, int] = {}
+        events = pairwise(chain(log.changes(), [("", 0, 0, 0)]))
+        for index, ((action, address, size, stream), following) in enumerate(events):
+            if action == "alloc":
                 try:
                     moved[address] = malloc(size, stream)
                 except OutOfMemory as error:
-                    self._fail(index, size, error, was_recorded=False)
-                    self._done = index
-                    return
-                self._reserved.note()
-            elif name == "free_completed":
+                    self.failed(index, size, error, was_recorded=False)
+                    return index
+            elif action == "free_completed":
                 if address in moved:
-                    free(moved.pop(address))
-                elif address in self._waiting:
-                    allocator.work.finish(self._waiting.pop(address))
+                    allocator.free(moved.pop(address))
+                elif address in waiting:
+                    allocator.work.finish(waiting.pop(address))
                     allocator.process_events()
-            elif name == "free_requested":
-                following = index + 1
-                is_complete = (
-                    following < total
-                    and addresses[following] == address
-                    and names[actions[following]] == "free_completed"
-                )
-                if not is_complete and address in moved:
-                    self._free_later(index, address)
-            elif name == "oom":
+            elif action == "free_requested":
+                if following[:2] != ("free_completed", address) and address in moved:
+                    # See Note [Frees that wait].
+                    waiting[address] = busy = -1 - index
+                    allocator.record_stream(moved[address], busy)
+                    allocator.work.sleep(busy)
+                    allocator.free(moved.pop(address))
+            elif action == "oom":
                 try:
-                    served = malloc(size, stream)
-                except OutOfMemory as error:
-                    self._fail(index, size, error, was_recorded=True)
-                else:
                     # The recording does not tell how long the program would have kept it.
-                    self._reserved.note()
-                    free(served)
+                    allocator.free(malloc(size, stream))
+                except OutOfMemory as error:
+                    self.failed(index, size, error, was_recorded=True)
             elif index in cache_releases:
                 allocator.empty_cache()
-        self._done = total
-
-    def result(self, device: int, capacity: int | None) -> ReplayResult:
-        stats, driver = self._allocator.memory_stats(), self._driver
-        return ReplayResult(
-            device=device,
-            settings=self._allocator.settings,
-            capacity=capacity,
-            taken=driver.context,
-            events=self._done,
-            peak_active=stats["active_bytes"]["all"]["peak"],
-            peak_reserved=stats["reserved_bytes"]["all"]["peak"],
-            unused_at_peak=self._reserved.unused,
-            calls=driver.call_counts,
-            retries=stats["num_alloc_retries"],
-            failures=tuple(self._failures),
-        )
-
-    def _free_later(self, index: int, address: int) -> None:
-        """See Note [Frees that wait]."""
-        stream = -1 - index
-        actual = self._addresses.pop(address)
-        self._allocator.record_stream(actual, stream)
-        self._allocator.work.sleep(stream)
-        self._allocator.free(actual)
-        self._waiting[address] = stream
-
-    def _fail(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
-        self._reserved.note()
-        allocator = self._allocator
-        self._failures.append(
-            FailedRequest(
-                event=index,
-                size=size,
-                stack=self._log.stacks[index],
-                was_recorded=was_recorded,
-                active=allocator.active_bytes,
-                reserved=allocator.reserved_bytes,
-                free=self._driver.free_memory(),
-                message=str(error),
-            )
-        )
+        return len(log)

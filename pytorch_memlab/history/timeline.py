@@ -148,7 +148,7 @@ def _follow(log: EventLog, state: AllocatorState) -> tuple[_Integers, _Integers,
     active, reserved = array("q", [state.active]), array("q", [state.reserved])
     blocks = array("q")
     in_use = {address: len(log) + place for place, address in enumerate(state.blocks)}
-    for index, (action, address, size) in enumerate(log.changes()):
+    for index, (action, address, size, _) in enumerate(log.changes()):
         state.follow(action, address, size)
         active.append(state.active)
         reserved.append(state.reserved)

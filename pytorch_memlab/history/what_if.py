@@ -6,15 +6,15 @@ from array import array
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from ..simulation.allocator import out_of_memory as simulated
 from ..simulation.allocator.driver import DriverCalls
-from ..simulation.allocator.replay import Mismatch, Replay, replay as replay_trace
+from ..simulation.allocator.replay import Comparison, Mismatch, Replay
 from ..simulation.inspect import GPU, MemoryOverhead
 from .event_log import EventLog, log_of
-from .first_state import GROWTH, RELEASES, first_state, parts_of, serves_small
-from .model import AllocationHistory, DeviceHistory, Segment, Stack, device_name
+from .first_state import first_state, recording_of
+from .model import AllocationHistory, DeviceHistory, Stack, device_name
 from .out_of_memory import SettingsCheck
 from .peak import AllocatorState
 from .replay import (
@@ -22,6 +22,7 @@ from .replay import (
     Figures,
     ReplayResult,
     changed_settings,
+    figures_of,
     recorded_capacity,
     release_runs,
     replay,
@@ -52,21 +53,28 @@ class ReplayCheck:
 
 def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
     """Replay a recording on the recorded segments, and compare every address."""
-    settings = settings_of(history.settings)
-    trace = _trace(history.of_device(device), first_state(history.of_device(device), settings))
+    one, settings = history.of_device(device), settings_of(history.settings)
+    recording = recording_of(one, settings)
     begun = {}
     for order_by_address in (False, True):
-        done = replay_trace(
-            trace, settings=settings, order_by_address=order_by_address, most_mismatches=1
-        )
+        done = Comparison(recording, settings, order_by_address, most_mismatches=1).run()
         if not done.mismatches:
-            return _check(done, history.of_device(device), order_by_address)
+            return _check(done, one, order_by_address)
         begun[order_by_address] = done.mismatches[0].index
     best = begun[True] > begun[False]
-    done = replay_trace(
-        trace, settings=settings, order_by_address=best, most_mismatches=_MOST_DIFFERENCES
+    return _check(Comparison(recording, settings, best, _MOST_DIFFERENCES).run(), one, best)
+
+
+def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> ReplayCheck:
+    return ReplayCheck(
+        Figures(**figures_of(done, log_of(device.events)), retries=None) if done.stats else None,
+        done.allocations,
+        done.segments_checked,
+        len({one.index for one in done.mismatches}),
+        done.mismatches[0] if done.mismatches else None,
+        done.final_matches or device.initial is not None,
+        order_by_address,
     )
-    return _check(done, history.of_device(device), best)
 
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
@@ -77,7 +85,7 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
     failures = []
     log = log_of(one.events)
     kinds = Counter(map(log.action_names.__getitem__, log.actions))
-    for index, (action, address, size) in enumerate(log.changes()):
+    for index, (action, address, size, _) in enumerate(log.changes()):
         state.follow(action, address, size)
         active, reserved = state.active, state.reserved
         if active > peak_active:
@@ -110,66 +118,6 @@ def recorded_retries(
 
 
 _CALLS: Final = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
-
-
-def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> ReplayCheck:
-    figures = None
-    failures = []
-    for one in done.out_of_memory:
-        at, event = one.index, device.events[one.index]
-        recorded = (at, event.size, event.stack, True)
-        failures.append(
-            FailedRequest(*recorded, one.active, one.reserved, event.address, one.message)
-        )
-    if done.stats:
-        figures = Figures(
-            peak_active=done.stats["active_bytes"]["all"]["peak"],
-            peak_reserved=done.stats["reserved_bytes"]["all"]["peak"],
-            unused_at_peak=done.unused_at_peak,
-            calls=done.calls,
-            retries=None,
-            failures=tuple(failures),
-        )
-    return ReplayCheck(
-        figures,
-        done.allocations,
-        done.segments_checked,
-        len({one.index for one in done.mismatches}),
-        done.mismatches[0] if done.mismatches else None,
-        done.final_matches or device.initial is not None,
-        order_by_address,
-    )
-
-
-def _trace(device: DeviceHistory, segments: Sequence[Segment]) -> dict[str, Any]:
-    log = log_of(device.events)
-    events = log.part(0, len(log))
-    events.action_names = [one if one in _KINDS else "snapshot" for one in log.action_names]
-    return {
-        "initial": [_as_dict(segment) for segment in segments],
-        "events": events,  # the first four fields of each
-        "final": [_as_dict(segment) for segment in device.segments],
-    }
-
-
-def _as_dict(segment: Segment) -> dict[str, Any]:
-    blocks = []
-    address = segment.address
-    for size, requested in parts_of(segment):
-        known = () if requested is None else (requested,)
-        blocks.append([address, size, int(requested is not None), *known])
-        address += size
-    return {
-        "address": segment.address,
-        "size": segment.size,
-        "stream": segment.stream,
-        "pool": "small" if serves_small(segment) else "large",
-        "expandable": segment.is_expandable,
-        "blocks": blocks,
-    }
-
-
-_KINDS: Final = GROWTH | RELEASES | {"alloc", "free_completed", "oom"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,7 +210,7 @@ def check_settings(
     if request.allowed is not None:
         taken = max(taken, request.capacity - request.allowed)
     result = replay(history, settings=settings, capacity=request.capacity, taken=taken)
-    made = sum(action == "alloc" for action, _, _ in log.changes())
+    made = len(log.indexes("alloc"))
     return SettingsCheck(settings, made, result.out_of_memory is None, is_whole)
 
 

@@ -377,25 +377,3 @@ class CachingAllocator:
         if size:
             self._stats.total.inactive_split_changed(blocks, size)
             pool.stats.inactive_split_changed(blocks, size)
-
-
-class ReservedPeak:
-    """The highest reserved bytes of an allocator, and how many of them were not in use then."""
-
-    def __init__(self, allocator: CachingAllocator) -> None:
-        self._allocator = allocator
-        self._highest = -1
-        # bytes reserved and not in use while the reserved bytes were highest; the least, if that
-        # was so at several moments
-        self.unused = 0
-        self.note()
-
-    def note(self) -> None:
-        """Look at the allocator, after each request."""
-        reserved = self._allocator.reserved_bytes
-        if reserved >= self._highest:
-            unused = reserved - self._allocator.active_bytes
-            if reserved > self._highest:
-                self._highest, self.unused = reserved, unused
-            elif unused < self.unused:
-                self.unused = unused

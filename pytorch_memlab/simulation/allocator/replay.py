@@ -1,24 +1,63 @@
-"""Replays what a real allocator did and compares, allocation by allocation."""
+"""The requests of a recording, made again to a simulated allocator.
+
+``replay`` compares what a real allocator did, allocation by allocation. ``RequestReplay`` is what
+every replay needs, whatever its settings and its GPU.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ...errors import UsageError
-from .adopted_segments import AdoptedSegment, adopt_segments
-from .caching_allocator import CachingAllocator, ReservedPeak
-from .driver import DriverCalls, RecordedDriver
+from .caching_allocator import CachingAllocator
+from .driver import DriverCalls, RecordedDriver, SimulatedDriver
 from .out_of_memory import OutOfMemory
 from .settings import AllocatorSettings
 
-_GROWTH = frozenset({"segment_alloc", "segment_map"})
-_RELEASES = frozenset({"segment_free", "segment_unmap"})
-_IGNORED = frozenset({"free_requested", "snapshot"})
+GROWTH = frozenset({"segment_alloc", "segment_map"})
+RELEASES = frozenset({"segment_free", "segment_unmap"})
+_NOUNS = {
+    "segment_alloc": "segment",
+    "segment_free": "segment",
+    "segment_map": "range",
+    "segment_unmap": "range",
+}
+_KINDS = frozenset(
+    {"alloc", "free", "free_completed", "free_requested", "oom", "snapshot", *_NOUNS}
+)
 
 Range = tuple[int, int, int]
 """Index of an event, address, and size in bytes."""
+
+
+class RecordedSegment(NamedTuple):
+    """A segment, or a range of pages of an expandable one."""
+
+    address: int  # where it begins
+    stream: int  # that it serves
+    is_small: bool  # whether it belongs to the small pool
+    is_expandable: bool  # whether it is a range of pages of an expandable segment
+    # from the first to the last, size and requested size in bytes, None for a free one
+    blocks: list[tuple[int, int | None]]
+
+    @property
+    def size(self) -> int:
+        """Its bytes."""
+        return sum(size for size, _ in self.blocks)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """The events of an allocator, and its segments before and after them."""
+
+    initial: Sequence[RecordedSegment]  # before the first event
+    # gives all events: an action, as PyTorch's memory history names it, an address (for ``oom`` the
+    # bytes free on the GPU), a size in bytes and a stream
+    events: Callable[[], Iterable[tuple[str, int, int, int]]]
+    final: Sequence[RecordedSegment]  # after the last event
+    total_memory: int | None = None  # bytes of the GPU; None if not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +75,25 @@ class Mismatch:
 
 @dataclass(frozen=True, slots=True)
 class ReplayedError:
-    """A request that fails in the recording and in the replay.
+    """A request that fails in a replay.
 
     Args:
         index: of the event in the trace.
         message: text of ``torch.OutOfMemoryError``.
+        size: bytes requested.
         active: bytes of all blocks in use then.
         reserved: bytes of all segments then.
+        free: bytes free on the GPU then.
+        was_recorded: whether it fails in the recording too.
     """
 
     index: int
     message: str
-    active: int = 0
-    reserved: int = 0
+    size: int
+    active: int
+    reserved: int
+    free: int
+    was_recorded: bool
 
 
 @dataclass(slots=True)
@@ -61,7 +106,7 @@ class Replay:
         segments_checked: how many segments made or freed were compared, and how many ranges of
             pages that got or lost memory.
         final_matches: whether all segments and blocks are as recorded in the end.
-        out_of_memory: requests that fail in both.
+        out_of_memory: requests that fail in both, in order.
         stats: the allocator's counters in the end, nested as
             ``torch.cuda.memory_stats_as_nested_dict()`` nests them, in bytes or counts; peaks are
             those since the recording began.
@@ -78,6 +123,87 @@ class Replay:
     stats: dict[str, Any] = field(default_factory=dict)
     unused_at_peak: int = 0
     calls: DriverCalls = field(default_factory=DriverCalls)
+
+
+class RequestReplay:
+    """A simulated allocator that gets the requests of a recording."""
+
+    def __init__(
+        self,
+        recording: Recording,
+        driver: SimulatedDriver,
+        settings: AllocatorSettings,
+        device: int = 0,
+        *,
+        order_by_address: bool,
+    ) -> None:
+        self.driver = driver
+        self.allocator = CachingAllocator(
+            driver, settings, device, order_by_address=order_by_address
+        )
+        self.addresses: dict[int, int] = {}  # of each block in use: its address in the recording
+        self.result = Replay()
+        self.begins = self._adopt(recording)  # of the expandable segments from before
+        self.allocator.reset_peak_stats()
+        self._highest = self.allocator.reserved_bytes
+        self.result.unused_at_peak = self._highest - self.allocator.active_bytes
+
+    def malloc(self, size: int, stream: int) -> int:
+        """Make a request.
+
+        Raises:
+            OutOfMemory: the GPU has no room.
+        """
+        try:
+            return self.allocator.malloc(size, stream)
+        finally:
+            reserved = self.allocator.reserved_bytes
+            if reserved >= self._highest:
+                unused = reserved - self.allocator.active_bytes
+                if reserved > self._highest or unused < self.result.unused_at_peak:
+                    self._highest, self.result.unused_at_peak = reserved, unused
+
+    def failed(self, index: int, size: int, error: OutOfMemory, *, was_recorded: bool) -> None:
+        """Note a request that has just failed."""
+        allocator, free = self.allocator, self.driver.free_memory()
+        figures = allocator.active_bytes, allocator.reserved_bytes, free
+        self.result.out_of_memory.append(
+            ReplayedError(index, str(error), size, *figures, was_recorded)
+        )
+
+    def finish(self) -> Replay:
+        """The result, with what the allocator and the driver counted."""
+        self.result.stats = self.allocator.memory_stats()
+        self.result.calls = self.driver.call_counts
+        return self.result
+
+    def _adopt(self, recording: Recording) -> list[int]:
+        """Give the allocator the segments from before, and return where expandable ones begin.
+
+        The ranges of one stream and pool are taken for one expandable segment. A recording does not
+        tell where its addresses begin: at the lowest that has memory before or during it.
+        """
+        allocator = self.allocator
+        expandable: dict[tuple[int, bool], list[RecordedSegment]] = {}
+        for one in recording.initial:
+            address = one.address
+            for size, requested in one.blocks:
+                if requested is not None:
+                    self.addresses[address] = address
+                address += size
+            if one.is_expandable:
+                expandable.setdefault((one.stream, one.is_small), []).append(one)
+            else:
+                allocator.adopt_segment(one.address, one.stream, one.blocks, is_small=one.is_small)
+        begins = {key: ranges[0].address for key, ranges in expandable.items()}
+        for action, address, size, stream in recording.events() if expandable else ():
+            key = stream, size % allocator.settings.large_segment_size != 0
+            if action == "segment_map" and key in begins:
+                begins[key] = min(begins[key], address)
+        for (stream, is_small), ranges in expandable.items():
+            begin, parts = begins[stream, is_small], [(one.address, one.blocks) for one in ranges]
+            allocator.adopt_expandable_segment(begin, stream, parts, is_small=is_small)
+        return list(begins.values())
 
 
 class _EnoughError(Exception):
@@ -120,136 +246,141 @@ def replay(
         UsageError: the trace is not of this form.
     """
     try:
-        return _Replayer(trace, settings, order_by_address, most_mismatches).run()
+        if settings is None:
+            text = trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or ""
+            settings = AllocatorSettings.parse(text)
+        recording = _recording(trace)
+        return Comparison(recording, settings, order_by_address, most_mismatches).run()
     except (KeyError, TypeError, IndexError, ValueError) as error:
         if isinstance(error, UsageError):
             raise
         raise UsageError(f"not an allocation trace: {error!r}") from error
 
 
-class _Replayer:
+def _recording(trace: Mapping[str, Any]) -> Recording:
+    events = []
+    for index, event in enumerate(trace["events"]):
+        kind, address, size, stream = event[:4]
+        if kind not in _KINDS:
+            raise UsageError(f"event {index} has the unknown kind {kind!r}")
+        events.append(("free_completed" if kind == "free" else kind, address, size, stream))
+    initial, final = ([*map(_segment, trace[state])] for state in ("initial", "final"))
+    return Recording(initial, events.__iter__, final, trace.get("total_memory"))
+
+
+def _segment(segment: Mapping[str, Any]) -> RecordedSegment:
+    blocks = [
+        (size, (requested[0] if requested else size) if allocated else None)
+        for _, size, allocated, *requested in segment["blocks"]
+    ]
+    return RecordedSegment(
+        segment["address"],
+        segment["stream"],
+        segment["pool"] == "small",
+        bool(segment.get("expandable")),
+        blocks,
+    )
+
+
+class Comparison(RequestReplay):
+    """A replay in the memory that the recording has, event by event."""
+
+    driver: RecordedDriver
+
     def __init__(
         self,
-        trace: Mapping[str, Any],
-        settings: AllocatorSettings | None,
+        recording: Recording,
+        settings: AllocatorSettings,
         order_by_address: bool,
         most_mismatches: int | None,
     ) -> None:
-        self._trace = trace
+        self._recording = recording
         self._most_mismatches = most_mismatches
-        self._driver = RecordedDriver()
-        self._driver.total = trace.get("total_memory", self._driver.total)
-        mapped = [tuple(event[1:4]) for event in trace["events"] if event[0] == "segment_map"]
-        self._driver.mapped = [address for address, _, _ in mapped]
-        if settings is None:
-            text = trace["settings"].get("PYTORCH_CUDA_ALLOC_CONF") or ""
-            settings = AllocatorSettings.parse(text)
-        self._allocator = CachingAllocator(
-            self._driver, settings, order_by_address=order_by_address
-        )
-        self._result = Replay()
-        self._addresses: dict[int, int] = {}
+        driver = RecordedDriver()
+        if recording.total_memory is not None:
+            driver.total = recording.total_memory
+        driver.mapped = [one[1] for one in recording.events() if one[0] == "segment_map"]
+        super().__init__(recording, driver, settings, order_by_address=order_by_address)
+        for begin in self.begins:
+            driver.adopt_range(begin)
+        self._nouns: dict[int, str] = {}  # of events that change segments
         self._releases: list[Range] = []
         self._releases_within: list[Range] = []
-        segments = [self._adopted(segment) for segment in trace["initial"]]
-        for begin in adopt_segments(self._allocator, segments, mapped):
-            self._driver.adopt_range(begin)
-        self._allocator.reset_peak_stats()
-        self._reserved = ReservedPeak(self._allocator)
 
     def run(self) -> Replay:
+        """Replay all events, or as many as are needed for the most differences."""
         try:
-            self._run()
+            self._follow()
         except _EnoughError:
-            return self._result
-        result = self._result
-        result.final_matches = (
-            not self._releases_within and list(self._state()) == self._recorded_final()
+            return self.result
+        recorded = sorted(
+            (
+                one.address,
+                one.stream,
+                one.is_small,
+                [(size, requested is not None) for size, requested in one.blocks],
+            )
+            for one in self._recording.final
         )
-        result.stats = self._allocator.memory_stats()
-        result.unused_at_peak = self._reserved.unused
-        result.calls = self._driver.call_counts
-        return result
+        self.result.final_matches = not self._releases_within and self._state() == recorded
+        return self.finish()
 
-    def _run(self) -> None:
+    def _follow(self) -> None:
         handlers = {
-            **dict.fromkeys(_GROWTH, self._growth),
+            **dict.fromkeys(GROWTH, self._grow),
             "alloc": self._alloc,
-            "free": self._free,
             "free_completed": self._free,
             "oom": self._oom,
         }
-        events: Sequence[Sequence[Any]] = self._trace["events"]
-        for index, event in enumerate(events):
-            kind, address, size, stream = event[:4]
-            if kind in _RELEASES:
+        for index, (action, address, size, stream) in enumerate(self._recording.events()):
+            if action in _NOUNS:
+                self._nouns[index] = _NOUNS[action]
+            if action in RELEASES:
                 self._releases.append((index, address, size))
-                continue
-            if kind in _IGNORED:
-                continue
-            if kind not in handlers:
-                raise UsageError(f"event {index} has the unknown kind {kind!r}")
-            self._release()
-            handlers[kind](index, address, size, stream)
+            elif action in handlers:
+                self._release()
+                handlers[action](index, address, size, stream)
         self._release()
         self._tell_unneeded()
 
-    def _adopted(self, segment: Mapping[str, Any]) -> AdoptedSegment:
-        blocks = []
-        for address, size, allocated, *requested in segment["blocks"]:
-            blocks.append((size, requested[0] if allocated else None))
-            if allocated:
-                self._addresses[address] = address
-        return AdoptedSegment(
-            segment["address"],
-            segment["stream"],
-            segment["pool"] == "small",
-            bool(segment.get("expandable")),
-            blocks,
-        )
-
-    def _growth(self, index: int, address: int, size: int, _stream: int) -> None:
-        later = self._driver.later
-        growth = later[-1] if later else self._driver.expected
+    def _grow(self, index: int, address: int, size: int, _stream: int) -> None:
+        later = self.driver.later
+        growth = later[-1] if later else self.driver.expected
         growth.append((index, address, size))
 
     def _alloc(self, index: int, address: int, size: int, stream: int) -> None:
-        self._result.allocations += 1
+        self.result.allocations += 1
         try:
             actual = self._malloc(index, size, stream)
         except OutOfMemory:
             self._differs(index, f"{size} bytes refused, recorded at {address:#x}")
             return
-        self._addresses[address] = actual
+        self.addresses[address] = actual
         if actual != address:
             self._differs(index, f"{size} bytes at {actual:#x}, recorded at {address:#x}")
 
     def _oom(self, index: int, free: int, size: int, stream: int) -> None:
-        driver = self._driver
+        driver = self.driver
         total, driver.total = driver.total, self._total_memory(free)
         driver.available = free
         try:
             actual = self._malloc(index, size, stream)
         except OutOfMemory as error:
-            allocator = self._allocator
-            self._result.out_of_memory.append(
-                ReplayedError(index, str(error), allocator.active_bytes, allocator.reserved_bytes)
-            )
+            self.failed(index, size, error, was_recorded=True)
         else:
-            self._allocator.free(actual)
+            self.allocator.free(actual)
             self._differs(index, f"{size} bytes at {actual:#x}, recorded as out of memory")
         finally:
             driver.total, driver.available = total, None
 
     def _total_memory(self, free: int) -> int:
         """The GPU's capacity, or the least that it can be when a request fails."""
-        if "total_memory" in self._trace:
-            return int(self._trace["total_memory"])
-        reserved: int = self._allocator.memory_stats()["reserved_bytes"]["all"]["current"]
-        growth = [*self._driver.expected, *(one for some in self._driver.later for one in some)]
+        if self._recording.total_memory is not None:
+            return self._recording.total_memory
+        growth = [*self.driver.expected, *(one for some in self.driver.later for one in some)]
         grown = sum(size for _, _, size in growth)
         released = sum(size for _, _, size in self._releases_within)
-        return free + reserved + grown - released
+        return free + self.allocator.reserved_bytes + grown - released
 
     def _malloc(self, index: int, size: int, stream: int) -> int:
         """Allocate, and compare what the allocator asked the driver for.
@@ -257,102 +388,84 @@ class _Replayer:
         Raises:
             OutOfMemory: as the recording has it, or else the allocator differs from it.
         """
-        driver = self._driver
+        driver = self.driver
         announced = len(driver.expected) + sum(map(len, driver.later))
         driver.freed.clear()
         try:
-            return self._allocator.malloc(size, stream)
+            return self.malloc(size, stream)
         finally:
-            self._result.segments_checked += announced
+            self.result.segments_checked += announced
             for mismatch in driver.mismatches:
                 self._differs(index, mismatch)
             driver.mismatches.clear()
-            self._reserved.note()
             self._tell_unneeded()
             if self._releases_within:
                 self._compare_releases(self._releases_within)
                 self._releases_within = []
 
     def _tell_unneeded(self) -> None:
-        driver = self._driver
+        driver = self.driver
         for growth in (driver.expected, *driver.later):
             for index, address, size in growth:
-                noun = "segment" if self._kind(index) == "segment_alloc" else "range"
-                self._differs(index, f"no {noun} of {size} bytes was needed at {address:#x}")
+                self._differs(
+                    index, f"no {self._nouns[index]} of {size} bytes was needed at {address:#x}"
+                )
         driver.expected.clear()
         driver.later.clear()
 
     def _free(self, index: int, address: int, size: int, _stream: int) -> None:
-        actual = self._addresses.pop(address, None)
+        actual = self.addresses.pop(address, None)
         if actual is None:
             self._differs(index, f"{size} bytes freed at {address:#x}, where none are allocated")
         else:
-            self._allocator.free(actual)
+            self.allocator.free(actual)
 
     def _release(self) -> None:
         """Take a run of releases over: one after growth belongs to the request that follows."""
         releases, self._releases = self._releases, []
         if not releases:
             return
-        if self._driver.expected:
+        if self.driver.expected:
             self._releases_within += releases
-            self._driver.later.append([])
+            self.driver.later.append([])
         else:
-            self._driver.freed.clear()
-            self._allocator.empty_cache()
+            self.driver.freed.clear()
+            self.allocator.empty_cache()
             self._compare_releases(releases)
 
     def _compare_releases(self, releases: Sequence[Range]) -> None:
         """Compare recorded releases with those that the allocator made."""
-        self._result.segments_checked += len(releases)
+        self.result.segments_checked += len(releases)
         recorded = [address for _, address, _ in releases]
-        freed = self._driver.freed
+        freed = self.driver.freed
         for index, address, size in releases:
-            noun = "segment" if self._kind(index) == "segment_free" else "range"
+            noun = self._nouns[index]
             if address not in freed:
                 self._differs(index, f"the {noun} at {address:#x} is not free")
-            elif noun == "range" and self._driver.unmapped.get(address) != size:
-                actual = self._driver.unmapped.get(address)
+            elif noun == "range" and self.driver.unmapped.get(address) != size:
+                actual = self.driver.unmapped.get(address)
                 self._differs(index, f"{actual} bytes unmapped at {address:#x}, recorded {size}")
         last = releases[-1][0]
         for address in sorted(set(freed).difference(recorded)):
-            noun = "range" if address in self._driver.unmapped else "segment"
+            noun = "range" if address in self.driver.unmapped else "segment"
             self._differs(last, f"the {noun} at {address:#x} is free, recorded as kept")
         if freed != recorded and sorted(freed) == sorted(recorded):
             same = [mine == theirs for mine, theirs in zip(freed, recorded, strict=True)]
             self._differs(releases[same.index(False)][0], "segments are freed in another order")
 
-    def _kind(self, index: int) -> str:
-        return str(self._trace["events"][index][0])
-
     def _differs(self, index: int, message: str) -> None:
-        mismatches = self._result.mismatches
+        mismatches = self.result.mismatches
         mismatches.append(Mismatch(index, message))
         if len(mismatches) == self._most_mismatches:
             raise _EnoughError
 
-    def _state(self) -> Iterator[tuple[Any, ...]]:
-        for segment in self._allocator.snapshot():
-            yield (
-                segment["address"],
-                segment["total_size"],
-                segment["stream"],
-                segment["segment_type"],
-                [_block(block) for block in segment["blocks"]],
-            )
-
-    def _recorded_final(self) -> list[tuple[Any, ...]]:
+    def _state(self) -> list[tuple[Any, ...]]:
         return [
             (
-                segment["address"],
-                segment["size"],
-                segment["stream"],
-                segment["pool"],
-                [tuple(block[:3]) for block in segment["blocks"]],
+                one["address"],
+                one["stream"],
+                one["segment_type"] == "small",
+                [(block["size"], block["state"] == "active_allocated") for block in one["blocks"]],
             )
-            for segment in sorted(self._trace["final"], key=lambda one: int(one["address"]))
+            for one in self.allocator.segments()
         ]
-
-
-def _block(block: Mapping[str, Any]) -> tuple[int, int, int]:
-    return block["address"], block["size"], int(block["state"] == "active_allocated")
