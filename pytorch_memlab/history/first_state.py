@@ -6,8 +6,8 @@ frees are not recorded: Note [Block sizes in a history] in ``peak.py`` says how 
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from ..simulation.allocator.replay import GROWTH, RELEASES, RecordedSegment, Recording
@@ -32,19 +32,69 @@ def first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segm
 def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segment]:
     if device.initial is not None:
         return sorted(device.initial, key=lambda segment: segment.address)
-    log = log_of(device.events)
-    segments = _first_segments(log, device.segments)
-    blocks = first_blocks(device, settings)
-    starts = [segment.address for segment in segments]
-    inside: list[list[tuple[Block, bool]]] = [[] for _ in segments]
-    for block, is_exact in sorted(blocks, key=lambda pair: pair[0].address):
-        index = bisect_right(starts, block.address) - 1
-        if index >= 0 and block.address < segments[index].address + segments[index].size:
-            inside[index].append((block, is_exact))
+    segments = _first_segments(log_of(device.events), device.segments)
+    inside: dict[int, list[tuple[Block, bool]]] = {}
+    for block, is_exact in sorted(first_blocks(device, settings), key=lambda one: one[0].address):
+        segment = segments.at(block.address)
+        if segment is not None:
+            inside.setdefault(segment.address, []).append((block, is_exact))
     return [
-        replace(segment, blocks=tuple(_sized(segment, some, settings)))
-        for segment, some in zip(segments, inside, strict=True)
+        replace(one, blocks=tuple(_sized(one, inside.get(one.address, ()), settings)))
+        for one in segments
     ]
+
+
+class SegmentMap:
+    """Segments by address; their blocks are not kept."""
+
+    def __init__(self, segments: Iterable[Segment]) -> None:
+        self._segments = {one.address: replace(one, blocks=()) for one in segments}
+        self._starts = sorted(self._segments)
+
+    def __iter__(self) -> Iterator[Segment]:
+        """By address."""
+        return map(self._segments.__getitem__, self._starts)
+
+    def at(self, address: int) -> Segment | None:
+        """The segment that has an address."""
+        index = bisect_right(self._starts, address) - 1
+        if index < 0:
+            return None
+        found = self._segments[self._starts[index]]
+        return found if address < found.address + found.size else None
+
+    def add(self, start: int, size: int, stream: int, is_expandable: bool) -> None:
+        """Add memory; pages of an expandable segment are joined with those beside them."""
+        end, is_small = start + size, None
+        for beside in (start - 1, end) if is_expandable else ():
+            near = self.at(beside)
+            if near is not None and near.is_expandable:
+                self._pop(near)
+                start, end = min(start, near.address), max(end, near.address + near.size)
+                is_small = near.is_small
+        self._insert(Segment(start, end - start, is_expandable, (), stream, is_small))
+
+    def remove(self, start: int, size: int) -> bool:
+        """Remove memory; return False if there is none."""
+        around = self.at(start)
+        if around is None:
+            return False
+        self._pop(around)
+        end, last = start + size, around.address + around.size
+        if around.address < start:
+            self._insert(replace(around, size=start - around.address))
+        if end < last:
+            self._insert(replace(around, address=end, size=last - end))
+        return True
+
+    def _insert(self, segment: Segment) -> None:
+        if segment.address not in self._segments:
+            insort(self._starts, segment.address)
+        self._segments[segment.address] = segment
+
+    def _pop(self, segment: Segment) -> None:
+        del self._starts[bisect_left(self._starts, segment.address)]
+        del self._segments[segment.address]
 
 
 def recording_of(device: DeviceHistory, settings: AllocatorSettings) -> Recording:
@@ -92,47 +142,18 @@ def _sized(
         yield block if is_exact or is_split else replace(block, size=block.size + rest)
 
 
-def _first_segments(log: EventLog, segments: Sequence[Segment]) -> list[Segment]:
-    known = {one.address: replace(one, blocks=()) for one in segments}
-    starts = sorted(known)
-    kinds = [1 if name in RELEASES else 2 if name in GROWTH else 0 for name in log.action_names]
+def _first_segments(log: EventLog, segments: Sequence[Segment]) -> SegmentMap:
+    found = SegmentMap(segments)
+    kinds = [name in RELEASES or name in GROWTH for name in log.action_names]
     changes = [index for index, action in enumerate(log.actions) if kinds[action]]
-
-    def add(segment: Segment) -> None:
-        insort(starts, segment.address)
-        known[segment.address] = segment
-
-    def pop(address: int) -> Segment | None:
-        index = bisect_right(starts, address) - 1
-        if index < 0 or address >= starts[index] + known[starts[index]].size:
-            return None
-        return known.pop(starts.pop(index))
-
     for index in reversed(changes):
         name = log.action_names[log.actions[index]]
         start, size, stream = log.addresses[index], log.sizes[index], log.streams[index]
-        end = start + size
-        is_expandable = name in ("segment_map", "segment_unmap")
         if name in RELEASES:
-            is_small: bool | None = None
-            if is_expandable:
-                before, after = pop(start - 1) if start else None, pop(end)
-                for near in (before, after):
-                    if near is not None and near.is_expandable:
-                        start, end = min(start, near.address), max(end, near.address + near.size)
-                        is_small = near.is_small
-                    elif near is not None:
-                        add(near)
-            add(Segment(start, end - start, is_expandable, (), stream, is_small))
-            continue
-        around = pop(start)
-        if around is not None:
-            last = around.address + around.size
-            if around.address < start:
-                add(replace(around, size=start - around.address))
-            if end < last:
-                add(replace(around, address=end, size=last - end))
-    return [known[start] for start in starts]
+            found.add(start, size, stream, is_expandable=name == "segment_unmap")
+        else:
+            found.remove(start, size)
+    return found
 
 
 def first_blocks(

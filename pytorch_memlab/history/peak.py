@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from .._common.prose_size import prose_size
+from ..errors import SnapshotError
 from ..simulation.allocator.replay import GROWTH, RELEASES
 from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
@@ -23,8 +26,8 @@ from ..simulation.allocator.settings import (
     AllocatorSettings,
 )
 from .event_log import log_of
-from .first_state import first_blocks, first_state
-from .model import AllocationHistory, Block, DeviceHistory, Event, device_name
+from .first_state import SegmentMap, first_blocks, first_state
+from .model import AllocationHistory, Block, DeviceHistory, Event, Segment, device_name
 from .settings import settings_of
 
 
@@ -59,123 +62,109 @@ class Peak:
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     """The first moment of the highest active bytes."""
     one = history.of_device(device)
-    settings = settings_of(history.settings)
-    state = AllocatorState(one, settings)
-    log = log_of(one.events)
-    highest, reserved, moment = state.active, state.reserved, -1
-    sizes = array("Q")
-    follow = state.follow
-    for index, (action, address, size, _) in enumerate(log.changes()):
-        sizes.append(follow(action, address, size))
-        if state.active > highest:
-            highest, reserved, moment = state.active, state.reserved, index
+    counters = counters_of(one, settings_of(history.settings))
+    active, log = counters.active, log_of(one.events)
+    moment = active.index(max(active)) - 1
     allocated: dict[int, int] = {}
-    blocks = dict(state.blocks)
+    blocks = counters.first
     for index, (action, address, *_) in enumerate(islice(log.changes(), moment + 1)):
         if action == "alloc":
             allocated[address] = index
         elif action == "free_completed" and allocated.pop(address, None) is None:
             blocks.pop(address, None)
     for index in allocated.values():
-        event = log[index]
-        blocks[event.address] = Block(event.address, sizes[index], event.size, *event[5:])
+        event, size = log[index], active[index + 1] - active[index]
+        blocks[event.address] = Block(event.address, size, event.size, *event[5:])
     in_use = tuple(blocks[address] for address in sorted(blocks))
     failures = tuple((index, log[index]) for index in log.indexes("oom"))
-    return Peak(device, highest, reserved, moment, len(one.events), in_use, failures)
+    return Peak(
+        device,
+        active[moment + 1],
+        counters.reserved[moment + 1],
+        moment,
+        len(log),
+        in_use,
+        failures,
+    )
 
 
-class AllocatorState:
-    """Segments and blocks of a GPU, followed from the beginning of its history."""
+class Counters(NamedTuple):
+    """The bytes of an allocator before the first event of its history, and after each."""
 
-    def __init__(self, device: DeviceHistory, settings: AllocatorSettings) -> None:
+    active: array[int]  # of all blocks in use
+    reserved: array[int]  # of all segments
+    first: dict[int, Block]  # the blocks in use before the first event, by address
+
+
+def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> Counters:
+    first = {block.address: block for block, _ in first_blocks(device, settings)}
+    segments = first_state(device, settings)
+    for segment in segments:
+        first.update((block.address, block) for block in segment.blocks)
+    sizes = _BlockSizes(device, settings, segments)
+    active = sum(sizes.add(block.address, block.size) for block in first.values())
+    reserved = sum(segment.size for segment in segments)
+    found = Counters(array("q", [active]), array("q", [reserved]), first)
+    try:
+        for action, address, size, stream in log_of(device.events).changes():
+            if action == "alloc":
+                active += sizes.add(address, sizes.of(address, size))
+            elif action == "free_completed":
+                active -= sizes.remove(address)
+            elif action in GROWTH:
+                sizes.segments.add(address, size, stream, action == "segment_map")
+                reserved += size
+            elif action in RELEASES and sizes.segments.remove(address, size):
+                reserved -= size
+            found.active.append(active)
+            found.reserved.append(reserved)
+    except OverflowError:
+        raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
+    return found
+
+
+class _BlockSizes:
+    """The sizes of the blocks in use; see Note [Block sizes in a history]."""
+
+    def __init__(
+        self, device: DeviceHistory, settings: AllocatorSettings, first: Sequence[Segment]
+    ) -> None:
+        self.segments = SegmentMap(first)
         self._settings = settings
         self._is_rounded = device.is_rounded
-        self._starts: list[int] = []
-        self._ends: dict[int, int] = {}
-        first = first_state(device, settings)
         self._expandable = "segment_map" in log_of(device.events).action_names or any(
             segment.is_expandable for segment in (*first, *device.segments)
         )
         self._addresses: list[int] = []
         self._sizes: dict[int, int] = {}
-        self.blocks = {block.address: block for block, _ in first_blocks(device, settings)}
-        self.active = 0
-        self.reserved = 0
-        for segment in first:
-            self._add_range(segment.address, segment.address + segment.size)
-            self.blocks.update((block.address, block) for block in segment.blocks)
-        for block in self.blocks.values():
-            self._add(block.address, block.size)
 
-    def follow(self, action: str, address: int, size: int) -> int:
-        if action == "alloc":
-            size = self._size_of(address, size)
-            self._add(address, size)
-            return size
-        if action == "free_completed":
-            self._remove(address)
-        elif action in GROWTH:
-            self._add_range(address, address + size)
-        elif action in RELEASES:
-            self._remove_range(address, address + size)
-        return 0
-
-    def _size_of(self, address: int, requested: int) -> int:
+    def of(self, address: int, requested: int) -> int:
+        """The bytes of the block that a request gets at an address."""
         if not self._is_rounded:
             return requested
         rounded = self._settings.round_size(requested)
-        start, end = self._range_of(address)
+        segment = self.segments.at(address)
+        if segment is None:
+            return rounded
+        end = segment.address + segment.size
         after = bisect_right(self._addresses, address)
         if after < len(self._addresses):
             end = min(end, self._addresses[after])
         rest = end - address - rounded
-        is_small = end - start <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE
-        if self._expandable or is_small:
+        if self._expandable or (segment.size <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE):
             splits = rest >= MIN_BLOCK_SIZE
         else:
             splits = rest > SMALL_SIZE and rounded < self._settings.max_split_size
         return rounded if splits else max(rounded, rounded + rest)
 
-    def _range_of(self, address: int) -> tuple[int, int]:
-        """The mapped range around an address; an empty one for an address that no segment has."""
-        index = bisect_right(self._starts, address) - 1
-        if index >= 0:
-            start = self._starts[index]
-            if address < self._ends[start]:
-                return start, self._ends[start]
-        return address, address
-
-    def _add(self, address: int, size: int) -> None:
+    def add(self, address: int, size: int) -> int:
         insort(self._addresses, address)
         self._sizes[address] = size
-        self.active += size
+        return size
 
-    def _remove(self, address: int) -> None:
+    def remove(self, address: int) -> int:
         size = self._sizes.pop(address, None)
-        if size is not None:
-            del self._addresses[bisect_left(self._addresses, address)]
-            self.active -= size
-
-    def _add_range(self, start: int, end: int) -> None:
-        self.reserved += end - start
-        index = bisect_left(self._starts, start)
-        if self._expandable and index < len(self._starts) and self._starts[index] == end:
-            following = self._starts.pop(index)
-            end = self._ends.pop(following)
-        if self._expandable and index and self._ends[self._starts[index - 1]] == start:
-            self._ends[self._starts[index - 1]] = end
-            return
-        self._starts.insert(index, start)
-        self._ends[start] = end
-
-    def _remove_range(self, start: int, end: int) -> None:
-        first, last = self._range_of(start)
-        if first == last:
-            return
-        self.reserved -= end - start
-        self._starts.remove(first)
-        del self._ends[first]
-        for left, right in ((first, start), (end, last)):
-            if left < right:
-                insort(self._starts, left)
-                self._ends[left] = right
+        if size is None:
+            return 0
+        del self._addresses[bisect_left(self._addresses, address)]
+        return size

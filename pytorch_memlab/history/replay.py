@@ -19,13 +19,13 @@ for all streams because it runs out of memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import accumulate, chain, pairwise
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final, NamedTuple
 
 from ..simulation.allocator.driver import DriverCalls, SimulatedDriver
 from ..simulation.allocator.out_of_memory import OutOfMemory
-from ..simulation.allocator.replay import GROWTH, RELEASES, Replay, RequestReplay
+from ..simulation.allocator.replay import GROWTH, RELEASES, RefusedRequest, Replay, RequestReplay
 from ..simulation.allocator.settings import AllocatorSettings, read_alloc_conf
 from .event_log import EventLog, log_of
 from .first_state import first_state, recording_of
@@ -40,17 +40,15 @@ _BASE: Final = 2**62
 
 
 @dataclass(frozen=True, slots=True)
-class FailedRequest:
+class FailedRequest(RefusedRequest):
     """A request that the GPU has no room for."""
 
-    event: int  # index of the event of the request
-    size: int  # its bytes
     stack: int  # index of its stack in the history
-    was_recorded: bool  # whether it failed in the recording too
-    active: int  # bytes of all blocks in use then
-    reserved: int  # bytes of all segments then
-    free: int  # bytes free on the GPU
-    message: str  # text of ``torch.OutOfMemoryError``
+
+    @property
+    def event(self) -> int:
+        """Index of the event of the request."""
+        return self.index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,19 +129,8 @@ def replay(
 
 def figures_of(done: Replay, log: EventLog) -> dict[str, Any]:
     """The fields of ``Figures``, without retries, that the outcome of a replay has."""
-    failures = (
-        FailedRequest(
-            one.index,
-            one.size,
-            log.stacks[one.index],
-            one.was_recorded,
-            one.active,
-            one.reserved,
-            one.free,
-            one.message,
-        )
-        for one in done.out_of_memory
-    )
+    stacks = log.stacks
+    failures = (FailedRequest(**asdict(one), stack=stacks[one.index]) for one in done.out_of_memory)
     return {
         "peak_active": done.stats["active_bytes"]["all"]["peak"],
         "peak_reserved": done.stats["reserved_bytes"]["all"]["peak"],
@@ -191,54 +178,44 @@ def release_runs(
     log: EventLog, segments: Sequence[Segment], settings: AllocatorSettings
 ) -> Iterator[ReleaseRun]:
     """All runs of releases of a history, in order."""
-    names = log.action_names
-    growth = {number for number, name in enumerate(names) if name in GROWTH}
-    releases = {number for number, name in enumerate(names) if name in RELEASES}
-    passing = {number for number, name in enumerate(names) if name == "free_completed"}
-    actions, sizes, stacks = log.actions, log.sizes, log.stacks
-    changes = [index for index, action in enumerate(actions) if action in growth | releases]
+    groups = list(_groups(log))
     begin = sum(segment.size for segment in segments)
-    reserved = list(
-        accumulate(
-            (sizes[n] if actions[n] in growth else -sizes[n] for n in changes), initial=begin
-        )
-    )
+    reserved = list(accumulate((one.sign * one.size for one in groups), initial=begin))
     highest = max(reserved)
-    total = len(log)
-
-    def after(index: int) -> int:
-        """The next event that is no completed free."""
-        index += 1
-        while index < total and actions[index] in passing:
-            index += 1
-        return index
-
-    position = 0
-    grown_to = -1
-    while position < len(changes):
-        first = last = changes[position]
-        before = reserved[position]
-        position += 1
-        if actions[first] in growth:
-            grown_to = after(first)
+    end = _Group(0, len(log) - 1, len(log) - 1, 0)
+    for before, earlier, run, later in zip(
+        reserved, [end, *groups], groups, [*groups[1:], end], strict=False
+    ):
+        if run.sign >= 0:
             continue
-        while position < len(changes) and after(last) == changes[position]:
-            if actions[changes[position]] in growth:
-                break
-            last = changes[position]
-            position += 1
-        following = after(last)
-        needed, upcoming = 0, following
-        while upcoming < total and actions[upcoming] in growth:
-            needed += sizes[upcoming]
-            upcoming += 1
-        if grown_to == first or (following < total and names[actions[following]] == "oom"):
+        if earlier.sign > 0 or log.action_names[log.actions[later.first]] == "oom":
             is_of_request = True
+        elif later.sign <= 0:
+            is_of_request = False
         else:
-            fits = before + needed <= highest and not settings.garbage_collection_threshold
-            one, other = stacks[first], stacks[min(following, total - 1)]
-            is_of_request = bool(needed) and not fits and (not one or not other or one == other)
-        yield ReleaseRun(first, last, is_of_request)
+            fits = before + later.size <= highest and not settings.garbage_collection_threshold
+            one, other = log.stacks[run.first], log.stacks[later.first]
+            is_of_request = not fits and (not one or not other or one == other)
+        yield ReleaseRun(run.first, run.last, is_of_request)
+
+
+class _Group(NamedTuple):
+    """Events of one kind, one after the other but for completed frees."""
+
+    sign: int  # 1 for memory that comes from the GPU, -1 for what goes back, 0 for other events
+    first: int
+    last: int
+    size: int  # bytes that come or go
+
+
+def _groups(log: EventLog) -> Iterator[_Group]:
+    signs = [(name in GROWTH) - (name in RELEASES) for name in log.action_names]
+    passing = {number for number, name in enumerate(log.action_names) if name == "free_completed"}
+    events = (index for index, action in enumerate(log.actions) if action not in passing)
+    for sign, group in groupby(events, lambda index: signs[log.actions[index]]):
+        indexes = list(group)
+        size = sum(log.sizes[index] for index in indexes) if sign else 0
+        yield _Group(sign, indexes[0], indexes[-1], size)
 
 
 class _Requests(RequestReplay):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -25,12 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common.prose_size import prose_size
-from ..errors import SnapshotError
 from .category import Category
 from .event_log import EventLog, log_of
 from .holders import charged_frame, innermost_of_user
 from .model import AllocationHistory, Block, Frame, Stack, device_name
-from .peak import AllocatorState
+from .peak import counters_of
 from .settings import settings_of
 
 Grouping = Literal["category", "line"]
@@ -101,12 +100,10 @@ def timeline_of(
     """The memory of one GPU over time, in at most some 1,800 points."""
     one = history.of_device(device)
     log = log_of(one.events)
-    state = AllocatorState(one, settings_of(history.settings))
-    first = list(state.blocks.values())
-    try:
-        active, reserved, blocks = _follow(log, state)
-    except OverflowError:
-        raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
+    counters = counters_of(one, settings_of(history.settings))
+    active, reserved = _integers(counters.active), _integers(counters.reserved)
+    first = list(counters.first.values())
+    blocks = _blocks(log, counters.first)
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
     in_use = _InUse(first, np.diff(active), blocks)
@@ -143,23 +140,18 @@ def timeline_of(
     )
 
 
-def _follow(log: EventLog, state: AllocatorState) -> tuple[_Integers, _Integers, _Integers]:
-    """The counters before the first event and after each, and the block of each event."""
-    active, reserved = array("q", [state.active]), array("q", [state.reserved])
+def _blocks(log: EventLog, first: Iterable[int]) -> _Integers:
+    """The block of each event, with the addresses of those before the first one."""
     blocks = array("q")
-    in_use = {address: len(log) + place for place, address in enumerate(state.blocks)}
-    for index, (action, address, size, _) in enumerate(log.changes()):
-        state.follow(action, address, size)
-        active.append(state.active)
-        reserved.append(state.reserved)
+    in_use = {address: len(log) + place for place, address in enumerate(first)}
+    for index, (action, address, *_) in enumerate(log.changes()):
+        block = index
         if action == "alloc":
             in_use[address] = index
-            blocks.append(index)
         elif action == "free_completed":
-            blocks.append(in_use.pop(address, index))
-        else:
-            blocks.append(index)
-    return _integers(active), _integers(reserved), _integers(blocks)
+            block = in_use.pop(address, index)
+        blocks.append(block)
+    return _integers(blocks)
 
 
 def _integers(column: array[int]) -> _Integers:

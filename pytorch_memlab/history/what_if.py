@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -16,7 +15,7 @@ from .event_log import EventLog, log_of
 from .first_state import first_state, recording_of
 from .model import AllocationHistory, DeviceHistory, Stack, device_name
 from .out_of_memory import SettingsCheck
-from .peak import AllocatorState
+from .peak import counters_of
 from .replay import (
     FailedRequest,
     Figures,
@@ -78,30 +77,20 @@ def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> Repla
 
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
-    one, settings = history.of_device(device), settings_of(history.settings)
-    state = AllocatorState(one, settings)
-    peak_active, peak_reserved = state.active, state.reserved
-    unused = peak_reserved - peak_active
+    one = history.of_device(device)
+    active, reserved, _ = counters_of(one, settings_of(history.settings))
+    log, peak = log_of(one.events), max(reserved)
     failures = []
-    log = log_of(one.events)
-    kinds = Counter(map(log.action_names.__getitem__, log.actions))
-    for index, (action, address, size, _) in enumerate(log.changes()):
-        state.follow(action, address, size)
-        active, reserved = state.active, state.reserved
-        if active > peak_active:
-            peak_active = active
-        if reserved > peak_reserved:
-            peak_reserved, unused = reserved, reserved - active
-        elif reserved == peak_reserved and reserved - active < unused:
-            unused = reserved - active
-        if action == "oom":
-            stack = log.stacks[index]
-            failures.append(FailedRequest(index, size, stack, True, active, reserved, address, ""))
+    for at in log.indexes("oom"):
+        figures = log.sizes[at], active[at + 1], reserved[at + 1], log.addresses[at]
+        failures.append(FailedRequest(at, "", *figures, True, log.stacks[at]))
     return Figures(
-        peak_active=peak_active,
-        peak_reserved=peak_reserved,
-        unused_at_peak=unused,
-        calls=DriverCalls(*(kinds[name] for name in _CALLS)),
+        peak_active=max(active),
+        peak_reserved=peak,
+        unused_at_peak=min(
+            all_ - used for all_, used in zip(reserved, active, strict=True) if all_ == peak
+        ),
+        calls=DriverCalls(*(len(log.indexes(name)) for name in _CALLS)),
         retries=recorded_retries(history, device, failures),
         failures=tuple(failures),
     )

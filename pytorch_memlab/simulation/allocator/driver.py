@@ -224,7 +224,7 @@ class RecordedDriver(SimulatedDriver):
 
     def release(self, address: int, size: int) -> None:
         """Forget a range of addresses."""
-        del self._ranges[address]
+        self._ranges.pop(address, None)
 
     def _unknown_addresses(self) -> Iterator[int]:
         known = self._ranges.values()

@@ -74,7 +74,7 @@ class Mismatch:
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedError:
+class RefusedRequest:
     """A request that fails in a replay.
 
     Args:
@@ -119,7 +119,7 @@ class Replay:
     mismatches: list[Mismatch] = field(default_factory=list)
     segments_checked: int = 0
     final_matches: bool = False
-    out_of_memory: list[ReplayedError] = field(default_factory=list)
+    out_of_memory: list[RefusedRequest] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
     unused_at_peak: int = 0
     calls: DriverCalls = field(default_factory=DriverCalls)
@@ -168,7 +168,7 @@ class RequestReplay:
         allocator, free = self.allocator, self.driver.free_memory()
         figures = allocator.active_bytes, allocator.reserved_bytes, free
         self.result.out_of_memory.append(
-            ReplayedError(index, str(error), size, *figures, was_recorded)
+            RefusedRequest(index, str(error), size, *figures, was_recorded)
         )
 
     def finish(self) -> Replay:

@@ -1,0 +1,33 @@
+"""A history from which PyTorch skipped segment events, as ``skip_actions`` has it."""
+
+from __future__ import annotations
+
+from pytorch_memlab.history.first_state import first_state
+from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event
+from pytorch_memlab.history.peak import find_peak
+from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
+
+MIB = 2**20
+
+
+def history(*events):
+    events = [
+        Event(action, start * MIB, int(size * MIB), 0, 0, 0) for action, start, size in events
+    ]
+    return AllocationHistory([DeviceHistory(0, events, ())], [()])
+
+
+def test_a_segment_that_is_made_twice_and_goes_back_once_is_gone():
+    found = history(
+        ("segment_alloc", 20, 20),
+        ("segment_alloc", 20, 20),
+        ("segment_free", 20, 20),
+        ("alloc", 20, 19.5),
+    )
+    assert [block.size for block in find_peak(found).blocks] == [19.5 * MIB]
+
+
+def test_pages_that_go_back_twice_are_one_range_before():
+    found = history(("segment_unmap", 30, 20), ("segment_unmap", 20, 40))
+    [segment] = first_state(found.devices[0], AllocatorSettings())
+    assert (segment.address, segment.size) == (20 * MIB, 40 * MIB)
