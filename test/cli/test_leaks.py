@@ -7,6 +7,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import pytest
+from support.saved_tensors import knows_saved_tensors
 from torch.optim import optimizer
 
 from pytorch_memlab.cli.main import main
@@ -91,6 +92,7 @@ def test_too_few_steps_are_said(capsys, steps, said):
     )
 
 
+@knows_saved_tensors
 def test_a_graph_that_grows_is_found_at_its_line(capsys):
     total = CLEAN.replace("losses, seen", "total = 0\nlosses, seen").replace(
         "    optimizer.step()", "    total = total + loss.exp()\n    optimizer.step()"

@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 import torch
+from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import HistoryError
@@ -68,6 +69,7 @@ def section(text):
     return text[text.index("## memory by category") :].partition("\nsimulated GPU")[0]
 
 
+@knows_saved_tensors
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_every_byte_that_is_allocated_has_a_category(capsys, options):
     tell = 'print("peak", torch.cuda.memory_stats()["active_bytes.all.peak"])\n'
@@ -132,6 +134,7 @@ def test_a_program_out_of_memory_is_reported_as_it_was_then(capsys):
     assert f"{'= reserved':54}{'40.00M':>13}{'40.00M':>13}" in said
 
 
+@knows_saved_tensors
 def test_files_have_it_too():
     main(["run", "--report", "-o", "out.txt", "-o", "out.html", write(TRAINING)])
 

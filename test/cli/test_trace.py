@@ -12,6 +12,7 @@ from textwrap import dedent
 
 import pytest
 import torch
+from support.flamegraph import draws_flame_graphs, prepare_drawer
 from support.python_process import run_python
 from torch.cuda import _memory_viz
 
@@ -245,13 +246,10 @@ def test_the_stand_alone_viewer_prints_the_file(traced, monkeypatch, capsys):
     )
 
 
+@draws_flame_graphs
 @pytest.mark.parametrize("what", ["segments", "memory"])
 def test_the_stand_alone_viewer_makes_flame_graphs(traced, folder, monkeypatch, capsys, what):
-    drawer = folder / ".cache" / "flamegraph.pl"  # PyTorch downloads one where there is none
-    drawer.parent.mkdir()
-    drawer.write_text("#!/bin/sh\ncat\n")
-    drawer.chmod(0o755)
-    monkeypatch.setenv("HOME", str(folder))
+    prepare_drawer(folder, monkeypatch)
     viewer(monkeypatch, capsys, what, traced, "-o", "flames.svg")
 
     assert f"script.py:3:<module> {3 * MIB}\n" in Path("flames.svg").read_text()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from functools import partial
 
 import pytest
 from recorded_programs import attention_from_start, lm_large, lm_small
 from recorded_programs.streams import load, recorded_events, simulated_events
+
+as_recorded = pytest.mark.skipif(
+    sys.version_info < (3, 11),
+    reason="Python 3.10 keeps what a function is given until it returns; recorded with later ones",
+)
 
 
 def peaks(stats):
@@ -22,6 +28,7 @@ def test_attention_from_the_first_allocation_on():
     assert peaks(stats) == (3249144832, 3781165056)
 
 
+@as_recorded
 def test_forward_pass_of_the_small_model():
     trace = load("lm_small_ctx128_forward")
     events, stats = simulated_events("a100", lm_small.run, trace, compute=False)
@@ -29,6 +36,7 @@ def test_forward_pass_of_the_small_model():
     assert peaks(stats) == (560939008, 610271232)
 
 
+@as_recorded
 @pytest.mark.parametrize(
     ("length", "expected"), [(128, (19498420224, 19667091456)), (512, (43810334720, 44715474944))]
 )
@@ -40,6 +48,7 @@ def test_forward_passes_of_the_large_model(length, expected):
     assert peaks(stats) == expected
 
 
+@as_recorded
 def test_forward_pass_of_the_small_model_in_mixed_precision():
     trace = load("lm_small_ctx128_forward_bf16")
     recorded = recorded_events(trace)
@@ -53,6 +62,7 @@ def test_forward_pass_of_the_small_model_in_mixed_precision():
     assert peaks(stats) == (815783936, 861929472)
 
 
+@as_recorded
 @pytest.mark.parametrize(
     ("length", "expected"), [(128, (24024505344, 24245174272)), (512, (39996685312, 40514879488))]
 )
@@ -64,6 +74,7 @@ def test_forward_passes_of_the_large_model_in_mixed_precision(length, expected):
     assert peaks(stats) == expected
 
 
+@as_recorded
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

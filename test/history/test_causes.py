@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from support.oom_programs import OomProgram, program, programs
+from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab import explain_oom, simulate
 from pytorch_memlab._common.uncaught_errors import uncaught
@@ -20,10 +21,6 @@ MIB = 2**20
 PROGRAMS = programs()
 
 _OF_SAVED_TENSORS = {"ACTIVATIONS", "KEPT_GRAPHS", "NO_GRAD", "RETAINED_GRAPH", "RUNNING_SUM"}
-knows_saved_tensors = pytest.mark.skipif(
-    not hasattr(torch._C._autograd.SavedTensor, "data"),
-    reason="this PyTorch does not tell what autograd saved",
-)
 
 
 def marks(one: OomProgram) -> list[pytest.MarkDecorator]:

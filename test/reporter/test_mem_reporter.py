@@ -10,6 +10,7 @@ import weakref
 import pytest
 import torch
 from support.python_process import run_python
+from support.saved_tensors import knows_saved_tensors
 from support.small_reports import (
     CPU,
     CUDA,
@@ -180,6 +181,7 @@ def test_sample_of_an_lstm_shows_shared_storages_and_what_the_allocator_has_besi
     del inp, kept, workspace
 
 
+@knows_saved_tensors
 def test_failed_example_shows_what_autograd_keeps(gpu):
     linear = torch.nn.Linear(1024, 1024).cuda()
     inp = torch.Tensor(512, 1024).cuda()
@@ -206,6 +208,7 @@ def test_failed_example_shows_what_autograd_keeps(gpu):
     assert report_of(reporter) == AFTER_BACKWARD
 
 
+@knows_saved_tensors
 def test_memory_that_differs_while_a_graph_waits_may_be_buffers(gpu):
     weight = torch.ones(1024, device="cuda", requires_grad=True)
     out = weight.exp().sum()
@@ -221,6 +224,7 @@ def test_memory_that_differs_while_a_graph_waits_may_be_buffers(gpu):
     del hidden
 
 
+@knows_saved_tensors
 def test_a_tensor_that_is_saved_and_held_by_a_variable_has_its_own_row(gpu):
     weight = torch.ones(8, device="cuda", requires_grad=True)
     held = weight * 2
@@ -244,6 +248,7 @@ def test_hooks_of_saved_tensors_do_not_run(gpu):
     del out
 
 
+@knows_saved_tensors
 def test_custom_functions_save_too(gpu):
     class Double(torch.autograd.Function):
         @staticmethod

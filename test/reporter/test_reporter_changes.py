@@ -8,6 +8,7 @@ import textwrap
 import numpy
 import pytest
 import torch
+from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter, diff
@@ -121,6 +122,7 @@ def test_leaks_of_a_training_loop():
         losses[*] on cuda:0                                   +4.00B    12.00B""")
 
 
+@knows_saved_tensors
 def test_leaks_without_a_name_and_graphs_that_grow():
     hidden = iter([])
 

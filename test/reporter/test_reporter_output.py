@@ -11,6 +11,7 @@ import subprocess
 import numpy
 import pytest
 import torch
+from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter
@@ -129,6 +130,7 @@ def test_data_frame_has_raw_bytes():
     del part
 
 
+@knows_saved_tensors
 def test_data_frame_has_lines():
     leaf = torch.ones(1000, device="cuda", requires_grad=True)
     with MemReporter.record_lines():

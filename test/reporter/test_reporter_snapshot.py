@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 from support.reporter_programs import CUDA, MIB, PROGRAMS, reconciled
+from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.mem_reporter import MemReporter
@@ -32,12 +33,16 @@ def rows_on_gpu(snapshot: MemorySnapshot) -> dict[str, TensorRow]:
     return {row.name: row for row in snapshot.on(CUDA).rows}
 
 
-@pytest.mark.parametrize("check", PROGRAMS, ids=lambda check: check.__name__)
+SAVING = [pytest.param(check, marks=knows_saved_tensors) for check in PROGRAMS[:2]]
+"""Programs whose rows are of tensors that autograd saved."""
+
+
+@pytest.mark.parametrize("check", [*SAVING, *PROGRAMS[2:]], ids=lambda check: check.__name__)
 def test_program(gpu, check):
     check()
 
 
-@pytest.mark.parametrize("check", PROGRAMS[:2], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("check", SAVING, ids=lambda check: check.__name__)
 def test_program_run_for_its_shapes(check):
     with simulate("h100", compute=False):
         check()
@@ -46,6 +51,7 @@ def test_program_run_for_its_shapes(check):
 # Lines of saved tensors
 
 
+@knows_saved_tensors
 def test_report_says_the_line_too(gpu, capsys):
     leaf = torch.ones(8, device="cuda", requires_grad=True)
     with MemReporter.record_lines():
@@ -69,6 +75,7 @@ def lines_of_nodes(tensor: torch.Tensor) -> dict[str, str | None]:
     return lines
 
 
+@knows_saved_tensors
 def test_a_program_that_records_nothing_has_no_lines():
     leaf = torch.ones(8, requires_grad=True)
     out = leaf.exp()
@@ -76,6 +83,7 @@ def test_a_program_that_records_nothing_has_no_lines():
     assert lines_of_nodes(out) == {"ExpBackward0": None}
 
 
+@knows_saved_tensors
 def test_anomaly_mode_tells_lines():
     leaf = torch.ones(8, requires_grad=True)
     names = {"leaf": leaf}
@@ -88,6 +96,7 @@ def test_anomaly_mode_tells_lines():
     assert lines_of_nodes(names["out"]) == {"ExpBackward0": "train.py:3"}
 
 
+@knows_saved_tensors
 def test_lines_of_functions_written_in_python():
     class Double(torch.autograd.Function):
         @staticmethod
@@ -108,6 +117,7 @@ def test_lines_of_functions_written_in_python():
     assert vars(torch.autograd.Function)["apply"] is apply
 
 
+@knows_saved_tensors
 def test_every_node_of_one_call_has_the_line_of_the_program():
     leaf = torch.ones(4, 4, requires_grad=True)
     names = {"leaf": leaf, "torch": torch}
@@ -121,6 +131,7 @@ def test_every_node_of_one_call_has_the_line_of_the_program():
     }
 
 
+@knows_saved_tensors
 def test_lines_stay_those_of_the_first_maker():
     leaf = torch.ones(4, requires_grad=True)
     names = {"leaf": leaf}
@@ -135,6 +146,7 @@ def test_lines_stay_those_of_the_first_maker():
     }
 
 
+@knows_saved_tensors
 def test_recorded_history_tells_the_line_of_a_block(gpu):
     torch.cuda.memory._record_memory_history("state", context="state")
     leaf = torch.ones(8, device="cuda", requires_grad=True)
@@ -147,6 +159,7 @@ def test_recorded_history_tells_the_line_of_a_block(gpu):
     del out
 
 
+@knows_saved_tensors
 def test_what_a_python_function_keeps_besides_is_saved_by_it(gpu):
     class Keeping(torch.autograd.Function):
         @staticmethod
@@ -169,6 +182,7 @@ def test_what_a_python_function_keeps_besides_is_saved_by_it(gpu):
 # Categories
 
 
+@knows_saved_tensors
 def test_an_activation_that_a_variable_holds_is_still_one(gpu):
     weight = torch.nn.Parameter(torch.ones(1000, device="cuda"))
     held = weight * 2
@@ -205,6 +219,7 @@ def test_buffers_and_parameters_of_modules_that_the_reporter_was_not_given(gpu):
 # The text
 
 
+@knows_saved_tensors
 def test_text_of_a_whole_report(gpu):
     linear = torch.nn.Linear(1024, 1024).cuda()
     inp = torch.ones(512, 1024).cuda()
@@ -394,6 +409,7 @@ def test_tensors_that_python_does_not_show_are_named_as_the_reason(gpu, freeze):
     del hidden
 
 
+@knows_saved_tensors
 def test_checkpointed_activations_are_activations(gpu):
     from torch.utils.checkpoint import checkpoint
 

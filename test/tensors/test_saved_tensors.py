@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from support.saved_tensors import knows_saved_tensors
 from torch.utils.checkpoint import checkpoint
 
 from pytorch_memlab.tensors.live_objects import instances_of, unreferenced
@@ -20,6 +21,7 @@ def normalized() -> torch.Tensor:
     return torch.nn.functional.layer_norm(leaf, (4,))
 
 
+@knows_saved_tensors
 def test_what_no_python_object_ever_stood_for_is_found():
     out = normalized()
     saved = [(node, tuple(tensor.size())) for node, tensor in saved_by([out])]
@@ -29,6 +31,7 @@ def test_what_no_python_object_ever_stood_for_is_found():
     assert saved[-1] == ("AccumulateGrad", (3001, 4))
 
 
+@knows_saved_tensors
 def test_courtesy_finds_it_too():
     out = normalized()
     found = [tensor for views in views_in_host_memory().values() for tensor in views]
@@ -37,6 +40,7 @@ def test_courtesy_finds_it_too():
     del out
 
 
+@knows_saved_tensors
 def test_a_graph_that_backward_freed_holds_its_leaves_only():
     out = normalized().sum()
     out.backward()
@@ -44,6 +48,7 @@ def test_a_graph_that_backward_freed_holds_its_leaves_only():
     assert [node for node, _ in saved_by([out])] == ["AccumulateGrad"]
 
 
+@knows_saved_tensors
 def test_a_graph_deeper_than_the_stack():
     tensor = leaf = torch.ones((), requires_grad=True)
     for _ in range(5000):
@@ -52,6 +57,7 @@ def test_a_graph_deeper_than_the_stack():
     assert [found is leaf for _, found in saved_by([tensor])] == [True]
 
 
+@knows_saved_tensors
 def test_tensors_that_only_cpp_references():
     held_alone = torch.ones(3, dtype=torch.complex64)
     held_and_viewed = torch.ones(4, dtype=torch.complex64)
@@ -65,6 +71,7 @@ def test_tensors_that_only_cpp_references():
     del held_alone, view, view_of_nobody
 
 
+@knows_saved_tensors
 def test_what_a_checkpointed_region_waits_with():
     leaf = torch.ones(3001, requires_grad=True)
 
@@ -81,6 +88,7 @@ def test_what_a_checkpointed_region_waits_with():
     out.sum().backward()  # nothing was recomputed too early
 
 
+@knows_saved_tensors
 def test_what_hooks_pack_besides_tensors():
     leaf = torch.ones(3001, requires_grad=True)
     offloaded = []
@@ -96,6 +104,7 @@ def test_what_hooks_pack_besides_tensors():
     assert [tensor is offloaded[0] for tensor in found] == [True]
 
 
+@knows_saved_tensors
 def test_what_a_python_function_keeps_in_containers():
     class Keeps(torch.autograd.Function):
         @staticmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from types import TracebackType
@@ -12,6 +13,9 @@ from ...errors import MemlabError
 
 _EXPECTED = (RuntimeError, MemlabError)
 """Errors that the simulation raises on purpose; other errors may be mistakes in it."""
+
+_SHOWS_THE_FRAME_THAT_CATCHES = sys.version_info < (3, 11)
+"""Python 3.10 raises again with the traceback that was caught, which begins in the own frame."""
 
 _OURS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
@@ -32,7 +36,11 @@ def clear_internal_frames(error: BaseException) -> None:
             with suppress(RuntimeError):  # it runs still
                 place.tb_frame.clear()
     if any(ours) and (not ours[-1] or isinstance(error, _EXPECTED)):
-        error.__traceback__ = _joined(_without_internals(places, ours))
+        kept = _without_internals(places, ours)
+        if _SHOWS_THE_FRAME_THAT_CATCHES and ours[0]:
+            kept.insert(0, places[0])
+            places[0].tb_frame.f_locals.clear()  # a copy that is there where a tracer is on
+        error.__traceback__ = _joined(kept)
 
 
 def _without_internals(places: list[TracebackType], ours: list[bool]) -> list[TracebackType]:

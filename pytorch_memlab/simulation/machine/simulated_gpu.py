@@ -114,13 +114,16 @@ class SimulatedGPU:
             address = self.locked(self._malloc, nbytes, stream, is_estimate, is_data)
             return Allocation(self, address, nbytes)
         except OutOfMemory as error:
-            if self._trace is not None:
-                self._trace.expect_nothing()
-            self.failure = None
-            with suppress(Exception):  # the report is worth less than the program's own error
-                self.failure = self._in_one_go(self._failed, str(error), nbytes, stream)
-            self._call_observers(nbytes)
-            raise self._out_of_memory(str(error)) from None
+            text = str(error)
+        # Not raised inside the except: its error would keep the frames of this one, and what they
+        # hold.
+        if self._trace is not None:
+            self._trace.expect_nothing()
+        self.failure = None
+        with suppress(Exception):  # the report is worth less than the program's own error
+            self.failure = self._in_one_go(self._failed, text, nbytes, stream)
+        self._call_observers(nbytes)
+        raise self._out_of_memory(text)
 
     def _failed(self, text: str, nbytes: int, stream: int) -> SimulatedFailure:
         """The state at the moment of an error, as plain data."""

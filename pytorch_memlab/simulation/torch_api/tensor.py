@@ -174,10 +174,15 @@ def _others(machine: Machine) -> tuple[Callable[..., Any], ...]:
             gpu = allocation.gpu
             gpu.locked(gpu.allocator.record_stream, allocation.address, stream.stream_id)
 
+    def as_subclass(self: torch.Tensor, cls: type) -> Any:
+        # torch 2.4 makes no subclass of a tensor that a mode has seen.
+        with torch._C._DisableTorchDispatch():
+            return _Base.as_subclass(self, cls)
+
     def share_memory_(self: torch.Tensor) -> torch.Tensor:
         return share(self) if machine.gpu_of(self) is None else self
 
-    return new, record_stream, share_memory_
+    return new, as_subclass, record_stream, share_memory_
 
 
 def new_tensor(

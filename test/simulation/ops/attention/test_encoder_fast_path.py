@@ -33,6 +33,12 @@ PREFERS_CUDNN = cudnn_version() > 91500 and RELEASE >= (2, 11)
 RANDOM_STATE = [16, 8] if RELEASE >= (2, 6) else []
 
 
+@pytest.fixture(autouse=True)
+def no_workspace_of_cublaslt(monkeypatch):
+    """Releases before 2.9 make one for each product, and give it back."""
+    monkeypatch.setenv("CUBLASLT_WORKSPACE_SIZE", "0")
+
+
 def layer_of(size=SIZE, heads=HEADS, **options):
     """A layer in evaluation."""
     options = {"dim_feedforward": WIDE, "batch_first": True, **options}

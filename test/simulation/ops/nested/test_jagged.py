@@ -7,7 +7,15 @@ import torch
 from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, randn
 
-pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
+pytestmark = [
+    pytest.mark.usefixtures("no_values_in_dry_runs"),
+    pytest.mark.skipif(
+        not torch._C._dispatch_has_kernel_for_dispatch_key(
+            "aten::_jagged_to_padded_dense_forward", "CPU"
+        ),
+        reason="this torch has no kernels of these conversions for CPUs",
+    ),
+]
 
 
 def offsets(*ends):

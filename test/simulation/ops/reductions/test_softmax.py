@@ -37,6 +37,7 @@ def test_softmax_takes_copies_of_what_is_not_contiguous():
     assert events(log, *transposed)[1:] == temporaries(1024, 1024)
 
 
+@pytest.mark.skipif(not hasattr(aten, "_safe_softmax"), reason="torch 2.4 has no such op")
 def test_a_softmax_that_knows_empty_rows_finds_them():
     found = events(lambda x: aten._safe_softmax(x, -1), lambda: randn(8, 32))
     assert found == [1024, 256, 8, 4, 1024, -4, -8, -256, -1024]
