@@ -135,11 +135,20 @@ def _sized(
     ends = [*starts[1:], segment.address + segment.size]
     for (block, is_exact), end in zip(blocks, ends, strict=False):  # none of an empty segment
         rest = end - block.address - block.size
-        if splits_all:
-            is_split = rest >= MIN_BLOCK_SIZE
-        else:
-            is_split = rest > SMALL_SIZE and block.size < settings.max_split_size
-        yield block if is_exact or is_split else replace(block, size=block.size + rest)
+        size = block.size if is_exact else block_size(block.size, rest, splits_all, settings)
+        yield replace(block, size=size)
+
+
+def block_size(size: int, rest: int, splits_all: bool, settings: AllocatorSettings) -> int:
+    """The bytes of a block where the free range has a rest that may be too small to be split off.
+
+    Every block is split in the small pool, and while segments expand.
+    """
+    if splits_all:
+        is_split = rest >= MIN_BLOCK_SIZE
+    else:
+        is_split = rest > SMALL_SIZE and size < settings.max_split_size
+    return size if is_split else size + rest
 
 
 def _first_segments(log: EventLog, segments: Sequence[Segment]) -> SegmentMap:

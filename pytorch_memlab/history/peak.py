@@ -19,14 +19,9 @@ from typing import NamedTuple
 from .._common.prose_size import prose_size
 from ..errors import SnapshotError
 from ..simulation.allocator.replay import GROWTH, RELEASES
-from ..simulation.allocator.settings import (
-    MIN_BLOCK_SIZE,
-    SMALL_SEGMENT_SIZE,
-    SMALL_SIZE,
-    AllocatorSettings,
-)
+from ..simulation.allocator.settings import SMALL_SEGMENT_SIZE, SMALL_SIZE, AllocatorSettings
 from .event_log import log_of
-from .first_state import SegmentMap, first_blocks, first_state
+from .first_state import SegmentMap, block_size, first_blocks, first_state
 from .model import AllocationHistory, Block, DeviceHistory, Event, Segment, device_name
 from .settings import settings_of
 
@@ -77,15 +72,8 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
         blocks[event.address] = Block(event.address, size, event.size, *event[5:])
     in_use = tuple(blocks[address] for address in sorted(blocks))
     failures = tuple((index, log[index]) for index in log.indexes("oom"))
-    return Peak(
-        device,
-        active[moment + 1],
-        counters.reserved[moment + 1],
-        moment,
-        len(log),
-        in_use,
-        failures,
-    )
+    figures = active[moment + 1], counters.reserved[moment + 1]
+    return Peak(device, *figures, moment, len(log), in_use, failures)
 
 
 class Counters(NamedTuple):
@@ -104,8 +92,10 @@ def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> Counters:
     sizes = _BlockSizes(device, settings, segments)
     active = sum(sizes.add(block.address, block.size) for block in first.values())
     reserved = sum(segment.size for segment in segments)
-    found = Counters(array("q", [active]), array("q", [reserved]), first)
+    found = Counters(array("q"), array("q"), first)
     try:
+        found.active.append(active)
+        found.reserved.append(reserved)
         for action, address, size, stream in log_of(device.events).changes():
             if action == "alloc":
                 active += sizes.add(address, sizes.of(address, size))
@@ -150,12 +140,10 @@ class _BlockSizes:
         after = bisect_right(self._addresses, address)
         if after < len(self._addresses):
             end = min(end, self._addresses[after])
+        is_small = segment.size <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE
         rest = end - address - rounded
-        if self._expandable or (segment.size <= SMALL_SEGMENT_SIZE and rounded <= SMALL_SIZE):
-            splits = rest >= MIN_BLOCK_SIZE
-        else:
-            splits = rest > SMALL_SIZE and rounded < self._settings.max_split_size
-        return rounded if splits else max(rounded, rounded + rest)
+        splits_all = self._expandable or is_small
+        return max(rounded, block_size(rounded, rest, splits_all, self._settings))
 
     def add(self, address: int, size: int) -> int:
         insort(self._addresses, address)

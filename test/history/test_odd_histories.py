@@ -1,9 +1,12 @@
-"""A history from which PyTorch skipped segment events, as ``skip_actions`` has it."""
+"""Histories from which segment events were skipped, or whose sizes are impossible."""
 
 from __future__ import annotations
 
+import pytest
+
+from pytorch_memlab.errors import SnapshotError
 from pytorch_memlab.history.first_state import first_state
-from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event
+from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Segment
 from pytorch_memlab.history.peak import find_peak
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
@@ -31,3 +34,9 @@ def test_pages_that_go_back_twice_are_one_range_before():
     found = history(("segment_unmap", 30, 20), ("segment_unmap", 20, 40))
     [segment] = first_state(found.devices[0], AllocatorSettings())
     assert (segment.address, segment.size) == (20 * MIB, 40 * MIB)
+
+
+def test_segments_larger_than_64_bits_can_count_are_refused():
+    segments = [Segment(0, 2**63, False, ())]
+    with pytest.raises(SnapshotError, match=r"^this is no history of a GPU: more than 8 EiB"):
+        find_peak(AllocationHistory([DeviceHistory(0, (), segments)], [()]))
