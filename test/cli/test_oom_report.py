@@ -8,6 +8,7 @@ import linecache
 import pytest
 import torch
 from support.python_process import run_python
+from support.saved_tensors import knows_saved_tensors
 
 from pytorch_memlab.cli.main import main
 
@@ -59,6 +60,7 @@ def program(tmp_path, monkeypatch):
     return tmp_path
 
 
+@knows_saved_tensors
 def test_the_report_follows_the_traceback_and_is_the_last_thing_on_the_screen(program):
     command = ["-m", "pytorch_memlab", "run", "--gpu", "2GiB", "--dry-run"]
     command += ["--oom-report", "report.txt", "train.py"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import pytest
 import torch
 from support.gpu_tensors import allocated, on_gpu
@@ -14,13 +16,18 @@ from pytorch_memlab.simulation import simulate
 pytestmark = pytest.mark.usefixtures("gpu")
 
 
+SPARSE_KEEPS_STORAGES = hasattr(torch._C._autograd.SavedTensor, "data")
+"""torch 2.4 and 2.6 give a sparse tensor other storages when it lends its memory."""
+
+
 def test_sparse_tensors():
     indices = torch.tensor([[0, 2]], device="cuda")
     sparse = torch.sparse_coo_tensor(indices, on_gpu(2), (4,), check_invariants=False)
     del indices
     with Courtesy():
         assert allocated() == 0
-        assert str(sparse.device) == "cuda:0"
+        if SPARSE_KEEPS_STORAGES:
+            assert str(sparse.device) == "cuda:0"
 
     assert torch.equal(sparse.to_dense().cpu(), torch.tensor([0.0, 0.0, 1.0, 0.0]))
     assert sparse.device == torch.device("cuda:0")
@@ -47,6 +54,10 @@ def test_inference_tensors_and_conjugate_views():
     assert torch.equal(conjugate.cpu().resolve_conj(), torch.full((2,), 1 - 2j))
 
 
+@pytest.mark.skipif(
+    "GradientEdge" not in inspect.getsource(torch.autograd._make_grads),
+    reason="torch 2.4 and 2.6 begin backward at tensors alone",
+)
 def test_what_a_gradient_edge_alone_keeps():
     weight = on_gpu(1000).requires_grad_()
     out = weight.exp()

@@ -20,7 +20,7 @@ def shell() -> Iterator[Any]:
 
     # No file of the user's history, nor the thread that writes it.
     shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
-    shell.colors = "nocolor"
+    shell.run_line_magic("colors", "nocolor")
     yield shell
     left = list(cell_events(shell).listeners)
     InteractiveShell.clear_instance()

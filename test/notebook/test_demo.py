@@ -7,6 +7,9 @@ import re
 from pathlib import Path
 
 import nbformat
+import pytest
+
+from pytorch_memlab.simulation.ops.attention.rules import RELEASE
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOK = ROOT / "demo.ipynb"
@@ -34,6 +37,7 @@ def text_of(output) -> str:
     return text
 
 
+@pytest.mark.skipif(RELEASE < (2, 13), reason="the notebook keeps what torch 2.13 gives")
 def test_it_runs_and_gives_the_outputs_that_it_keeps(monkeypatch):
     from scripts.run_notebook import executed
 

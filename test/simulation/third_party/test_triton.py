@@ -10,7 +10,7 @@ import pytest
 import torch
 from support.computed_or_dry import computed_or_dry
 
-triton = pytest.importorskip("triton", reason="`make programs` has triton")
+triton = pytest.importorskip("triton", "3.5", reason="`make programs` has triton 3.5 or later")
 kernels = pytest.importorskip("support.triton_kernels")
 
 from pytorch_memlab import LineProfiler, simulate  # noqa: E402

@@ -8,6 +8,7 @@ from support.computed_or_dry import computed_or_dry
 from support.op_memory import aten, events, randn, temporaries
 
 from pytorch_memlab.simulation import simulate
+from pytorch_memlab.simulation.ops.attention.rules import RELEASE
 
 pytestmark = pytest.mark.usefixtures("no_values_in_dry_runs")
 
@@ -62,6 +63,10 @@ def test_what_lies_apart_or_is_converted_is_copied_one_by_one(compute):
     assert events(split, *holes, compute=compute) == []
 
 
+JOINS_CONTIGUOUS_ALONE = RELEASE < (2, 7)
+"""The kernels for CPUs and for shapes in torch 2.4 and 2.6 refuse what CUDA's makes a copy of."""
+
+
 def joined(count, blocks):
     return (6 * count + 2 + blocks) * 8
 
@@ -75,6 +80,8 @@ def test_chunks_are_joined_by_one_kernel(compute):
     make = [lambda: randn(4, 400), lambda: randn(5, 100)]
     result = 2 * (800 + 300) * 4
     assert events(join, *make, compute=compute) == [result, *temporaries(joined(2, 2 + 1))]
+    if JOINS_CONTIGUOUS_ALONE:
+        return
     apart = [lambda: randn(4, 801)[:, :-1:2], lambda: randn(5, 200)[:, ::2]]
     copies = [4 * 400 * 4, 6 * 100 * 4]
     found = events(join, *apart, compute=compute)
@@ -94,6 +101,8 @@ def test_gradients_are_widened_as_they_are_joined(compute):
     # No kernel narrows them: only what must be padded is copied.
     narrow = [lambda: randn(4, 400), lambda: randn(5, 100), halves(2, 1100)]
     assert events(join, *narrow, compute=compute) == temporaries(6 * 100 * 4)
+    if JOINS_CONTIGUOUS_ALONE:
+        return
     turned = [lambda: randn(400, 4).t(), lambda: randn(4, 100), halves(2, 1000)]
     assert events(join, *turned, compute=compute) == temporaries(4 * 400 * 4)
 
