@@ -158,7 +158,7 @@ def test_threads_and_exit_handlers_of_the_script_are_profiled_before_the_table(w
         "hits",
         write(
             """\
-            import atexit, os, threading, time, torch
+            import atexit, os, threading, time, torch, warnings
 
             def work():
                 torch.ones(1).cuda()
@@ -170,6 +170,7 @@ def test_threads_and_exit_handlers_of_the_script_are_profiled_before_the_table(w
             atexit.register(work)
             threading.Thread(target=later).start()
             work()
+            warnings.simplefilter("ignore")  # Python 3.12 warns where a process with threads forks
             if os.fork() == 0:
                 raise SystemExit
             os.wait()
