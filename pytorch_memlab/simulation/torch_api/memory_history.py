@@ -47,6 +47,17 @@ class _Entry(NamedTuple):
     """Of an allocation, what a profiler that is on knows of it."""
 
 
+class _State(NamedTuple):
+    """A GPU at the moment of a snapshot."""
+
+    entries: list[_Entry]
+    segments: list[dict[str, Any]]
+    block_stacks: dict[int, TakenStack]
+    segment_stacks: dict[int, TakenStack]
+    in_use: list[Any] | None
+    """The blocks in use as a profiler that is on knows them; None without one."""
+
+
 class _Metadata(threading.local):
     text = ""
 
@@ -221,14 +232,25 @@ class MemoryHistory:
         profiled = self._machine.recorder
         return None if profiled is None else profiled.block_at(gpu.index, address)
 
-    def _descriptions(self, recorder: _Recorder) -> dict[Hashable, dict[str, str]]:
-        """Module and category of blocks, which PyTorch's own snapshots lack."""
+    def _state(self, recorder: _Recorder) -> _State:
+        """All that a snapshot shows of one GPU: no other thread may change it now."""
         profiled, device = self._machine.recorder, recorder.gpu.index
-        if profiled is None or device not in profiled.live:
+        is_followed = profiled is not None and device in profiled.live
+        return _State(
+            list(recorder.entries),
+            recorder.gpu.allocator.snapshot(),
+            recorder.blocks.copy(),
+            recorder.segments.copy(),
+            profiled.live[device].blocks() if is_followed else None,
+        )
+
+    def _descriptions(self, state: _State) -> dict[Hashable, dict[str, str]]:
+        """Module and category of blocks, which PyTorch's own snapshots lack."""
+        profiled = self._machine.recorder
+        if profiled is None or state.in_use is None:
             return {}
-        made = [entry.block for entry in recorder.entries if entry.block is not None]
-        in_use = profiled.live[device].blocks()
-        known: dict[Hashable, dict[str, str]] = profiled.descriptions((*made, *in_use))
+        made = [entry.block for entry in state.entries if entry.block is not None]
+        known: dict[Hashable, dict[str, str]] = profiled.descriptions((*made, *state.in_use))
         return known
 
     def _snapshot(self, pool: Sequence[Any] | None = None) -> dict[str, Any]:
@@ -236,18 +258,20 @@ class MemoryHistory:
         frames = _Frames()
         traces, segments = [], []
         for recorder in self._recorders:
-            entries = () if pool is not None and not all(pool[2:]) else recorder.entries
-            known = self._descriptions(recorder)
+            state = recorder.gpu.locked(self._state, recorder)
+            entries = () if pool is not None and not all(pool[2:]) else state.entries
+            known = self._descriptions(state)
             traces.append([_as_dict(entry, frames, known) for entry in entries])
-            for segment in recorder.gpu.locked(recorder.gpu.allocator.snapshot):
+            in_use = {block.address: block for block in state.in_use or ()}
+            for segment in state.segments:
                 if not _is_of_pool(segment, pool):
                     continue
                 segment["stream"] = handle_of(segment["stream"], recorder.gpu.index)
-                segment["frames"] = frames.of(recorder.segments.get(segment["address"]))
+                segment["frames"] = frames.of(state.segment_stacks.get(segment["address"]))
                 for block in segment["blocks"]:
                     if block["state"] != "inactive":
-                        block["frames"] = frames.of(recorder.blocks.get(block["address"]))
-                        block |= known.get(self.block_at(recorder.gpu, block["address"]), {})
+                        block["frames"] = frames.of(state.block_stacks.get(block["address"]))
+                        block |= known.get(in_use.get(block["address"]), {})
                 segments.append(segment)
         return {
             "segments": segments,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import pickle
 import re
+import threading
 from inspect import signature
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from pytorch_memlab.errors import UnsupportedCUDACallError
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.allocator.caching_allocator import CachingAllocator
 from pytorch_memlab.simulation.allocator.driver import RecordedDriver
+from pytorch_memlab.simulation.torch_api import memory_history
 
 MB = 2**20
 _ARGUMENTS = signature(torch.cuda.memory._record_memory_history_impl).parameters
@@ -413,3 +415,33 @@ def test_the_attention_program_has_the_events_of_its_recording(compute):
     assert len(trace["events"]) == 71
     assert [event[:4] for event in trace["events"]] == [e[:4] for e in recorded["events"]]
     assert peaks == [3249144832, 3781165056]
+
+
+def test_other_threads_may_allocate_and_free_during_a_snapshot(monkeypatch):
+    kept, threads, as_dict = [], [], memory_history._as_dict
+
+    def change():
+        kept.pop()
+        kept.extend(torch.zeros(10, device="cuda") for _ in range(3))
+
+    def interrupted(*arguments):
+        if not threads:
+            threads.append(threading.Thread(target=change))
+            threads[0].start()
+            threads[0].join(5)
+        return as_dict(*arguments)
+
+    monkeypatch.setattr(memory_history, "_as_dict", interrupted)
+    with simulate("24GiB"):
+        torch.cuda.memory._record_memory_history()
+        kept.append(torch.zeros(1000, device="cuda"))
+        snapshot = torch.cuda.memory._snapshot()
+        torch.cuda.memory._record_memory_history(enabled=None)
+    assert len(kept) == 3
+    actions = [event["action"] for event in snapshot["device_traces"][0]]
+    assert actions == ["segment_alloc", "alloc"]
+    (used,) = [
+        block for block in snapshot["segments"][0]["blocks"] if block["state"] == "active_allocated"
+    ]
+    assert used["requested_size"] == 4000
+    assert used["frames"]
