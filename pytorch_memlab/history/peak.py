@@ -9,7 +9,6 @@ bounds of the segment, whichever rule chose the range.
 
 from __future__ import annotations
 
-from array import array
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from itertools import islice
 from typing import NamedTuple
 
 from .._common.prose_size import prose_size
-from ..errors import SnapshotError
 from ..simulation.allocator.replay import GROWTH, RELEASES
 from ..simulation.allocator.settings import SMALL_SEGMENT_SIZE, SMALL_SIZE, AllocatorSettings
 from .event_log import log_of
@@ -79,8 +77,8 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
 class Counters(NamedTuple):
     """The bytes of an allocator before the first event of its history, and after each."""
 
-    active: array[int]  # of all blocks in use
-    reserved: array[int]  # of all segments
+    active: list[int]  # of all blocks in use
+    reserved: list[int]  # of all segments
     first: dict[int, Block]  # the blocks in use before the first event, by address
 
 
@@ -92,24 +90,19 @@ def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> Counters:
     sizes = _BlockSizes(device, settings, segments)
     active = sum(sizes.add(block.address, block.size) for block in first.values())
     reserved = sum(segment.size for segment in segments)
-    found = Counters(array("q"), array("q"), first)
-    try:
+    found = Counters([active], [reserved], first)
+    for action, address, size, stream in log_of(device.events).changes():
+        if action == "alloc":
+            active += sizes.add(address, sizes.of(address, size))
+        elif action == "free_completed":
+            active -= sizes.remove(address)
+        elif action in GROWTH:
+            sizes.segments.add(address, size, stream, action == "segment_map")
+            reserved += size
+        elif action in RELEASES and sizes.segments.remove(address, size):
+            reserved -= size
         found.active.append(active)
         found.reserved.append(reserved)
-        for action, address, size, stream in log_of(device.events).changes():
-            if action == "alloc":
-                active += sizes.add(address, sizes.of(address, size))
-            elif action == "free_completed":
-                active -= sizes.remove(address)
-            elif action in GROWTH:
-                sizes.segments.add(address, size, stream, action == "segment_map")
-                reserved += size
-            elif action in RELEASES and sizes.segments.remove(address, size):
-                reserved -= size
-            found.active.append(active)
-            found.reserved.append(reserved)
-    except OverflowError:
-        raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
     return found
 
 

@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._common.prose_size import prose_size
+from ..errors import SnapshotError
 from .category import Category
 from .event_log import EventLog, log_of
 from .holders import charged_frame, innermost_of_user
@@ -101,7 +102,10 @@ def timeline_of(
     one = history.of_device(device)
     log = log_of(one.events)
     counters = counters_of(one, settings_of(history.settings))
-    active, reserved = _integers(counters.active), _integers(counters.reserved)
+    try:
+        active, reserved = np.array((counters.active, counters.reserved), np.int64)
+    except OverflowError:
+        raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
     first = list(counters.first.values())
     blocks = _blocks(log, counters.first)
     moments = _chosen(active, reserved)
@@ -151,11 +155,7 @@ def _blocks(log: EventLog, first: Iterable[int]) -> _Integers:
         elif action == "free_completed":
             block = in_use.pop(address, index)
         blocks.append(block)
-    return _integers(blocks)
-
-
-def _integers(column: array[int]) -> _Integers:
-    return np.array(column, np.int64)
+    return np.array(blocks, np.int64)
 
 
 def _chosen(active: _Integers, reserved: _Integers) -> list[int]:

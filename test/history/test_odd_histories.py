@@ -8,6 +8,7 @@ from pytorch_memlab.errors import SnapshotError
 from pytorch_memlab.history.first_state import first_state
 from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Segment
 from pytorch_memlab.history.peak import find_peak
+from pytorch_memlab.history.timeline import timeline_of
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
 MIB = 2**20
@@ -36,7 +37,9 @@ def test_pages_that_go_back_twice_are_one_range_before():
     assert (segment.address, segment.size) == (20 * MIB, 40 * MIB)
 
 
-def test_segments_larger_than_64_bits_can_count_are_refused():
+def test_more_bytes_than_64_bits_can_count_have_a_peak_and_no_timeline():
     segments = [Segment(0, 2**63, False, ())]
+    found = AllocationHistory([DeviceHistory(0, (), segments)], [()])
+    assert find_peak(found).reserved == 2**63
     with pytest.raises(SnapshotError, match=r"^this is no history of a GPU: more than 8 EiB"):
-        find_peak(AllocationHistory([DeviceHistory(0, (), segments)], [()]))
+        timeline_of(found)
