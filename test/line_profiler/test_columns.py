@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -112,10 +113,13 @@ def test_every_field_of_this_torch_and_of_the_simulation_is_a_column() -> None:
     assert fields <= KNOWN_COLUMNS
 
 
+empty = partial(torch.empty, dtype=torch.uint8, device="cuda")
+
+
 def grow_and_fail() -> None:
-    kept = [torch.empty(20 << 20, dtype=torch.uint8, device="cuda") for _ in range(3)]
+    kept = list(map(empty, [20 << 20] * 3))
     with suppress(torch.OutOfMemoryError):
-        torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+        empty(1 << 40)
     del kept
     torch.cuda.empty_cache()
 

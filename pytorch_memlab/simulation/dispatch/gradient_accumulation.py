@@ -74,6 +74,10 @@ _FORMULAS: dict[str, frozenset[Any]] = {
 """Nodes whose formulas write into what they made, by their names without a number, and by which
 ops."""
 
+if torch.__version__ >= "2.14":
+    # Equal bounds share a gradient there, and masks are read again after they were combined.
+    del _FORMULAS["ClampBackward"]
+
 
 class _FirstSum(TorchDispatchMode):
     """Counts the references to the first gradient that the engine adds another one to."""

@@ -126,6 +126,20 @@ def test_a_formula_that_reads_its_first_operand_again_copies_it(reduce, compute)
     assert found.count(SINGLE) == 8  # and two gradients, each of a share, one of them selected
 
 
+def test_the_gradients_of_bounds_that_are_equal_are_those_of_a_cpu():
+    torch.manual_seed(0)
+    values = [torch.randint(-2, 3, (64,)).float() for _ in range(3)]
+
+    def gradients(device):
+        x, low, high = (value.detach().to(device).requires_grad_() for value in values)
+        x.clamp(low, high).sum().backward()
+        return [one.grad.tolist() for one in (x, low, high)]
+
+    expected = gradients("cpu")
+    with simulate("24GiB"):
+        assert gradients("cuda") == expected
+
+
 @pytest.mark.parametrize("reduction", ["amax", "amin"])
 def test_the_gradient_of_an_extreme_goes_to_all_that_have_it(reduction):
     def gradients(device):
