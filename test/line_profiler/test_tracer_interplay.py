@@ -103,6 +103,9 @@ recording = {{programs.record.__code__.co_name, programs.Recorder.__init__.__cod
     "enter", "line", "resume", "leave", "write", "<listcomp>"}}
 beside, calls = with_other(True)
 beside = [event for event in beside if event[0] not in recording]
+if sys.version_info >= (3, 12):
+    # Opcodes that a function asks for while it is traced are told from the next sys.settrace() on.
+    alone, beside = ([event for event in all_ if event[1] != "opcode"] for all_ in (alone, beside))
 assert len(alone) > 200
 assert beside == alone, [pair for pair in zip(beside, alone) if pair[0] != pair[1]][:5]
 assert calls == [programs.record(tracer, name) for name in names]
