@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import symtable
 from typing import TYPE_CHECKING
 
 from .._common.call_results import instructions_after_call
@@ -65,49 +64,43 @@ def assigned_names(source: str, after_line: int = 0) -> set[str]:
     """
     try:
         tree = ast.parse(source)
-        table = symtable.symtable(source, "<cell>", "exec")
     except (SyntaxError, ValueError):
         return set()
-    symbols = table.get_symbols()
-    names = {one.get_name() for one in symbols if one.is_assigned() or one.is_imported()}
-    return (names | set(_walrus_names(tree))) & _bound_after(tree, after_line)
+    own = (node for node in _own_nodes(tree) if getattr(node, "lineno", 0) > after_line)
+    return {name for name in map(_name_bound_by, own) if name is not None}
 
 
-def _walrus_names(node: ast.AST) -> Iterator[str]:
-    """Names that ``:=`` assigns outside functions; symbol tables lack those of comprehensions."""
+def _own_nodes(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below one whose names are its own, not those of functions and comprehensions."""
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.NamedExpr):
-            yield child.target.id
-        if not isinstance(child, _OWN_SCOPES):
-            yield from _walrus_names(child)
-
-
-def _bound_after(tree: ast.Module, line: int) -> set[str]:
-    """Names that something binds below a line, at whatever level."""
-    bound: set[str] = set()
-    only_annotated = {
-        id(node.target)
-        for node in ast.walk(tree)
-        if isinstance(node, ast.AnnAssign) and node.value is None
-    }
-    for node in ast.walk(tree):
-        if getattr(node, "lineno", 0) <= line or id(node) in only_annotated:
+        if isinstance(child, ast.AnnAssign) and child.value is None:
             continue
-        match node:
-            case ast.alias(name=name, asname=alias):
-                bound.add(alias or name.partition(".")[0])
-            case (
-                ast.Name(id=name, ctx=ast.Store())
-                | ast.FunctionDef(name=name)
-                | ast.AsyncFunctionDef(name=name)
-                | ast.ClassDef(name=name)
-                | ast.ExceptHandler(name=str(name))
-                | ast.MatchAs(name=str(name))
-                | ast.MatchStar(name=str(name))
-                | ast.MatchMapping(rest=str(name))
-            ):
-                bound.add(name)
-    return bound
+        if isinstance(child, ast.comprehension):
+            for part in (child.iter, *child.ifs):
+                yield part
+                yield from _own_nodes(part)
+            continue
+        yield child
+        if not isinstance(child, _OWN_SCOPES):
+            yield from _own_nodes(child)
+
+
+def _name_bound_by(node: ast.AST) -> str | None:
+    match node:
+        case ast.alias(name=name, asname=alias):
+            return None if name == "*" else alias or name.partition(".")[0]
+        case (
+            ast.Name(id=name, ctx=ast.Store())
+            | ast.FunctionDef(name=name)
+            | ast.AsyncFunctionDef(name=name)
+            | ast.ClassDef(name=name)
+            | ast.ExceptHandler(name=str(name))
+            | ast.MatchAs(name=str(name))
+            | ast.MatchStar(name=str(name))
+            | ast.MatchMapping(rest=str(name))
+        ):
+            return name
+    return None
 
 
 def assignment_target(frame: FrameType) -> str | None:
@@ -127,6 +120,8 @@ def assignment_target(frame: FrameType) -> str | None:
     for instruction in instructions_after_call(frame):
         if instruction.opname in _STORES:
             return str(instruction.argval)
+        if instruction.opname == "STORE_FAST_STORE_FAST":  # from Python 3.13 on
+            return str(instruction.argval[0])
         if instruction.opname not in _ON_THE_WAY:
             return None
     return None

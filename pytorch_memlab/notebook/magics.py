@@ -165,8 +165,9 @@ class MemlabMagics(Magics):
                     file.write(run, columns)
                 if measured.report.tables and not args.quiet:
                     show(measured)
-                is_of_gpu = not isinstance(error, MemlabError) and "cuda" in str(error).lower()
-                if is_of_gpu and not count_gpus():
+                says = str(error).lower()
+                is_of_gpu = "cuda" in says or "nvidia driver" in says
+                if is_of_gpu and not isinstance(error, MemlabError) and not count_gpus():
                     advice = "no GPU here: %simulate h100 simulates one, as does --simulate h100"
                     print(advice, file=sys.stderr)
                 raise

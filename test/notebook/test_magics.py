@@ -373,8 +373,16 @@ def test_an_unknown_gpu_lists_the_known_ones(run, magics, capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_how_to_simulate_one(run, magics, capsys):
-    run("%mlrun torch.ones(1).cuda()")
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "torch.ones(1).cuda()",
+        # What a build with CUDA says to it.
+        "raise RuntimeError('Found no NVIDIA driver on your system.')",
+    ],
+)
+def test_without_a_gpu_it_says_how_to_simulate_one(run, magics, capsys, statement):
+    run(f"%mlrun {statement}")
     assert "no GPU here: %simulate h100 simulates one, as does --simulate h100" in told(capsys)
 
 
