@@ -6,7 +6,7 @@ import re
 import threading
 import weakref
 from collections.abc import Callable
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final
 
 import torch
@@ -31,7 +31,10 @@ node within it, then one for the view."""
 _VERSION: Final = re.compile(r"Backward\d*$")
 _next_number: Callable[[], int] = vars(torch.autograd)["_get_sequence_nr"]
 _current_node: Callable[[], Any] = torch._C._current_autograd_node
-_modes_that_wait: Callable[[], int] = vars(torch._C)["_len_torch_dispatch_stack"]
+_modes_that_wait: Callable[[], int] = getattr(
+    torch._C, "_len_torch_dispatch_stack", count().__next__
+)
+"""Without torch's function no two calls agree, so the stack of every allocation is taken."""
 
 
 class OpStack(TakenStack):

@@ -32,8 +32,8 @@ BACKWARD: Final = 4
 another; with gradients off; in a backward pass; or it was not seen."""
 
 
-_ALLOC: Final = 0
-_FREE_COMPLETED: Final = 1
+_FIRST_ACTIONS: Final = ("alloc", "free_completed")
+_ALLOC, _FREE_COMPLETED = range(len(_FIRST_ACTIONS))
 """Numbers of these actions in the log of events."""
 
 
@@ -86,8 +86,8 @@ class LiveLog:
         self._category_of = category_of
         self._open: list[Any] = []
         self._reading = threading.RLock()
-        for number, action in ((_ALLOC, "alloc"), (_FREE_COMPLETED, "free_completed")):
-            assert self.events.number_of(action) == number
+        for action in _FIRST_ACTIONS:
+            self.events.number_of(action)
 
     # Of an open event there are its block and its time in nanoseconds, negative for a free. Both
     # are added at once, as another thread may add others. The allocator, which tells of a free,

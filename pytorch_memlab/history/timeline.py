@@ -44,7 +44,6 @@ _OPTIMIZER: Final = "torch/optim/optimizer.py"
 _STEP: Final = "wrapper"
 """The function of that file in which the ``step`` of every optimizer runs."""
 
-_CATEGORIES: Final = tuple(Category)
 
 _Integers = npt.NDArray[np.int64]
 
@@ -111,16 +110,14 @@ def timeline_of(
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
     in_use = _InUse(first, np.diff(active), blocks)
-    categories = np.array(
-        [*log.categories, *(_CATEGORIES.index(block.category) for block in first)], np.int64
-    )
+    categories = np.array([*log.categories, *(block.category.number for block in first)], np.int64)
     if by is None:
-        is_known = bool(np.any(categories != _CATEGORIES.index(Category.UNKNOWN)))
+        is_known = bool(np.any(categories != Category.UNKNOWN.number))
         by = "category" if is_known else "line"
     if by == "category":
         bands = [
-            Band(category.value, in_use.in_band(categories, number, moments))
-            for number, category in enumerate(_CATEGORIES)
+            Band(category.value, in_use.in_band(categories, category.number, moments))
+            for category in Category
         ]
     else:
         bands = _lines(log, in_use, moments, peak, history.stacks)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -576,3 +578,22 @@ def test_holders_and_history_count_the_same_events(machine):
             take(2**20)
     counted, held = find_peak(profiler.history()), profiler.peak_holders().peak
     assert (held.event, held.events) == (counted.event, counted.events) == (3, 10)
+
+
+def test_events_have_their_actions_where_python_leaves_assertions_out():
+    program = """
+import torch
+from pytorch_memlab.history.recorder import Recording
+from pytorch_memlab.simulation import simulate
+
+with simulate("24GiB"):
+    recording = Recording(history=True)
+    recording.begin()
+    torch.ones(4, device="cuda")
+    recording.end()
+    print(*(event.action for event in recording.history().devices[0].events))
+"""
+    done = subprocess.run(
+        [sys.executable, "-O", "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("segment_alloc alloc free_completed\n", "")
