@@ -276,8 +276,8 @@ def _effect(remedy: Remedy) -> str:
     if remedy.cause is Cause.FRAGMENTATION:
         requests = remedy.details["requests"]
         if not remedy.details["is_whole"]:
-            return f" (about: the {requests:,} latest requests, made again, fit)"
-        return f" (checked: {requests:,} requests, made again, fit)"
+            return f" (about: this request and the {requests:,} before it fit; others may not)"
+        return f" (checked: this request and the {requests:,} before it fit; later ones may not)"
     if remedy.basis is Basis.ESTIMATED:
         return f" (saves about {prose_size(remedy.size)})"
     if remedy.cause in (Cause.OPTIMIZER_STATE, Cause.PARAMETERS):

@@ -46,8 +46,8 @@ Out of memory on cuda:0 at train.py:12, in main
 what helps, the most likely cause first
   1. attention (line 6) stores 4096 x 4096 matrices: 512.0 MiB
        scaled_dot_product_attention(q, k, v)  # with 4 dimensions each
-  2. 525.7 MiB are cached in pieces that are too small (checked: 17 requests,
-     made again, fit)
+  2. 525.7 MiB are cached in pieces that are too small (checked: this request
+     and the 17 before it fit; later ones may not)
        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
 """
 

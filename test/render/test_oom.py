@@ -43,8 +43,8 @@ Out of memory on cuda:0 at fragmentation.py:7, in take
    124.0 MiB  fragmentation.py:7  return torch.empty(mib * …  (kept[0], kept[1])
   grew most: fragmentation.py:7 +31.0 MiB x 4
 what helps, the most likely cause first
-  1. 116.0 MiB are cached in pieces that are too small (checked: 8 requests,
-     made again, fit)
+  1. 116.0 MiB are cached in pieces that are too small (checked: this request
+     and the 8 before it fit; later ones may not)
        PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
   2. kept keeps 4 tensors on the GPU: 124.0 MiB
        keep copies in host memory in kept: .cpu()
