@@ -47,7 +47,7 @@ from ..ops.op_call import OpCall
 from ..ops.op_info import OpInfo, op_info
 from ..ops.random import random_draws
 from . import blocking_ops, fake_tensors, higher_order
-from .gradient_accumulation import IN_PLACE, InPlaceGradientAccumulation
+from .gradient_accumulation import InPlaceGradientAccumulation
 from .output_devices import OutputDevices
 from .traceback_frames import clear_internal_frames
 
@@ -127,7 +127,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         node = None if gpu is None else _current_node()
         if node is not None:
             self._gradients.enter(node)
-            if func in IN_PLACE:
+            if info.in_place_in is not None:
                 func = self._gradients.in_place_variant(node, func, args)
         runs_on = gpu
         if gpu is None and info.may_leave_gpu:

@@ -7,7 +7,7 @@ of the zeros that they just made, or multiply into a new tensor (``isTensorSubcl
 ``torch/csrc/autograd/FunctionsManual.cpp`` and ``aten/src/ATen/native``). On a GPU these write in
 place, and the results are the same; so these calls are turned back. Other formulas call the same
 ops and mean the copy, because they read the first operand again: those of ``index_reduce`` and
-``scatter_reduce`` do. So the node decides.
+``scatter_reduce`` do. So the node decides: the definition of an op names the nodes.
 
 The engine adds in place only if it alone owns the first gradient, which C++ sees by reference
 counts. Under a mode the counts are higher by what the mode itself holds. How much that is depends
@@ -26,57 +26,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..ops.memory_formats import is_dense
+from ..ops.op_info import op_info
 
-_aten = torch.ops.aten
+_SUM = torch.ops.aten.add.Tensor
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _HAS_USE_COUNT = hasattr(torch._C.TensorBase, "_use_count")
-
-IN_PLACE: dict[Any, Any] = {
-    _aten.add.Tensor: _aten.add_.Tensor,
-    _aten.sub.Tensor: _aten.sub_.Tensor,
-    _aten.mul.Tensor: _aten.mul_.Tensor,
-    _aten.logical_and.default: _aten.logical_and_.default,
-    _aten.logical_or.default: _aten.logical_or_.default,
-    _aten.scatter.src: _aten.scatter_.src,
-    _aten.scatter_add.default: _aten.scatter_add_.default,
-    _aten.index_put.default: _aten._index_put_impl_.default,
-    _aten.index_add.default: _aten.index_add_.default,
-    _aten.index_fill.int_Tensor: _aten.index_fill_.int_Tensor,
-    _aten.put.default: _aten.put_.default,
-}
-"""Ops that backward passes call out of place under a dispatch mode, and what a GPU runs."""
-
-_SELECTS = frozenset({_aten.scatter.src})
-_FINDS_EQUALS = frozenset({_aten.scatter.src, _aten.logical_and.default})
-_ADDS = frozenset({_aten.scatter_add.default})
-_MULTIPLIES = frozenset({_aten.sub.Tensor, _aten.mul.Tensor})
-
-_FORMULAS: dict[str, frozenset[Any]] = {
-    "ClampBackward": frozenset({_aten.logical_and.default, _aten.logical_or.default}),
-    "MaxBackward": _FINDS_EQUALS,
-    "MinBackward": _FINDS_EQUALS,
-    "MedianBackward": _FINDS_EQUALS,
-    "NanmedianBackward": _FINDS_EQUALS,
-    "ModeBackward": _SELECTS,
-    "KthvalueBackward": _SELECTS,
-    "SortBackward": _SELECTS,
-    "TopkBackward": _SELECTS,
-    "GatherBackward": _ADDS,
-    "CummaxBackward": _ADDS,
-    "CumminBackward": _ADDS,
-    "IndexBackward": frozenset({_aten.index_put.default}),
-    "IndexSelectBackward": frozenset({_aten.index_add.default}),
-    "TakeBackward": frozenset({_aten.put.default}),
-    "TraceBackward": frozenset({_aten.index_fill.int_Tensor}),
-    "BinaryCrossEntropyBackward": _MULTIPLIES,
-    "BinaryCrossEntropyWithLogitsBackward": _MULTIPLIES,
-}
-"""Nodes whose formulas write into what they made, by their names without a number, and by which
-ops."""
-
-if torch.__version__ >= "2.14":
-    # Equal bounds share a gradient there, and masks are read again after they were combined.
-    del _FORMULAS["ClampBackward"]
 
 
 class _FirstSum(TorchDispatchMode):
@@ -93,7 +47,7 @@ class _FirstSum(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is _aten.add.Tensor:
+        if func is _SUM:
             self.counts = _counts(args)
         return func(*args, **(kwargs or {}))
 
@@ -140,7 +94,7 @@ class InPlaceGradientAccumulation(threading.local):
 
     def in_place_variant(self, node: Any, op: Any, args: tuple[Any, ...]) -> Any:
         """The op that a GPU runs in a backward pass: in place, or the op itself."""
-        if torch.is_grad_enabled() or not (op is _aten.add.Tensor or _writes(node, op)):
+        if torch.is_grad_enabled() or not (op is _SUM or _writes(node, op)):
             return op
         if args[0].layout is not torch.strided:
             return op
@@ -148,17 +102,24 @@ class InPlaceGradientAccumulation(threading.local):
         if (references, shares) != (self._unshared[0], self._unshared[2]):
             return op
         is_ours = _untyped_storage(args[0])._cdata in self._made
-        if op is not _aten.add.Tensor:
-            return IN_PLACE[op] if is_ours and _holds_the_result(op, args) else op
+        if op is not _SUM:
+            return _in_place(op) if is_ours and _holds_the_result(op, args) else op
         if uses != self._unshared[1] or not _is_plain_sum(args) or (is_ours and not _joins(node)):
             return op
-        return IN_PLACE[op]
+        return _in_place(op)
+
+
+@functools.cache
+def _in_place(op: Any) -> Any:
+    """The overload that writes to its first argument."""
+    packet = getattr(torch.ops.aten, op._schema.name.removeprefix("aten::") + "_")
+    return getattr(packet, op._overloadname)
 
 
 def _writes(node: Any, op: Any) -> bool:
     """True if the formula of a node runs an op in place on a GPU."""
     name: str = node.name().rstrip("0123456789")
-    if op not in _FORMULAS.get(name, ()):
+    if name not in (op_info(op).in_place_in or ()):
         return False
     # The formula of a target's gradient multiplies out of place.
     return name != "BinaryCrossEntropyWithLogitsBackward" or node.next_functions[1][0] is None
@@ -166,7 +127,7 @@ def _writes(node: Any, op: Any) -> bool:
 
 def _holds_the_result(op: Any, args: tuple[Any, ...]) -> bool:
     """True if the first operand of an elementwise op has its result's shape and dtype."""
-    if op not in _MULTIPLIES:
+    if torch.Tag.pointwise not in op.tags:
         return True
     first, second = args[:2]
     shape: torch.Size = torch.broadcast_shapes(first.shape, second.shape)

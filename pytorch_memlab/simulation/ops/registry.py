@@ -60,6 +60,8 @@ class OpDefinition:
             ``NotImplemented`` where the CPU's kernel calls the ops that CUDA's does.
         cpu_kernel: registered for the CPU while simulating, so that autograd keeps the op whole.
         writes: positions of arguments that it writes to though its schema does not say so.
+        in_place_in: nodes whose formulas run it in place on a GPU, by name without a number; empty:
+            only sums of gradients do. See Note [In-place gradient accumulation].
         touches_no_element: it makes views or changes sizes only, though its schema does not say so.
         data_dependence: how its outputs depend on values.
         sparse: in a dry run, its result for sparse tensors.
@@ -82,6 +84,7 @@ class OpDefinition:
     composite: Implementation | None = None
     cpu_kernel: Implementation | None = None
     writes: tuple[int, ...] = ()
+    in_place_in: frozenset[str] | None = None
     touches_no_element: bool = False
     data_dependence: DataDependence | None = None
     sparse: Implementation | None = None

@@ -54,9 +54,6 @@ PACKAGE = Path(pytorch_memlab.__file__).parent
 LISTS = ("ops/no_workspace.txt", "autocast/lists.toml", "dispatch/gradient_accumulation.py")
 """Tables of PyTorch's own rules, by the names of ops without ``aten::``."""
 
-MOST_PLACES = {"aten::index_put": 3}
-"""Autocast casts its arguments, and the backward pass of an index runs it in place."""
-
 
 def strings_in(path):
     """Strings of a module that are no docstrings."""
@@ -86,7 +83,7 @@ def test_one_place_knows_an_op():
         }
     counts = {name: len(found) for name, found in places.items()}
     assert median(counts.values()) == 1
-    assert {name: count for name, count in counts.items() if count > 2} == MOST_PLACES
+    assert {name: count for name, count in counts.items() if count > 2} == {}
 
 
 def test_an_op_with_a_memory_model_is_not_listed_as_without_workspace():
@@ -121,7 +118,7 @@ def test_ops_that_write_to_a_given_result_take_as_much(out, plain):
     assert known.memory is not None
     written = definition_of(op(out))
     assert (written.memory, written.provenance) == (known.memory, known.provenance)
-    assert definition_of(torch.ops.aten.add.out) is None
+    assert definition_of(torch.ops.aten.div.out) is None
 
 
 def test_every_memory_model_names_an_op_and_its_source():

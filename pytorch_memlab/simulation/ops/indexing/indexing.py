@@ -9,7 +9,7 @@ import torch
 
 from .. import cub
 from ..data_dependence import MASKS
-from ..registry import op, recorded
+from ..registry import define, op, recorded
 from .nonzero import count_nonzero, find_nonzero
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def _alloc_indices(call: OpCall, given: list[torch.Tensor]) -> None:
         _align(call, given)
 
 
-@recorded("aten::index_put", source=_SOURCE, **_TAKES_MASKS)
+@recorded(
+    "aten::index_put", source=_SOURCE, in_place_in=frozenset({"IndexBackward"}), **_TAKES_MASKS
+)
 @op(
     "aten::index_put_",
     "aten::_index_put_impl_",
@@ -160,6 +162,23 @@ def _given(indices: Indices) -> list[torch.Tensor]:
 
 def _is_mask(index: torch.Tensor) -> bool:
     return index.dtype in _MASKS
+
+
+_PLACED: Final = frozenset(
+    f"{name}Backward"
+    for name in ("Max", "Min", "Median", "Nanmedian", "Mode", "Kthvalue", "Sort", "Topk")
+)
+_ADDED: Final = frozenset({"GatherBackward", "CummaxBackward", "CumminBackward"})
+
+define("aten::scatter.src", in_place_in=_PLACED)
+define(
+    "aten::scatter_add",
+    source="aten/src/ATen/native/cuda/ScatterGatherKernel.cu",
+    in_place_in=_ADDED,
+)
+define("aten::index_add", in_place_in=frozenset({"IndexSelectBackward"}))
+define("aten::index_fill.int_Tensor", in_place_in=frozenset({"TraceBackward"}))
+define("aten::put", in_place_in=frozenset({"TakeBackward"}))
 
 
 @op(

@@ -66,6 +66,17 @@ def _are_alike(tensors: list[torch.Tensor]) -> bool:
     return all(tensor.dtype == first.dtype and is_dense(tensor) for tensor in tensors)
 
 
+_MULTIPLIED: Final = frozenset(
+    {"BinaryCrossEntropyBackward", "BinaryCrossEntropyWithLogitsBackward"}
+)
+_COMPARED: Final = frozenset({"MaxBackward", "MinBackward", "MedianBackward", "NanmedianBackward"})
+# Equal bounds share a gradient from 2.14 on, and masks are read again after they were combined.
+_CLAMPED: Final = frozenset({"ClampBackward"} if torch.__version__ < "2.14" else ())
+
+define("aten::add.Tensor", in_place_in=frozenset())
+define("aten::sub.Tensor", "aten::mul.Tensor", in_place_in=_MULTIPLIED)
+define("aten::logical_and", in_place_in=_CLAMPED | _COMPARED)
+define("aten::logical_or", in_place_in=_CLAMPED)
 define("aten::_fused_adam_.*", "aten::_fused_adamw_.*", takes_cpu_tensors=True)
 
 
