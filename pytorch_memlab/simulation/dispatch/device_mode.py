@@ -21,7 +21,7 @@ which `SimulatedFunctionMode` remembers.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -37,10 +37,9 @@ from ...errors import (
     UnmodelledOpError,
     UnsupportedCUDACallError,
 )
-from ..hardware.gpu import GPU
 from ..machine.machine import Machine
 from ..machine.op_arguments import tensors_in
-from ..machine.simulated_gpu import Allocation, SimulatedGPU
+from ..machine.simulated_gpu import SimulatedGPU
 from ..machine.unsupported import unsupported
 from ..ops.library_ops import refuse_to_compute
 from ..ops.op_call import OpCall
@@ -172,13 +171,25 @@ class SimulatedDeviceMode(TorchDispatchMode):
         result: Any,
     ) -> None:
         """Allocate what the kernels of an op allocate, in their order, and free the temporaries."""
-        stream = self._machine.current_stream(runs_on.index)
-        context = _OpMemory(self, info, runs_on, gpu, args, kwargs, result, stream, runs_on.model)
-        call = OpCall(context, args, kwargs, result, is_confirmed=info.is_confirmed)
+
+        def allocate_output(tensor: torch.Tensor, is_estimate: bool) -> None:
+            if gpu is not None:
+                self._label(tensor, gpu, is_estimate=is_estimate)
+
+        call = OpCall(
+            self._machine,
+            runs_on,
+            args,
+            kwargs,
+            result,
+            is_confirmed=info.is_confirmed,
+            allocate_output=allocate_output,
+            allocate_outputs=partial(self._allocate_outputs, info, gpu, args, kwargs, result),
+        )
         try:
             if info.memory is not None:
                 info.memory(call)
-            context.allocate_outputs()
+            call.alloc_outputs()
             if call.unknown_workspace:
                 self._uncounted(func, runs_on, call.unknown_workspace)
             if call.estimated:
@@ -332,48 +343,6 @@ class SimulatedDeviceMode(TorchDispatchMode):
         pinned = tensor.clone()
         self._machine.pin(_untyped_storage(pinned))
         return pinned
-
-
-@dataclass(slots=True)
-class _OpMemory:
-    """The ``MemoryContext`` of one call."""
-
-    _mode: SimulatedDeviceMode
-    _info: OpInfo
-    _gpu: SimulatedGPU
-    _output_gpu: SimulatedGPU | None
-    _args: tuple[Any, ...]
-    _kwargs: dict[str, Any]
-    _result: Any
-    _stream: int
-    model: GPU
-    _are_outputs_allocated: bool = False
-
-    def allocate(self, nbytes: int, *, is_estimate: bool) -> Allocation:
-        return self._gpu.allocate(nbytes, self._stream, is_estimate=is_estimate)
-
-    def release(self, allocation: Allocation) -> None:
-        self._gpu.release(allocation)
-
-    def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool) -> None:
-        if self._output_gpu is not None:
-            self._mode._label(tensor, self._output_gpu, is_estimate=is_estimate)
-
-    def allocate_outputs(self) -> None:
-        if not self._are_outputs_allocated:
-            self._are_outputs_allocated = True
-            self._mode._allocate_outputs(
-                self._info, self._output_gpu, self._args, self._kwargs, self._result
-            )
-
-    def ensure_cublas_workspace(self) -> int:
-        return self._mode._machine.workspaces.need(self._gpu, self._stream)
-
-    def ensure_cublaslt_workspace(self, size: int) -> int:
-        return self._mode._machine.workspaces.need_cublaslt(self._gpu, self._stream, size)
-
-    def is_on_cpu(self, tensor: torch.Tensor) -> bool:
-        return self._mode._machine.allocations.find(tensor) is None
 
 
 def _is_sparse(first: Any) -> bool:

@@ -2,42 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from ..hardware.gpu import GPU
-
-
-class MemoryContext(Protocol):
-    """The state of the simulation that one op may change or ask for."""
-
-    @property
-    def model(self) -> GPU:
-        """The hardware that runs the op."""
-
-    def allocate(self, nbytes: int, *, is_estimate: bool) -> Any:
-        """Allocate memory that is no output, on the current stream."""
-
-    def release(self, allocation: Any) -> None:
-        """Free what ``allocate`` returned."""
-
-    def allocate_output(self, tensor: torch.Tensor, *, is_estimate: bool) -> None:
-        """Allocate the memory of an output, unless it has some."""
-
-    def allocate_outputs(self) -> None:
-        """Allocate the memory of every output that has none."""
-
-    def ensure_cublas_workspace(self) -> int:
-        """Allocate the cuBLAS workspace of this thread and stream; returns estimated bytes."""
-
-    def ensure_cublaslt_workspace(self, size: int) -> int:
-        """Allocate the cuBLASLt workspace of this thread and stream; returns estimated bytes."""
-
-    def is_on_cpu(self, tensor: torch.Tensor) -> bool:
-        """True if no simulated GPU holds a tensor."""
+from ..machine.machine import Machine
+from ..machine.simulated_gpu import Allocation, SimulatedGPU
 
 
 class OpCall:
@@ -47,48 +19,47 @@ class OpCall:
     outputs that it does not allocate are allocated after it.
 
     Args:
-        context: the state of the simulation.
+        machine: the state of the simulation.
+        gpu: that runs the op, on the current stream.
         args: of the op.
         kwargs: of the op.
         result: what the op returns.
         is_confirmed: a recording confirms the temporaries.
+        allocate_output: allocates an output; it is told whether its size is an estimate.
+        allocate_outputs: allocates every output that has no memory.
 
     Attributes:
+        model: the hardware that runs the op.
         estimated: bytes of temporaries so far that no recording confirms.
         unknown_workspace: memory whose size only a library knows, such as ``cuDNN workspaces``;
             empty if there is none.
     """
 
-    __slots__ = (
-        "_context",
-        "_temporaries",
-        "args",
-        "estimated",
-        "is_confirmed",
-        "kwargs",
-        "model",
-        "result",
-        "unknown_workspace",
-    )
-
     def __init__(
         self,
-        context: MemoryContext,
+        machine: Machine,
+        gpu: SimulatedGPU,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         result: Any,
         *,
-        is_confirmed: bool = False,
+        is_confirmed: bool,
+        allocate_output: Callable[[torch.Tensor, bool], None],
+        allocate_outputs: Callable[[], None],
     ) -> None:
-        self._context = context
-        self.model = context.model
+        self._machine = machine
+        self._gpu = gpu
+        self._stream = machine.current_stream(gpu.index)
+        self.model = gpu.model
         self.args = args
         self.kwargs = kwargs
         self.result = result
         self.is_confirmed = is_confirmed
+        self._allocate_output = allocate_output
+        self._allocate_outputs: Callable[[], None] | None = allocate_outputs
         self.estimated = 0
         self.unknown_workspace = ""
-        self._temporaries: list[Any] = []
+        self._temporaries: list[Allocation] = []
 
     def argument(self, position: int, name: str, default: Any = None) -> Any:
         """An argument of the op, given by position or by name."""
@@ -98,16 +69,16 @@ class OpCall:
 
     def is_on_cpu(self, tensor: torch.Tensor) -> bool:
         """True if no simulated GPU holds a tensor."""
-        return self._context.is_on_cpu(tensor)
+        return self._machine.allocations.find(tensor) is None
 
-    def alloc_temp(self, nbytes: int) -> Any:
+    def alloc_temp(self, nbytes: int) -> Allocation:
         """Allocate memory until the op ends; the last allocated is freed first, as in C++.
 
         Raises:
             torch.OutOfMemoryError: the GPU is full.
         """
         is_estimate = not self.is_confirmed
-        allocation = self._context.allocate(nbytes, is_estimate=is_estimate)
+        allocation = self._gpu.allocate(nbytes, self._stream, is_estimate=is_estimate)
         self._temporaries.append(allocation)
         if is_estimate:
             self.estimated += nbytes
@@ -130,11 +101,12 @@ class OpCall:
             tensors: of the op's result; None has no memory.
             is_estimate: no recording confirms their sizes.
         """
-        if not tensors:
-            self._context.allocate_outputs()
+        if not tensors and self._allocate_outputs is not None:
+            allocate, self._allocate_outputs = self._allocate_outputs, None
+            allocate()
         for tensor in tensors:
             if tensor is not None:
-                self._context.allocate_output(tensor, is_estimate=is_estimate)
+                self._allocate_output(tensor, is_estimate)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -142,7 +114,7 @@ class OpCall:
         kept = len(self._temporaries)
         yield
         while len(self._temporaries) > kept:
-            self._context.release(self._temporaries.pop())
+            self._gpu.release(self._temporaries.pop())
 
     def alloc_and_free(self, *sizes: int) -> None:
         """Allocate memory and free it at once, one size after another."""
@@ -150,20 +122,21 @@ class OpCall:
             with self.scope():
                 self.alloc_temp(nbytes)
 
-    def free_temp(self, allocation: Any) -> None:
+    def free_temp(self, allocation: Allocation) -> None:
         """Free what ``alloc_temp`` returned, before the op ends."""
         self._temporaries.remove(allocation)
-        self._context.release(allocation)
+        self._gpu.release(allocation)
 
     def end(self) -> None:
         """Free all temporaries."""
         while self._temporaries:
-            self._context.release(self._temporaries.pop())
+            self._gpu.release(self._temporaries.pop())
 
     def ensure_cublas_workspace(self) -> None:
         """Allocate the cuBLAS workspace of this thread and stream, if it does not exist yet."""
-        self.estimated += self._context.ensure_cublas_workspace()
+        self.estimated += self._machine.workspaces.need(self._gpu, self._stream)
 
     def ensure_cublaslt_workspace(self, size: int) -> None:
         """Allocate the cuBLASLt workspace of this thread and stream, if it does not exist yet."""
-        self.estimated += self._context.ensure_cublaslt_workspace(size)
+        workspaces = self._machine.workspaces
+        self.estimated += workspaces.need_cublaslt(self._gpu, self._stream, size)
