@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from .machine.runtime_settings import settings_string
     from .machine.simulated_gpu import Allocation, MemoryOverhead, SimulatedFailure, SimulatedGPU
     from .machine.tensor_values import DataDependentReads
-    from .ops.attention import backends as attention_backends, rules as attention_rules
+    from .ops.attention import backends as attention_backends
 
 __all__ = [
     "DEFAULT_GPU",
@@ -52,7 +52,6 @@ __all__ = [
     "SimulatedGPU",
     "active",
     "attention_backends",
-    "attention_rules",
     "clear_internal_frames",
     "decisions",
     "find_gpu",
@@ -84,7 +83,6 @@ _HOMES = {
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = {
     "attention_backends": "ops.attention.backends",
-    "attention_rules": "ops.attention.rules",
     "decisions": "hardware.decisions",
 }
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 import torch
 
 from ..._common.patches import Patches
-from ...simulation.inspect import attention_backends, attention_rules
+from ...simulation.inspect import attention_backends
 from .remedy import Finding, Remedy, already_used, applied, does_not_apply
 
 Backend = attention_backends.Backend
 
-_Select = Callable[[attention_rules.Call], Backend]
+_Select = Callable[[attention_backends.Call], Backend]
 
 _SWITCHES: Final = {
     "FLASH_ATTENTION": "flash_sdp",
@@ -26,10 +26,10 @@ _SWITCHES: Final = {
 """By member of ``SDPBackend``, the end of the names in ``torch.backends.cuda``."""
 
 _BACKENDS: Final = {
-    "sdpa_flash": (Backend.FLASH, "FLASH_ATTENTION", attention_rules.against_flash),
-    "sdpa_efficient": (Backend.EFFICIENT, "EFFICIENT_ATTENTION", attention_rules.against_efficient),
-    "sdpa_cudnn": (Backend.CUDNN, "CUDNN_ATTENTION", attention_backends.against_cudnn),
-    "sdpa_math": (Backend.MATH, "MATH", lambda _call: None),
+    "sdpa_flash": (Backend.FLASH, "FLASH_ATTENTION"),
+    "sdpa_efficient": (Backend.EFFICIENT, "EFFICIENT_ATTENTION"),
+    "sdpa_cudnn": (Backend.CUDNN, "CUDNN_ATTENTION"),
+    "sdpa_math": (Backend.MATH, "MATH"),
 }
 
 
@@ -45,7 +45,7 @@ class AttentionBackend(Remedy):
         """Choose the backend while all that were switched on are so."""
         self._calls = self._changed = self._alike = 0
         self._against: str | None = None
-        self._backend, self._member, self._reason = _BACKENDS[self.name]
+        self._backend, self._member = _BACKENDS[self.name]
         self._before = _enabled()
         with Patches() as patches:
             select = attention_backends.select
@@ -67,7 +67,7 @@ class AttentionBackend(Remedy):
 
     def _choosing(self, original: _Select) -> _Select:
         @wraps(original)
-        def choose(call: attention_rules.Call) -> Backend:
+        def choose(call: attention_backends.Call) -> Backend:
             self._calls += 1
             without = original(call)
             if without is self._backend:
@@ -75,7 +75,7 @@ class AttentionBackend(Remedy):
                 return without
             if _enabled() != self._before:  # the program chooses here
                 return without
-            self._against = self._against or self._reason(call)
+            self._against = self._against or attention_backends.against(self._backend, call)
             if self._against is not None:  # there is an error where it is the only one
                 return without
             self._changed += 1

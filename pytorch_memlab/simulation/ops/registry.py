@@ -15,8 +15,13 @@ from enum import Enum
 from importlib import import_module
 from typing import Any, Final
 
+import torch
+
 from .data_dependence import DataDependence
 from .op_call import OpCall
+
+RELEASE: Final = tuple(int(part) for part in torch.__version__.split(".")[:2])
+"""Of PyTorch: its major and minor number."""
 
 Memory = Callable[["OpCall"], None]
 Implementation = Callable[..., Any]

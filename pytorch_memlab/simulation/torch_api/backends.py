@@ -14,14 +14,13 @@ import torch.backends.cudnn.rnn
 from ..._common.patches import Patches
 from ..machine.machine import Machine
 from ..machine.unsupported import refusal
-from ..ops.attention.backends import against_cudnn, cudnn_version
-from ..ops.attention.rules import Call, against_efficient, against_flash
+from ..ops.attention.backends import Backend, Call, against, cudnn_version
 from ..ops.rnn.layout import MODES, flatten
 
-_AGAINST: dict[str, Callable[[Call], str | None]] = {
-    "_can_use_flash_attention": against_flash,
-    "_can_use_mem_efficient_attention": against_efficient,
-    "_can_use_cudnn_attention": against_cudnn,
+_BACKENDS = {
+    "_can_use_flash_attention": Backend.FLASH,
+    "_can_use_mem_efficient_attention": Backend.EFFICIENT,
+    "_can_use_cudnn_attention": Backend.CUDNN,
 }
 _MOST_PLANS = 4096
 """Plans that cuFFT's cache holds by default (``aten/src/ATen/native/cuda/CuFFTPlanCache.h``)."""
@@ -38,8 +37,8 @@ def install(machine: Machine, patches: Patches) -> None:
     """
     patches.set(torch.backends.cuda, "is_built", lambda: True)
     patches.set(torch._C, "_is_flash_attention_available", lambda: True)
-    for name, against in _AGAINST.items():
-        patches.set(torch._C, name, _asks(machine, against))
+    for name, backend in _BACKENDS.items():
+        patches.set(torch._C, name, _asks(machine, backend))
     _install_plan_caches(machine, patches)
     limit = [_BENCHMARK_LIMIT]
     patches.set(torch._C, "_has_cudnn", True)
@@ -70,7 +69,7 @@ def _install_plan_caches(machine: Machine, patches: Patches) -> None:
     patches.set_all(torch.backends.cuda.cuFFTPlanCache, members)
 
 
-def _asks(machine: Machine, against: Callable[[Call], str | None]) -> Callable[..., bool]:
+def _asks(machine: Machine, backend: Backend) -> Callable[..., bool]:
     def can_use(params: Any, debug: bool = False) -> bool:
         del debug  # it would warn with the reason
         gpu = machine.gpu_of(params.query)
@@ -78,6 +77,7 @@ def _asks(machine: Machine, against: Callable[[Call], str | None]) -> Callable[.
             return False
         tensors = params.query, params.key, params.value, params.attn_mask
         grouped = getattr(params, "enable_gqa", False)
-        return against(Call(gpu.model, *tensors, params.dropout, params.is_causal, grouped)) is None
+        call = Call(gpu.model, *tensors, params.dropout, params.is_causal, grouped)
+        return against(backend, call) is None
 
     return can_use

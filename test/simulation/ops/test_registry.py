@@ -15,9 +15,14 @@ import torch.distributed.fsdp
 
 import pytorch_memlab
 from pytorch_memlab.simulation.ops import registry
-from pytorch_memlab.simulation.ops.attention.rules import RELEASE
 from pytorch_memlab.simulation.ops.no_workspace import ops_without_workspace
-from pytorch_memlab.simulation.ops.registry import define, definition_of, definitions, provenances
+from pytorch_memlab.simulation.ops.registry import (
+    RELEASE,
+    define,
+    definition_of,
+    definitions,
+    provenances,
+)
 
 
 def test_a_second_registration_of_an_op_is_an_error():

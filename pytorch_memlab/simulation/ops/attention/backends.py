@@ -1,4 +1,8 @@
-"""The backend of an attention: the conditions of cuDNN, the order of priority, the refusals."""
+"""The backend of an attention: which kernels can compute it, and which of them CUDA prefers.
+
+From ``aten/src/ATen/native/transformers/cuda/sdp_utils.cpp`` and ``sdp_utils_cpp.h`` (torch 2.13;
+2.4 differs where a release is named).
+"""
 
 from __future__ import annotations
 
@@ -6,24 +10,24 @@ import functools
 import math
 import os
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 
 from ...hardware.decisions import has_capability, has_major
-from .rules import (
-    RELEASE,
-    Call,
-    against_dimensions,
-    against_dtypes,
-    against_efficient,
-    against_empty,
-    against_flash,
-    against_heads,
-    against_strides,
-)
+from ...hardware.gpu import GPU
+from ..registry import RELEASE
+
+_HALF: Final = (torch.float16, torch.bfloat16)
+_MOST_FLASH_DIMENSIONS: Final = 256
+
+_CUDNN_OF: Final = {(2, 11): 91900, (2, 12): 92000, (2, 13): 92000}
+"""Version of cuDNN that a release's default wheel needs (``Requires-Dist`` of the wheels)."""
+
+_CUDNN_BEFORE: Final = 91002
+_MOST_CUDNN_SIZE: Final = 65_535
 
 
 class Backend(IntEnum):
@@ -39,11 +43,36 @@ _OVERRIDEABLE: Final = 4
 _ORDER: Final = [Backend.FLASH, Backend.EFFICIENT, Backend.MATH, Backend.CUDNN, _OVERRIDEABLE]
 _CUDNN_FIRST: Final = [Backend.CUDNN, Backend.FLASH, Backend.EFFICIENT, Backend.MATH, _OVERRIDEABLE]
 
-_CUDNN_OF: Final = {(2, 11): 91900, (2, 12): 92000, (2, 13): 92000}
-"""Version of cuDNN that a release's default wheel needs (``Requires-Dist`` of the wheels)."""
 
-_CUDNN_BEFORE: Final = 91002
-_MOST_CUDNN_SIZE: Final = 65_535
+class Call(NamedTuple):
+    """Arguments of ``scaled_dot_product_attention``, and who runs it.
+
+    Args:
+        gpu: that runs it.
+        query: [batch, heads, queries, head dimension] where a fused kernel is to take it.
+        key: [batch, heads, keys, head dimension].
+        value: [batch, heads, keys, head dimension of values].
+        mask: None, bool (what takes part) or added to the scores.
+        dropout: probability.
+        causal: whether keys behind a query are left out.
+        grouped: ``enable_gqa``: key and value may have fewer heads than the query.
+    """
+
+    gpu: GPU
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    dropout: float
+    causal: bool
+    grouped: bool
+
+    @property
+    def trains(self) -> bool:
+        """True if a gradient of query, key or value will be wanted."""
+        return torch.is_grad_enabled() and (
+            self.query.requires_grad or self.key.requires_grad or self.value.requires_grad
+        )
 
 
 def select(call: Call) -> Backend:
@@ -60,10 +89,10 @@ def select(call: Call) -> Backend:
         elif choice == _OVERRIDEABLE:
             if RELEASE >= (2, 5) and torch._C._get_overrideable_sdp_enabled():
                 raise RuntimeError("Invalid backend")
-        elif _AGAINST[choice](call) is None:
+        elif against(Backend(choice), call) is None:
             return Backend(choice)
-    for name, backend in _NAMES.items():
-        warnings.warn(f"{name} not used because: {_AGAINST[backend](call)}", stacklevel=2)
+    for backend, (name, _) in _FUSED.items():
+        warnings.warn(f"{name} not used because: {against(backend, call)}", stacklevel=2)
     raise RuntimeError("No available kernel. Aborting execution.")
 
 
@@ -77,25 +106,16 @@ def is_any_enabled() -> bool:
     )
 
 
-def against_cudnn(call: Call) -> str | None:
-    """Why cuDNN's attention cannot run."""
-    if RELEASE < (2, 5) or not torch._C._get_cudnn_sdp_enabled():
-        return "it is switched off"
-    if torch.are_deterministic_algorithms_enabled() and (
-        not torch.is_deterministic_algorithms_warn_only_enabled()
-    ):
-        return "it is not deterministic"
-    return (
-        against_dimensions(call)
-        or against_dtypes(call, (torch.float16, torch.bfloat16))
-        or _against_mask(call)
-        or (None if has_major(call.gpu, 8) else "it needs compute capability 8.0 or higher")
-        or _against_dropout(call)
-        or against_empty(call)
-        or against_strides(call, ignores_single=True)
-        or against_heads(call, takes_groups=True, alike=False)
-        or _against_sizes(call)
+def _priority(call: Call) -> list[int]:
+    """``check_prefer_cudnn_attention``: on Hopper and its successor, from cuDNN 9.15.1 on."""
+    order = torch._C._get_sdp_priority_order() if RELEASE >= (2, 6) else _ORDER
+    prefers_cudnn = (
+        order == _ORDER
+        and has_major(call.gpu, 9, 10)
+        and cudnn_version() > 91500
+        and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
     )
+    return _CUDNN_FIRST if prefers_cudnn else order
 
 
 @functools.cache
@@ -109,74 +129,146 @@ def cudnn_version() -> int:
     return known[-1] if known else _CUDNN_BEFORE
 
 
-def _priority(call: Call) -> list[int]:
-    order = torch._C._get_sdp_priority_order() if RELEASE >= (2, 6) else _ORDER
-    return _CUDNN_FIRST if order == _ORDER and _prefers_cudnn(call) else order
+def against(backend: Backend, call: Call) -> str | None:
+    """Why a kernel cannot run: the first condition that fails, as later ones presume it."""
+    return next(_FUSED[backend][1](call), None) if backend in _FUSED else None
 
 
-def _prefers_cudnn(call: Call) -> bool:
-    """``check_prefer_cudnn_attention``: on Hopper and its successor, from cuDNN 9.15.1 on."""
-    return (
-        has_major(call.gpu, 9, 10)
-        and cudnn_version() > 91500
-        and os.environ.get("TORCH_CUDNN_SDPA_DEPRIORITIZED") != "1"
-    )
+def _against_flash(call: Call) -> Iterator[str]:
+    if not torch._C._get_flash_sdp_enabled():
+        yield "it is switched off"
+    yield from _against_dimensions(call)
+    if call.mask is not None:
+        yield "it takes no mask"
+    gpu, size = call.gpu, call.query.shape[-1]
+    if not size == call.key.shape[-1] == call.value.shape[-1] or size > _MOST_FLASH_DIMENSIONS:
+        yield f"head dimensions must be equal and at most {_MOST_FLASH_DIMENSIONS}"
+    if not has_major(gpu, 8):
+        yield "it needs compute capability 8.0 or higher"
+    # Some head dimensions have no backward kernel where a block has 99 KiB of shared memory.
+    is_small = gpu.major == 12 or (gpu.major == 8 and gpu.minor >= 6)
+    has_backward = size <= 192 or (size > 224 and not call.dropout)
+    if is_small and not has_backward and call.trains:
+        yield f"{gpu.major}.{gpu.minor} has no backward pass for a head dimension of {size}"
+    if call.causal and call.query.shape[-2] != call.key.shape[-2]:
+        yield "is_causal needs as many queries as keys"
+    yield from _against_dtypes(call, *_HALF)
+    yield from _against_heads(call, takes_groups=True)
+    yield from _against_empty(call)
+    yield from _against_strides(call, ignores_single=True)
 
 
-def _against_mask(call: Call) -> str | None:
-    mask = call.mask
-    if mask is None:
-        return None
-    if mask.requires_grad:
-        return "the mask requires a gradient"
-    wanted = (*call.query.shape[:3], call.key.shape[2])
-    fits = all(
-        size in (1, full) for size, full in zip(mask.shape[::-1], wanted[::-1], strict=False)
-    )
-    return None if fits and mask.dim() in (2, 4) else "the mask must have 2 or 4 dimensions"
+def _against_efficient(call: Call) -> Iterator[str]:
+    if not torch._C._get_mem_efficient_sdp_enabled():
+        yield "it is switched off"
+    yield from _against_dimensions(call)
+    # The tiles of a matrix product read 4 to 16 bytes at once.
+    is_half = call.query.dtype in _HALF
+    is_ampere = has_major(call.gpu, 8)
+    elements = 1
+    if is_ampere:
+        elements = 8 if is_half else 4
+    elif has_major(call.gpu, 7) and is_half:
+        elements = 8
+    query, key, value = (tensor.shape[-1] for tensor in call[1:4])
+    if query != key or not query or not value or query % elements or value % elements:
+        yield f"head dimensions must be multiples of {elements}, equal for query and key"
+    nbytes = elements * call.query.element_size()
+    if RELEASE >= (2, 13) and is_ampere:
+        for tensor in call[1:4]:
+            if tensor.numel() and tensor.storage_offset() * tensor.element_size() % nbytes:
+                yield (
+                    f"query, key and value must begin at a multiple of {nbytes} bytes of their "
+                    "storage"
+                )
+    yield from _against_empty(call)
+    yield from _against_strides(call, ignores_single=False)
+    yield from _against_heads(call, takes_groups=False)
+    bfloat16 = (torch.bfloat16,) if is_ampere else ()
+    yield from _against_dtypes(call, torch.float16, torch.float32, *bfloat16)
 
 
-def _against_dropout(call: Call) -> str | None:
-    if call.dropout and 91100 < cudnn_version() < 91400:
-        return "cuDNN 9.11 to 9.13 has no dropout in attention"
-    sixteenths = call.dropout * 16
-    if RELEASE >= (2, 13) and sixteenths != math.floor(sixteenths):
-        return "a probability of dropout must be a multiple of 1/16"
-    return None
-
-
-def _against_sizes(call: Call) -> str | None:
+def _against_cudnn(call: Call) -> Iterator[str]:
+    if RELEASE < (2, 5) or not torch._C._get_cudnn_sdp_enabled():
+        yield "it is switched off"
+    if torch.are_deterministic_algorithms_enabled() and (
+        not torch.is_deterministic_algorithms_warn_only_enabled()
+    ):
+        yield "it is not deterministic"
+    yield from _against_dimensions(call)
+    yield from _against_dtypes(call, *_HALF)
     batch, heads, queries, size = call.query.shape
     keys, value_size = call.value.shape[2:]
-    limit = _most_head_dimensions(call, size, value_size)
-    if max(batch, heads) > _MOST_CUDNN_SIZE:
-        return f"batch and heads must be at most {_MOST_CUDNN_SIZE}"
-    if max(size, value_size) > limit or size % 8 or value_size % 8:
-        return f"head dimensions must be multiples of 8, at most {limit}"
-    if keys == 1 or (queries == 1 and call.dropout):
-        return "a sequence of 1 key, or of 1 query with dropout"
-    return None
-
-
-def _most_head_dimensions(call: Call, size: int, value_size: int) -> int:
+    if call.mask is not None:
+        if call.mask.requires_grad:
+            yield "the mask requires a gradient"
+        wanted = (batch, heads, queries, call.key.shape[2])
+        pairs = zip(call.mask.shape[::-1], wanted[::-1], strict=False)
+        if call.mask.dim() not in (2, 4) or any(one not in (1, full) for one, full in pairs):
+            yield "the mask must have 2 or 4 dimensions"
+    if not has_major(call.gpu, 8):
+        yield "it needs compute capability 8.0 or higher"
+    if call.dropout and 91100 < cudnn_version() < 91400:
+        yield "cuDNN 9.11 to 9.13 has no dropout in attention"
+    sixteenths = call.dropout * 16
+    if RELEASE >= (2, 13) and sixteenths != math.floor(sixteenths):
+        yield "a probability of dropout must be a multiple of 1/16"
+    yield from _against_empty(call)
+    yield from _against_strides(call, ignores_single=True)
+    yield from _against_heads(call, takes_groups=True, alike=False)
+    most = 128
     if has_capability(call.gpu, 9, 0) and cudnn_version() >= 91000:
-        return 256
-    if (
-        has_major(call.gpu, 10, 10)
-        and cudnn_version() >= 91100
-        and (size, value_size) == (192, 128)
-    ):
-        return 192
-    return 128
+        most = 256
+    elif has_major(call.gpu, 10, 10) and cudnn_version() >= 91100:
+        most = 192 if (size, value_size) == (192, 128) else 128
+    if max(batch, heads) > _MOST_CUDNN_SIZE:
+        yield f"batch and heads must be at most {_MOST_CUDNN_SIZE}"
+    if max(size, value_size) > most or size % 8 or value_size % 8:
+        yield f"head dimensions must be multiples of 8, at most {most}"
+    if keys == 1 or (queries == 1 and call.dropout):
+        yield "a sequence of 1 key, or of 1 query with dropout"
 
 
-_AGAINST: Final[Mapping[int, Callable[[Call], str | None]]] = {
-    Backend.FLASH: against_flash,
-    Backend.EFFICIENT: against_efficient,
-    Backend.CUDNN: against_cudnn,
-}
-_NAMES: Final = {
-    "Memory-efficient attention": Backend.EFFICIENT,
-    "Flash attention": Backend.FLASH,
-    "cuDNN attention": Backend.CUDNN,
+def _against_dimensions(call: Call) -> Iterator[str]:
+    if not call.query.dim() == call.key.dim() == call.value.dim() == 4:
+        yield "query, key and value must have 4 dimensions"
+
+
+def _against_dtypes(call: Call, *dtypes: torch.dtype) -> Iterator[str]:
+    if call.query.dtype not in dtypes:
+        yield f"it takes {', '.join(map(str, dtypes))}, not {call.query.dtype}"
+
+
+def _against_empty(call: Call) -> Iterator[str]:
+    if not call.query.shape[-2] or not call.key.shape[-2]:
+        yield "a sequence is empty"
+
+
+def _against_strides(call: Call, *, ignores_single: bool) -> Iterator[str]:
+    """Kernels read the last dimension as it lies in memory."""
+    good = all(tensor.stride(-1) == 1 for tensor in call[1:4])
+    if ignores_single:
+        good = good or call.query.shape[-1] == 1
+    if not good or (call.mask is not None and call.mask.stride(-1) != 1):
+        yield "the last dimension of query, key, value and mask must have stride 1"
+
+
+def _against_heads(call: Call, *, takes_groups: bool, alike: bool = True) -> Iterator[str]:
+    query, key, value = (tensor.shape for tensor in call[1:4])
+    if not query[0] == key[0] == value[0]:
+        yield "query, key and value must have the same batch size"
+    if not (call.grouped and takes_groups):
+        if not query[1] == key[1] == value[1]:
+            yield "query, key and value must have the same number of heads"
+        return
+    if alike and key[1] != value[1]:
+        yield "key and value must have the same number of heads"
+    if query[1] % key[1] or query[1] % value[1]:
+        yield "the heads of key and value must divide those of the query"
+
+
+_FUSED: Final[dict[Backend, tuple[str, Callable[[Call], Iterator[str]]]]] = {
+    Backend.EFFICIENT: ("Memory-efficient attention", _against_efficient),
+    Backend.FLASH: ("Flash attention", _against_flash),
+    Backend.CUDNN: ("cuDNN attention", _against_cudnn),
 }

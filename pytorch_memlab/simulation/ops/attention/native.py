@@ -15,8 +15,7 @@ import torch
 from ...machine.simulated_gpu import SimulatedGPU
 from ..op_call import OpCall
 from ..registry import as_on_cpu, define, op
-from .backends import Backend, is_any_enabled, select
-from .rules import Call
+from .backends import Backend, Call, is_any_enabled, select
 
 _HEAD_ALIGNMENT: Final = 8
 

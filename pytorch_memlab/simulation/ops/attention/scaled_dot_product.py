@@ -12,9 +12,8 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..registry import define
-from .backends import Backend, select
-from .rules import RELEASE, Call
+from ..registry import RELEASE, define
+from .backends import Backend, Call, select
 
 _ALIGNMENT: Final = 8
 """Elements: flash attention's head dimension and the rows of a mask are multiples of it."""

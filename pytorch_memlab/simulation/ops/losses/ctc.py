@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
-from ..attention.rules import RELEASE
 from ..convolution.cudnn import CUDNN_WORKSPACES
 from ..memory_formats import contiguous_like
-from ..registry import define, estimated, op
+from ..registry import RELEASE, define, estimated, op
 
 if TYPE_CHECKING:
     from ...machine.simulated_gpu import SimulatedGPU

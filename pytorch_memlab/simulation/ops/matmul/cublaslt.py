@@ -15,11 +15,9 @@ from typing import Final
 import torch
 
 from ..op_call import OpCall
+from ..registry import RELEASE
 
-RELEASE = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
-"""Of the installed PyTorch."""
-
-BARE_HANDLE_SINCE: Final = (2, 13)
+_BARE_HANDLE_SINCE: Final = (2, 13)
 """Release in which asking for cuBLASLt's handle makes no workspace (pull request 179022)."""
 
 _SHARED_ON_REQUEST_SINCE: Final = (2, 8)
@@ -63,10 +61,15 @@ def need(call: OpCall) -> None:
     source = workspace()
     if source is Workspace.PASSING:
         call.alloc_temp(workspace_size())
-    if source is Workspace.SHARED or RELEASE < BARE_HANDLE_SINCE:
+    if source is Workspace.SHARED or handle_needs_cublas():
         call.ensure_cublas_workspace()
     if source is Workspace.KEPT:
         call.ensure_cublaslt_workspace(workspace_size())
+
+
+def handle_needs_cublas() -> bool:
+    """True if a handle of cuBLASLt comes with the workspace of cuBLAS."""
+    return RELEASE < _BARE_HANDLE_SINCE
 
 
 def adds_bias(call: OpCall) -> bool:

@@ -109,7 +109,7 @@ def _int_mm_memory(call: OpCall) -> None:
     """CuBLASLt is given no workspace, but its handle may come with that of cuBLAS."""
     call.alloc_outputs()
     copy_unreadable(call)
-    if cublaslt.RELEASE < cublaslt.BARE_HANDLE_SINCE:
+    if cublaslt.handle_needs_cublas():
         call.ensure_cublas_workspace()
 
 

@@ -13,8 +13,7 @@ from typing import Any, Final
 import torch
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..attention.rules import RELEASE
-from ..registry import define
+from ..registry import RELEASE, define
 from . import layers
 from .layout import MODES, Network, flat_buffer
 

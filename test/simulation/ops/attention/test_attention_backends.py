@@ -25,13 +25,8 @@ from torch.nn.attention import sdpa_kernel
 
 from pytorch_memlab.simulation import simulate
 from pytorch_memlab.simulation.hardware.gpu import GPU
-from pytorch_memlab.simulation.ops.attention.backends import against_cudnn, cudnn_version
-from pytorch_memlab.simulation.ops.attention.rules import (
-    RELEASE,
-    Call,
-    against_efficient,
-    against_flash,
-)
+from pytorch_memlab.simulation.ops.attention.backends import Backend, Call, against, cudnn_version
+from pytorch_memlab.simulation.ops.registry import RELEASE
 
 CHOICES = json.loads((Path(__file__).parents[3] / "data" / "attention_choices.json").read_text())
 RECORDED = CHOICES["2.13"] if RELEASE >= (2, 13) else CHOICES["2.4"] if RELEASE < (2, 5) else []
@@ -112,9 +107,9 @@ def test_a_backend_can_be_used_exactly_where_cudas_own_rules_say_so(recorded):
         for configuration, digit in zip(configurations(), recorded["usable"], strict=True):
             call = call_of(gpu, configuration)
             usable = (
-                (against_flash(call) is None)
-                + 2 * (against_efficient(call) is None)
-                + 4 * (against_cudnn(call) is None)
+                (against(Backend.FLASH, call) is None)
+                + 2 * (against(Backend.EFFICIENT, call) is None)
+                + 4 * (against(Backend.CUDNN, call) is None)
             )
             assert usable == int(digit), (capability, configuration)
 

@@ -10,7 +10,7 @@ from support.computed_or_dry import computed_or_dry
 from support.op_memory import events, randn, temporaries
 
 from pytorch_memlab import simulate
-from pytorch_memlab.simulation.ops.attention.rules import RELEASE
+from pytorch_memlab.simulation.ops.registry import RELEASE
 
 OPTIMIZERS = ("Adam", "AdamW", "NAdam", "RAdam", "Adamax", "ASGD", "Rprop", "Adadelta", "RMSprop")
 
