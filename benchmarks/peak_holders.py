@@ -105,7 +105,7 @@ def _read_stacks(recording: Recording) -> None:
     for followed in recording._on:
         for live in followed.live.values():
             if live.log is not None:
-                live.log.settle(())
+                live.log._read()
 
 
 def main() -> None:

@@ -122,7 +122,8 @@ def _failed(
     if not failures:
         return None
     last = failures[-1]
-    return FailedAllocation(last.size, history.stacks[last.stack], last.message)
+    stack = history.of_device(limited.device).events.stacks[last.index]
+    return FailedAllocation(last.size, history.stacks[stack], last.message)
 
 
 def _room(replays: tuple[ReplayResult, ReplayResult]) -> tuple[bool, int]:

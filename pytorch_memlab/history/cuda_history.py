@@ -15,8 +15,7 @@ import torch
 from ..devices.allocations import address_finder
 from .block_categories import address_categories
 from .category import Category
-from .event_log import log_of
-from .model import AllocationHistory, DeviceHistory, Segment
+from .model import AllocationHistory, DeviceHistory, EventLog, Segment
 from .program import program
 from .snapshot import history_of
 
@@ -91,7 +90,7 @@ class CudaHistory:
 
     def _described(self, device: DeviceHistory, live: dict[int, Category]) -> DeviceHistory:
         """The events since the beginning, with the categories of their blocks."""
-        events = log_of([one for one in device.events if one.time >= self._began])
+        events = EventLog(one for one in device.events if one.time >= self._began)
         allocated: dict[int, int] = {}
         for number, event in enumerate(events):
             if event.action == "alloc":

@@ -9,39 +9,51 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
-from ..simulation.allocator.replay import GROWTH, RELEASES, RecordedSegment, Recording
+from ..simulation.allocator.replay import GROWTH, RELEASES, AllocationTrace, RecordedSegment
 from ..simulation.allocator.settings import (
     MIN_BLOCK_SIZE,
     SMALL_SEGMENT_SIZE,
     SMALL_SIZE,
     AllocatorSettings,
 )
-from .event_log import EventLog, log_of
-from .model import Block, DeviceHistory, Segment
+from .model import Block, DeviceHistory, EventLog, Segment
 
 
-def first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segment]:
-    """The segments before the first event, by address, each with its blocks in use."""
-    known = device.first_segments.get(settings)
+class FirstState(NamedTuple):
+    """The memory of an allocator before the first event of its history."""
+
+    segments: list[Segment]  # by address, each with its blocks in use
+    blocks: dict[int, Block]  # those in use by address, also those in no known segment
+
+
+def first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
+    known: FirstState | None = device.first_states.get(settings)
     if known is None:
-        known = device.first_segments[settings] = _first_state(device, settings)
-    return known.copy()
+        known = device.first_states[settings] = _first_state(device, settings)
+    return known
 
 
-def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> list[Segment]:
+def _first_state(device: DeviceHistory, settings: AllocatorSettings) -> FirstState:
+    blocks: dict[int, Block] = {}
     if device.initial is not None:
-        return sorted(device.initial, key=lambda segment: segment.address)
-    segments = _first_segments(log_of(device.events), device.segments)
-    inside: dict[int, list[tuple[Block, bool]]] = {}
-    for block, is_exact in sorted(first_blocks(device, settings), key=lambda one: one[0].address):
-        segment = segments.at(block.address)
-        if segment is not None:
-            inside.setdefault(segment.address, []).append((block, is_exact))
-    return [
-        replace(one, blocks=tuple(_sized(one, inside.get(one.address, ()), settings)))
-        for one in segments
-    ]
+        segments = sorted(device.initial, key=lambda segment: segment.address)
+    else:
+        inside: dict[int, list[tuple[Block, bool]]] = {}
+        found = _first_segments(device.events, device.segments)
+        first = sorted(_first_blocks(device, settings), key=lambda one: one[0].address)
+        for block, is_exact in first:
+            blocks[block.address] = block
+            segment = found.at(block.address)
+            if segment is not None:
+                inside.setdefault(segment.address, []).append((block, is_exact))
+        segments = [
+            replace(one, blocks=tuple(_sized(one, inside.get(one.address, ()), settings)))
+            for one in found
+        ]
+    blocks.update((block.address, block) for segment in segments for block in segment.blocks)
+    return FirstState(segments, blocks)
 
 
 class SegmentMap:
@@ -97,11 +109,11 @@ class SegmentMap:
         del self._segments[segment.address]
 
 
-def recording_of(device: DeviceHistory, settings: AllocatorSettings) -> Recording:
-    """A history as a recording of an allocator."""
-    initial, final = first_state(device, settings), device.segments
-    events = log_of(device.events).changes
-    return Recording([*map(_recorded, initial)], events, [*map(_recorded, final)])
+def trace_of(device: DeviceHistory, settings: AllocatorSettings) -> AllocationTrace:
+    """A history as a replay takes it."""
+    initial, final = first_state(device, settings).segments, device.segments
+    events = device.events.changes
+    return AllocationTrace([*map(_recorded, initial)], events, [*map(_recorded, final)])
 
 
 def _recorded(segment: Segment) -> RecordedSegment:
@@ -165,16 +177,11 @@ def _first_segments(log: EventLog, segments: Sequence[Segment]) -> SegmentMap:
     return found
 
 
-def first_blocks(
+def _first_blocks(
     device: DeviceHistory, settings: AllocatorSettings
 ) -> Iterator[tuple[Block, bool]]:
     """Blocks in use before the first event, and whether their sizes are recorded."""
-    if device.initial is not None:
-        for segment in device.initial:
-            for block in segment.blocks:
-                yield block, True
-        return
-    log = log_of(device.events)
+    log = device.events
     names = log.action_names
     allocs = {number for number, name in enumerate(names) if name == "alloc"}
     frees = {number for number, name in enumerate(names) if name == "free_completed"}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from time import time_ns
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
@@ -14,14 +15,11 @@ from .._common.call_stacks import TakenStack, call_stacks, capture
 from .._common.garbage_collection import no_garbage_collection
 from ..simulation.inspect import LoggedBlock
 from .category import Category
-from .event_log import EventLog
-from .model import Segment
+from .model import EventLog, Segment
 
 if TYPE_CHECKING:
     from .._common.forward_ops import ForwardOps
     from .module_paths import ModulePaths
-
-T = TypeVar("T")
 
 NOT_SEEN: Final = 0
 FORWARD: Final = 1
@@ -109,21 +107,20 @@ class LiveLog:
         event.action = self.events.number_of(action)
         self._open += (event, time_ns())
 
-    def settle(self, live: Iterable[tuple[LiveBlock, Category]]) -> None:
-        """Write all that is known by now of the events so far."""
-        with self._reading, no_garbage_collection():  # a collection frees blocks in this thread
-            self._read()
-            for block, category in live:
-                if 0 <= block.event - self.earlier < len(self.events):
-                    self.events.set_category(block.event - self.earlier, category)
-
     def settled(
         self, live: Iterable[tuple[LiveBlock, Category]], number_of: Callable[[int], int]
     ) -> EventLog:
-        """The settled events, with other numbers for their stacks."""
+        """All that is known by now of the events so far, with other numbers for their stacks."""
         with self._reading:
-            self.settle(live)
-            return self.events.with_stacks(number_of)
+            with no_garbage_collection():  # a collection frees blocks in this thread
+                self._read()
+                for block, category in live:
+                    if 0 <= block.event - self.earlier < len(self.events):
+                        self.events.set_category(block.event - self.earlier, category)
+            found = self.events.part(0, len(self.events))
+        found.stacks = array("i", map(number_of, found.stacks))
+        found.forwards = array("i", map(number_of, found.forwards))
+        return found
 
     def _read(self) -> None:
         # Another thread may add events now: they are read next time.
@@ -131,7 +128,7 @@ class LiveLog:
         del self._open[: len(open_)]
         blocks, times = open_[::2], open_[1::2]
         ended = [block for block, time in zip(blocks, times, strict=True) if time < 0]
-        number_of, module_number = call_stacks.number_of, self.events.module_number
+        number_of, module_number = call_stacks.number_of, self.events.module_names.number_of
         call_stacks.read()
         made = [block if time > 0 else _FREED for block, time in zip(blocks, times, strict=True)]
         forwards = [block.forward for block in made]
@@ -170,17 +167,11 @@ class ProgramState:
     is_on: bool = False
 
 
-class Locked(Protocol):
-    """Calls a function while no other thread changes the blocks."""
-
-    def __call__(self, work: Callable[[], T], /) -> T: ...
-
-
-def _called(work: Callable[[], T]) -> T:
-    return work()
-
-
 Moment = tuple[list[LiveBlock], int, int, int]
+"""The blocks in use by address, active and reserved bytes, and the index of the event before."""
+
+Locked = Callable[[Callable[[], Moment]], Moment]
+"""Calls a function while no other thread changes the blocks."""
 
 
 class PeakBlocks:
@@ -206,7 +197,6 @@ class PeakBlocks:
             self.died.clear()
 
     def moment(self) -> Moment:
-        """The blocks in use at the peak by address, active and reserved bytes, and the event."""
         return self._live.locked(self._moment)
 
     def _moment(self) -> Moment:
@@ -224,7 +214,7 @@ class LiveBlocks:
         reserved: Callable[[], int],
         in_use: Mapping[int, LiveBlock],
         waiting: Mapping[int, LiveBlock],
-        locked: Locked = _called,
+        locked: Locked = lambda work: work(),
     ) -> None:
         self.state = state
         self.reserved = reserved

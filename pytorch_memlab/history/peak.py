@@ -18,8 +18,7 @@ from typing import NamedTuple
 from .._common.prose_size import prose_size
 from ..simulation.allocator.replay import GROWTH, RELEASES
 from ..simulation.allocator.settings import SMALL_SEGMENT_SIZE, SMALL_SIZE, AllocatorSettings
-from .event_log import log_of
-from .first_state import SegmentMap, block_size, first_blocks, first_state
+from .first_state import SegmentMap, block_size, first_state
 from .model import AllocationHistory, Block, DeviceHistory, Event, Segment, device_name
 from .settings import settings_of
 
@@ -28,7 +27,7 @@ from .settings import settings_of
 class Peak:
     """The moment at which a GPU's active bytes are highest."""
 
-    device: int  # index of the GPU; -1 for the host
+    device: int  # index of the GPU; ``HOST`` for the host
     active: int  # bytes of all blocks in use then
     reserved: int  # bytes of all segments then
     event: int  # index of the last event before; -1 if that is the beginning of the history
@@ -55,11 +54,11 @@ class Peak:
 def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
     """The first moment of the highest active bytes."""
     one = history.of_device(device)
-    counters = counters_of(one, settings_of(history.settings))
-    active, log = counters.active, log_of(one.events)
+    settings, log = settings_of(history.settings), one.events
+    active, reserved = counters_of(one, settings)
     moment = active.index(max(active)) - 1
     allocated: dict[int, int] = {}
-    blocks = counters.first
+    blocks = first_state(one, settings).blocks.copy()
     for index, (action, address, *_) in enumerate(islice(log.changes(), moment + 1)):
         if action == "alloc":
             allocated[address] = index
@@ -70,7 +69,7 @@ def find_peak(history: AllocationHistory, device: int = 0) -> Peak:
         blocks[event.address] = Block(event.address, size, event.size, *event[5:])
     in_use = tuple(blocks[address] for address in sorted(blocks))
     failures = tuple((index, log[index]) for index in log.indexes("oom"))
-    figures = active[moment + 1], counters.reserved[moment + 1]
+    figures = active[moment + 1], reserved[moment + 1]
     return Peak(device, *figures, moment, len(log), in_use, failures)
 
 
@@ -79,19 +78,15 @@ class Counters(NamedTuple):
 
     active: list[int]  # of all blocks in use
     reserved: list[int]  # of all segments
-    first: dict[int, Block]  # the blocks in use before the first event, by address
 
 
 def counters_of(device: DeviceHistory, settings: AllocatorSettings) -> Counters:
-    first = {block.address: block for block, _ in first_blocks(device, settings)}
-    segments = first_state(device, settings)
-    for segment in segments:
-        first.update((block.address, block) for block in segment.blocks)
+    segments, blocks = first_state(device, settings)
     sizes = _BlockSizes(device, settings, segments)
-    active = sum(sizes.add(block.address, block.size) for block in first.values())
+    active = sum(sizes.add(block.address, block.size) for block in blocks.values())
     reserved = sum(segment.size for segment in segments)
-    found = Counters([active], [reserved], first)
-    for action, address, size, stream in log_of(device.events).changes():
+    found = Counters([active], [reserved])
+    for action, address, size, stream in device.events.changes():
         if action == "alloc":
             active += sizes.add(address, sizes.of(address, size))
         elif action == "free_completed":
@@ -115,7 +110,7 @@ class _BlockSizes:
         self.segments = SegmentMap(first)
         self._settings = settings
         self._is_rounded = device.is_rounded
-        self._expandable = "segment_map" in log_of(device.events).action_names or any(
+        self._expandable = "segment_map" in device.events.action_names or any(
             segment.is_expandable for segment in (*first, *device.segments)
         )
         self._addresses: list[int] = []

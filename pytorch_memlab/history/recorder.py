@@ -18,9 +18,9 @@ from ..simulation.inspect import active
 from .cuda_history import CudaHistory
 from .holders import PeakHolders, peak_holders
 from .live_blocks import PeakBlocks
-from .model import AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
+from .model import HOST, AllocationHistory, Block, DeviceHistory, Frame, Stack, device_name
 from .peak import Peak
-from .sources import CPU, CpuBlocks, FollowedSource, SimulatedBlocks
+from .sources import CpuBlocks, FollowedSource, SimulatedBlocks
 
 if TYPE_CHECKING:
     from ..simulation.inspect import Machine
@@ -61,10 +61,10 @@ class Recording:
             self._following_steps.enter_context(after_each_step(self._step_ended))
         active.observers.append(self._simulation_changes)
         if active.machine is not None:
-            if self._device != CPU:
+            if self._device != HOST:
                 self._follow(_source_of(active.machine))
                 return
-        elif _has_gpu() and self._device != CPU:
+        elif _has_gpu() and self._device != HOST:
             if self._keeps_history and torch.cuda.is_available():
                 self._cuda = CudaHistory()
                 self._cuda.begin()
@@ -88,7 +88,7 @@ class Recording:
 
     def _read(self, history: AllocationHistory) -> None:
         """Take what real GPUs did; of each the highest peak stays."""
-        self._histories[CPU] = history
+        self._histories[HOST] = history
         for one in history.devices:
             if one.events or one.segments:
                 holders = peak_holders(history, one.device)
@@ -113,7 +113,7 @@ class Recording:
                 known = ", ".join(device_name(index) for index in sorted(found)) or "nothing"
                 raise HistoryError(f"{device_name(device)} was not recorded: there is {known}")
             return found[device]
-        used = [one for one in found.values() if one.peak.active or one.peak.device != CPU]
+        used = [one for one in found.values() if one.peak.active or one.peak.device != HOST]
         if not used:
             raise HistoryError(NOT_ASKED_FOR if _has_gpu() else NOTHING_RECORDED)
         return max(used, key=lambda one: one.peak.active)
@@ -145,7 +145,7 @@ class Recording:
         found = [*self._histories.values()]
         if not found:
             raise HistoryError(NOTHING_RECORDED)
-        of_gpus = [one for one in found if any(device.device != CPU for device in one.devices)]
+        of_gpus = [one for one in found if any(device.device != HOST for device in one.devices)]
         return replace((of_gpus or found)[-1], steps=tuple(self._steps))
 
     def _keep_history(self, source: FollowedSource) -> None:
@@ -169,7 +169,7 @@ class Recording:
                     followed.begin_log(index)
 
     def _simulation_changes(self, machine: Machine, is_on: bool) -> None:
-        if self._device == CPU:
+        if self._device == HOST:
             return
         followed = _source_of(machine)
         if is_on:
@@ -266,7 +266,7 @@ def _history(followed: FollowedSource) -> AllocationHistory:
         events = live.log.settled([(block, categories[block]) for block in in_use], numbers.of)
         segments = followed.segments(device)
         devices.append(
-            DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != CPU)
+            DeviceHistory(device, events, segments, live.log.initial, is_rounded=device != HOST)
         )
     return AllocationHistory(devices, numbers.stacks, followed.settings())
 

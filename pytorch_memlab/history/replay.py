@@ -19,7 +19,7 @@ for all streams because it runs out of memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, chain, groupby, pairwise
 from typing import Any, Final, NamedTuple
 
@@ -27,9 +27,8 @@ from ..simulation.allocator.driver import DriverCalls, SimulatedDriver
 from ..simulation.allocator.out_of_memory import OutOfMemory
 from ..simulation.allocator.replay import GROWTH, RELEASES, RefusedRequest, Replay, RequestReplay
 from ..simulation.allocator.settings import AllocatorSettings, read_alloc_conf
-from .event_log import EventLog, log_of
-from .first_state import first_state, recording_of
-from .model import AllocationHistory, Segment
+from .first_state import first_state, trace_of
+from .model import AllocationHistory, EventLog, Segment
 from .settings import settings_of
 
 _UNLIMITED: Final = 2**62
@@ -37,18 +36,6 @@ _UNLIMITED: Final = 2**62
 
 _BASE: Final = 2**62
 """Of the addresses of new segments, above all that a recording can have."""
-
-
-@dataclass(frozen=True, slots=True)
-class FailedRequest(RefusedRequest):
-    """A request that the GPU has no room for."""
-
-    stack: int  # index of its stack in the history
-
-    @property
-    def event(self) -> int:
-        """Index of the event of the request."""
-        return self.index
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,10 +50,10 @@ class Figures:
     calls: DriverCalls  # how often segments and pages came from the driver and went back to it
     # how often cached memory had to be given back for a request; None if not counted
     retries: int | None
-    failures: tuple[FailedRequest, ...]  # requests that failed, in order
+    failures: tuple[RefusedRequest, ...]  # requests that failed, in order
 
     @property
-    def out_of_memory(self) -> FailedRequest | None:
+    def out_of_memory(self) -> RefusedRequest | None:
         """The first request that failed; None if all were served."""
         return self.failures[0] if self.failures else None
 
@@ -107,17 +94,17 @@ def replay(
     elif isinstance(settings, str):
         settings = changed_settings(recorded, settings)
     one = history.of_device(device)
-    log = log_of(one.events)
+    log = one.events
     driver = SimulatedDriver(_UNLIMITED if capacity is None else capacity, taken, base=_BASE)
-    recording = recording_of(one, recorded)
-    for segment in recording.initial:
+    trace = trace_of(one, recorded)
+    for segment in trace.initial:
         driver.adopt(segment.address, segment.size, segment.is_expandable)
-    run = _Requests(recording, driver, settings, device, order_by_address=order_by_address)
-    runs = release_runs(log, first_state(one, recorded), recorded)
+    run = _Requests(trace, driver, settings, device, order_by_address=order_by_address)
+    runs = release_runs(log, first_state(one, recorded).segments, recorded)
     events = run.follow(log, {one.first for one in runs if not one.is_of_request})
     done = run.finish()
     return ReplayResult(
-        **figures_of(done, log),
+        **figures_of(done),
         retries=done.stats["num_alloc_retries"],
         device=device,
         settings=settings,
@@ -127,16 +114,14 @@ def replay(
     )
 
 
-def figures_of(done: Replay, log: EventLog) -> dict[str, Any]:
+def figures_of(done: Replay) -> dict[str, Any]:
     """The fields of ``Figures``, without retries, that the outcome of a replay has."""
-    stacks = log.stacks
-    failures = (FailedRequest(**asdict(one), stack=stacks[one.index]) for one in done.out_of_memory)
     return {
         "peak_active": done.stats["active_bytes"]["all"]["peak"],
         "peak_reserved": done.stats["reserved_bytes"]["all"]["peak"],
         "unused_at_peak": done.unused_at_peak,
         "calls": done.calls,
-        "failures": tuple(failures),
+        "failures": tuple(done.out_of_memory),
     }
 
 
@@ -149,21 +134,6 @@ def changed_settings(settings: AllocatorSettings, text: str) -> AllocatorSetting
     (64, True)
     """
     return replace(settings, **read_alloc_conf(text, settings.large_segment_size))
-
-
-def recorded_capacity(history: AllocationHistory, device: int = 0) -> int | None:
-    """Most bytes that the allocator could get, from an out-of-memory event of a history."""
-    one = history.of_device(device)
-    log = log_of(one.events)
-    reserved = sum(segment.size for segment in first_state(one, settings_of(history.settings)))
-    for action, address, size, _ in log.changes():
-        if action in GROWTH:
-            reserved += size
-        elif action in RELEASES:
-            reserved -= size
-        elif action == "oom":
-            return reserved + address
-    return None
 
 
 class ReleaseRun(NamedTuple):

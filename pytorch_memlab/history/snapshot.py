@@ -12,8 +12,7 @@ from typing import IO, Any, Final
 from .._common.garbage_collection import no_garbage_collection
 from ..errors import SnapshotError
 from .category import category_named
-from .event_log import EventLog
-from .model import AllocationHistory, Block, DeviceHistory, Frame, Segment, Stack
+from .model import AllocationHistory, Block, DeviceHistory, EventLog, Frame, Segment, Stack
 from .snapshot_pickle import EVENT, ForbiddenCodeError, PickleReader, StackReference
 
 _GZIP: Final = b"\x1f\x8b"

@@ -14,15 +14,12 @@ from ..simulation.inspect import LoggedBlock, active, settings_string
 from .block_categories import FreedCategories, live_categories
 from .category import Category
 from .live_blocks import LiveBlock, LiveBlocks, LiveLog
-from .model import Block, Segment
+from .model import HOST, Block, Segment
 from .program import program
 
 if TYPE_CHECKING:
     from ..devices.cpu import CpuDevice, Followed
     from ..simulation.inspect import Machine, SimulatedGPU
-
-CPU = -1
-"""Number that stands for the host where the index of a GPU is expected."""
 
 
 class FollowedSource(ABC):
@@ -200,7 +197,7 @@ class CpuBlocks(FollowedSource):
     def _begin(self) -> None:
         living = self._device.storages.living()
         self._blocks = blocks = {one.number: _block_of(one) for one in living}
-        self.live[CPU] = LiveBlocks(program.state, lambda: self.live[CPU].active, blocks, {})
+        self.live[HOST] = LiveBlocks(program.state, lambda: self.live[HOST].active, blocks, {})
         self._device.observers = (*self._device.observers, self._observe)
 
     def _end(self) -> None:
@@ -224,7 +221,7 @@ class CpuBlocks(FollowedSource):
         return [Segment(one.address, one.size, False, (one,)) for one in blocks]
 
     def _observe(self, action: str, followed: Followed) -> None:
-        live, state = self.live[CPU], program.state
+        live, state = self.live[HOST], program.state
         if action == "alloc":
             block = self._blocks[followed.number] = _block_of(followed)
             if state.is_on:

@@ -27,9 +27,9 @@ import numpy.typing as npt
 from .._common.prose_size import prose_size
 from ..errors import SnapshotError
 from .category import Category
-from .event_log import EventLog, log_of
+from .first_state import first_state
 from .holders import charged_frame, innermost_of_user
-from .model import AllocationHistory, Block, Frame, Stack, device_name
+from .model import AllocationHistory, Block, EventLog, Frame, Stack, device_name
 from .peak import counters_of
 from .settings import settings_of
 
@@ -99,14 +99,13 @@ def timeline_of(
 ) -> Timeline:
     """The memory of one GPU over time, in at most some 1,800 points."""
     one = history.of_device(device)
-    log = log_of(one.events)
-    counters = counters_of(one, settings_of(history.settings))
+    settings, log = settings_of(history.settings), one.events
     try:
-        active, reserved = np.array((counters.active, counters.reserved), np.int64)
+        active, reserved = np.array(counters_of(one, settings), np.int64)
     except OverflowError:
         raise SnapshotError("this is no history of a GPU: more than 8 EiB are in use") from None
-    first = list(counters.first.values())
-    blocks = _blocks(log, counters.first)
+    first = list(first_state(one, settings).blocks.values())
+    blocks = _blocks(log, [block.address for block in first])
     moments = _chosen(active, reserved)
     peak = int(np.argmax(active))
     in_use = _InUse(first, np.diff(active), blocks)

@@ -9,20 +9,17 @@ from typing import Final
 
 from ..simulation.allocator import out_of_memory as simulated
 from ..simulation.allocator.driver import DriverCalls
-from ..simulation.allocator.replay import Comparison, Mismatch, Replay
+from ..simulation.allocator.replay import Comparison, Mismatch, RefusedRequest, Replay
 from ..simulation.inspect import GPU, MemoryOverhead
-from .event_log import EventLog, log_of
-from .first_state import first_state, recording_of
-from .model import AllocationHistory, DeviceHistory, Stack, device_name
+from .first_state import first_state, trace_of
+from .model import AllocationHistory, DeviceHistory, EventLog, Stack, device_name
 from .out_of_memory import SettingsCheck
 from .peak import counters_of
 from .replay import (
-    FailedRequest,
     Figures,
     ReplayResult,
     changed_settings,
     figures_of,
-    recorded_capacity,
     release_runs,
     replay,
 )
@@ -53,20 +50,20 @@ class ReplayCheck:
 def check_replay(history: AllocationHistory, device: int = 0) -> ReplayCheck:
     """Replay a recording on the recorded segments, and compare every address."""
     one, settings = history.of_device(device), settings_of(history.settings)
-    recording = recording_of(one, settings)
+    trace = trace_of(one, settings)
     begun = {}
     for order_by_address in (False, True):
-        done = Comparison(recording, settings, order_by_address, most_mismatches=1).run()
+        done = Comparison(trace, settings, order_by_address, most_mismatches=1).run()
         if not done.mismatches:
             return _check(done, one, order_by_address)
         begun[order_by_address] = done.mismatches[0].index
     best = begun[True] > begun[False]
-    return _check(Comparison(recording, settings, best, _MOST_DIFFERENCES).run(), one, best)
+    return _check(Comparison(trace, settings, best, _MOST_DIFFERENCES).run(), one, best)
 
 
 def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> ReplayCheck:
     return ReplayCheck(
-        Figures(**figures_of(done, log_of(device.events)), retries=None) if done.stats else None,
+        Figures(**figures_of(done), retries=None) if done.stats else None,
         done.allocations,
         done.segments_checked,
         len({one.index for one in done.mismatches}),
@@ -78,12 +75,12 @@ def _check(done: Replay, device: DeviceHistory, order_by_address: bool) -> Repla
 
 def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
     one = history.of_device(device)
-    active, reserved, _ = counters_of(one, settings_of(history.settings))
-    log, peak = log_of(one.events), max(reserved)
+    active, reserved = counters_of(one, settings_of(history.settings))
+    log, peak = one.events, max(reserved)
     failures = []
     for at in log.indexes("oom"):
         figures = log.sizes[at], active[at + 1], reserved[at + 1], log.addresses[at]
-        failures.append(FailedRequest(at, "", *figures, True, log.stacks[at]))
+        failures.append(RefusedRequest(at, "", *figures, True))
     return Figures(
         peak_active=max(active),
         peak_reserved=peak,
@@ -97,13 +94,13 @@ def recorded_figures(history: AllocationHistory, device: int = 0) -> Figures:
 
 
 def recorded_retries(
-    history: AllocationHistory, device: int, failures: Sequence[FailedRequest]
+    history: AllocationHistory, device: int, failures: Sequence[RefusedRequest]
 ) -> int:
     """The number of times that cached memory went back to the GPU for a request."""
     one, settings = history.of_device(device), settings_of(history.settings)
-    runs = release_runs(log_of(one.events), first_state(one, settings), settings)
+    runs = release_runs(one.events, first_state(one, settings).segments, settings)
     ends = {run.last for run in runs if run.is_of_request}
-    return len(ends) + sum(failure.event - 1 not in ends for failure in failures)
+    return len(ends) + sum(failure.index - 1 not in ends for failure in failures)
 
 
 _CALLS: Final = ("segment_alloc", "segment_free", "segment_map", "segment_unmap")
@@ -123,7 +120,7 @@ class WhatIf:
     """A recording, the check that it can be replayed, and its variants."""
 
     device: int  # index of the GPU
-    events: int
+    events: EventLog
     stacks: Sequence[Stack]
     earlier: int  # bytes of the segments from before the first event
     recorded: Figures
@@ -143,28 +140,28 @@ def what_if(
     settings: str = "",
     gpus: Sequence[tuple[str, GPU]] = (),
 ) -> WhatIf:
-    recorded = settings_of(history.settings)
-    changed = changed_settings(recorded, settings)
+    one, found = history.of_device(device), settings_of(history.settings)
+    changed = changed_settings(found, settings)
+    check = check_replay(history, device)
+    recorded, order = _recorded(history, device, check), check.order_by_address
     cases: list[tuple[str, GPU | None, int | None, int]] = [
         (name, gpu, gpu.total_memory, MemoryOverhead.of(gpu, None, 0).context) for name, gpu in gpus
     ]
     if settings and not gpus:
-        cases = [("", None, recorded_capacity(history, device), 0)]
-    check = check_replay(history, device)
-    order = check.order_by_address
+        failed = recorded.out_of_memory
+        cases = [("", None, None if failed is None else failed.reserved + failed.free, 0)]
     variants = [
         Variant(
             name, gpu, replay(history, device, changed, capacity, taken, order_by_address=order)
         )
         for name, gpu, capacity, taken in cases
     ]
-    one = history.of_device(device)
     return WhatIf(
         device,
-        len(one.events),
+        one.events,
         history.stacks,
-        sum(segment.size for segment in first_state(one, recorded)),
-        _recorded(history, device, check),
+        sum(segment.size for segment in first_state(one, found).segments),
+        recorded,
         check,
         settings,
         tuple(variants),

@@ -401,13 +401,13 @@ class LineProfiler(RecordedLines):
 
 def _index_of(target: int | str | torch.device | None) -> int | None:
     """The index under which the history has a device; None for every device."""
-    from ..history.sources import CPU
+    from ..history.model import HOST
 
     if target is None or isinstance(target, int):
         return target
     kind, _, index = str(target).partition(":")
     if kind == "cpu":
-        return CPU
+        return HOST
     name = get_device(target).name if not index.isdecimal() else f"{kind}:{index}"
     return int(name.rpartition(":")[2])
 

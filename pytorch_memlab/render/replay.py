@@ -11,7 +11,7 @@ from .._common.user_code import is_of_user
 from .rows import cut, paragraph, place, source_line
 
 if TYPE_CHECKING:
-    from ..history.replay import FailedRequest
+    from ..history.replay import Figures
     from ..history.what_if import Variant, WhatIf
 
 _UNNAMED: Final = "with --set"
@@ -21,7 +21,7 @@ _FRAMES: Final = 2
 
 def text(found: WhatIf) -> str:
     """The replays of one GPU."""
-    lines = [f"{found.name}: {found.events:,} events", "", *_table(found), ""]
+    lines = [f"{found.name}: {len(found.events):,} events", "", *_table(found), ""]
     lines += [row for line in _notes(found) for row in paragraph(line)]
     return "\n".join(lines) + "\n"
 
@@ -51,7 +51,7 @@ def _notes(found: WhatIf) -> Iterator[str]:
     yield from _check(found)
     if found.recorded.out_of_memory is not None:
         yield "recorded:"
-        yield from _failure(found.recorded.out_of_memory, found)
+        yield from _failure(found.recorded, found)
     for one in found.variants:
         yield from _variant(one, found)
     if found.variants and found.earlier:
@@ -90,14 +90,16 @@ def _variant(variant: Variant, found: WhatIf) -> Iterator[str]:
     if result.retries:
         times = "once" if result.retries == 1 else f"{result.retries:,} times"
         yield f"  gave cached memory back to the GPU to serve a request, {times}"
-    if result.out_of_memory is not None:
-        yield from _failure(result.out_of_memory, found)
+    yield from _failure(result, found)
 
 
-def _failure(failure: FailedRequest, found: WhatIf) -> Iterator[str]:
+def _failure(figures: Figures, found: WhatIf) -> Iterator[str]:
+    failure = figures.out_of_memory
+    if failure is None:
+        return
     size = prose_size(failure.size)
-    yield f"  out of memory at event {failure.event + 1:,}: no room for {size}"
-    stack = found.stacks[failure.stack]
+    yield f"  out of memory at event {failure.index + 1:,}: no room for {size}"
+    stack = found.stacks[found.events.stacks[failure.index]]
     of_user = [frame for frame in stack if is_of_user(frame.filename)] or list(stack)
     for frame in of_user[:_FRAMES]:
         source = printable(source_line(frame.filename, frame.line))

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from ..history.category import category_named
-from ..history.event_log import EventLog
 from ..history.holders import PeakHolders
 from ..history.model import (
     AllocationHistory,
     Block,
     DeviceHistory,
     Event,
+    EventLog,
     Frame,
     Segment,
     Stack,

@@ -6,7 +6,7 @@ import pytest
 
 from pytorch_memlab.errors import SnapshotError
 from pytorch_memlab.history.first_state import first_state
-from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Segment
+from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, EventLog, Segment
 from pytorch_memlab.history.peak import find_peak
 from pytorch_memlab.history.timeline import timeline_of
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
@@ -18,7 +18,7 @@ def history(*events):
     events = [
         Event(action, start * MIB, int(size * MIB), 0, 0, 0) for action, start, size in events
     ]
-    return AllocationHistory([DeviceHistory(0, events, ())], [()])
+    return AllocationHistory([DeviceHistory(0, EventLog(events), ())], [()])
 
 
 def test_a_segment_that_is_made_twice_and_goes_back_once_is_gone():
@@ -33,13 +33,13 @@ def test_a_segment_that_is_made_twice_and_goes_back_once_is_gone():
 
 def test_pages_that_go_back_twice_are_one_range_before():
     found = history(("segment_unmap", 30, 20), ("segment_unmap", 20, 40))
-    [segment] = first_state(found.devices[0], AllocatorSettings())
+    [segment] = first_state(found.devices[0], AllocatorSettings()).segments
     assert (segment.address, segment.size) == (20 * MIB, 40 * MIB)
 
 
 def test_more_bytes_than_64_bits_can_count_have_a_peak_and_no_timeline():
     segments = [Segment(0, 2**63, False, ())]
-    found = AllocationHistory([DeviceHistory(0, (), segments)], [()])
+    found = AllocationHistory([DeviceHistory(0, EventLog(), segments)], [()])
     assert find_peak(found).reserved == 2**63
     with pytest.raises(SnapshotError, match=r"^this is no history of a GPU: more than 8 EiB"):
         timeline_of(found)

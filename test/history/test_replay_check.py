@@ -9,8 +9,7 @@ import torch
 from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
-from pytorch_memlab.history.event_log import EventLog
-from pytorch_memlab.history.model import AllocationHistory
+from pytorch_memlab.history.model import AllocationHistory, EventLog
 from pytorch_memlab.history.snapshot import history_of
 from pytorch_memlab.history.what_if import check_replay, recorded_figures, what_if
 from pytorch_memlab.render.replay import text

@@ -14,6 +14,7 @@ from pytorch_memlab.history.model import (
     Block,
     DeviceHistory,
     Event,
+    EventLog,
     Frame,
     Segment,
 )
@@ -54,7 +55,7 @@ def event(action, address, size, stack=0, category=Category.UNKNOWN, time=0):
 
 
 def history(*events, stacks=STACKS, initial=INITIAL):
-    return AllocationHistory([DeviceHistory(0, events, (), initial)], stacks)
+    return AllocationHistory([DeviceHistory(0, EventLog(events), (), initial)], stacks)
 
 
 def test_every_moment_at_which_a_counter_moves_is_a_point():
@@ -150,7 +151,7 @@ def test_no_peak_of_a_long_history_is_lost():
 @pytest.mark.parametrize("device", [1, -1])
 def test_a_history_may_have_one_device_alone(device):
     events = [event("alloc", 2, 4, 1)]
-    alone = AllocationHistory([DeviceHistory(device, events, (), INITIAL)], STACKS)
+    alone = AllocationHistory([DeviceHistory(device, EventLog(events), (), INITIAL)], STACKS)
     found = timeline_of(alone, device)
     assert (found.device, found.active) == (device, (2 * MIB, 6 * MIB))
     assert find_peak(alone, device).active == 6 * MIB

@@ -10,11 +10,11 @@ from recorded_programs.histories import RECORDINGS, history_of_recording
 from recorded_programs.streams import load
 
 from pytorch_memlab.errors import AllocatorSettingsError
-from pytorch_memlab.history.event_log import log_of
 from pytorch_memlab.history.first_state import first_state
-from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Frame
-from pytorch_memlab.history.replay import recorded_capacity, release_runs, replay
+from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, EventLog, Frame
+from pytorch_memlab.history.replay import release_runs, replay
 from pytorch_memlab.history.snapshot import history_of
+from pytorch_memlab.history.what_if import what_if
 from pytorch_memlab.simulation import replay as replay_trace, simulate
 from pytorch_memlab.simulation.allocator.settings import AllocatorSettings
 
@@ -56,7 +56,7 @@ def program_history(*steps):
             address, size = addresses.pop(step)
             events.append(Event("free_requested", address, size, 0, 0, line))
             events.append(Event("free_completed", address, size, 0, 0, line))
-    return AllocationHistory([DeviceHistory(0, events, (), ())], stacks)
+    return AllocationHistory([DeviceHistory(0, EventLog(events), (), ())], stacks)
 
 
 # Three tensors fill a segment of 20 MiB; the middle one stays. Two of 9 MiB around it are free.
@@ -84,9 +84,9 @@ def test_a_gpu_that_is_too_small_for_the_pieces_is_large_enough_for_pages():
     assert (failure.size, failure.active, failure.reserved, failure.free) == (
         28 * MIB, 4 * MIB, 40 * MIB, 24 * MIB
     )  # fmt: skip
-    event = HOLES.devices[0].events[failure.event]
+    event = HOLES.devices[0].events[failure.index]
     assert (event.action, event.size) == ("alloc", 28 * MIB)
-    assert HOLES.stacks[failure.stack] == (Frame("train.py", 11, "step"),)
+    assert HOLES.stacks[event.stack] == (Frame("train.py", 11, "step"),)
     assert "Tried to allocate 28.00 MiB. GPU 0 has a total capacity of 64.00 MiB" in failure.message
     assert replay(HOLES, settings="expandable_segments:True", capacity=64 * MIB).failures == ()
 
@@ -95,7 +95,7 @@ def test_what_others_take_is_not_the_allocators():
     result = replay(HOLES, settings="expandable_segments:True", capacity=64 * MIB, taken=5 * MIB)
     failure = result.out_of_memory
     assert (failure.size, failure.free, result.taken) == (28 * MIB, 19 * MIB, 5 * MIB)
-    assert result.events == failure.event
+    assert result.events == failure.index
     assert result.retries == 1
 
 
@@ -192,9 +192,10 @@ def test_a_smaller_gpu_fails_as_the_program_does_on_it(settings, seed, monkeypat
     assert failure is not None
     assert failure.message == error
     [event] = [n for n, one in enumerate(actual.devices[0].events) if one.action == "oom"]
-    assert requests(whole, failure.event) == requests(actual, event)
-    frames = whole.stacks[failure.stack], actual.stacks[actual.devices[0].events[event].stack]
-    assert frames[0][:2] == frames[1][:2]
+    assert requests(whole, failure.index) == requests(actual, event)
+    found = (whole, failure.index), (actual, event)
+    frames = [one.stacks[one.devices[0].events[index].stack][:2] for one, index in found]
+    assert frames[0] == frames[1]
 
 
 def with_empty_cache(context="all"):
@@ -227,8 +228,9 @@ def test_a_cache_that_the_program_emptied_is_emptied_again():
 
 def test_an_event_tells_how_much_the_gpu_had():
     history, _ = recorded("500MiB", 1)
-    assert recorded_capacity(history) == 500 * MIB
-    assert recorded_capacity(HOLES) is None
+    for found, capacity in ((history, 500 * MIB), (HOLES, None)):
+        [variant] = what_if(found, settings="max_split_size_mb:200").variants
+        assert variant.result.capacity == capacity
     result = replay(history, capacity=500 * MIB)
     assert result.out_of_memory.was_recorded
     larger = replay(history, capacity=600 * MIB)
@@ -240,8 +242,8 @@ def test_an_event_tells_how_much_the_gpu_had():
 def test_stacks_tell_room_that_was_made_from_a_cache_that_was_emptied(context):
     history, _ = with_empty_cache(context)
     one = history.devices[0]
-    segments = first_state(one, AllocatorSettings())
-    runs = list(release_runs(log_of(one.events), segments, AllocatorSettings()))
+    segments = first_state(one, AllocatorSettings()).segments
+    runs = list(release_runs(one.events, segments, AllocatorSettings()))
     assert [run.is_of_request for run in runs] == [False, True]
     lines = [history.stacks[one.events[run.first].stack][0].line for run in runs]
     request = next(event for event in one.events if event.size == 60 * MIB)

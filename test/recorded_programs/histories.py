@@ -7,6 +7,7 @@ from pytorch_memlab.history.model import (
     Block,
     DeviceHistory,
     Event,
+    EventLog,
     Frame,
     Segment,
 )
@@ -41,5 +42,5 @@ def history_of_recording(trace):
         )
         for one in trace["initial"]
     ]
-    device = DeviceHistory(0, events, (), initial)
+    device = DeviceHistory(0, EventLog(events), (), initial)
     return AllocationHistory([device], stacks, trace["settings"])

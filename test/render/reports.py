@@ -14,6 +14,7 @@ from pytorch_memlab.history.model import (
     AllocationHistory,
     DeviceHistory,
     Event,
+    EventLog,
     Frame,
     Segment,
 )
@@ -89,7 +90,7 @@ def with_history(profile=PROFILE):
     """The profile with a history of one allocation, at line 10."""
     frame = Frame("/nowhere/train.py", 10, "step")
     events = [Event("alloc", 0, 16 * MIB, 0, 0, 1, 0, Category.SAVED)]
-    device = DeviceHistory(0, events, (), [Segment(0, 20 * MIB, False, ())])
+    device = DeviceHistory(0, EventLog(events), (), [Segment(0, 20 * MIB, False, ())])
     return replace(profile, history=AllocationHistory([device], [(), (frame,)]))
 
 

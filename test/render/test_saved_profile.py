@@ -27,13 +27,13 @@ import pytorch_memlab
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.errors import HistoryError, ProfileError, UsageError
 from pytorch_memlab.history.category import Category
-from pytorch_memlab.history.event_log import EventLog
 from pytorch_memlab.history.holders import PeakHolders
 from pytorch_memlab.history.model import (
     AllocationHistory,
     Block,
     DeviceHistory,
     Event,
+    EventLog,
     Frame,
     Segment,
 )

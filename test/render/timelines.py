@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from pytorch_memlab.history.category import Category
-from pytorch_memlab.history.model import AllocationHistory, DeviceHistory, Event, Frame, Segment
+from pytorch_memlab.history.model import (
+    AllocationHistory,
+    DeviceHistory,
+    Event,
+    EventLog,
+    Frame,
+    Segment,
+)
 from pytorch_memlab.history.timeline import Band, Timeline, timeline_of
 
 MIB = 2**20
@@ -34,5 +41,5 @@ def hostile():
     """A timeline all of whose names try to leave their place."""
     frame = Frame(f"/nowhere/{HOSTILE}.py", 1, HOSTILE)
     events = [Event("alloc", 0, MIB, 0, 0, 1)]
-    device = DeviceHistory(0, events, (), [Segment(0, 20 * MIB, False, ())])
+    device = DeviceHistory(0, EventLog(events), (), [Segment(0, 20 * MIB, False, ())])
     return timeline_of(AllocationHistory([device], [(), (frame,)]), 0, 30 * MIB)

@@ -49,7 +49,7 @@ class RecordedSegment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Recording:
+class AllocationTrace:
     """The events of an allocator, and its segments before and after them."""
 
     initial: Sequence[RecordedSegment]  # before the first event
@@ -130,7 +130,7 @@ class RequestReplay:
 
     def __init__(
         self,
-        recording: Recording,
+        recording: AllocationTrace,
         driver: SimulatedDriver,
         settings: AllocatorSettings,
         device: int = 0,
@@ -177,7 +177,7 @@ class RequestReplay:
         self.result.calls = self.driver.call_counts
         return self.result
 
-    def _adopt(self, recording: Recording) -> list[int]:
+    def _adopt(self, recording: AllocationTrace) -> list[int]:
         """Give the allocator the segments from before, and return where expandable ones begin.
 
         The ranges of one stream and pool are taken for one expandable segment. A recording does not
@@ -257,7 +257,7 @@ def replay(
         raise UsageError(f"not an allocation trace: {error!r}") from error
 
 
-def _recording(trace: Mapping[str, Any]) -> Recording:
+def _recording(trace: Mapping[str, Any]) -> AllocationTrace:
     events = []
     for index, event in enumerate(trace["events"]):
         kind, address, size, stream = event[:4]
@@ -265,7 +265,7 @@ def _recording(trace: Mapping[str, Any]) -> Recording:
             raise UsageError(f"event {index} has the unknown kind {kind!r}")
         events.append(("free_completed" if kind == "free" else kind, address, size, stream))
     initial, final = ([*map(_segment, trace[state])] for state in ("initial", "final"))
-    return Recording(initial, events.__iter__, final, trace.get("total_memory"))
+    return AllocationTrace(initial, events.__iter__, final, trace.get("total_memory"))
 
 
 def _segment(segment: Mapping[str, Any]) -> RecordedSegment:
@@ -289,7 +289,7 @@ class Comparison(RequestReplay):
 
     def __init__(
         self,
-        recording: Recording,
+        recording: AllocationTrace,
         settings: AllocatorSettings,
         order_by_address: bool,
         most_mismatches: int | None,
