@@ -15,16 +15,8 @@ from typing import Protocol
 
 from pytorch_memlab._common.quoted import shortened
 from pytorch_memlab._common.version import __version__
+from pytorch_memlab.cli.commands import diff, fit, merge, peak, replay, run, show, timeline, top
 from pytorch_memlab.cli.commands.completion import CompletionCommand
-from pytorch_memlab.cli.commands.diff import DiffCommand
-from pytorch_memlab.cli.commands.fit import FitCommand
-from pytorch_memlab.cli.commands.merge import MergeCommand
-from pytorch_memlab.cli.commands.peak import PeakCommand
-from pytorch_memlab.cli.commands.replay import ReplayCommand
-from pytorch_memlab.cli.commands.run import RunCommand
-from pytorch_memlab.cli.commands.show import ShowCommand
-from pytorch_memlab.cli.commands.timeline import TimelineCommand
-from pytorch_memlab.cli.commands.top import TopCommand
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, USAGE_ERROR
 from pytorch_memlab.cli.parser import CommandParser, did_you_mean
 
@@ -33,13 +25,13 @@ _EXIT_CODES = f"""exit codes:
   1  a comparison found more growth than its --fail-over allows
   {USAGE_ERROR}  the command line cannot be carried out
   {DOES_NOT_FIT}  a program needs more memory than it may have"""
+_HELP = ("-h --help", "show this help")
 
 
 class Command(Protocol):
-    """One command; its docstring is its help.
+    """One command, a module as a rule; its docstring is its help.
 
-    A module of a command imports neither torch nor pandas at its top: help and usage errors are
-    shown at once.
+    It imports neither torch nor pandas at its top: help and usage errors are shown at once.
     """
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -56,15 +48,15 @@ class Command(Protocol):
 
 
 COMMAND_GROUPS: Mapping[str, Mapping[str, Command]] = {
-    "profile a program": {"run": RunCommand(), "fit": FitCommand()},
+    "profile a program": {"run": run, "fit": fit},
     "look at what was recorded": {
-        "show": ShowCommand(),
-        "top": TopCommand(),
-        "peak": PeakCommand(),
-        "timeline": TimelineCommand(),
-        "diff": DiffCommand(),
-        "merge": MergeCommand(),
-        "replay": ReplayCommand(),
+        "show": show,
+        "top": top,
+        "peak": peak,
+        "timeline": timeline,
+        "diff": diff,
+        "merge": merge,
+        "replay": replay,
     },
     "set up": {"completion": CompletionCommand(lambda: parsers())},
 }
@@ -88,7 +80,7 @@ def command_parser(name: str) -> CommandParser:
     if parser.usage is None:
         operands = " ".join(str(action.metavar or action.dest) for action in parser.operands())
         parser.usage = f"%(prog)s [options] {operands}".rstrip()
-    _add_help(parser.add_argument_group("help"))
+    parser.group("help")(*_HELP, action="help")
     return parser
 
 
@@ -102,15 +94,10 @@ def main_parser() -> CommandParser:
     for title, commands in COMMAND_GROUPS.items():
         lines = [_summary(name, help_text(command)) for name, command in commands.items()]
         parser.add_argument_group(title, "\n".join(lines))
-    group = parser.add_argument_group("help")
-    _add_help(group)
-    group.add_argument(
-        "-V",
-        "--version",
-        action="version",
-        version=f"pytorch-memlab {__version__}",
-        help="show the version",
-    )
+    add = parser.group("help")
+    add(*_HELP, action="help")
+    version = f"pytorch-memlab {__version__}"
+    add("-V --version", "show the version", action="version", version=version)
     parser.epilog = (
         "pytorch-memlab COMMAND --help shows the options of a command.\n\n" + _EXIT_CODES
     )
@@ -148,7 +135,3 @@ def _summary(name: str, text: str) -> str:
         subsequent_indent=" " * column,
         break_on_hyphens=False,
     )
-
-
-def _add_help(group: argparse._ArgumentGroup) -> None:
-    group.add_argument("-h", "--help", action="help", help="show this help")

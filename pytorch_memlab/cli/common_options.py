@@ -1,121 +1,93 @@
-"""Options that several commands take, each declared once."""
+"""Options that several commands take, each declared once, and what is read from them."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pytorch_memlab._common.quoted import shortened
-from pytorch_memlab.cli.parser import CommandParser, gpu_index
-from pytorch_memlab.errors import UsageError
+from pytorch_memlab.cli.parser import Add
+from pytorch_memlab.errors import HistoryError, UsageError
 from pytorch_memlab.profiles.overview import SORTS, Choice
 
-Add = Callable[..., Any]
-"""The ``add_argument`` of a group of options."""
+if TYPE_CHECKING:
+    from pytorch_memlab.history.model import AllocationHistory
+
+GPU_SPEC = "NAME|SIZE|FILE"
+"""The value of an option that takes a GPU."""
 
 
 def add_program(add: Add, note: str = "") -> None:
     """Declare ``-m``, and the program with its arguments; ``note`` is more help on the script."""
-    add(
-        "-m",
-        "--module",
-        dest="is_module",
-        action="store_true",
-        help="run a module, as python -m does",
-    )
-    add("script", metavar="SCRIPT", help=f"the file, or with -m the module, to run{note}")
+    add("-m --module", "run a module, as python -m does", dest="is_module", action="store_true")
+    add("SCRIPT", f"the file, or with -m the module, to run{note}")
     # Not required: Python before 3.13 names it among the missing arguments otherwise.
-    add(
-        "arguments", metavar="ARGS", nargs=argparse.REMAINDER, help="arguments of the program"
-    ).required = False
+    rest = add("ARGS", "arguments of the program", dest="arguments", nargs=argparse.REMAINDER)
+    rest.required = False
 
 
 def add_functions_and_columns(add: Add, functions: str, columns: str) -> None:
     """Declare ``-f`` and ``-c``, which have these texts."""
-    for short, long, name, text in (
-        ("-f", "--function", "functions", functions),
-        ("-c", "--columns", "columns", columns),
-    ):
-        add(short, long, dest=name, action="extend", type=comma_list, metavar="LIST", help=text)
+    add_list(add, "-f --function LIST", functions, dest="functions")
+    add_list(add, "-c --columns LIST", columns)
+
+
+def add_list(add: Add, names: str, text: str, **settings: Any) -> None:
+    """Declare a repeatable option of words between commas."""
+    add(names, text, action="extend", type=lambda words: words.split(","), **settings)
 
 
 def add_device(add: Add, verb: str) -> None:
     """Declare ``--device`` of a command that reads a file; ``verb`` is what it does with a GPU."""
-    add(
-        "--device",
-        type=gpu_index,
-        metavar="DEVICE",
-        help=f"{verb} this GPU (default: all that were used)",
-    )
+    text = f"{verb} this GPU (default: all that were used)"
+    add("--device DEVICE", text, type=_gpu_index)
 
 
 def add_rows(add: Add) -> None:
     """Declare ``--rows`` of a command that prints lists."""
-    add(
-        "-n",
-        "--rows",
-        type=number_from(1),
-        default=10,
-        metavar="N",
-        help="show the N first rows of each list (default: 10)",
-    )
+    text = "show the N first rows of each list (default: 10)"
+    add("-n --rows N", text, type=number_from(1), default=10)
 
 
-def add_history_file(parser: CommandParser) -> None:
+def add_history_file(add: Add) -> None:
     """Declare the file of a command that reads a history."""
-    parser.add_argument("file", metavar="FILE", help="the snapshot, or a profile of run --history")
+    add("FILE", "the snapshot, or a profile of run --history")
 
 
 def add_output_files(add: Add, text: str, *, required: bool = False) -> None:
     """Declare ``-o``, repeatable."""
-    add(
-        "-o",
-        "--output",
-        dest="outputs",
-        action="append",
-        required=required,
-        metavar="FILE",
-        help=f"{text}; repeatable",
-    )
+    add("-o --output FILE", text, dest="outputs", action="append", required=required)
 
 
 def add_memory_overhead(add: Add, gpu: str) -> None:
     """Declare the memory of each GPU that is not the program's."""
     add(
-        "--cuda-context",
-        metavar="SIZE",
-        help=f"memory that the CUDA context takes of each {gpu}, such as 450MiB (default: a"
+        "--cuda-context SIZE",
+        f"memory that the CUDA context takes of each {gpu}, such as 450MiB (default: a"
         " built-in estimate for a GPU with a name, 0 for a size)",
     )
-    add(
-        "--reserve",
-        metavar="SIZE",
-        help=f"memory that other processes use on each {gpu} (default: 0)",
-    )
+    add("--reserve SIZE", f"memory that other processes use on each {gpu} (default: 0)")
 
 
 def add_report_options(add: Add) -> None:
-    """Declare the options."""
+    """Declare the options that choose a part of the report."""
     add(
-        "--top",
+        "--top N",
+        "report the N functions that add most memory, and N lines of each (default: 10)",
         type=number_from(1),
-        metavar="N",
-        help="report the N functions that add most memory, and N lines of each (default: 10)",
     )
     add(
-        "--sort",
-        choices=SORTS,
-        metavar="KEY",
-        help=f"order of the functions: {', '.join(SORTS)} (default: what they add, which is the"
+        "--sort KEY",
+        f"order of the functions: {', '.join(SORTS)} (default: what they add, which is the"
         " memory that they keep and the temporary memory, without the functions that they call)",
+        choices=SORTS,
     )
     add(
         "--all",
+        "report every function and line in the order of the source, also those that added nothing",
         dest="everything",
         action="store_true",
-        help="report every function and line in the order of the source, also those that added"
-        " nothing",
     )
 
 
@@ -125,11 +97,6 @@ def report_choice(options: argparse.Namespace) -> Choice | None:
         raise UsageError("--all shows everything, --top a part: give one of them")
     choice = Choice(options.top, options.sort, options.everything)
     return None if options.columns and choice == Choice() else choice
-
-
-def comma_list(text: str) -> list[str]:
-    """Words between commas."""
-    return text.split(",")
 
 
 def number_from(least: int, noun: str = "") -> Callable[[str], int]:
@@ -146,3 +113,46 @@ def number_from(least: int, noun: str = "") -> Callable[[str], int]:
         return number
 
     return read
+
+
+def _gpu_index(text: str) -> int:
+    """The number of a GPU, from ``1`` or ``cuda:1``."""
+    try:
+        return int(text.removeprefix("cuda:"))
+    except ValueError:
+        message = f"a GPU is named 1 or cuda:1, not {shortened(text)!r}"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def recorded_gpus(options: argparse.Namespace) -> list[tuple[str, AllocationHistory, int]]:
+    """The label of the run (empty for a single run), its history, and a GPU that is asked for."""
+    from pytorch_memlab.history.snapshot import read_snapshot
+    from pytorch_memlab.line_profiler.saved_profile import NO_HISTORY, is_saved_profile, load
+
+    if is_saved_profile(options.file):
+        histories = load(options.file).recorded().all_histories()
+        if not histories:
+            raise HistoryError(NO_HISTORY)
+    else:
+        histories = {"": read_snapshot(options.file)}
+    return [
+        (run, history, device)
+        for run, history in histories.items()
+        for device in recorded_devices(history, options.file, options.device)
+    ]
+
+
+def recorded_devices(history: AllocationHistory, path: str, device: int | None) -> list[int]:
+    """The GPU that was asked for, or else all that were used."""
+    used = [one.device for one in history.devices if one.events or one.segments]
+    if not used:
+        raise UsageError(
+            f"{path} has no events: record them with torch.cuda.memory._record_memory_history() "
+            "before the program allocates"
+        )
+    if device is None:
+        return used
+    if device not in [one.device for one in history.devices]:
+        known = " or ".join(str(one) for one in used)
+        raise UsageError(f"{path} has no GPU {device}: --device takes {known}")
+    return [device]

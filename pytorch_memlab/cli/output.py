@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.ranks import path_of_rank, prints
 from pytorch_memlab._common.standard_output import write_to_stdout
+from pytorch_memlab.cli.exit_codes import USAGE_ERROR
 from pytorch_memlab.errors import UsageError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class OutputFile(Generic[T]):
         formats: Mapping[str, Callable[[T], str | bytes]],
         *,
         keeps_older: bool = False,
+        instead_of_matplotlib: str | None = None,
     ) -> None:
         longest_first = sorted(formats, key=len, reverse=True)
         ending = next((one for one in longest_first if name.lower().endswith(one)), None)
@@ -39,6 +41,10 @@ class OutputFile(Generic[T]):
         self._file = CheckedFile(name, keeps_older=keeps_older)
         self._content_of = formats[ending]
         self.ending = ending
+        if ending in (".svg", ".png"):
+            from pytorch_memlab.render.picture import check_installed
+
+            check_installed(*[] if instead_of_matplotlib is None else [instead_of_matplotlib])
 
     def write(self, found: T, what: str, *, says_where: bool = True) -> bool:
         """Write it whole, or not at all."""
@@ -46,6 +52,12 @@ class OutputFile(Generic[T]):
         if name is not None and says_where:
             print(f"{what} written to {name}", file=sys.stderr)
         return name is not None
+
+
+def write_all(files: Sequence[OutputFile[T]], found: T, what: str) -> int:
+    """Write all files of a command; the exit code."""
+    written = [file.write(found, what) for file in files]
+    return 0 if all(written) else USAGE_ERROR
 
 
 class Results(Protocol):
@@ -60,8 +72,8 @@ class Results(Protocol):
         """The report that text shows in place of the tables; None for the tables themselves."""
 
     @property
-    def recorded(self) -> RecordedProfile:
-        """All that was recorded."""
+    def recorded(self) -> RecordedProfile | None:
+        """All that was recorded; None if there are tables alone, which no profile is made of."""
 
     @property
     def for_page(self) -> tuple[RecordedProfile, Report] | None:
@@ -75,7 +87,7 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
     them prints. If a file cannot be written after all, standard output gets the tables.
     """
     if not paths:
-        return _to_terminal if prints() else _to_nowhere
+        return _to_terminal if prints() else lambda _results: None
     files = [
         OutputFile(path_of_rank(path), _FORMATS, keeps_older=is_profile(path) and not force)
         for path in paths
@@ -89,11 +101,6 @@ def writer_to(paths: Sequence[str], *, force: bool = False) -> Callable[[Results
     return write
 
 
-def is_page(path: str) -> bool:
-    """True for a name that ends in ``.html``."""
-    return PurePath(path).suffix.lower() == ".html"
-
-
 def is_profile(path: str) -> bool:
     """True for a name that ends in ``.json``."""
     return PurePath(path).suffix.lower() == ".json"
@@ -102,7 +109,9 @@ def is_profile(path: str) -> bool:
 def _profile(results: Results) -> str:
     from pytorch_memlab.render import saved_profile
 
-    return saved_profile.render(results.recorded)
+    recorded = results.recorded
+    assert recorded is not None
+    return saved_profile.render(recorded)
 
 
 def _page(results: Results) -> str:
@@ -125,10 +134,6 @@ _FORMATS: Mapping[str, Callable[[Results], str]] = {
     ".json": _profile,
 }
 """The renderer for each ending of a file."""
-
-
-def _to_nowhere(results: Results) -> None:
-    """Another process prints its report."""
 
 
 def _to_terminal(results: Results) -> None:

@@ -7,6 +7,7 @@ import difflib
 import re
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, NoReturn
 
@@ -24,6 +25,9 @@ _REWORDED = (
     (re.compile("argument (?:-\\w/)?(--[\\w-]+): is "), r"\1 is "),
     (re.compile("the following arguments are required: (.*)"), r"\1 is missing: see --help"),
 )
+
+Add = Callable[..., argparse.Action]
+"""Declares an option or operand: ``add("-n --rows N", help)``, and what ``add_argument`` takes."""
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -49,6 +53,12 @@ class CommandParser(argparse.ArgumentParser):
         """The beginning of an error where the options are not of the command line."""
         self.optional_values: dict[str, Callable[[str], bool]] = {}
         """Options that may stand without a value, and whether the next word is one."""
+
+        self.add: Add = partial(_add, self)
+
+    def group(self, title: str) -> Add:
+        """What declares options under a heading of the help."""
+        return partial(_add, self.add_argument_group(title))
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
         """The options; a mistake ends the process with exit code 2."""
@@ -111,13 +121,17 @@ class CommandParser(argparse.ArgumentParser):
         return f"unknown option {shortened(name)}{near or self.hint_on_unknown}"
 
 
-def gpu_index(text: str) -> int:
-    """The number of a GPU, from ``1`` or ``cuda:1``."""
-    try:
-        return int(text.removeprefix("cuda:"))
-    except ValueError:
-        message = f"a GPU is named 1 or cuda:1, not {shortened(text)!r}"
-        raise argparse.ArgumentTypeError(message) from None
+def _add(
+    container: argparse._ActionsContainer, names: str, text: str, **settings: Any
+) -> argparse.Action:
+    """Declare an option by its names, or an operand by its place in the help."""
+    words = names.split()
+    flags = [word for word in words if word.startswith("-")]
+    if len(flags) < len(words):
+        settings["metavar"] = words[-1]
+    return container.add_argument(
+        *flags or [settings.pop("dest", words[-1].lower())], help=text, **settings
+    )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

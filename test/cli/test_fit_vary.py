@@ -8,7 +8,7 @@ import sys
 import pytest
 from support.fit_command import fitted
 
-from pytorch_memlab.cli.fit import search
+from pytorch_memlab.cli.commands import fit
 from pytorch_memlab.cli.main import main
 
 # 30 MiB, and 2 MiB for each item.
@@ -217,7 +217,7 @@ def test_what_was_learned_before_an_interrupt(write, capsys, monkeypatch):
         if runs == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(search, "_tell_progress", interrupts)
+    monkeypatch.setattr(fit, "_tell_progress", interrupts)
     words = ("--gpu", "100MiB,50MiB", "--vary", "--batch-size=1:512", write(SCRIPT))
     code, out, err = fitted(capsys, *words)
     assert code == 130

@@ -11,6 +11,7 @@ import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -130,7 +131,7 @@ def test_the_command_counts_the_lines_of_a_profile(step, tmp_path, monkeypatch, 
         CommandParser=CommandParser,
         ExitStack=ExitStack,
     )
-    commands = {"lines": names["LinesCommand"]()}
+    commands = {"lines": SimpleNamespace(**names)}
     for module in (command_line, main):
         monkeypatch.setattr(module, "COMMANDS", commands)
     with simulate("1GiB"), LineProfiler(step) as prof:

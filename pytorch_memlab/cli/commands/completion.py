@@ -57,19 +57,12 @@ class CompletionCommand:
         self._parsers = parsers
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add = parser.add_argument
-        add(
-            "shell",
-            metavar="SHELL",
-            choices=(*_SCRIPTS, _CANDIDATES),
-            help=f"{', '.join(_SCRIPTS)}",
-        )
+        parser.add("SHELL", ", ".join(_SCRIPTS), choices=(*_SCRIPTS, _CANDIDATES))
         # What the scripts give: all words after the command's name, the last one unfinished.
-        add("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS).required = False
+        words = parser.add("WORDS", argparse.SUPPRESS, nargs=argparse.REMAINDER)
+        words.required = False
 
     def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-        """Choose what to print."""
         if options.shell != _CANDIDATES:
             return partial(print, _SCRIPTS[options.shell], end="")
         return lambda: print("\n".join(candidates(options.words or [""], self._parsers())))
@@ -95,19 +88,8 @@ def candidates(words: Sequence[str], parsers: Parsers) -> list[str]:
         if not expects_value and not word.startswith("-"):
             operands += 1
         expects_value = not expects_value and word in with_value
-    option = before[-1] if expects_value else None
-    return _of_command(parser, with_value, option, operands, current)
-
-
-def _of_command(
-    parser: CommandParser,
-    with_value: dict[str, argparse.Action],
-    option: str | None,
-    operands: int,
-    current: str,
-) -> list[str]:
-    if option is not None:
-        return _values(with_value[option], current)
+    if expects_value:
+        return _values(with_value[before[-1]], current)
     if operands and any(action.nargs == argparse.REMAINDER for action in parser.operands()):
         return []  # arguments of the program
     if current.startswith("-"):

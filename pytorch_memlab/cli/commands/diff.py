@@ -1,4 +1,18 @@
-"""``pytorch-memlab diff``."""
+"""Show what grew and what shrank from one saved profile to another.
+
+Functions match by their file and name, and lines by their code, also where the file was edited
+between the runs. Two files of pytest --memlab-save are compared test by test.
+
+for example:
+  pytorch-memlab diff before.memlab.json after.memlab.json
+  pytorch-memlab diff --fail-over 5% main.memlab.json branch.memlab.json
+  pytorch-memlab diff main-tests.json branch-tests.json
+
+exit codes:
+  0  the profiles were compared
+  1  the active peak of a device, or of a test, grew by more than --fail-over
+  2  the command line cannot be carried out
+"""
 
 from __future__ import annotations
 
@@ -19,52 +33,31 @@ if TYPE_CHECKING:
     from pytorch_memlab.profiles.differences import Change, Differences
 
 
-class DiffCommand:
-    """Show what grew and what shrank from one saved profile to another.
+def add_arguments(parser: CommandParser) -> None:
+    add_rows(parser.group("what to show"))
+    parser.group("for scripts")(
+        "--fail-over SHARE|SIZE",
+        "exit with 1 if the active peak of a device, or of a test, grew by more than this,"
+        " such as 5%% or 64MiB",
+    )
+    parser.add("BEFORE", "a saved profile")
+    parser.add("AFTER", "the one to compare with it")
 
-    Functions match by their file and name, and lines by their code, also where the file was edited
-    between the runs. Two files of pytest --memlab-save are compared test by test.
 
-    for example:
-      pytorch-memlab diff before.memlab.json after.memlab.json
-      pytorch-memlab diff --fail-over 5% main.memlab.json branch.memlab.json
-      pytorch-memlab diff main-tests.json branch-tests.json
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+    from pytorch_memlab.line_profiler.saved_profile import load
+    from pytorch_memlab.profiles.differences import compare, growth_limit
+    from pytorch_memlab.render import differences
 
-    exit codes:
-      0  the profiles were compared
-      1  the active peak of a device, or of a test, grew by more than --fail-over
-      2  the command line cannot be carried out
-    """
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add = parser.add_argument_group("what to show").add_argument
-        add_rows(add)
-        add = parser.add_argument_group("for scripts").add_argument
-        add(
-            "--fail-over",
-            metavar="SHARE|SIZE",
-            help="exit with 1 if the active peak of a device, or of a test, grew by more than this,"
-            " such as 5%% or 64MiB",
-        )
-        parser.add_argument("before", metavar="BEFORE", help="a saved profile")
-        parser.add_argument("after", metavar="AFTER", help="the one to compare with it")
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-        """Read both files."""
-        from pytorch_memlab.line_profiler.saved_profile import load
-        from pytorch_memlab.profiles.differences import compare, growth_limit
-        from pytorch_memlab.render import differences
-
-        is_too_much = growth_limit("--fail-over", options.fail_over)
-        tests = _tests_in(options.before, options.after)
-        if tests is not None:
-            return partial(_show, *_compared(tests, options, is_too_much))
-        before, after = load(options.before).recorded(), load(options.after).recorded()
-        found = compare(before, after)
-        names = options.before, options.after
-        text = differences.text(names, before, after, found, options.rows)
-        return partial(_show, text, _too_large(found, is_too_much, options.fail_over))
+    is_too_much = growth_limit("--fail-over", options.fail_over)
+    tests = _tests_in(options.before, options.after)
+    if tests is not None:
+        return partial(_show, *_compared(tests, options, is_too_much))
+    before, after = load(options.before).recorded(), load(options.after).recorded()
+    found = compare(before, after)
+    names = options.before, options.after
+    text = differences.text(names, before, after, found, options.rows)
+    return partial(_show, text, _too_large(found, is_too_much, options.fail_over))
 
 
 def _tests_in(*files: str) -> list[dict[str, MeasuredTest]] | None:

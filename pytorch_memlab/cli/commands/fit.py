@@ -1,112 +1,141 @@
-"""``pytorch-memlab fit``."""
+"""Show on which GPUs a program fits, without any of them.
+
+The program runs unmodified and without values, as run --dry-run does it, and ends once the
+peak of its training steps repeats. GPUs on which the same happens share a run; its allocations
+are replayed with the memory of each. What the program prints goes to files, which are named
+below the table.
+
+A ? after a peak says that not all memory is counted, or that the program read values that
+decide shapes; a ~ that an estimate is included. The notes at the end say what.
+
+for example:
+  pytorch-memlab fit train.py --batch-size 8
+  pytorch-memlab fit --gpu rtx4090,a100,h100 train.py -- --batch-size 8
+  pytorch-memlab fit --gpu 24GiB --steps 5 -m package.train
+  pytorch-memlab fit --try --gpu rtx4090 train.py
+  pytorch-memlab fit --vary "--batch-size=1:512" -o curve.svg train.py
+
+exit codes:
+  0  the program fits on one of the GPUs at least, or with one of the remedies
+  1  the program failed
+  2  the command line cannot be carried out, and nothing ran
+  3  the program fits on none of the GPUs
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pytorch_memlab._common.standard_output import print_to_stdout
 from pytorch_memlab.cli.common_options import (
+    add_list,
     add_memory_overhead,
     add_program,
-    comma_list,
     number_from,
 )
-from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED
-from pytorch_memlab.cli.fit.found import Found, show
-from pytorch_memlab.cli.fit.remedies import add_try_options, trial_of_remedies
-from pytorch_memlab.cli.fit.search import add_vary_options, search_of
-from pytorch_memlab.cli.notices import tell_in_terminal
+from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT, FAILED, INTERRUPTED
+from pytorch_memlab.cli.notices import tell, tell_in_terminal
+from pytorch_memlab.cli.output import OutputFile
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.fitting.remedies.catalogue import NAMES, WITH_VALUE, chosen, nearest
+from pytorch_memlab.simulation.inspect import DEFAULT_GPU
 
 if TYPE_CHECKING:
+    from pytorch_memlab.fitting.grid import GridReport
+    from pytorch_memlab.fitting.remedies.remedy import Remedy
     from pytorch_memlab.fitting.target import ProgramTarget
     from pytorch_memlab.fitting.trial import Settings
+    from pytorch_memlab.fitting.variable import Variable
     from pytorch_memlab.fitting.verdict import Verdict
     from pytorch_memlab.simulation.inspect import GPU
 
 
-class FitCommand:
-    """Show on which GPUs a program fits, without any of them.
+def add_arguments(parser: CommandParser) -> None:
+    parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [--] [ARGS ...]"
+    parser.hint_on_unknown = "; options of the script go after it: fit SCRIPT ARGS"
+    parser.optional_values["--try"] = _are_remedies
+    parser.optional_values["--vary"] = bool  # the next word, also if it begins with a dash
+    add_program(parser.group("what to run"))
+    parser.group("how long")(
+        "--steps N",
+        "end the program after N optimizer steps (default: when the peak of a step"
+        " repeats; a program without an optimizer runs to its end)",
+        type=number_from(1, "optimizer steps"),
+    )
+    add = parser.group("GPUs")
+    add_list(
+        add,
+        "--gpu LIST",
+        "try these GPUs: names (t4, rtx4090, a100, h100), sizes (24GiB), or TOML files"
+        " with name, memory, compute_capability and multiprocessors. Separated by commas,"
+        " repeatable (default: all GPUs that have a name)",
+    )
+    text = "number of GPUs that the program has, all alike (default: 1)"
+    add("--num-gpus N", text, type=int, default=1)
+    add_memory_overhead(add, "GPU")
+    add = parser.group("remedies")
+    names = [f"{name}[={WITH_VALUE[name]}]" if name in WITH_VALUE else name for name in NAMES]
+    add(
+        "--try LIST",
+        "run the program with each of these remedies too, on one GPU, and show what it saves,"
+        " what it changes and how it is written; without a list, all of them: "
+        + ", ".join(names)
+        + f". --gpu names the GPU (default: {DEFAULT_GPU})",
+        dest="remedies",
+    )
+    add(
+        "--budget SIZE",
+        "the memory that the program and the CUDA context may take, such as 20GiB"
+        " (default: that of the GPU). If the program needs more, the fewest blocks are looked for"
+        " whose activation checkpointing makes it fit; without --try, all remedies are tried",
+    )
+    add = parser.group("search")
+    add(
+        "--vary NAME=VALUES",
+        'find the largest value that fits each GPU: of an option of the program ("--batch-size'
+        '=1:512"), an environment variable (BATCH=1:512) or a value of a file (config.yaml:train.'
+        "batch_size=1:512; YAML, JSON, TOML or Python). VALUES are a range, a range with a step"
+        " (8:512:8) or a list (1,2,4). Repeatable: the first range is searched for each"
+        " combination of the others, of whose ranges the doublings are taken",
+        action="append",
+    )
+    add("-o --output FILE", "with --vary, draw the curve to a file too: .svg or .png")
 
-    The program runs unmodified and without values, as run --dry-run does it, and ends once the
-    peak of its training steps repeats. GPUs on which the same happens share a run; its allocations
-    are replayed with the memory of each. What the program prints goes to files, which are named
-    below the table.
 
-    A ? after a peak says that not all memory is counted, or that the program read values that
-    decide shapes; a ~ that an estimate is included. The notes at the end say what.
+def _are_remedies(word: str) -> bool:
+    """True if the word after ``--try`` is a list of remedies, not the script."""
+    if word.startswith("-") or word.endswith(".py") or os.path.exists(word):
+        return False
+    return "," in word or "=" in word or bool(nearest(word))
 
-    for example:
-      pytorch-memlab fit train.py --batch-size 8
-      pytorch-memlab fit --gpu rtx4090,a100,h100 train.py -- --batch-size 8
-      pytorch-memlab fit --gpu 24GiB --steps 5 -m package.train
-      pytorch-memlab fit --try --gpu rtx4090 train.py
-      pytorch-memlab fit --vary "--batch-size=1:512" -o curve.svg train.py
 
-    exit codes:
-      0  the program fits on one of the GPUs at least, or with one of the remedies
-      1  the program failed
-      2  the command line cannot be carried out, and nothing ran
-      3  the program fits on none of the GPUs
-    """
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [--] [ARGS ...]"
-        parser.hint_on_unknown = "; options of the script go after it: fit SCRIPT ARGS"
-        add_program(parser.add_argument_group("what to run").add_argument)
-        add = parser.add_argument_group("how long").add_argument
-        add(
-            "--steps",
-            type=number_from(1, "optimizer steps"),
-            metavar="N",
-            help="end the program after N optimizer steps (default: when the peak of a step"
-            " repeats; a program without an optimizer runs to its end)",
-        )
-        add = parser.add_argument_group("GPUs").add_argument
-        add(
-            "--gpu",
-            action="extend",
-            type=comma_list,
-            metavar="LIST",
-            help="try these GPUs: names (t4, rtx4090, a100, h100), sizes (24GiB), or TOML files"
-            " with name, memory, compute_capability and multiprocessors. Separated by commas,"
-            " repeatable (default: all GPUs that have a name)",
-        )
-        add(
-            "--num-gpus",
-            type=int,
-            default=1,
-            metavar="N",
-            help="number of GPUs that the program has, all alike (default: 1)",
-        )
-        add_memory_overhead(add, "GPU")
-        add_try_options(parser)
-        add_vary_options(parser)
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-        """Find the program and the GPUs."""
-        gpus = find_gpus(options.gpu)
-        settings = _settings(options)
-        for _, gpu in gpus:
-            settings.taken(gpu)
-        target = _target(options)
-        target.check()
-        is_tried = options.remedies is not None or options.budget is not None
-        if options.vary:
-            if is_tried:
-                raise UsageError("--vary and --try are two questions: ask one after the other")
-            return partial(show, search_of(options, gpus, target), settings)
-        if options.output is not None:
-            raise UsageError("--output draws the curve of --vary: give that too")
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+    gpus = find_gpus(options.gpu)
+    settings = _settings(options)
+    for _, gpu in gpus:
+        settings.taken(gpu)
+    target = _target(options)
+    target.check()
+    is_tried = options.remedies is not None or options.budget is not None
+    if options.vary:
         if is_tried:
-            one_gpu = gpus if options.gpu else ()
-            return partial(show, trial_of_remedies(options, one_gpu, settings, target), settings)
-        return partial(show, partial(_fit, target, gpus), settings)
+            raise UsageError("--vary and --try are two questions: ask one after the other")
+        return partial(_show, _search_of(options, gpus, target), settings)
+    if options.output is not None:
+        raise UsageError("--output draws the curve of --vary: give that too")
+    if is_tried:
+        one_gpu = gpus if options.gpu else ()
+        return partial(_show, _trial_of_remedies(options, one_gpu, settings, target), settings)
+    return partial(_show, partial(_fit, target, gpus), settings)
 
 
 def find_gpus(names: Sequence[str] | None) -> list[tuple[str, GPU]]:
@@ -145,7 +174,45 @@ def _target(options: argparse.Namespace) -> ProgramTarget:
     return ProgramTarget(options.script, tuple(arguments), options.is_module)
 
 
-def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> Found:
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The findings of all runs, or of those before Ctrl-C."""
+
+    text: str
+    exit_code: int
+    error: str = ""  # the traceback of the program; empty without one
+    interrupted: str = ""  # what is said of Ctrl-C; empty if it was not pressed
+    draw: Callable[[], object] = lambda: None
+
+
+def _show(find: Callable[[Settings], _Found], settings: Settings) -> int:
+    """Run a program with a folder for what it prints, and show what is found; the exit code."""
+    folder = tempfile.mkdtemp(prefix="pytorch-memlab-fit-")
+    found = find(replace(settings, output=folder))
+    print_to_stdout(found.text)
+    _tell_output(folder)
+    found.draw()
+    if found.error:
+        print(f"\n{found.error}", file=sys.stderr, end="")
+    if found.interrupted:
+        tell(found.interrupted)
+        return INTERRUPTED
+    return found.exit_code
+
+
+def _tell_output(folder: str) -> None:
+    """Say where the output of the program is; files without any are removed."""
+    for name in os.listdir(folder):
+        path = os.path.join(folder, name)
+        if not os.path.getsize(path):
+            os.remove(path)
+    if os.listdir(folder):
+        tell(f"what the program printed is in {folder}")
+    else:
+        os.rmdir(folder)
+
+
+def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Settings) -> _Found:
     from pytorch_memlab.fitting.comparison import compare_gpus, fit_report
     from pytorch_memlab.render import fit
 
@@ -162,4 +229,93 @@ def _fit(target: ProgramTarget, gpus: Sequence[tuple[str, GPU]], settings: Setti
     report = fit_report(target, gpus, known, settings)
     is_known = any(one.fits is False for one in report.verdicts)
     exit_code = 0 if report.fitting else DOES_NOT_FIT if is_known else FAILED
-    return Found(fit.text(report), exit_code, report.error, interrupted)
+    return _Found(fit.text(report), exit_code, report.error, interrupted)
+
+
+def _trial_of_remedies(
+    options: argparse.Namespace,
+    gpus: Sequence[tuple[str, GPU]],
+    settings: Settings,
+    target: ProgramTarget,
+) -> Callable[[Settings], _Found]:
+    """The trial of the remedies that were asked for, with its options checked."""
+    from pytorch_memlab.simulation.inspect import find_gpu, read_size
+
+    if len(gpus) > 1:
+        raise UsageError("--try is for one GPU: name one with --gpu")
+    name, gpu = gpus[0] if gpus else (DEFAULT_GPU, find_gpu(DEFAULT_GPU))
+    if options.budget is not None:
+        gpu = gpu.with_memory(read_size("--budget", options.budget))
+        settings.taken(gpu)
+    remedies = chosen([one for one in (options.remedies or "").split(",") if one.strip()])
+    return partial(_try, target, name, gpu, remedies)
+
+
+def _try(
+    target: ProgramTarget, name: str, gpu: GPU, remedies: Sequence[Remedy], settings: Settings
+) -> _Found:
+    from pytorch_memlab.fitting.remedies.tried import OneGPU, try_remedies
+    from pytorch_memlab.render.remedies import text
+
+    runs = 0
+
+    def ended() -> None:
+        nonlocal runs
+        runs += 1
+        tell_in_terminal(f"{runs} runs")
+
+    try:
+        found = try_remedies(OneGPU(target, name, gpu, settings), remedies, ended)
+    except KeyboardInterrupt:
+        return _Found("", INTERRUPTED, "", f"interrupted after {runs} runs of the program")
+    if found.unchanged.fits is None:
+        return _Found(text(found), FAILED, found.unchanged.trial.error)
+    shown = [found.unchanged, *(one.verdict for one in found.tried)]
+    fits = any(one is not None and one.fits for one in shown)
+    return _Found(text(found), 0 if fits else DOES_NOT_FIT)
+
+
+def _search_of(
+    options: argparse.Namespace, gpus: Sequence[tuple[str, GPU]], target: ProgramTarget
+) -> Callable[[Settings], _Found]:
+    """The search of the largest values, with its options checked."""
+    from pytorch_memlab.fitting.grid import check_variables
+    from pytorch_memlab.fitting.variable import read_variable
+    from pytorch_memlab.render import curve_picture
+
+    variables = [read_variable(text, target.arguments) for text in options.vary]
+    check_variables(variables)
+    picture = None
+    if options.output is not None:
+        formats = {".svg": curve_picture.svg, ".png": curve_picture.png}
+        picture = OutputFile(options.output, formats, instead_of_matplotlib="")
+    return partial(_search, target, gpus, variables, picture)
+
+
+def _search(
+    target: ProgramTarget,
+    gpus: Sequence[tuple[str, GPU]],
+    variables: Sequence[Variable],
+    picture: OutputFile[GridReport] | None,
+    settings: Settings,
+) -> _Found:
+    from pytorch_memlab.fitting.grid import GridSearch
+    from pytorch_memlab.render import curve
+
+    search = GridSearch(target, gpus, variables, settings)
+    interrupted = ""
+    try:
+        search.run(_tell_progress)
+    except KeyboardInterrupt:
+        interrupted = "interrupted: values with >= fit, and larger ones may fit too"
+    report = search.report()
+    is_any_fitting = any(one.best is not None for one in report.answers)
+    exit_code = FAILED if report.problem is not None else 0 if is_any_fitting else DOES_NOT_FIT
+    found = _Found(curve.text(report), exit_code, report.error, interrupted)
+    if picture is None or report.problem is not None:
+        return found
+    return replace(found, draw=partial(picture.write, report, "picture"))
+
+
+def _tell_progress(runs: int, latest: str) -> None:
+    tell_in_terminal(f"run {runs}: {latest}")

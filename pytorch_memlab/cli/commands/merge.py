@@ -1,4 +1,12 @@
-"""``pytorch-memlab merge``."""
+"""Make one profile of those of several ranks or runs.
+
+The devices have the label of their run, such as "rank0 cuda:0". The tables that show makes of
+it have the sums of hits, delta and time, and of every other column the maximum and the minimum
+over the devices.
+
+for example:
+  pytorch-memlab merge -o all.memlab.json out.rank0.json out.rank1.json
+"""
 
 from __future__ import annotations
 
@@ -19,40 +27,28 @@ if TYPE_CHECKING:
     from pytorch_memlab.profiles.recorded import RecordedProfile
 
 
-class MergeCommand:
-    """Make one profile of those of several ranks or runs.
+def add_arguments(parser: CommandParser) -> None:
+    parser.usage = "%(prog)s [options] FILE FILE ... -o OUTPUT"
+    add = parser.group("output")
+    add("-o --output FILE", "write this .json file", required=True)
+    add("--force", "overwrite it if it is there already", action="store_true")
+    parser.add("FILE", "the saved profiles", dest="files", nargs="+")
 
-    The devices have the label of their run, such as "rank0 cuda:0". The tables that show makes of
-    it have the sums of hits, delta and time, and of every other column the maximum and the minimum
-    over the devices.
 
-    for example:
-      pytorch-memlab merge -o all.memlab.json out.rank0.json out.rank1.json
-    """
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+    from pytorch_memlab._common.checked_file import CheckedFile
+    from pytorch_memlab.line_profiler.saved_profile import load
+    from pytorch_memlab.profiles.merging import merged
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        parser.usage = "%(prog)s [options] FILE FILE ... -o OUTPUT"
-        add = parser.add_argument_group("output").add_argument
-        add("-o", "--output", metavar="FILE", required=True, help="write this .json file")
-        add("--force", action="store_true", help="overwrite it if it is there already")
-        parser.add_argument("files", nargs="+", metavar="FILE", help="the saved profiles")
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-        """Read the files."""
-        from pytorch_memlab._common.checked_file import CheckedFile
-        from pytorch_memlab.line_profiler.saved_profile import load
-        from pytorch_memlab.profiles.merging import merged
-
-        if not is_profile(options.output):
-            raise UsageError(f"a profile is a .json file, not {options.output}")
-        if len(options.files) < 2:
-            raise UsageError("give two files or more to merge")
-        if len(set(options.files)) < len(options.files):
-            raise UsageError("a file is given twice")
-        file = CheckedFile(options.output, keeps_older=not options.force)
-        found = merged({name: load(name).recorded() for name in options.files})
-        return partial(_write, found, file)
+    if not is_profile(options.output):
+        raise UsageError(f"a profile is a .json file, not {options.output}")
+    if len(options.files) < 2:
+        raise UsageError("give two files or more to merge")
+    if len(set(options.files)) < len(options.files):
+        raise UsageError("a file is given twice")
+    file = CheckedFile(options.output, keeps_older=not options.force)
+    found = merged({name: load(name).recorded() for name in options.files})
+    return partial(_write, found, file)
 
 
 def _write(profile: RecordedProfile, file: CheckedFile) -> int:

@@ -1,4 +1,15 @@
-"""``pytorch-memlab peak``."""
+"""Show what holds the GPU memory at the peak of a run.
+
+The file is a saved profile, which run -o FILE.json writes, or a memory snapshot, which run -o
+FILE.pickle and torch.cuda.memory._dump_snapshot() write, on a GPU or a simulated one.
+Nothing in it is executed. Each row is a line of the program, with the bytes that it allocated
+and that are in use at the moment of the highest active bytes. The rows add up to that peak.
+
+for example:
+  pytorch-memlab peak snapshot.pickle
+  pytorch-memlab peak --by function --top 5 snapshot.pickle
+  pytorch-memlab peak -o peak.html snapshot.pickle
+"""
 
 from __future__ import annotations
 
@@ -10,10 +21,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import add_device, add_output_files, number_from
-from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.cli.history_file import recorded_devices
-from pytorch_memlab.cli.output import OutputFile
+from pytorch_memlab.cli.common_options import (
+    add_device,
+    add_output_files,
+    number_from,
+    recorded_devices,
+)
+from pytorch_memlab.cli.output import OutputFile, write_all
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
@@ -23,50 +37,30 @@ if TYPE_CHECKING:
 _WITH_ROWS = (".txt", ".csv")
 
 
-class PeakCommand:
-    """Show what holds the GPU memory at the peak of a run.
+def add_arguments(parser: CommandParser) -> None:
+    add = parser.group("what to show")
+    add(
+        "--by",
+        "add up by line of the program (the default), by function, by module, by category"
+        " of memory, or by stack: collapsed stacks that flame graph viewers read",
+        choices=("line", "function", "module", "category", "stack"),
+    )
+    add("--top N", "show the N largest rows (default: 20)", type=number_from(1, "rows"))
+    add("--all", "show all rows", action="store_true")
+    add_device(add, "show")
+    add_output_files(
+        parser.group("output"),
+        "write a file instead: a page with tables, the tree of modules and a flame graph"
+        " (.html), the rows (.txt, .csv), or stacks for other viewers (.speedscope.json,"
+        " .collapsed.txt); repeatable",
+    )
+    parser.add("FILE", "the snapshot or the saved profile")
 
-    The file is a saved profile, which run -o FILE.json writes, or a memory snapshot, which run -o
-    FILE.pickle and torch.cuda.memory._dump_snapshot() write, on a GPU or a simulated one.
-    Nothing in it is executed. Each row is a line of the program, with the bytes that it allocated
-    and that are in use at the moment of the highest active bytes. The rows add up to that peak.
 
-    for example:
-      pytorch-memlab peak snapshot.pickle
-      pytorch-memlab peak --by function --top 5 snapshot.pickle
-      pytorch-memlab peak -o peak.html snapshot.pickle
-    """
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add = parser.add_argument_group("what to show").add_argument
-        add(
-            "--by",
-            choices=("line", "function", "module", "category", "stack"),
-            help="add up by line of the program (the default), by function, by module, by category"
-            " of memory, or by stack: collapsed stacks that flame graph viewers read",
-        )
-        add(
-            "--top",
-            type=number_from(1, "rows"),
-            metavar="N",
-            help="show the N largest rows (default: 20)",
-        )
-        add("--all", action="store_true", help="show all rows")
-        add_device(add, "show")
-        add_output_files(
-            parser.add_argument_group("output").add_argument,
-            "write a file instead: a page with tables, the tree of modules and a flame graph"
-            " (.html), the rows (.txt, .csv), or stacks for other viewers (.speedscope.json,"
-            " .collapsed.txt)",
-        )
-        parser.add_argument("file", metavar="FILE", help="the snapshot or the saved profile")
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-        """Read the file."""
-        top = None if options.all else options.top or 20
-        files = _files(options, top)
-        return partial(_show, _peaks_in(options), files, options.by or "line", top)
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+    top = None if options.all else options.top or 20
+    files = _files(options, top)
+    return partial(_show, _peaks_in(options), files, options.by or "line", top)
 
 
 def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]]:
@@ -129,8 +123,7 @@ def _show(
     if not files:
         print_to_stdout(_text(peaks, by, top))
         return 0
-    written = [file.write(peaks, "peak") for file in files]
-    return 0 if all(written) else USAGE_ERROR
+    return write_all(files, peaks, "peak")
 
 
 def _text(peaks: Sequence[PeakHolders], by: str, top: int | None) -> str:

@@ -1,4 +1,16 @@
-"""``pytorch-memlab replay``."""
+"""Replay a memory snapshot with other allocator settings or on other GPUs.
+
+The file is one that torch.cuda.memory._dump_snapshot() or pytorch-memlab run -o wrote. Nothing
+in it is executed. Its requests and frees go through a simulated allocator: first as they were
+recorded, to check that all addresses come out the same, then once for each --gpu, with the
+settings of all --set options. Each row of the table is one replay; below it stands where
+memory runs out. Kernels and the program itself do not run.
+
+for example:
+  pytorch-memlab replay snapshot.pickle --set expandable_segments:True
+  pytorch-memlab replay snapshot.pickle --gpu rtx4090 --gpu 16GiB
+  pytorch-memlab replay snapshot.pickle --set max_split_size_mb:128 --gpu a100
+"""
 
 from __future__ import annotations
 
@@ -10,8 +22,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.standard_output import print_to_stdout
-from pytorch_memlab.cli.common_options import add_device, add_history_file
-from pytorch_memlab.cli.history_file import recorded_gpus
+from pytorch_memlab.cli.common_options import (
+    GPU_SPEC,
+    add_device,
+    add_history_file,
+    recorded_gpus,
+)
 from pytorch_memlab.cli.parser import CommandParser
 from pytorch_memlab.errors import UsageError
 
@@ -19,69 +35,50 @@ if TYPE_CHECKING:
     from pytorch_memlab.history.what_if import WhatIf
 
 
-class ReplayCommand:
-    """Replay a memory snapshot with other allocator settings or on other GPUs.
+def add_arguments(parser: CommandParser) -> None:
+    add = parser.group("what to change")
+    add(
+        "--set NAME:VALUE",
+        "change a setting of PYTORCH_CUDA_ALLOC_CONF, such as max_split_size_mb:128; the"
+        " others stay as recorded. Repeatable: all of them apply together. Without --gpu, the"
+        " replay has the memory that the recording had when it ran out, or no limit",
+        dest="settings",
+        action="append",
+    )
+    add(
+        f"--gpu {GPU_SPEC}",
+        "replay on this GPU, less an estimate for its CUDA context: a name (t4, rtx4090,"
+        " a100, h100), its memory (24GiB), or a TOML file with its name, memory,"
+        " compute_capability and multiprocessors. Repeatable: each is a row",
+        dest="gpus",
+        action="append",
+    )
+    add_device(parser.group("what to show"), "replay")
+    add_history_file(parser.add)
 
-    The file is one that torch.cuda.memory._dump_snapshot() or pytorch-memlab run -o wrote. Nothing
-    in it is executed. Its requests and frees go through a simulated allocator: first as they were
-    recorded, to check that all addresses come out the same, then once for each --gpu, with the
-    settings of all --set options. Each row of the table is one replay; below it stands where
-    memory runs out. Kernels and the program itself do not run.
 
-    for example:
-      pytorch-memlab replay snapshot.pickle --set expandable_segments:True
-      pytorch-memlab replay snapshot.pickle --gpu rtx4090 --gpu 16GiB
-      pytorch-memlab replay snapshot.pickle --set max_split_size_mb:128 --gpu a100
-    """
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+    from pytorch_memlab.history.what_if import what_if
+    from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add = parser.add_argument_group("what to change").add_argument
-        add(
-            "--set",
-            dest="settings",
-            action="append",
-            metavar="NAME:VALUE",
-            help="change a setting of PYTORCH_CUDA_ALLOC_CONF, such as max_split_size_mb:128; the"
-            " others stay as recorded. Repeatable: all of them apply together. Without --gpu, the"
-            " replay has the memory that the recording had when it ran out, or no limit",
+    settings = _joined(options.settings or ())
+    read_alloc_conf(settings)
+    gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
+    for _, gpu in gpus:
+        MemoryOverhead.of(gpu, None, 0)
+    chosen = recorded_gpus(options)
+    if not any(history.of_device(device).events for _, history, device in chosen):
+        raise UsageError(
+            f"{options.file} has no events to replay: record them with "
+            "torch.cuda.memory._record_memory_history(enabled='all')"
         )
-        add(
-            "--gpu",
-            dest="gpus",
-            action="append",
-            metavar="NAME|SIZE|FILE",
-            help="replay on this GPU, less an estimate for its CUDA context: a name (t4, rtx4090,"
-            " a100, h100), its memory (24GiB), or a TOML file with its name, memory,"
-            " compute_capability and multiprocessors. Repeatable: each is a row",
-        )
-        add = parser.add_argument_group("what to show").add_argument
-        add_device(add, "replay")
-        add_history_file(parser)
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-        """Read the options and the file."""
-        from pytorch_memlab.history.what_if import what_if
-        from pytorch_memlab.simulation.inspect import MemoryOverhead, find_gpu, read_alloc_conf
-
-        settings = _joined(options.settings or ())
-        read_alloc_conf(settings)
-        gpus = [(spec, find_gpu(spec)) for spec in dict.fromkeys(options.gpus or ())]
-        for _, gpu in gpus:
-            MemoryOverhead.of(gpu, None, 0)
-        chosen = recorded_gpus(options)
-        if not any(history.of_device(device).events for _, history, device in chosen):
-            raise UsageError(
-                f"{options.file} has no events to replay: record them with "
-                "torch.cuda.memory._record_memory_history(enabled='all')"
-            )
-        return partial(
-            _show,
-            lambda: [
-                replace(what_if(history, device, settings, gpus), run=run)
-                for run, history, device in chosen
-            ],
-        )
+    return partial(
+        _show,
+        lambda: [
+            replace(what_if(history, device, settings, gpus), run=run)
+            for run, history, device in chosen
+        ],
+    )
 
 
 def _joined(settings: Sequence[str]) -> str:

@@ -1,123 +1,244 @@
-"""``pytorch-memlab run``."""
+"""Run a Python program and show the GPU memory used by each line.
+
+By default all functions of the script and its top level, <module>, are profiled. Use
+--function or @profile to choose. Without a CUDA GPU, a simulated H100 is used (--gpu to
+change).
+
+The program runs unmodified. The report follows its end, also after an error or Ctrl-C. A ?
+after a line number says that the numbers of this line are a lower bound: the simulation did
+not count all of its memory, or assumed a value that the program read. A ~ says that they
+include an estimate. The notes at the end say what.
+
+for example:
+  pytorch-memlab run train.py --epochs 1
+  pytorch-memlab run --gpu 24GiB -f Net.forward -c hits,delta train.py
+  pytorch-memlab run -o train.memlab.json -m package.train
+
+exit codes:
+  that of the program, 1 after an error, 0 after --steps; and
+  2  the command line cannot be carried out, and nothing ran
+  3  the program ended without an error, and reserved more than --max-peak
+
+Options can also stand in pyproject.toml, in the folder of the script or above it, under their
+long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line
+goes before the file. With PYTORCH_MEMLAB=0 in the environment the program runs plainly.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
 from pytorch_memlab._common import main_program
 from pytorch_memlab._common.optimizer_steps import ProgramDone
+from pytorch_memlab._common.prose_size import prose_size
+from pytorch_memlab._common.quoted import quoted
 from pytorch_memlab._common.switch import SWITCHED_OFF, is_switched_off
 from pytorch_memlab.cli import notices
-from pytorch_memlab.cli.common_options import report_choice
+from pytorch_memlab.cli.common_options import (
+    GPU_SPEC,
+    add_functions_and_columns,
+    add_memory_overhead,
+    add_output_files,
+    add_program,
+    add_report_options,
+    number_from,
+    report_choice,
+)
 from pytorch_memlab.cli.configuration import add_configured
 from pytorch_memlab.cli.exit_codes import DOES_NOT_FIT
 from pytorch_memlab.cli.parser import CommandParser
-from pytorch_memlab.cli.run.files import RunFiles
-from pytorch_memlab.cli.run.max_peak import MaxPeak
-from pytorch_memlab.cli.run.options import add_run_options
+from pytorch_memlab.cli.run.files import OutOfMemoryReport, RunFiles
 from pytorch_memlab.cli.run.sections import CategoryReport, StepLeaks
 from pytorch_memlab.cli.run.steps import Steps
 from pytorch_memlab.cli.run.tracebacks import without_own_frames
 from pytorch_memlab.errors import UsageError
+from pytorch_memlab.simulation.inspect import DEFAULT_GPU
 
 if TYPE_CHECKING:
     from pytorch_memlab.cli.run.profile import Profile
+    from pytorch_memlab.scopes import DevicePeaks
 
 
-class RunCommand:
-    """Run a Python program and show the GPU memory used by each line.
+def add_arguments(parser: CommandParser) -> None:
+    parser.usage = "%(prog)s [options] (SCRIPT | -m MODULE) [ARGS ...]"
+    parser.hint_on_unknown = "; options of the script go after it: run SCRIPT ARGS"
+    add_program(parser.group("what to run"), "; - for standard input")
 
-    By default all functions of the script and its top level, <module>, are profiled. Use
-    --function or @profile to choose. Without a CUDA GPU, a simulated H100 is used (--gpu to
-    change).
+    add = parser.group("what to profile")
+    add_functions_and_columns(
+        add,
+        "profile only these: a function, class or method of the script (Net.forward), a"
+        " method of any class (forward), a pattern ('Block.*'), or one of another module:"
+        " package.module:Net.forward imports the module before the script runs,"
+        " 'package.*:*.forward' waits until the script imports those that match. Separated by"
+        " commas, repeatable",
+        "show tables of these columns, with every line, instead of the report; with --top,"
+        " --sort or --all the report has them. They are peak, kept or delta (what a line kept),"
+        " temporary (how far above the larger of its start and its end a line went), reserved,"
+        " current, hits, time, and any field of torch.cuda.memory_stats(), such as"
+        " allocated_bytes.all.peak; separated by commas, repeatable"
+        " (default: peak,kept,temporary)",
+    )
+    add(
+        "--device DEVICE", "measure this device only, such as cuda:1 (default: every device in use)"
+    )
+    add(
+        "--warmup N",
+        "leave the first N optimizer steps out of the numbers (default: 0)",
+        type=number_from(0, "optimizer steps"),
+    )
+    add(
+        "--steps N",
+        "end the program after N optimizer steps (not counting the warm-up), with exit code"
+        " 0, as if it had finished (default: let it finish)",
+        type=number_from(1, "optimizer steps"),
+    )
 
-    The program runs unmodified. The report follows its end, also after an error or Ctrl-C. A ?
-    after a line number says that the numbers of this line are a lower bound: the simulation did
-    not count all of its memory, or assumed a value that the program read. A ~ says that they
-    include an estimate. The notes at the end say what.
+    add = parser.group("output")
+    add_report_options(add)
+    add_output_files(
+        add,
+        "write a file: the report instead of printing it (.txt), a page to explore in a"
+        " browser, with the code and the memory over time (.html), everything that was recorded,"
+        " for pytorch-memlab show, top, diff and merge (.json), the memory history of the run in"
+        " PyTorch's own format, for pytorch-memlab peak, timeline and pytorch.org/memory_viz"
+        " (.pickle), or a picture of the memory over time (.svg or .png; needs matplotlib);"
+        " repeatable. {rank} and {pid} are filled in; each process that torchrun"
+        " starts writes its own file, such as out.rank0.html",
+    )
+    add(
+        "--report",
+        "show what holds the memory at the end and at the peak, by category: parameters,"
+        " gradients, optimizer state, buffers, activations",
+        action="store_true",
+    )
+    add(
+        "--leaks",
+        "show the variables whose memory grows with every step of the optimizer, with the"
+        " line that allocates it; looking takes time after each step",
+        action="store_true",
+    )
+    add(
+        "--history",
+        "keep every allocation and free in the .json file: some 10 bytes for each",
+        action="store_true",
+    )
+    add("--force", "overwrite the .json or .pickle file of an older run", action="store_true")
+    add(
+        "--max-peak SIZE",
+        "exit with 3 if PyTorch reserves more than this on a GPU, such as 20GiB. The CUDA"
+        " context comes on top of it",
+    )
+    add(
+        "--oom-report FILE",
+        "if the program runs out of GPU memory, write the explanation that follows its"
+        " traceback to a file too: text, or data if its name ends in .json",
+    )
 
-    for example:
-      pytorch-memlab run train.py --epochs 1
-      pytorch-memlab run --gpu 24GiB -f Net.forward -c hits,delta train.py
-      pytorch-memlab run -o train.memlab.json -m package.train
+    add = parser.group("simulation")
+    add(
+        f"--gpu {GPU_SPEC}",
+        "simulate this GPU, also where there is a real one: a name (t4, rtx4090, a100, h100),"
+        " its memory (24GiB), or a TOML file with its name, memory, compute_capability and"
+        f" multiprocessors (default: the GPU of this machine, or {DEFAULT_GPU} if it has none)",
+    )
+    add("--num-gpus N", "number of GPUs to simulate (default: 1)", type=int)
+    add(
+        "--dry-run",
+        "simulate shapes only: nothing is computed and tensors take no host memory, so that a"
+        " model of any size runs in seconds. Lines that read values are marked. Files of tensors"
+        " (torch.save, safetensors, numpy, pickle) stay as they are; what would be in them can be"
+        " read until the run ends. Everything else that the script does happens: it makes"
+        " folders, writes logs and other files, and uses the network",
+        action="store_true",
+    )
+    add(
+        "--allow-writes",
+        "let a dry run write files of tensors, with zeros or arbitrary bytes for the values"
+        " that it does not have",
+        action="store_true",
+    )
+    add_memory_overhead(add, "simulated GPU")
+    add(
+        "--strict",
+        "simulate, and fail at the first line that would be marked ?: memory is not counted,"
+        " or a dry run assumes a value",
+        action="store_true",
+    )
+    # A separate value would be taken for the script.
+    add(
+        "--strict=estimates",
+        "simulate, and fail at the first line that would be marked ? or ~ (an estimate is counted)",
+        dest="strict",
+        action="store_const",
+        const="estimates",
+    )
+    # Options that shipped under these names keep them, unseen.
+    add("--count", argparse.SUPPRESS, dest="num_gpus", type=int)
+    add("--context", argparse.SUPPRESS, dest="cuda_context")
+    add("--others", argparse.SUPPRESS, dest="reserve")
 
-    exit codes:
-      that of the program, 1 after an error, 0 after --steps; and
-      2  the command line cannot be carried out, and nothing ran
-      3  the program ended without an error, and reserved more than --max-peak
 
-    Options can also stand in pyproject.toml, in the folder of the script or above it, under their
-    long names: in a table [tool.pytorch-memlab], gpu = "t4" and dry-run = true. The command line
-    goes before the file. With PYTORCH_MEMLAB=0 in the environment the program runs plainly.
-    """
+def prepare(options: argparse.Namespace, process: ExitStack, /) -> Callable[[], int | None]:
+    from pytorch_memlab.cli.run.profile import Profile, profile_in_builtins
+    from pytorch_memlab.line_profiler.columns import checked_columns
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add_run_options(parser)
-
-    def prepare(
-        self, options: argparse.Namespace, process: ExitStack, /
-    ) -> Callable[[], int | None]:
-        """Find the script and its functions, and simulate a GPU if that is asked for or needed."""
-        from pytorch_memlab.cli.run.oom_report import OutOfMemoryReport
-        from pytorch_memlab.cli.run.profile import Profile, profile_in_builtins
-        from pytorch_memlab.line_profiler.columns import checked_columns
-
-        if is_switched_off():
-            with without_own_frames(process):
-                found = _find(options, process)
-                main = process.enter_context(found.as_main())
-            process.enter_context(profile_in_builtins())
-            return partial(_run_plainly, partial(exec, found.code, vars(main)), process)
-        parser = CommandParser("pytorch-memlab run", "")
-        add_run_options(parser)
-        add_configured(options, parser, _folder(options))
-        steps = Steps(options.warmup, options.steps)
-        limit = MaxPeak(options.max_peak)
-        columns = options.columns and checked_columns(options.columns)
-        choice = report_choice(options)
-        files = RunFiles(options)
-        sections = [
-            *([CategoryReport()] if options.report else ()),
-            *([StepLeaks()] if options.leaks else ()),
-        ]
-        explanation = OutOfMemoryReport(options.oom_report)
-        _simulate(options, process)
+    if is_switched_off():
         with without_own_frames(process):
             found = _find(options, process)
             main = process.enter_context(found.as_main())
-            profile = Profile(
-                found,
-                options.functions or (),
-                columns,
-                options.device,
-                steps,
-                sections,
-                keeps_history=files.need_allocations,
-                choice=choice,
-                saves_history=options.history,
-            )
         process.enter_context(profile_in_builtins())
-        ending = ExitStack()  # the last of these callbacks comes first
-        ending.callback(limit.tell)
-        ending.callback(notices.tell_next_steps, files.names)
-        asks_for_report = bool(columns or files.has_report or sections)
-        ending.callback(profile.finish, files.write, is_asked_for=asks_for_report)
-        files.finish_with(ending, profile)
-        ending.callback(explanation.finish, profile)
-        tell = partial(notices.tell_simulated_gpu, options)
-        histories = [files.history] if files.need_history_of_torch or options.leaks else []
-        starts: list[Callable[[ExitStack], object]] = [
-            explanation.start,
-            *(one.start for one in (*histories, *sections)),
-            profile.start,
-        ]
-        program = partial(exec, found.code, vars(main))
-        return partial(_run, program, starts, ending, process, tell, profile, limit)
+        return partial(_run_plainly, partial(exec, found.code, vars(main)), process)
+    parser = CommandParser("pytorch-memlab run", "")
+    add_arguments(parser)
+    add_configured(options, parser, _folder(options))
+    steps = Steps(options.warmup, options.steps)
+    limit = _MaxPeak(options.max_peak)
+    columns = options.columns and checked_columns(options.columns)
+    choice = report_choice(options)
+    files = RunFiles(options)
+    sections = [
+        *([CategoryReport()] if options.report else ()),
+        *([StepLeaks()] if options.leaks else ()),
+    ]
+    explanation = OutOfMemoryReport(options.oom_report)
+    _simulate(options, process)
+    with without_own_frames(process):
+        found = _find(options, process)
+        main = process.enter_context(found.as_main())
+        profile = Profile(
+            found,
+            options.functions or (),
+            columns,
+            options.device,
+            steps,
+            sections,
+            keeps_history=files.need_allocations,
+            choice=choice,
+            saves_history=options.history,
+        )
+    process.enter_context(profile_in_builtins())
+    ending = ExitStack()  # the last of these callbacks comes first
+    ending.callback(limit.tell)
+    ending.callback(notices.tell_next_steps, files.names)
+    asks_for_report = bool(columns or files.has_report or sections)
+    ending.callback(profile.finish, files.write, is_asked_for=asks_for_report)
+    files.finish_with(ending, profile)
+    ending.callback(explanation.finish, profile)
+    tell = partial(notices.tell_simulated_gpu, options)
+    histories = [files.history] if files.need_history_of_torch or options.leaks else []
+    starts: list[Callable[[ExitStack], object]] = [
+        explanation.start,
+        *(one.start for one in (*histories, *sections)),
+        profile.start,
+    ]
+    program = partial(exec, found.code, vars(main))
+    return partial(_run, program, starts, ending, process, tell, profile, limit)
 
 
 def _run(
@@ -127,7 +248,7 @@ def _run(
     process: ExitStack,
     tell: Callable[[], None],
     profile: Profile,
-    limit: MaxPeak,
+    limit: _MaxPeak,
 ) -> int:
     """Run the program; its tables follow its exception, or else its threads and exit handlers."""
     tell()
@@ -162,7 +283,6 @@ def _simulate(options: argparse.Namespace, process: ExitStack) -> None:
     import torch
 
     from pytorch_memlab.simulation import simulate
-    from pytorch_memlab.simulation.inspect import DEFAULT_GPU
 
     if options.allow_writes and not options.dry_run:
         raise UsageError("--allow-writes is for --dry-run: any other run writes its files")
@@ -195,3 +315,44 @@ def _find(options: argparse.Namespace, process: ExitStack) -> main_program.Progr
 
 def _folder(options: argparse.Namespace) -> str:
     return main_program.folder_of(options.script, is_module=options.is_module)
+
+
+class _MaxPeak:
+    """The most that a program may reserve on each GPU."""
+
+    def __init__(self, text: str | None) -> None:
+        from pytorch_memlab.simulation.inspect import parse_size
+
+        size = None if text is None else parse_size(text)
+        if text is not None and (size is None or size < 0):
+            raise UsageError(f"--max-peak is a size such as 20GiB, not {quoted(text)}")
+        self._text = text
+        self._size = size
+        self._passed: list[str] = []
+
+    def is_passed(self, peaks: Callable[[], Mapping[str, DevicePeaks]]) -> bool:
+        """True if a device has more reserved, once the threads of the program have ended."""
+        if self._size is None:
+            return False
+        _join_threads()
+        self._passed = [
+            f"peak {prose_size(one.reserved)} reserved on {name}, more than --max-peak {self._text}"
+            for name, one in peaks().items()
+            if one.reserved > self._size
+        ]
+        return bool(self._passed)
+
+    def tell(self) -> None:
+        """Say which devices passed the limit."""
+        for line in self._passed:
+            notices.tell(line)
+
+
+def _join_threads() -> None:
+    """Wait for the threads that Python waits for before it ends: their memory counts."""
+    own = threading.current_thread()
+    while waiting := [
+        one for one in threading.enumerate() if one is not own and not one.daemon and one.ident
+    ]:
+        for thread in waiting:
+            thread.join()

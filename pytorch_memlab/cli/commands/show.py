@@ -1,4 +1,14 @@
-"""``pytorch-memlab show``."""
+"""Show a saved profile: the report of the run, or tables of chosen columns.
+
+The file is one that run -o FILE.json or LineProfiler.save() wrote; a file of tables alone, as
+older releases wrote it, is shown too. So is a merged one, as tables. Nothing in it is executed.
+
+for example:
+  pytorch-memlab show train.memlab.json
+  pytorch-memlab show --sort peak --top 3 train.memlab.json
+  pytorch-memlab show -c peak,delta,hits -f Net.forward train.memlab.json
+  pytorch-memlab show -o train.html train.memlab.json
+"""
 
 from __future__ import annotations
 
@@ -25,67 +35,49 @@ if TYPE_CHECKING:
     from pytorch_memlab.records import Report
 
 
-class ShowCommand:
-    """Show a saved profile: the report of the run, or tables of chosen columns.
-
-    The file is one that run -o FILE.json or LineProfiler.save() wrote; a file of tables alone, as
-    older releases wrote it, is shown too. So is a merged one, as tables. Nothing in it is executed.
-
-    for example:
-      pytorch-memlab show train.memlab.json
-      pytorch-memlab show --sort peak --top 3 train.memlab.json
-      pytorch-memlab show -c peak,delta,hits -f Net.forward train.memlab.json
-      pytorch-memlab show -o train.html train.memlab.json
-    """
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add = parser.add_argument_group("what to show").add_argument
-        add_functions_and_columns(
-            add,
-            "show only these functions or classes; separated by commas, repeatable (default:"
-            " those that the run showed)",
-            "show tables of these columns, as run takes them (default: what the run showed)",
-        )
-        add_report_options(add)
-        add = parser.add_argument_group("output").add_argument
-        add_output_files(
-            add,
-            "write a file instead: text, a page, or a profile that shows these functions and"
-            " columns (.txt, .html, .json)",
-        )
-        add("--force", action="store_true", help="overwrite the .json file of an older run")
-        parser.add_argument("file", metavar="FILE", help="the saved profile")
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-        """Read the file."""
-        from pytorch_memlab.line_profiler.saved_profile import read_text
-        from pytorch_memlab.render import saved_profile
-
-        outputs = options.outputs or ()
-        choice = report_choice(options)
-        write = writer_to(outputs, force=options.force)
-        text = read_text(options.file)
-        if saved_profile.is_of_format_1(text):
-            if any(map(is_profile, outputs)):
-                raise UsageError(
-                    f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
-                )
-            if _limits(choice):
-                raise UsageError(f"{options.file} has the tables alone (format 1): {_LIMITS}")
-            report = _loaded(saved_profile.load_tables, text, options.file)
-            results = _Shown(_part(report, options.functions, options.columns))
-        else:
-            profile = saved_profile.load(text, options.file)
-            results = _of_profile(profile, options.functions, options.columns, choice)
-        return partial(write, results)
+def add_arguments(parser: CommandParser) -> None:
+    add = parser.group("what to show")
+    add_functions_and_columns(
+        add,
+        "show only these functions or classes; separated by commas, repeatable (default:"
+        " those that the run showed)",
+        "show tables of these columns, as run takes them (default: what the run showed)",
+    )
+    add_report_options(add)
+    add = parser.group("output")
+    add_output_files(
+        add,
+        "write a file instead: text, a page, or a profile that shows these functions and"
+        " columns (.txt, .html, .json); repeatable",
+    )
+    add("--force", "overwrite the .json file of an older run", action="store_true")
+    parser.add("FILE", "the saved profile")
 
 
-def _loaded(load: Callable[[str], Report], text: str, file: str) -> Report:
-    try:
-        return load(text)
-    except UsageError as error:
-        raise ProfileError(f"{file}: {error}") from None
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+    from pytorch_memlab.line_profiler.saved_profile import read_text
+    from pytorch_memlab.render import saved_profile
+
+    outputs = options.outputs or ()
+    choice = report_choice(options)
+    write = writer_to(outputs, force=options.force)
+    text = read_text(options.file)
+    if saved_profile.is_of_format_1(text):
+        if any(map(is_profile, outputs)):
+            raise UsageError(
+                f"{options.file} has the tables alone (format 1): end the output in .txt, .html"
+            )
+        if _limits(choice):
+            raise UsageError(f"{options.file} has the tables alone (format 1): {_LIMITS}")
+        try:
+            report = saved_profile.load_tables(text)
+        except UsageError as error:
+            raise ProfileError(f"{options.file}: {error}") from None
+        results = _Shown(_part(report, options.functions, options.columns))
+    else:
+        profile = saved_profile.load(text, options.file)
+        results = _of_profile(profile, options.functions, options.columns, choice)
+    return partial(write, results)
 
 
 _LIMITS = "--top, --sort and --all are for the report of one run"
@@ -100,26 +92,12 @@ def _limits(choice: Choice | None) -> bool:
 
 @dataclass(frozen=True)
 class _Shown:
-    """The parts of a file that were asked for."""
+    """The parts of a file that were asked for; of a file of format 1, the report alone."""
 
     report: Report
     overview: Overview | None = None
-    profile: RecordedProfile | None = None  # None of a file of format 1
-    of_each_device: Report | None = None
-
-    @property
-    def recorded(self) -> RecordedProfile:
-        """The profile."""
-        if self.profile is None:
-            raise AssertionError("a file of format 1 has no more than its tables")
-        return self.profile
-
-    @property
-    def for_page(self) -> tuple[RecordedProfile, Report] | None:
-        """The profile, and its tables for each device."""
-        if self.profile is None or self.of_each_device is None:
-            return None
-        return self.profile, self.of_each_device
+    recorded: RecordedProfile | None = None
+    for_page: tuple[RecordedProfile, Report] | None = None
 
 
 def _of_profile(
@@ -151,12 +129,9 @@ def _of_profile(
         notes = (*shown.notes, *map(run_note, profile.runs))
         if shown.tables:
             found = overview(profile, replace(shown, notes=notes), choice)
-    return _Shown(
-        replace(report, notes=(*verdict, *report.notes, *run_notes(profile))),
-        found,
-        replace(profile, columns=of_each_device.columns),
-        of_each_device,
-    )
+    report = replace(report, notes=(*verdict, *report.notes, *run_notes(profile)))
+    recorded = replace(profile, columns=of_each_device.columns)
+    return _Shown(report, found, recorded, (recorded, of_each_device))
 
 
 def _functions_called(

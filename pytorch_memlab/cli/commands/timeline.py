@@ -1,4 +1,14 @@
-"""``pytorch-memlab timeline``."""
+"""Draw the GPU memory of a memory snapshot over time.
+
+The file is one that run -o FILE.pickle or torch.cuda.memory._dump_snapshot() wrote, on a GPU or
+a simulated one. Nothing in it is executed. The picture shows the bytes in use, stacked by
+category, or by line of the program where the file has no categories; the reserved bytes; the
+peak with its line; the steps of optimizers; and where the GPU ran out of memory.
+
+for example:
+  pytorch-memlab timeline -o memory.html snapshot.pickle
+  pytorch-memlab timeline -o memory.svg --gpu rtx4090 snapshot.pickle
+"""
 
 from __future__ import annotations
 
@@ -10,84 +20,57 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pytorch_memlab.cli.common_options import add_device, add_history_file, add_output_files
-from pytorch_memlab.cli.exit_codes import USAGE_ERROR
-from pytorch_memlab.cli.history_file import recorded_gpus
-from pytorch_memlab.cli.output import OutputFile
+from pytorch_memlab.cli.common_options import (
+    GPU_SPEC,
+    add_device,
+    add_history_file,
+    add_output_files,
+    recorded_gpus,
+)
+from pytorch_memlab.cli.output import OutputFile, write_all
 from pytorch_memlab.cli.parser import CommandParser
 
 if TYPE_CHECKING:
     from pytorch_memlab.history.timeline import Timeline
 
 
-class TimelineCommand:
-    """Draw the GPU memory of a memory snapshot over time.
-
-    The file is one that run -o FILE.pickle or torch.cuda.memory._dump_snapshot() wrote, on a GPU or
-    a simulated one. Nothing in it is executed. The picture shows the bytes in use, stacked by
-    category, or by line of the program where the file has no categories; the reserved bytes; the
-    peak with its line; the steps of optimizers; and where the GPU ran out of memory.
-
-    for example:
-      pytorch-memlab timeline -o memory.html snapshot.pickle
-      pytorch-memlab timeline -o memory.svg --gpu rtx4090 snapshot.pickle
-    """
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add = parser.add_argument_group("what to show").add_argument
-        add(
-            "--by",
-            choices=("category", "line"),
-            help="stack the bytes by category or by line (default: category, if the file has any)",
-        )
-        add(
-            "--gpu",
-            metavar="NAME|SIZE|FILE",
-            help="draw the capacity of this GPU: a name, its memory (24GiB) or a TOML file, as run"
-            " takes them",
-        )
-        add_device(add, "show")
-        add_output_files(
-            parser.add_argument_group("output").add_argument,
-            "write a page to explore (.html), or a picture (.svg, .png; these need matplotlib)",
-            required=True,
-        )
-        add_history_file(parser)
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
-        """Read the file, and follow what its events do."""
-        from pytorch_memlab.history.timeline import timeline_of
-        from pytorch_memlab.simulation.inspect import find_gpu
-
-        title = f"GPU memory over time: {os.path.basename(options.file)}"
-        files = [timeline_file(path, title) for path in options.outputs]
-        capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
-        timelines = [
-            replace(timeline_of(history, device, capacity, options.by), run=run)
-            for run, history, device in recorded_gpus(options)
-        ]
-        return partial(_write, files, timelines)
-
-
-def timeline_file(path: str, title: str) -> OutputFile[Sequence[Timeline]]:
-    """The file that gets timelines."""
-    from pytorch_memlab.render import timeline, timeline_picture
-    from pytorch_memlab.render.picture import check_installed
-
-    file: OutputFile[Sequence[Timeline]] = OutputFile(
-        path,
-        {
-            ".html": partial(timeline.render, title=title),
-            ".svg": partial(timeline_picture.svg, title=title),
-            ".png": partial(timeline_picture.png, title=title),
-        },
+def add_arguments(parser: CommandParser) -> None:
+    add = parser.group("what to show")
+    add(
+        "--by",
+        "stack the bytes by category or by line (default: category, if the file has any)",
+        choices=("category", "line"),
     )
-    if file.ending != ".html":
-        check_installed()
-    return file
+    add(
+        f"--gpu {GPU_SPEC}",
+        "draw the capacity of this GPU: a name, its memory (24GiB) or a TOML file, as run"
+        " takes them",
+    )
+    add_device(add, "show")
+    add_output_files(
+        parser.group("output"),
+        "write a page to explore (.html), or a picture (.svg, .png; these need matplotlib);"
+        " repeatable",
+        required=True,
+    )
+    add_history_file(parser.add)
 
 
-def _write(files: Sequence[OutputFile[Sequence[Timeline]]], timelines: Sequence[Timeline]) -> int:
-    written = [file.write(timelines, "timeline") for file in files]
-    return 0 if all(written) else USAGE_ERROR
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], int]:
+    from pytorch_memlab.history.timeline import timeline_of
+    from pytorch_memlab.render import timeline, timeline_picture
+    from pytorch_memlab.simulation.inspect import find_gpu
+
+    title = f"GPU memory over time: {os.path.basename(options.file)}"
+    formats: dict[str, Callable[[Sequence[Timeline]], str | bytes]] = {
+        ".html": partial(timeline.render, title=title),
+        ".svg": partial(timeline_picture.svg, title=title),
+        ".png": partial(timeline_picture.png, title=title),
+    }
+    files = [OutputFile(path, formats) for path in options.outputs]
+    capacity = None if options.gpu is None else find_gpu(options.gpu).total_memory
+    timelines = [
+        replace(timeline_of(history, device, capacity, options.by), run=run)
+        for run, history, device in recorded_gpus(options)
+    ]
+    return partial(write_all, files, timelines, "timeline")

@@ -1,4 +1,12 @@
-"""``pytorch-memlab top``."""
+"""Show the lines of a saved profile that keep most, and those with the highest peaks.
+
+A line that calls a profiled function is charged with what it keeps itself, without what the
+function keeps. It has no row among the peaks if a line of the function has one as high.
+
+for example:
+  pytorch-memlab top train.memlab.json
+  pytorch-memlab top -n 3 train.memlab.json
+"""
 
 from __future__ import annotations
 
@@ -12,29 +20,16 @@ from pytorch_memlab.cli.common_options import add_rows
 from pytorch_memlab.cli.parser import CommandParser
 
 
-class TopCommand:
-    """Show the lines of a saved profile that keep most, and those with the highest peaks.
+def add_arguments(parser: CommandParser) -> None:
+    add_rows(parser.group("what to show"))
+    parser.add("FILE", "the saved profile")
 
-    A line that calls a profiled function is charged with what it keeps itself, without what the
-    function keeps. It has no row among the peaks if a line of the function has one as high.
 
-    for example:
-      pytorch-memlab top train.memlab.json
-      pytorch-memlab top -n 3 train.memlab.json
-    """
+def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
+    from pytorch_memlab.line_profiler.saved_profile import load
+    from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
+    from pytorch_memlab.render import top
 
-    def add_arguments(self, parser: CommandParser) -> None:
-        """Declare the options."""
-        add = parser.add_argument_group("what to show").add_argument
-        add_rows(add)
-        parser.add_argument("file", metavar="FILE", help="the saved profile")
-
-    def prepare(self, options: argparse.Namespace, _process: ExitStack, /) -> Callable[[], None]:
-        """Read the file."""
-        from pytorch_memlab.line_profiler.saved_profile import load
-        from pytorch_memlab.profiles.ranking import lines_that_keep, lines_with_peaks
-        from pytorch_memlab.render import top
-
-        profile = load(options.file).recorded()
-        text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)
-        return partial(print_to_stdout, text)
+    profile = load(options.file).recorded()
+    text = top.text(profile, lines_that_keep(profile), lines_with_peaks(profile), options.rows)
+    return partial(print_to_stdout, text)

@@ -1,8 +1,9 @@
-"""The files of ``run -o``, of all formats."""
+"""The files of ``run -o``, of all formats, and that of ``run --oom-report``."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import pickle
 import sys
@@ -12,12 +13,14 @@ from typing import TYPE_CHECKING
 
 from pytorch_memlab._common.checked_file import CheckedFile
 from pytorch_memlab._common.ranks import path_of_rank, prints
-from pytorch_memlab.cli.output import OutputFile, is_page, is_profile, writer_to
+from pytorch_memlab._common.uncaught_errors import uncaught
+from pytorch_memlab.cli.output import OutputFile, is_profile, writer_to
 from pytorch_memlab.errors import UsageError
 from pytorch_memlab.history.whole_run import WholeRunHistory
 from pytorch_memlab.simulation.inspect import active
 
 if TYPE_CHECKING:
+    from pytorch_memlab._common.uncaught_errors import Report
     from pytorch_memlab.cli.run.profile import Profile
     from pytorch_memlab.history.model import AllocationHistory
     from pytorch_memlab.history.timeline import Timeline
@@ -37,15 +40,19 @@ class RunFiles:
 
     def __init__(self, options: argparse.Namespace) -> None:
         names: Sequence[str] = options.outputs or ()
-        _check_endings(names)
-        self._has_page = any(map(is_page, names))
+        for name in names:
+            if not name.lower().endswith(_ENDINGS):
+                endings = ", ".join(_ENDINGS)
+                raise UsageError(f"cannot tell the format of {name}: end it in {endings}")
+        self._has_page = any(name.lower().endswith(".html") for name in names)
         self._saves_history = options.history
         if options.history and not any(map(is_profile, names)):
             raise UsageError("--history is for the profile: give -o FILE.json too")
         traces = [name for name in names if name.lower().endswith(_TRACES)]
         pictures = [name for name in names if name.lower().endswith(_PICTURES)]
         reports = [name for name in names if name not in (*traces, *pictures)]
-        force, command = options.force, _command(options)
+        force = options.force
+        command = " ".join([os.path.basename(options.script), *options.arguments])
         self.names = names
         self.has_report = bool(reports)
         self.write = writer_to(reports, force=force)
@@ -72,18 +79,6 @@ class RunFiles:
             ending.callback(trace.finish)
 
 
-def _check_endings(names: Sequence[str]) -> None:
-    for name in names:
-        if not name.lower().endswith(_ENDINGS):
-            endings = ", ".join(_ENDINGS)
-            raise UsageError(f"cannot tell the format of {name}: end it in {endings}")
-
-
-def _command(options: argparse.Namespace) -> str:
-    """The program, without its folder, and its arguments."""
-    return " ".join([os.path.basename(options.script), *options.arguments])
-
-
 class _TraceFile:
     """A file that gets the memory history of a run, in PyTorch's own format."""
 
@@ -108,7 +103,6 @@ class TimelinePicture:
 
     def __init__(self, path: str, command: str) -> None:
         from pytorch_memlab.render import timeline_picture
-        from pytorch_memlab.render.picture import check_installed
 
         self._file: OutputFile[_Drawing] = OutputFile(
             path_of_rank(path),
@@ -117,7 +111,6 @@ class TimelinePicture:
                 ".png": lambda drawing: timeline_picture.png(*drawing),
             },
         )
-        check_installed()
         self._command = command
         self._process = os.getpid()
 
@@ -158,3 +151,38 @@ def _history(profile: Profile, whole_run: WholeRunHistory) -> AllocationHistory:
     if not torch.cuda.is_initialized():
         return AllocationHistory((), ((),))
     return history_of(whole_run.snapshot())
+
+
+class OutOfMemoryReport:
+    """Explains an out-of-memory error that the program does not handle."""
+
+    def __init__(self, path: str | None) -> None:
+        self._file = None if path is None else CheckedFile(path_of_rank(path))
+
+    def start(self, process: ExitStack) -> None:
+        """Begin to wait for an error, also one of a thread."""
+        uncaught.watch()
+        process.callback(uncaught.unwatch)
+        uncaught.told.append(self._write)
+        process.callback(uncaught.told.remove, self._write)
+
+    def finish(self, profile: Profile) -> None:
+        """Make the report of the error that ended the program, if it ran out of memory."""
+        error = sys.exc_info()[1]
+        if error is None or isinstance(error, SystemExit):
+            return
+        report = uncaught.add(error)
+        profile.note_failure(error)
+        if report is not None:
+            self._write(error, report)
+
+    def _write(self, error: BaseException, report: Report) -> None:  # noqa: ARG002 - every function in told gets it
+        if self._file is None or report.is_written:
+            return
+        report.is_written = True
+        text = report.text
+        if self._file.ending == ".json" and report.facts is not None:
+            from pytorch_memlab.render.oom import data
+
+            text = json.dumps(data(report.facts), indent=1) + "\n"
+        self._file.write_or_tell(lambda: text)

@@ -16,9 +16,8 @@ from pytorch_memlab._common.main_program import Program
 from pytorch_memlab._common.patches import Patches
 from pytorch_memlab.cli.exit_codes import FAILED, INTERRUPTED
 from pytorch_memlab.cli.notices import tell_unused_gpu
-from pytorch_memlab.cli.run.module_globs import ImportedFunctions
 from pytorch_memlab.cli.run.steps import Steps, progress_shown
-from pytorch_memlab.cli.run.targets import functions_of, named_functions
+from pytorch_memlab.cli.run.targets import ImportedFunctions, functions_of, named_functions
 from pytorch_memlab.devices import simulated_machine
 from pytorch_memlab.line_profiler.columns import DEFAULT_COLUMNS
 from pytorch_memlab.line_profiler.line_profiler import LineProfiler
