@@ -68,12 +68,10 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def help_text(command: Command) -> str:
-    """The docstring of a command."""
     return inspect.cleandoc(command.__doc__ or "")
 
 
 def command_parser(name: str) -> CommandParser:
-    """The parser of one command."""
     command = COMMANDS[name]
     parser = CommandParser(f"pytorch-memlab {name}", help_text(command))
     command.add_arguments(parser)

@@ -51,7 +51,6 @@ def add_rows(add: Add) -> None:
 
 
 def add_history_file(add: Add) -> None:
-    """Declare the file of a command that reads a history."""
     add("FILE", "the snapshot, or a profile of run --history")
 
 

@@ -53,7 +53,6 @@ def _carry_out(
 
 
 def _without_command(arguments: Sequence[str]) -> int:
-    """Show the help or the version, or say what is wrong."""
     parser = main_parser()
     if arguments[0] not in parser.shown_options():
         parser.error(unknown_command(arguments))

@@ -61,7 +61,6 @@ class CommandParser(argparse.ArgumentParser):
         return partial(_add, self.add_argument_group(title))
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
-        """The options; a mistake ends the process with exit code 2."""
         options, unknown = self.parse_known_args(self._with_values(arguments))
         if unknown:
             self.error(self._unknown(unknown[0]))
@@ -93,7 +92,6 @@ class CommandParser(argparse.ArgumentParser):
         return [action for action in self._actions if action.help != argparse.SUPPRESS]
 
     def print_help(self, file: Any = None) -> None:
-        """Print the help, on standard output if nothing else is said."""
         if file is None:
             print_to_stdout(self.format_help())
         else:
@@ -108,7 +106,6 @@ class CommandParser(argparse.ArgumentParser):
         return [action for action in self.shown_actions() if not action.option_strings]
 
     def error(self, message: str) -> NoReturn:
-        """Print what is wrong, and exit with code 2."""
         for pattern, better in _REWORDED:
             message = pattern.sub(better, message)
         self.exit(USAGE_ERROR, f"{self.prog}: error: {self.origin}{message}\n")

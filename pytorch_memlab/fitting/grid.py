@@ -218,13 +218,11 @@ class GridSearch:
             ]
 
     def run(self, ended: Callable[[int, str], object] = lambda _runs, _latest: None) -> None:
-        """Search until everything is known."""
         for wanted in iter(self._needed, []):
             for values in self._runs.run(wanted):
                 ended(len(self._runs.all), values)
 
     def report(self) -> GridReport:
-        """The report so far."""
         return GridReport(
             program=self._target.name,
             variable=self._variable,

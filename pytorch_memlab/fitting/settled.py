@@ -45,7 +45,6 @@ class StepPeaks:
         """Of each step that has ended."""
 
     def end_step(self) -> None:
-        """A step has ended."""
         self.all.append(StepPeak(*zip(*(one.end_step() for one in self._gpus), strict=True)))
 
 
@@ -57,7 +56,6 @@ class _GPUPeak:
         self._reserved = self._highest_reserved = 0
 
     def on_event(self, action: str, _address: int, size: int, _stream: int) -> None:
-        """Follow one event of the allocator."""
         if action == "alloc":
             self._requested += size
             if self._requested > self._highest_requested:

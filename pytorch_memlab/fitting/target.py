@@ -66,7 +66,6 @@ class ProgramTarget:
         return " ".join([os.path.basename(self.script), *self.arguments])
 
     def check(self) -> None:
-        """Find and compile the program."""
         try:
             with self._on_path():
                 self._find(self.arguments)
@@ -103,17 +102,14 @@ class FunctionTarget:
 
     @property
     def name(self) -> str:
-        """The name of the function."""
         return str(getattr(self.function, "__qualname__", None) or repr(self.function))
 
     def check(self) -> None:
-        """Check that it can be called."""
         if not callable(self.function):
             raise UsageError(f"fit takes a function to call, not {self.function!r}")
 
     @contextmanager
     def started(self, changes: Sequence[Change]) -> Iterator[Callable[[], object]]:
-        """Prepare the call."""
         keywords: Mapping[str, Any] = dict(self.keywords)
         for change in changes:
             keywords = change.keywords(keywords)

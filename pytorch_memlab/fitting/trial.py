@@ -133,7 +133,6 @@ class TrialRequest:
 
 
 def run(request: TrialRequest) -> Trial:
-    """Run one trial."""
     return next(run_all([request], 1))[1]
 
 
@@ -205,7 +204,6 @@ class _Run:
         self._trial: Trial | None = None
 
     def trial(self) -> Trial:
-        """Run the program, and say how it ended."""
         changes = self._request.changes
         self._recording.begin()
         try:

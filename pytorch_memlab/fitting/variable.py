@@ -41,11 +41,9 @@ class Place(Change):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """With the value."""
         return f"{self.variable}={self.value}"
 
     def set_to(self, value: Value) -> Change:
-        """The change that gives the variable a value."""
         return replace(self, value=value)
 
 
@@ -58,7 +56,6 @@ class Variable:
 
     @property
     def name(self) -> str:
-        """As reports show it."""
         return self.place.variable
 
     @property

@@ -42,7 +42,6 @@ class Verdict:
 
     @property
     def capacity(self) -> int:
-        """Bytes of the GPU."""
         return self.gpu.total_memory
 
     @property

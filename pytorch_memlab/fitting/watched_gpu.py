@@ -121,7 +121,6 @@ class GPUReads:
         return watched
 
     def watch(self, machine: Machine, patches: Patches) -> None:
-        """Note reads from now on."""
         import torch
 
         self._gpus = machine.gpus.copy()

@@ -89,7 +89,6 @@ _hubs: weakref.WeakKeyDictionary[InteractiveShell, CellEvents] = weakref.WeakKey
 
 
 def cell_events(shell: InteractiveShell) -> CellEvents:
-    """The hub of a shell, the same one every time."""
     hub = _hubs.get(shell)
     if hub is None:
         hub = _hubs[shell] = CellEvents(shell)
@@ -97,7 +96,6 @@ def cell_events(shell: InteractiveShell) -> CellEvents:
 
 
 def all_listeners() -> list[CellListener]:
-    """The listeners of all shells."""
     return [listener for hub in list(_hubs.values()) for listener in hub.listeners]
 
 

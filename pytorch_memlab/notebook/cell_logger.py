@@ -113,7 +113,6 @@ class _CellSeeder:
             (cudnn.deterministic, cudnn.benchmark), self._cudnn = self._cudnn, None
 
     def cell_began(self, cell: Cell, /) -> None:
-        """Seed."""
         random.seed(self._seed)
         numpy = sys.modules.get("numpy")
         if numpy is not None:

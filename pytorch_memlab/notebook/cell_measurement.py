@@ -102,7 +102,6 @@ class CellMeasurement:
 
     @property
     def is_on(self) -> bool:
-        """True from its start to its stop."""
         return self._events is not None
 
     def start(self) -> None:
@@ -132,7 +131,6 @@ class CellMeasurement:
                 companion.stop()
 
     def cell_began(self, cell: Cell, /) -> None:
-        """Open windows over a cell."""
         if self._open:
             self._tidy_up()
         index = current_gpu()
@@ -145,7 +143,6 @@ class CellMeasurement:
         self._open[-1].began = perf_counter()
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
-        """Read the windows of a cell, and report."""
         if not any(one.cell is cell for one in self._open):
             return
         open_cell = self._open.pop()

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .backends import GPUState
+
+@dataclass(frozen=True, slots=True)
+class GPUState:
+    """The memory of one GPU, in bytes."""
+
+    index: int
+    allocated: int  # by the program
+    free: int  # of the whole GPU, all processes included
+    total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +40,6 @@ class Outcome:
     after: MemoryState
     seconds: float
     host_has_gpus: bool  # simulated GPUs keep their tensors in the memory of the process
-
-    def consumed(self) -> dict[str, int]:
-        """Bytes of ``Gen`` and of each GPU."""
-        return differences(self.start, self.end)
-
-    def reclaimed(self) -> dict[str, int]:
-        """Bytes that deleting freed, of ``Gen`` and of each GPU."""
-        return differences(self.after, self.end)
 
 
 def gpu_label(index: int, count: int) -> str:
@@ -92,14 +90,13 @@ def state_text(state: MemoryState) -> str:
 
 
 def start_text(backend: str, state: MemoryState) -> str:
-    """The text when an experiment begins."""
     sections = [f"*** Loading backend: {backend}", "*** Starting experiment...", state_text(state)]
     return "\n\n".join(sections)
 
 
 def finish_text(outcome: Outcome) -> str:
-    """The text when an experiment has finished."""
-    consumed, reclaimed = outcome.consumed(), outcome.reclaimed()
+    consumed = differences(outcome.start, outcome.end)
+    reclaimed = differences(outcome.after, outcome.end)
     names = [
         ("Keeping the following local variables:", outcome.kept),
         ("No such variables, which were to be kept:", outcome.not_found),

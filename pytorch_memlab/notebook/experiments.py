@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from .._common.prose_size import prose_size
 from .._common.quoted import quoted
+from ..devices.driver_memory import count_gpus, current_gpu
 from ..errors import UsageError
+from ..gpu_mem import preload_pytorch
 from .assigned_names import assignment_target
-from .backends import find_backend
 from .cell_logger import CellLogger
 from .experiment_report import growth
 from .running_experiment import RunningExperiment, memory_now
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from .experiment_report import MemoryState
 
+_BACKENDS = ("cpu", "pytorch")
 _POLICIES = ("keep", "delete", "restore")
 
 Stats = dict[str, int]
@@ -94,7 +96,9 @@ class IPyExperiments:
         shell = current_shell()
         if rebound not in _POLICIES:
             raise UsageError(f"rebound is one of {', '.join(_POLICIES)}, not {quoted(rebound)}")
-        self.backend = find_backend(backend)
+        if backend not in _BACKENDS:
+            raise UsageError(f"no backend {quoted(backend)}: there is {', '.join(_BACKENDS)}")
+        self.backend = backend
         frame = _calling_frame()
         cell = _cell_frame(frame, shell)
         if frame is cell:
@@ -102,22 +106,27 @@ class IPyExperiments:
             if isinstance(former, IPyExperiments):
                 former.finish()
         self.backend_load()
-        cl = self.cl = CellLogger(
-            follows_gpu=self.backend.current() is not None,
+        self.cl = CellLogger(
+            follows_gpu=self._current_gpu() is not None,
             compact=cl_compact,
             gc_collect=cl_gc_collect,
             seed=cl_set_seed,
         )
         self._running: RunningExperiment | None = None
         if exp_enable:
-            running = self._running = RunningExperiment(shell, self.backend, rebound, cell)
-            running.follow(self, lambda: _end(cl, running))
+            self._running = RunningExperiment(shell, self, self.cl.stop, backend, rebound, cell)
         if cl_enable if cl_enable is not None else not exp_enable or cl_set_seed:
-            cl.start()
+            self.cl.start()
 
     def backend_load(self) -> None:
-        """Load what the first use of the backend would load; ``backends.py`` has all backends."""
-        self.backend.load()
+        """Load what the first use of the backend would load, so that it counts in no experiment."""
+        if self.backend == "pytorch":
+            if not count_gpus():
+                raise UsageError(
+                    "backend 'pytorch' needs a CUDA GPU and there is none here: use "
+                    "IPyExperiments('cpu'), or simulate a GPU with %simulate h100"
+                )
+            preload_pytorch()
 
     def get_stats(self) -> tuple[Stats, Stats, Stats]:
         """The memory that it has consumed and reclaimed so far, and that is available.
@@ -131,7 +140,7 @@ class IPyExperiments:
         if running is not None and running.outcome is not None:
             outcome = running.outcome
             return self._stats(outcome.start, outcome.end, outcome.after)
-        now = memory_now(self.backend)
+        now = memory_now(with_gpus=self.backend == "pytorch")
         return self._stats(now if running is None else running.start, now, now)
 
     def keep_var_names(self, *names: str) -> None:
@@ -158,7 +167,7 @@ class IPyExperiments:
         Returns:
             what it consumed, what was reclaimed, and what is available now, in bytes.
         """
-        _end(self.cl, self._running)
+        self._end()
         return self.get_stats()
 
     @property
@@ -180,7 +189,7 @@ class IPyExperiments:
         else:
             host, gpu = (prose_size(max(0, one.reclaimed)) for one in self.data)
             state = f"finished, {host} reclaimed on the host and {gpu} on the GPU"
-        return f"<{type(self).__name__} with backend {self.backend.name}: {state}>"
+        return f"<{type(self).__name__} with backend {self.backend}: {state}>"
 
     def __enter__(self) -> Self:
         """It runs already."""
@@ -188,18 +197,26 @@ class IPyExperiments:
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """End it; an exception goes on, without the variables of its frames."""
-        _end(self.cl, self._running, error)
+        self._end(error)
 
     def __del__(self) -> None:
         # What failed to begin has nothing to finish.
         if sys.is_finalizing() or not hasattr(self, "_running"):
             return
         if not is_resetting():
-            _end(self.cl, self._running)
+            self._end()
             return
         self.cl.stop(report=False)
         if self._running is not None:
             self._running.abandon()
+
+    def _end(self, error: BaseException | None = None) -> None:
+        self.cl.stop()
+        if self._running is not None:
+            self._running.finish(error)
+
+    def _current_gpu(self) -> int | None:
+        return current_gpu() if self.backend == "pytorch" else None
 
     def _stats(
         self, start: MemoryState, end: MemoryState, after: MemoryState
@@ -212,7 +229,7 @@ class IPyExperiments:
         )
 
     def _by_name(self, general: int, gpus: dict[int, int]) -> Stats:
-        current = self.backend.current()
+        current = self._current_gpu()
         stats = {"gen_ram": general, "gpu_ram": 0 if current is None else gpus.get(current, 0)}
         if len(gpus) > 1:
             stats |= {f"gpu_ram_{index}": nbytes for index, nbytes in gpus.items()}
@@ -267,11 +284,3 @@ def _cell_frame(frame: FrameType | None, shell: InteractiveShell) -> FrameType |
             return frame
         frame = frame.f_back
     return None
-
-
-def _end(
-    cl: CellLogger, running: RunningExperiment | None, error: BaseException | None = None
-) -> None:
-    cl.stop()
-    if running is not None:
-        running.finish(error)

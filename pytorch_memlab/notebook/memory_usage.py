@@ -88,13 +88,11 @@ class _Processors:
         """Over the cell that ended last."""
 
     def cell_began(self, cell: Cell, /) -> None:
-        """Begin to follow them."""
         self._loads.append(CpuLoadMeter())
         if self._event is not None and self._perf is None:
             self._perf = PerfStat(self._event)
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
-        """Take the load."""
         if self._loads:
             self.load = self._loads.pop().stop()
 
@@ -106,7 +104,6 @@ class _Processors:
         return perf.stop()
 
     def stop(self) -> None:
-        """Follow them no more."""
         while self._loads:
             self._loads.pop().stop()
         self.counted()

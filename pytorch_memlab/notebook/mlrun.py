@@ -149,7 +149,6 @@ class CellRun:
             raise UsageError(f"no function {', '.join(missing)} to profile{hint}")
 
     def recorded(self) -> RecordedProfile:
-        """Everything that was recorded."""
         found = self.profiler.recorded()
         return replace(
             found,
@@ -158,7 +157,6 @@ class CellRun:
         )
 
     def tables(self, columns: tuple[str, ...]) -> Report:
-        """The tables of all functions."""
         return self.profiler.records().display(None, columns).report
 
     def display(self, columns: tuple[str, ...]) -> RecordsDisplay:
@@ -204,7 +202,6 @@ class MlrunFile:
 
     @property
     def is_page(self) -> bool:
-        """True for a page."""
         return self._file.ending == ".html"
 
     def write(self, run: CellRun, columns: tuple[str, ...]) -> None:

@@ -53,7 +53,6 @@ class PerfStat:
 
     @staticmethod
     def is_installed() -> bool:
-        """True if ``perf`` is installed."""
         return shutil.which("perf") is not None
 
     def stop(self) -> str:

@@ -10,9 +10,10 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from ..devices import simulated_machine
+from ..devices.driver_memory import allocated_memory, count_gpus, driver_memory, empty_caches
 from .assigned_names import assigned_names, body_of
 from .cell_events import cell_events
-from .experiment_report import MemoryState, Outcome, finish_text, start_text
+from .experiment_report import GPUState, MemoryState, Outcome, finish_text, start_text
 from .shell import last_cell_number, running_source
 from .traceback_cleaning import clear_frames, forget_last_error
 
@@ -22,71 +23,75 @@ if TYPE_CHECKING:
 
     from IPython.core.interactiveshell import InteractiveShell
 
-    from .backends import Backend
     from .cell_events import Cell
 
 _CACHED_OUTPUT = re.compile(r"_{1,3}|_\d+")
 _MISSING: Any = object()
 
 
-def memory_now(backend: Backend) -> MemoryState:
-    """Memory of this process, of the system and of a backend's GPUs."""
+def memory_now(*, with_gpus: bool) -> MemoryState:
+    """Memory of this process, of the system and of all GPUs that the program can use."""
     import psutil
 
     return MemoryState(
         psutil.virtual_memory().available,
         psutil.Process().memory_info().rss,
-        tuple(backend.gpus()),
+        tuple(
+            GPUState(index, allocated_memory(index), *driver_memory(index))
+            for index in range(count_gpus() if with_gpus else 0)
+        ),
     )
 
 
 class RunningExperiment:
-    """The experiment of a shell; it holds no reference to the user's ``IPyExperiments``."""
+    """The experiment of a shell. It ends at the end of the cell after which no variable is it.
+
+    It holds no reference to the user's ``IPyExperiments``, which is the handle.
+    """
 
     def __init__(
-        self, shell: InteractiveShell, backend: Backend, policy: str, cell: FrameType | None
+        self,
+        shell: InteractiveShell,
+        handle: Any,
+        stop_logging: Callable[[], object],  # called before such an end
+        backend: str,
+        policy: str,
+        cell: FrameType | None,
     ) -> None:
         self._shell = shell
-        self._backend = backend
+        self._handle = weakref.ref(handle)
+        self._stop_logging = stop_logging
+        self._with_gpus = backend == "pytorch"
         self._policy = policy
         self._events = cell_events(shell)
         self._keep: dict[str, None] = {}
         self._failed = False
-        self._handle: weakref.ref[Any] | None = None
         self._was_bound = False
-        self._on_lost: Callable[[], Any] = lambda: None
         self.outcome: Outcome | None = None
         self._before = _variable_names(shell)
         self._values = {name: shell.user_ns[name] for name in self._before if policy == "restore"}
         self._assigned: set[str] = set()
         self._first_cell = last_cell_number(shell)
-        memory_now(backend)  # the first time it imports psutil, which leaves garbage behind
+        self._memory_now()  # the first time it imports psutil, which leaves garbage behind
         gc.collect()
-        self._backend.empty_cache()
+        self._empty_cache()
         self._began = time.perf_counter()
-        self.start = memory_now(backend)
+        self.start = self._memory_now()
         self._events.add(self)
         # cell_began counted the whole running cell, also the lines before this one.
         source = "" if cell is None else running_source(shell, cell)
         self._assigned = self._assigned_in(source, 0 if cell is None else cell.f_lineno)
-        print(start_text(backend.name, self.start))
-
-    def follow(self, handle: Any, on_lost: Callable[[], Any]) -> None:
-        """Call ``on_lost`` at the end of the cell after which no variable is the handle."""
-        self._handle = weakref.ref(handle)
-        self._on_lost = on_lost
+        print(start_text(backend, self.start))
 
     def keep(self, names: tuple[str, ...]) -> None:
-        """Let some variables stay when it ends."""
         self._keep |= dict.fromkeys(names)
 
-    def finish(self, error: BaseException | None = None) -> Outcome:
-        """Delete its variables, reclaim memory, and report; a second time only the result."""
+    def finish(self, error: BaseException | None = None) -> None:
+        """Delete its variables, reclaim memory, and report; again has no effect."""
         if self.outcome is None:
             self._events.remove(self)
             self.outcome = self._finish(error)
             print(finish_text(self.outcome))
-        return self.outcome
 
     def abandon(self) -> None:
         """Follow no more cells, and release the values from before, without a report."""
@@ -94,22 +99,22 @@ class RunningExperiment:
         self._values.clear()
 
     def cell_began(self, cell: Cell, /) -> None:
-        """Note what a cell will assign."""
         self._assigned |= self._assigned_in(cell.source)
 
     def cell_ended(self, cell: Cell, result: Any, /) -> None:
         """Note a failure, and whether a variable still refers to the experiment."""
         if result.error_in_exec is not None:
             self._failed = True
-        handle = None if self._handle is None else self._handle()
+        handle = self._handle()
         is_bound = any(value is handle for value in self._shell.user_ns.values())
         if self._was_bound and not is_bound:
             # A traceback may hold the experiment long after the user has deleted it.
-            self._on_lost()
+            self._stop_logging()
+            self.finish()
         self._was_bound = is_bound
 
     def _finish(self, error: BaseException | None) -> Outcome:
-        end = memory_now(self._backend)
+        end = self._memory_now()
         if error is not None:
             clear_frames(error)
         names = _variable_names(self._shell)
@@ -126,7 +131,7 @@ class RunningExperiment:
         machine = simulated_machine()
         garbage = len(gc.garbage)
         collected = gc.collect()
-        self._backend.empty_cache()
+        self._empty_cache()
         return Outcome(
             deleted=deleted,
             kept=kept,
@@ -137,10 +142,17 @@ class RunningExperiment:
             uncollectable=len(gc.garbage) - garbage,
             start=self.start,
             end=end,
-            after=memory_now(self._backend),
+            after=self._memory_now(),
             seconds=time.perf_counter() - self._began,
             host_has_gpus=machine is not None and not machine.is_dry_run,
         )
+
+    def _memory_now(self) -> MemoryState:
+        return memory_now(with_gpus=self._with_gpus)
+
+    def _empty_cache(self) -> None:
+        if self._with_gpus:
+            empty_caches()
 
     def _apply_policy(self, reassigned: list[str]) -> str:
         """Keep, delete or restore variables from before; the word for what was done."""

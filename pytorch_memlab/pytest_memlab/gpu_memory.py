@@ -42,7 +42,6 @@ class GPUMemory:
         self._lower_bounds: set[str] = set()
 
     def begin(self) -> None:
-        """The test itself begins."""
         self._devices = {one.name: one for one in find_devices() if one.name != "cpu"}
         self._before = {name: _in_use(one) for name, one in self._devices.items()}
         self._uncounted = {name: _uncounted(one) for name, one in self._devices.items()}

@@ -25,7 +25,6 @@ _BROKEN_OFF: Final = (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERRO
 
 
 def begin(config: pytest.Config) -> None:
-    """Carry the options out."""
     try:
         results = SessionResults(config)
         gpu = config.getoption("memlab_gpu")

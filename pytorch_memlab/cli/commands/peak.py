@@ -83,7 +83,6 @@ def _peaks_in(options: argparse.Namespace) -> Callable[[], Sequence[PeakHolders]
 
 
 def _files(options: argparse.Namespace, top: int | None) -> list[OutputFile[Sequence[PeakHolders]]]:
-    """The files asked for."""
     if not options.outputs:
         return []
     from pytorch_memlab.render import peak_files, peak_html

@@ -82,7 +82,6 @@ def prepare(options: argparse.Namespace, _process: ExitStack, /) -> Callable[[],
 
 
 def _joined(settings: Sequence[str]) -> str:
-    """All settings as one text."""
     names = [item.partition(":")[0].strip() for item in settings]
     for name in names:
         if name and names.count(name) > 1:

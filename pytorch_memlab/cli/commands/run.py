@@ -272,7 +272,6 @@ def _run(
 
 
 def _run_plainly(program: Callable[[], None], process: ExitStack) -> None:
-    """Run the program as ``python`` does."""
     notices.tell(f"{SWITCHED_OFF}: the program runs without a profiler and without a simulation")
     with without_own_frames(process):
         program()
@@ -343,7 +342,6 @@ class _MaxPeak:
         return bool(self._passed)
 
     def tell(self) -> None:
-        """Say which devices passed the limit."""
         for line in self._passed:
             notices.tell(line)
 

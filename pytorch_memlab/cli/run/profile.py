@@ -101,7 +101,6 @@ class Profile:
                 self._profiler.add_function(target)
 
     def history(self) -> AllocationHistory:
-        """Every allocation on simulated GPUs."""
         return self._profiler.history()
 
     def start(self, process: ExitStack) -> None:

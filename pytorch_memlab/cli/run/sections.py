@@ -29,7 +29,6 @@ class CategoryReport:
     """The memory by category when a run ends, as ``MemReporter`` finds it, and at its peak."""
 
     def start(self, process: ExitStack) -> None:
-        """Begin to follow the blocks in use."""
         from pytorch_memlab.history.recorder import Recording
 
         self._recording = Recording()
@@ -119,7 +118,6 @@ class StepLeaks:
         self._optimizer: weakref.ref[torch.optim.Optimizer] | None = None
 
     def start(self, process: ExitStack) -> None:
-        """Begin to look."""
         from pytorch_memlab.mem_reporter import MemReporter
 
         self._watch: LeakWatch[object] = MemReporter().leaks(())

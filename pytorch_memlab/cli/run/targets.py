@@ -66,7 +66,6 @@ class ModuleGlob:
 
 
 def functions_of_module(module: object, pattern: str) -> list[FunctionType]:
-    """The functions of a module that is imported."""
     found: dict[int, FunctionType] = {}
     # Of a class or function only: a module such as torch.classes answers any attribute's name.
     names = vars(module) if isinstance(module, ModuleType) else {}
@@ -191,7 +190,6 @@ class ImportedFunctions:
         self._profiler = profiler
 
     def add_imported(self) -> None:
-        """Add functions of modules that are imported already."""
         for name, module in list(sys.modules.items()):
             for glob in self._globs:
                 if fnmatchcase(name, glob.modules):

@@ -28,11 +28,9 @@ class AllocatorSetting(Remedy):
         self._is_in_force = AllocatorSettings.parse(self._joined) == AllocatorSettings.parse(before)
 
     def environment(self) -> Mapping[str, str]:
-        """The variable with the setting and those that it had."""
         return {VARIABLE: self._joined}
 
     def finding(self) -> Finding:
-        """Already used if the environment has the setting."""
         if self._is_in_force:
             return already_used(f"{self._setting} is set")
         return applied([f"{VARIABLE}={self._joined}"])

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable
+from functools import partial, wraps
 from typing import Any, Final
 
 import torch
@@ -40,48 +39,39 @@ class AttentionBackend(Remedy):
         self.name = name
         self.what_it_changes = what_it_changes
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Choose the backend while all that were switched on are so."""
-        self._calls = self._changed = self._alike = 0
+    def patch(self, patches: Patches) -> None:
+        self._is_called = self._is_changed = self._is_alike = False
         self._against: str | None = None
         self._backend, self._member = _BACKENDS[self.name]
         self._before = _enabled()
-        with Patches() as patches:
-            select = attention_backends.select
-            patches.set_by_name((select, self._choosing(select)))
-            yield
+        select = attention_backends.select
+        patches.set_by_name((select, wraps(select)(partial(self._choose, select))))
 
     def finding(self) -> Finding:
-        """Applied if another backend ran before."""
         if self._against is not None:
             return does_not_apply(self._against)
-        if not self._calls:
+        if not self._is_called:
             return does_not_apply("scaled_dot_product_attention is never called")
-        if self._changed:
+        if self._is_changed:
             others = [switch for member, switch in _SWITCHES.items() if member != self._member]
             return applied([f"torch.backends.cuda.enable_{switch}(False)" for switch in others])
-        if self._alike:
+        if self._is_alike:
             return already_used("all attention runs on it")
         return does_not_apply("the program chooses the kernel of attention itself")
 
-    def _choosing(self, original: _Select) -> _Select:
-        @wraps(original)
-        def choose(call: attention_backends.Call) -> Backend:
-            self._calls += 1
-            without = original(call)
-            if without is self._backend:
-                self._alike += 1
-                return without
-            if _enabled() != self._before:  # the program chooses here
-                return without
-            self._against = self._against or attention_backends.against(self._backend, call)
-            if self._against is not None:  # there is an error where it is the only one
-                return without
-            self._changed += 1
-            return self._backend
-
-        return choose
+    def _choose(self, original: _Select, call: attention_backends.Call) -> Backend:
+        self._is_called = True
+        without = original(call)
+        if without is self._backend:
+            self._is_alike = True
+            return without
+        if _enabled() != self._before:  # the program chooses here
+            return without
+        self._against = self._against or attention_backends.against(self._backend, call)
+        if self._against is not None:  # there is an error where it is the only one
+            return without
+        self._is_changed = True
+        return self._backend
 
 
 def _enabled() -> list[str]:

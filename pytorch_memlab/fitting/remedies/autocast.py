@@ -9,9 +9,7 @@ that is called without gradients has it for that call alone.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable
 from typing import Any, Final
 
 import torch
@@ -43,29 +41,18 @@ class Autocast(Remedy):
     name = "autocast_bf16"
     what_it_changes = "matrix products in bfloat16, parameters in float32"
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Turn autocast on and off around the forward passes."""
+    def patch(self, patches: Patches) -> None:
         self._region = _Region()
         self._alone: dict[_Lines, None] = {}
         self._until_backward: dict[tuple[_Lines, _Lines], None] = {}
         self._half: str | None = None
         self._is_of_program = self._is_ours = self._is_in_trainer = False
-        patches = Patches()
-        try:
-            patches.set(nn.Module, "__call__", self._module_call(nn.Module.__call__))
-            for name in ("backward", "grad"):
-                original = getattr(torch.autograd, name)
-                patches.set(torch.autograd, name, self._backward_call(original))
-            enter = torch.autocast.__enter__
-            patches.set(torch.autocast, "__enter__", self._noticed(enter))
-            yield
-        finally:
-            self._leave(())
-            patches.undo()
+        patches.around(nn.Module, "__call__")(self._module_call)
+        patches.around(torch.autograd, "backward", "grad")(self._backward_call)
+        patches.around(torch.autocast, "__enter__")(self._autocast_enter)
+        patches.before_undo(lambda: self._leave(()))
 
     def finding(self) -> Finding:
-        """Applied if the program has forward passes in float32."""
         if self._is_of_program:
             return already_used("the program uses autocast")
         if not self._alone and not self._until_backward:
@@ -78,25 +65,22 @@ class Autocast(Remedy):
         edits += [_edit(lines, None) for lines in self._alone]
         return applied([_OPENING, "    loss = ...  # the forward pass, without backward()"], edits)
 
-    def _module_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        region, remedy = self._region, self
-
-        @wraps(original)
-        def call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-            begins = not region.depth and not region.is_backward and remedy._wants(self)
-            is_alone = begins and not torch.is_grad_enabled()
-            if begins:
-                remedy._enter(user_lines())
-            region.depth += 1
-            try:
-                return original(self, *args, **kwargs)
-            finally:
-                region.depth -= 1
-                if is_alone:
-                    remedy._alone[region.lines] = None
-                    remedy._leave(())
-
-        return call
+    def _module_call(
+        self, original: Callable[..., Any], module: nn.Module, *args: Any, **kwargs: Any
+    ) -> Any:
+        region = self._region
+        begins = not region.depth and not region.is_backward and self._wants(module)
+        is_alone = begins and not torch.is_grad_enabled()
+        if begins:
+            self._enter(user_lines())
+        region.depth += 1
+        try:
+            return original(module, *args, **kwargs)
+        finally:
+            region.depth -= 1
+            if is_alone:
+                self._alone[region.lines] = None
+                self._leave(())
 
     def _wants(self, module: nn.Module) -> bool:
         """True if a module begins a forward pass in float32 on a GPU."""
@@ -131,30 +115,21 @@ class Autocast(Remedy):
             if lines:
                 self._until_backward[region.lines, lines] = None
 
-    def _backward_call(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _backward_call(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         region = self._region
+        if not region.is_backward:
+            self._leave(user_lines())
+        before, region.is_backward = region.is_backward, True
+        try:
+            return original(*args, **kwargs)
+        finally:
+            region.is_backward = before
 
-        @wraps(original)
-        def backward(*args: Any, **kwargs: Any) -> Any:
-            if not region.is_backward:
-                self._leave(user_lines())
-            before, region.is_backward = region.is_backward, True
-            try:
-                return original(*args, **kwargs)
-            finally:
-                region.is_backward = before
-
-        return backward
-
-    def _noticed(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        @wraps(original)
-        def enter(cast: Any) -> Any:
-            is_programs = not self._is_ours and not self._region.is_backward
-            if is_programs and cast.device == "cuda" and cast._enabled:
-                self._is_of_program = True
-            return original(cast)
-
-        return enter
+    def _autocast_enter(self, original: Callable[..., Any], cast: Any) -> Any:
+        is_programs = not self._is_ours and not self._region.is_backward
+        if is_programs and cast.device == "cuda" and cast._enabled:
+            self._is_of_program = True
+        return original(cast)
 
 
 def _edit(begin: _Lines, end: _Lines | None) -> Edit | None:

@@ -25,11 +25,24 @@ from .repeated_blocks import BlockModel, BlockModels
 
 
 class CountedFlops(TorchDispatchMode):
-    """Counts while it is on; as often as wanted."""
+    """Counts while it is on, as often as wanted, and what each optimizer step adds."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.total = 0
+        self._total = self._before = self._last = 0
+
+    @property
+    def per_step(self) -> int:
+        """Of the last step that added something; without any step, all so far."""
+        return self._last or self._total
+
+    def by_step(self) -> AbstractContextManager[None]:
+        """Look at the count after each step."""
+        return after_each_step(self._after_step)
+
+    def _after_step(self, _optimizer: Any) -> None:
+        self._last = self._total - self._before or self._last
+        self._before = self._total
 
     def __torch_dispatch__(
         self,
@@ -38,34 +51,11 @@ class CountedFlops(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        """Run an op, and count what it computes."""
         result = func(*args, **(kwargs or {}))
         formula: Callable[..., int] | None = flop_registry.get(func._overloadpacket)
         if formula is not None:
-            self.total += formula(*args, **(kwargs or {}), out_val=result)
+            self._total += formula(*args, **(kwargs or {}), out_val=result)
         return result
-
-
-class StepFlops:
-    """The flops that each optimizer step adds to a count."""
-
-    def __init__(self, counted: CountedFlops) -> None:
-        self._counted = counted
-        self._before = self._last = 0
-
-    @property
-    def per_step(self) -> int:
-        """Of the last step that added something; without any step, all so far."""
-        return self._last or self._counted.total
-
-    def counting(self) -> AbstractContextManager[None]:
-        """Look at the count after each step."""
-        return after_each_step(self._after_step)
-
-    def _after_step(self, _optimizer: Any) -> None:
-        total = self._counted.total
-        self._last = total - self._before or self._last
-        self._before = total
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,19 +76,16 @@ class BlockSurvey(Change):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Look at each block when it has run."""
         self._kept: dict[str, int] = {}
         self._phases: dict[tuple[str, ...], int] = {}
         self._held: dict[str, None] = {}
         self._flops = CountedFlops()
-        self._steps = StepFlops(self._flops)
-        with self._steps.counting(), BlockModels(self._look_at).watching(), self._flops:
+        with self._flops.by_step(), BlockModels(self._look_at).watching(), self._flops:
             yield
 
     def finding(self) -> Survey:
-        """The result."""
         self._end_phase()
-        return Survey(self._kept, self._phases, self._steps.per_step)
+        return Survey(self._kept, self._phases, self._flops.per_step)
 
     def _look_at(self, found: BlockModel) -> None:
         for name, (_, block) in zip(found.names(found.blocks), found.blocks, strict=True):
@@ -134,7 +121,6 @@ class BlockSurvey(Change):
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result on GPUs."""
     leaves = tree_leaves(result)
     return [each for each in leaves if isinstance(each, torch.Tensor) and each.is_cuda]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from torch.utils import checkpoint as torch_checkpoint
 
 from ..._common.patches import Patches
-from .block_survey import CountedFlops, StepFlops
+from .block_survey import CountedFlops
 from .remedy import Finding, Outcome, Remedy, already_used, does_not_apply
 from .repeated_blocks import (
     FLAG,
@@ -68,25 +68,22 @@ class Checkpointing(Remedy):
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Change each model when it is called first."""
         self._changed: list[tuple[BlockModel, list[Named]]] = []
         self._flops = CountedFlops()
-        self._steps = StepFlops(self._flops)
         self._depth = {"block": 0, "program": 0}
         self._recomputed: set[int] = set()
         self._is_of_program = False
         self._models = BlockModels(self._change)
-        with Patches() as patches:
-            # One calls the other, where there are both.
-            way = next(each for each in _WAYS if hasattr(torch_checkpoint, each))
-            patches.set(torch_checkpoint, way, self._generator(getattr(torch_checkpoint, way)))
-            self._apply: Callable[..., Any] = torch_checkpoint.CheckpointFunction.apply
-            patches.set(torch_checkpoint.CheckpointFunction, "apply", staticmethod(self._reentrant))
-            with self._steps.counting(), self._models.watching():
-                yield
+        with super().applied(), self._flops.by_step(), self._models.watching():
+            yield
+
+    def patch(self, patches: Patches) -> None:
+        # One calls the other, where there are both.
+        way = next(each for each in _WAYS if hasattr(torch_checkpoint, each))
+        patches.around(torch_checkpoint, way)(self._generator)
+        patches.around(torch_checkpoint.CheckpointFunction, "apply")(self._reentrant)
 
     def finding(self) -> Finding:
-        """The blocks that were computed again, and the flops that they cost."""
         if self._is_of_program:
             return already_used("the program checkpoints its blocks")
         if not self._models.calls_module:
@@ -110,7 +107,7 @@ class Checkpointing(Remedy):
             blocks=tuple(name for model, chosen in changed for name in model.names(chosen)),
             candidates=tuple(name for model, _ in changed for name in model.names(model.blocks)),
             kind=", ".join(kinds),
-            flops=self._steps.per_step,
+            flops=self._flops.per_step,
         )
 
     @contextmanager
@@ -123,15 +120,6 @@ class Checkpointing(Remedy):
             yield
         finally:
             self._depth[what] -= 1
-
-    def of_program(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A function that the program checkpoints."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.within("program"):
-                return run(*args, **kwargs)
-
-        return call
 
     # What a model becomes
 
@@ -164,38 +152,42 @@ class Checkpointing(Remedy):
                 setattr(block, FLAG, False)
         for module in owner.modules():
             if hasattr(module, "_gradient_checkpointing_func"):
-                module._gradient_checkpointing_func = self._ours(
-                    module._gradient_checkpointing_func, number
-                )
+                checkpoint = module._gradient_checkpointing_func
+                module._gradient_checkpointing_func = partial(self._ours, checkpoint, number)
 
-    def _ours(self, checkpoint: Callable[..., Any], number: int) -> Any:
-        def call(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            return checkpoint(_Forward(run, self, number), *args, **kwargs)
-
-        return call
+    def _ours(
+        self,
+        checkpoint: Callable[..., Any],
+        number: int,
+        run: Callable[..., Any],
+        *args: Any,
+        **kwargs: Any,
+    ) -> Any:
+        return checkpoint(_Forward(run, self, number), *args, **kwargs)
 
     # What is computed again
 
-    def _generator(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def generator(run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if not isinstance(run, _Forward):
-                return original(self.of_program(run), *args, **kwargs)
-            self._is_of_program = self._is_of_program or self._depth["program"] > 0
-            return original(self._again(run), *args, **kwargs)
+    def _generator(
+        self, original: Callable[..., Any], run: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        if not isinstance(run, _Forward):
+            return original(partial(self._of_program, run), *args, **kwargs)
+        self._is_of_program = self._is_of_program or self._depth["program"] > 0
+        return original(partial(self._again, run), *args, **kwargs)
 
-        return generator
-
-    def _reentrant(self, run: Callable[..., Any], *args: Any) -> Any:
+    def _reentrant(self, original: Callable[..., Any], run: Callable[..., Any], *args: Any) -> Any:
         """``CheckpointFunction.apply``, which the program calls."""
-        return self._apply(self.of_program(run), *args)
+        return original(partial(self._of_program, run), *args)
 
-    def _again(self, run: _Forward) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._recomputed.add(run.model)
-            with self._flops:
-                return run(*args, **kwargs)
+    def _of_program(self, run: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Run a function that the program checkpoints."""
+        with self.within("program"):
+            return run(*args, **kwargs)
 
-        return call
+    def _again(self, run: _Forward, *args: Any, **kwargs: Any) -> Any:
+        self._recomputed.add(run.model)
+        with self._flops:
+            return run(*args, **kwargs)
 
 
 def _code(found: BlockModel, chosen: Sequence[Named]) -> tuple[str, ...]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any, Final
 
 import torch
@@ -47,21 +45,14 @@ class OptimizerImplementation(Remedy):
         self._others: dict[str, None] = {}
         self._is_making = False
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Give the flags to each optimizer that is made."""
-        patches = Patches()
-        hook = register_optimizer_step_pre_hook(self._before_step)
-        try:
-            for kind in _classes():
-                patches.set(kind, "__init__", self._with_flags(kind))
-            yield
-        finally:
-            hook.remove()
-            patches.undo()
+    def patch(self, patches: Patches) -> None:
+        patches.before_undo(register_optimizer_step_pre_hook(self._before_step).remove)
+        for kind in vars(torch.optim).values():
+            is_optimizer = isinstance(kind, type) and issubclass(kind, Optimizer)
+            if is_optimizer and "foreach" in inspect.signature(kind.__init__).parameters:
+                patches.around(kind, "__init__")(self._init)
 
     def finding(self) -> Finding:
-        """The outcome for the optimizers."""
         stepped = [made for made in self._made.values() if made.used]
         able = [made for made in stepped if self._main_flag in made.given]
         changed = [made for made in able if made.used != self.name]
@@ -86,30 +77,23 @@ class OptimizerImplementation(Remedy):
             return None
         return with_keywords(made.line, made.name, self._keywords(made))
 
-    def _with_flags(self, kind: type[Optimizer]) -> Callable[..., None]:
-        original = kind.__init__
-        signature = inspect.signature(original)
-        flags = {name: self._flags[name] for name in self._flags if name in signature.parameters}
-
-        @wraps(original)
-        def init(optimizer: Optimizer, *args: Any, **kwargs: Any) -> None:
-            if self._is_making or self._main_flag not in flags:
-                if not self._is_making:
-                    self._others[type(optimizer).__name__] = None
-                original(optimizer, *args, **kwargs)
-                return
-            given = {name: kwargs.get(name) for name in flags}
-            lines = user_lines()
-            self._made[id(optimizer)] = _Made(
-                type(optimizer).__name__, given, lines[0] if lines else None
-            )
-            self._is_making = True
-            try:
-                original(optimizer, *args, **{**kwargs, **self._forced(given)})
-            finally:
-                self._is_making = False
-
-        return init
+    def _init(
+        self, original: Callable[..., None], optimizer: Optimizer, *args: Any, **kwargs: Any
+    ) -> None:
+        parameters = inspect.signature(original).parameters
+        given = {name: kwargs.get(name) for name in self._flags if name in parameters}
+        if self._is_making or self._main_flag not in given:
+            if not self._is_making:
+                self._others[type(optimizer).__name__] = None
+            original(optimizer, *args, **kwargs)
+            return
+        line = next(iter(user_lines()), None)
+        self._made[id(optimizer)] = _Made(type(optimizer).__name__, given, line)
+        self._is_making = True
+        try:
+            original(optimizer, *args, **{**kwargs, **self._forced(given)})
+        finally:
+            self._is_making = False
 
     def _forced(self, given: dict[str, bool | None]) -> dict[str, bool]:
         return {
@@ -124,18 +108,6 @@ class OptimizerImplementation(Remedy):
             self._others[type(optimizer).__name__] = None
         elif not made.used:
             made.used = _implementation(made.given, optimizer)
-
-
-def _classes() -> list[type[Optimizer]]:
-    """The optimizers of ``torch.optim`` that have more than one implementation."""
-    found = vars(torch.optim).values()
-    return [
-        each
-        for each in found
-        if isinstance(each, type)
-        and issubclass(each, Optimizer)
-        and "foreach" in inspect.signature(each.__init__).parameters
-    ]
 
 
 def _implementation(given: dict[str, bool | None], optimizer: Optimizer) -> str:

@@ -36,12 +36,10 @@ def _frames() -> Iterator[FrameType]:
 
 
 def _user_frames() -> list[FrameType]:
-    """Those of the program."""
     return [frame for frame in _frames() if is_of_user(frame.f_code.co_filename)]
 
 
 def user_lines() -> tuple[Line, ...]:
-    """Lines of the program that run now, the innermost first."""
     return tuple(map(_line_of, _user_frames()))
 
 
@@ -51,7 +49,6 @@ def runs_module(name: str) -> bool:
 
 
 def _line_of(frame: FrameType) -> Line:
-    """The line that a frame runs."""
     return Line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_firstlineno)
 
 
@@ -102,7 +99,6 @@ def _global(frame: FrameType, model: nn.Module) -> Iterator[ModelVariable]:
 
 
 def with_keywords(line: Line, callee: str, keywords: Mapping[str, str]) -> Edit | None:
-    """A call with other keyword arguments."""
     calls = [
         node
         for node in ast.walk(_tree(line.file))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 
+from ..._common.patches import Patches
 from ..target import Change
 
 
@@ -45,13 +47,21 @@ class Remedy(Change, ABC):
 
     what_it_changes: str
 
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        with Patches() as patches:
+            self.patch(patches)
+            yield
+
+    def patch(self, patches: Patches) -> None:
+        """Replace names that the program uses, while it runs."""
+
     @abstractmethod
     def finding(self) -> Finding:
         """The finding, once the program has run."""
 
 
 def applied(code: Sequence[str], edits: Sequence[Edit | None] = ()) -> Finding:
-    """A finding of a remedy that was applied."""
     known = [edit for edit in edits if edit is not None]
     is_whole = len(known) == len(edits)
     unique = sorted(dict.fromkeys(known), key=lambda edit: (edit.file, edit.first))
@@ -59,10 +69,8 @@ def applied(code: Sequence[str], edits: Sequence[Edit | None] = ()) -> Finding:
 
 
 def already_used(reason: str) -> Finding:
-    """A finding of a remedy that the program has already."""
     return Finding(Outcome.ALREADY_USED, reason)
 
 
 def does_not_apply(reason: str) -> Finding:
-    """A finding of a remedy that changes nothing in this program."""
     return Finding(Outcome.DOES_NOT_APPLY, reason)

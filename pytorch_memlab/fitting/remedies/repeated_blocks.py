@@ -42,7 +42,6 @@ class BlockModel:
     switch: str | None  # path of the module that has a switch; None if there is none
 
     def names(self, blocks: Sequence[Named]) -> tuple[str, ...]:
-        """Blocks as the program writes them."""
         return tuple(expression(self.model, self.variable.name, path) for path, _ in blocks)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,37 +20,25 @@ class SetToNone(Remedy):
     name = "set_to_none"
     what_it_changes = "p.grad is None after zero_grad, not a tensor of zeros"
 
-    def __init__(self) -> None:
-        self._calls = 0
+    def patch(self, patches: Patches) -> None:
+        self._is_called = self._is_changed = False
         self._lines: dict[Line, None] = {}
-        self._changed = 0
-
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Free gradients in every ``zero_grad`` of an optimizer or a module."""
-        with Patches() as patches:
-            for owner in (torch.optim.Optimizer, torch.nn.Module):
-                patches.set(owner, _NAME, self._freeing(getattr(owner, _NAME)))
-            yield
+        for owner in (torch.optim.Optimizer, torch.nn.Module):
+            patches.around(owner, _NAME)(self._zero_grad)
 
     def finding(self) -> Finding:
-        """Applied if the program kept gradients."""
-        if self._changed:
+        if self._is_changed:
             edits = [with_keywords(line, _NAME, {"set_to_none": "True"}) for line in self._lines]
             return applied(["optimizer.zero_grad(set_to_none=True)"], edits)
-        if self._calls:
+        if self._is_called:
             return already_used("zero_grad sets gradients to None")
         return does_not_apply("zero_grad is never called")
 
-    def _freeing(self, original: Callable[..., None]) -> Callable[..., None]:
-        @wraps(original)
-        def zero_grad(owner: Any, set_to_none: bool = True) -> None:
-            self._calls += 1
-            if not set_to_none:
-                self._changed += 1
-                lines = user_lines()
-                if lines:
-                    self._lines[lines[0]] = None
-            original(owner, True)
-
-        return zero_grad
+    def _zero_grad(
+        self, original: Callable[..., None], owner: Any, set_to_none: bool = True
+    ) -> None:
+        self._is_called = True
+        if not set_to_none:
+            self._is_changed = True
+            self._lines |= dict.fromkeys(user_lines()[:1])
+        original(owner, True)

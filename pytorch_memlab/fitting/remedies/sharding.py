@@ -5,9 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import wraps
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -43,23 +41,17 @@ class Sharding(Remedy):
         self._before = os.environ.get("WORLD_SIZE", "1")
 
     def environment(self) -> Mapping[str, str]:
-        """The environment that ``torchrun`` sets for rank 0."""
         sizes = dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), str(self.ranks))
         ranks = dict.fromkeys(("RANK", "LOCAL_RANK"), "0")
         return {**sizes, **ranks, "MASTER_ADDR": "localhost", "MASTER_PORT": "29500"}
 
-    @contextmanager
-    def applied(self) -> Iterator[None]:
-        """Shard each model before its first optimizer is made."""
+    def patch(self, patches: Patches) -> None:
         self._edits: list[Edit | None] = []
         self._code: list[str] = []
         self._of_program = ""
-        with Patches() as patches:
-            patches.set(Optimizer, "__init__", self._sharding(Optimizer.__init__))
-            yield
+        patches.around(Optimizer, "__init__")(self._init)
 
     def finding(self) -> Finding:
-        """Applied if a model was sharded."""
         if self._before != "1":
             return already_used(f"the program is one of {self._before} ranks")
         if self._of_program:
@@ -70,19 +62,17 @@ class Sharding(Remedy):
         main = getattr(sys.modules["__main__"], "__file__", None) or ""
         return applied(code, [after_imports(main, _FIRST), *self._edits])
 
-    def _sharding(self, original: Callable[..., None]) -> Callable[..., None]:
-        @wraps(original)
-        def init(optimizer: Any, params: Any, defaults: Any) -> None:
-            # The caller has the list too: it must not keep the parameters from being freed.
-            groups = params if isinstance(params, list) else list(params)
-            for group in groups:
-                if isinstance(group, dict) and not isinstance(group["params"], list):
-                    found = group["params"]
-                    group["params"] = [found] if isinstance(found, torch.Tensor) else list(found)
-            self._shard_all(groups)
-            original(optimizer, groups, defaults)
-
-        return init
+    def _init(
+        self, original: Callable[..., None], optimizer: Any, params: Any, defaults: Any
+    ) -> None:
+        # The caller has the list too: it must not keep the parameters from being freed.
+        groups = params if isinstance(params, list) else list(params)
+        for group in groups:
+            if isinstance(group, dict) and not isinstance(group["params"], list):
+                found = group["params"]
+                group["params"] = [found] if isinstance(found, torch.Tensor) else list(found)
+        self._shard_all(groups)
+        original(optimizer, groups, defaults)
 
     def _shard_all(self, groups: list[Any]) -> None:
         """Shard the models that have the parameters of an optimizer, which takes the shards."""

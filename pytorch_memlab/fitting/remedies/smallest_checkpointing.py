@@ -74,7 +74,6 @@ class _Search:
 
     @property
     def finding(self) -> Checkpointed:
-        """The finding of the best run."""
         finding = self.best.trial.findings[-1]
         assert isinstance(finding, Checkpointed)
         return finding
