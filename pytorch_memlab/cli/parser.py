@@ -57,7 +57,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add: Add = partial(_add, self)
 
     def group(self, title: str) -> Add:
-        """What declares options under a heading of the help."""
+        """Begin a heading of the help: the function that declares its options."""
         return partial(_add, self.add_argument_group(title))
 
     def parse(self, arguments: Sequence[str]) -> argparse.Namespace:
