@@ -47,11 +47,21 @@ from ..ops.op_info import OpInfo, op_info
 from ..ops.random import random_draws
 from . import blocking_ops, fake_tensors, higher_order
 from .gradient_accumulation import InPlaceGradientAccumulation
+from .large_outputs import LargeOutputs
 from .output_devices import OutputDevices
 from .traceback_frames import clear_internal_frames
 
+_CPU = torch.device("cpu")
 _PIN = torch.ops.aten._pin_memory.default
 _IS_PINNED = torch.ops.aten.is_pinned.default
+_CONVOLUTION = torch.ops.aten.convolution.default
+_EQUAL = torch.ops.aten.equal.default
+_TYPES_OF_NUMBERS = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
 _NO_HOST_MEMORY = re.compile(r"you tried to allocate (\d+) bytes")
 _untyped_storage = torch._C.TensorBase.untyped_storage
 _current_node = torch._C._current_autograd_node
@@ -69,6 +79,7 @@ class SimulatedDeviceMode(TorchDispatchMode):
         self._execute = machine.execute
         self._output_devices = OutputDevices(machine)
         self._gradients = InPlaceGradientAccumulation()
+        self._large_outputs = LargeOutputs()
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -112,6 +123,14 @@ class SimulatedDeviceMode(TorchDispatchMode):
             return self._pin(args[0])
         if func is _IS_PINNED:
             return self._machine.pinned.find(args[0]) is not None
+        if func is _CONVOLUTION and torch._C._get_tracing_state() is not None:
+            raise UnsupportedCUDACallError(
+                "torch.jit.trace of a convolution is not covered by the simulated GPU: PyTorch"
+                " traces none under a dispatch mode; trace the module before the simulation"
+                " begins, or use torch.jit.script"
+            )
+        if args and (type(args[0]) in _TYPES_OF_NUMBERS or func is _EQUAL):
+            args = _with_tensors(func, args)
         info = op_info(func)
         if info.composite is not None:
             with self:
@@ -131,6 +150,8 @@ class SimulatedDeviceMode(TorchDispatchMode):
         runs_on = gpu
         if gpu is None and info.may_leave_gpu:
             runs_on = self._machine.gpu_of(args[0])
+        if gpu is not None and info.makes_tensors and not info.written:
+            self._refuse_too_large(func, info, gpu, args, kwargs)
         has_model = info.memory is not None
         if (
             not has_model
@@ -159,6 +180,20 @@ class SimulatedDeviceMode(TorchDispatchMode):
         result = self._computed(func, info, gpu, args, kwargs, pin)
         self._allocate(func, info, runs_on, gpu, args, kwargs, result)
         return result
+
+    def _refuse_too_large(
+        self,
+        func: Any,
+        info: OpInfo,
+        gpu: SimulatedGPU,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> None:
+        """Raise the error for lack of memory before the CPU makes what the GPU cannot hold."""
+        if self._machine.values is None:
+            outputs = self._large_outputs.of(func, info, gpu, args, kwargs)
+            if outputs is not None:
+                self._allocate(func, info, gpu, gpu, args, kwargs, outputs)
 
     def _allocate(
         self,
@@ -355,6 +390,21 @@ def _with_device_by_name(
     """An op's arguments, those from its device on by their names."""
     names = (argument.name for argument in func._schema.arguments[position:])
     return args[:position], {**dict(zip(names, args[position:], strict=False)), **kwargs}
+
+
+def _with_tensors(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """An op's arguments, with tensors where PyTorch put numbers that the op does not take.
+
+    ``torch.jit.trace`` keeps tensors of numbers (``t + 1``); modes get the numbers instead.
+    """
+    if func is not _EQUAL and any(isinstance(one, torch.Tensor) for one in args):
+        return args  # of arithmetic, which takes them
+    return tuple(
+        torch.scalar_tensor(one, dtype=_TYPES_OF_NUMBERS[type(one)], device=_CPU)
+        if type(one) in _TYPES_OF_NUMBERS and type(argument.type) is torch.TensorType
+        else one
+        for one, argument in zip(args, func._schema.arguments, strict=False)
+    )
 
 
 def _handles_dispatch(kind: type) -> bool:

@@ -17,7 +17,6 @@ is registered, and each read is kept with the line that made it (``machine/tenso
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -26,8 +25,8 @@ from ..._common.storages import storages_of
 from ..machine.op_arguments import tensors_in
 from ..machine.tensor_values import TensorValues, is_small
 from ..ops.data_dependence import MASKS
+from ..ops.meta_results import MetaResults, OutputMeta, TensorMeta, tensors_of
 from ..ops.op_info import OpInfo, op_info
-from .meta_results import MetaResults, OutputMeta, TensorMeta
 
 _KNOWN, _ASSUMED, _ABSENT, _SPECIAL = range(4)
 _untyped_storage = torch._C.TensorBase.untyped_storage
@@ -199,12 +198,4 @@ class _NotComputableError(Exception):
 def _is_small_output(output: OutputMeta) -> bool:
     if any(not is_small(size.numel(), torch.float32) for size in output.sizes or ()):
         return False
-    return all(is_small(spec.numel, spec.dtype) for spec in _specs_in(output.result))
-
-
-def _specs_in(result: Any) -> Iterator[TensorMeta]:
-    if isinstance(result, TensorMeta):
-        yield result
-    elif isinstance(result, list):
-        for one in result:
-            yield from _specs_in(one)
+    return all(is_small(spec.numel, spec.dtype) for spec in tensors_of(output.result))

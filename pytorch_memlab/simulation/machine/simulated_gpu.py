@@ -197,6 +197,15 @@ class SimulatedGPU:
         """True if anything was ever allocated here."""
         return self.allocator.ever_allocated
 
+    def room(self) -> int:
+        """Bytes that the program can take at most while it frees nothing."""
+        allocator = self.allocator
+        stats = self.locked(allocator.memory_stats)
+        allocated: int = stats["allocated_bytes"]["all"]["current"]
+        room = self.driver.free_memory() + allocator.reserved_bytes
+        allowed = allocator.allowed_bytes
+        return (room if allowed is None else min(room, allowed)) - allocated
+
     def peak_share(self) -> tuple[int, int]:
         """The most active bytes since the simulation began, and how many were estimates then.
 

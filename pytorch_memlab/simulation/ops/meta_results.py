@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from ..ops.library_ops import refuse_its_shape
-from ..ops.op_info import OpInfo
+from .library_ops import refuse_its_shape
+from .op_info import OpInfo
 
 _META = torch.device("meta")
 _shape = vars(torch._C.TensorBase)["shape"].__get__  # parameters without data refuse theirs
@@ -44,6 +45,15 @@ class OutputMeta:
 
 
 _ONLY_WRITES = OutputMeta(None, None)
+
+
+def tensors_of(result: Any) -> Iterator[TensorMeta]:
+    """The tensors in the result of an ``OutputMeta``."""
+    if isinstance(result, TensorMeta):
+        yield result
+    elif isinstance(result, list):
+        for one in result:
+            yield from tensors_of(one)
 
 
 class MetaResults:
