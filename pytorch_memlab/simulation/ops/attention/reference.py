@@ -75,11 +75,13 @@ def backward_reference(op: Any) -> Implementation:
         state = named["philox_seed"].view(torch.int64).view(-1)
         attention = _attention(named, int(state[0]) if named["dropout_p"] else 0)
         wants_bias = attention.bias is not None and named.get("grad_input_mask", [False])[-1]
-        logsumexp = named["logsumexp"].flatten(2)[..., : attention.query.shape[2]]
-        if logsumexp.numel() and not wants_bias and _suits_cpu_kernel(attention):
-            values = _cpu_gradients(attention, args[0], named["out"], logsumexp)
-        else:
-            values = _gradients(attention, args[0], wants_bias)
+        compute, count = (_by_scores, 4) if wants_bias else (_forward, 3)
+
+        def attend(*tensors: Any) -> tuple[torch.Tensor, ...]:
+            return compute(Attention(*tensors, *attention[count:]))
+
+        inputs: list[Any] = [*attention[:count]]
+        values = gradients(attend, inputs, [args[0]])
         args, kwargs = tree_map_only(torch.Tensor, _on_meta, (args, kwargs))
         results: tuple[Any, ...] = tree_map_only(torch.Tensor, _on_cpu, op(*args, **kwargs))
         for result, value in zip(results, values, strict=False):
@@ -126,32 +128,6 @@ def _forward(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
     return result, logsumexp
 
 
-def _cpu_gradients(
-    attention: Attention,
-    grad_output: torch.Tensor,
-    result: torch.Tensor,
-    logsumexp: torch.Tensor,
-) -> tuple[torch.Tensor, ...]:
-    """The gradients of query, key and value: of a head, the sum of those of its copies."""
-    grad_query, *others = _aten._scaled_dot_product_flash_attention_for_cpu_backward.default(
-        grad_output,
-        attention.query,
-        *_all_heads(attention),
-        result,
-        logsumexp.transpose(1, 2).contiguous().transpose(1, 2),
-        0.0,
-        attention.causal,
-        attn_mask=attention.bias,
-        scale=attention.scale,
-    )
-    heads = attention.key.shape[1], attention.value.shape[1]
-    summed = (
-        one.unflatten(1, (own, -1)).sum(2) if one.shape[1] != own else one
-        for one, own in zip(others, heads, strict=True)
-    )
-    return grad_query, *summed
-
-
 def _suits_cpu_kernel(attention: Attention) -> bool:
     """True if the CPU's flash kernel computes just this, in every release."""
     bias = attention.bias
@@ -195,19 +171,6 @@ def _by_scores(attention: Attention) -> tuple[torch.Tensor, torch.Tensor]:
         kept = (drawn >= attention.dropout).to(dtype).div_(1 - attention.dropout)
         weights = weights * kept
     return (weights @ value).to(attention.query.dtype), logsumexp
-
-
-def _gradients(
-    attention: Attention, grad_output: torch.Tensor, wants_bias: bool
-) -> tuple[torch.Tensor, ...]:
-    """The gradients of query, key, value and, if wanted, of the bias."""
-    inputs: list[Any] = [*attention[: 4 if wants_bias else 3]]
-    dtype = torch.promote_types(attention.query.dtype, torch.float32)
-
-    def result(*tensors: Any) -> tuple[torch.Tensor, ...]:
-        return _by_scores(Attention(*tensors, *attention[len(tensors) :]))
-
-    return gradients(result, [one.to(dtype) for one in inputs], [grad_output])
 
 
 def alloc_heads_behind_sequence(call: OpCall, *positions: int) -> None:
