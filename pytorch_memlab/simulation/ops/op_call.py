@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -84,6 +84,10 @@ class OpCall:
             self.estimated += nbytes
         return allocation
 
+    def alloc_temps(self, sizes: Sequence[int]) -> list[Allocation]:
+        """Allocate as ``alloc_temp`` does, one after another."""
+        return [self.alloc_temp(nbytes) for nbytes in sizes]
+
     def alloc_copy(self, tensor: torch.Tensor) -> None:
         """Allocate a contiguous copy of a tensor until the op ends."""
         self.alloc_temp(tensor.numel() * tensor.element_size())
@@ -140,3 +144,14 @@ class OpCall:
         """Allocate the cuBLASLt workspace of this thread and stream, if it does not exist yet."""
         workspaces = self._machine.workspaces
         self.estimated += workspaces.need_cublaslt(self._gpu, self._stream, size)
+
+
+def contiguous(*positions: int, before_outputs: bool = False) -> Callable[[OpCall], None]:
+    """The memory of an op whose kernels read contiguous copies of some arguments."""
+
+    def memory(call: OpCall) -> None:
+        if not before_outputs:
+            call.alloc_outputs()
+        call.alloc_contiguous(*(call.args[position] for position in positions))
+
+    return memory

@@ -64,8 +64,7 @@ def alloc_reduction_workspace(
             call.alloc_temp(partial)
         for buffer, semaphores in parts:
             with call.scope():
-                call.alloc_temp(buffer)
-                call.alloc_temp(semaphores)
+                call.alloc_temps([buffer, semaphores])
 
 
 @lru_cache(4096)

@@ -105,12 +105,15 @@ def define(name: str, *more_names: str, **facts: Any) -> None:
         name: of the op, such as ``aten::max.dim``; ``aten::set_.*`` means every overload that has
             no registration.
         more_names: of other ops.
-        facts: fields of ``OpDefinition``; with a source, the provenance is ``SOURCE`` by default.
+        facts: fields of ``OpDefinition``; with a source, the provenance is ``SOURCE`` by default;
+            ``values`` is a reference that serves the meta device too.
 
     Raises:
         ValueError: an op is registered twice.
     """
     home = _calling_module()
+    if "values" in facts:
+        facts["reference"] = facts["meta"] = facts.pop("values")
     if "source" in facts:
         facts.setdefault("provenance", Provenance.SOURCE)
     for one in (name, *more_names):

@@ -84,8 +84,7 @@ def _split_keys(call: OpCall) -> None:
     splits = _splits(call.model, blocks, ceil(key.shape[2] / rows))
     if splits > 1:
         sums = splits * batch * heads * queries * _FLOAT
-        call.alloc_temp(sums)
-        call.alloc_temp(sums * _rounded_head(size))
+        call.alloc_temps([sums, sums * _rounded_head(size)])
 
 
 @decision
@@ -123,11 +122,9 @@ def _backward_memory(call: OpCall) -> None:
     parts = 1
     if is_deterministic():
         parts = ceil(call.model.multi_processor_count / (batch * heads))
-    call.alloc_temp(rows * _FLOAT)
-    call.alloc_temp(parts * rows * _rounded_head(size) * _FLOAT)
+    call.alloc_temps([rows * _FLOAT, parts * rows * _rounded_head(size) * _FLOAT])
     if key.shape[1] != heads:
-        for _ in range(2):
-            call.alloc_temp(batch * key.shape[2] * heads * size * query.element_size())
+        call.alloc_temps([batch * key.shape[2] * heads * size * query.element_size()] * 2)
 
 
 def _rounded_head(size: int) -> int:

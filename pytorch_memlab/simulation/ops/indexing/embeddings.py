@@ -11,7 +11,7 @@ from ...hardware.decisions import decision
 from ...hardware.gpu import GPU
 from .. import cub
 from ..memory_formats import LOW_PRECISION
-from ..op_call import OpCall
+from ..op_call import OpCall, contiguous
 from ..registry import estimated, op
 
 _BACKWARD: Final = "aten/src/ATen/native/cuda/Embedding.cu, EmbeddingBackwardKernel.cu"
@@ -73,11 +73,9 @@ def _sort(call: OpCall, indices: torch.Tensor, *, counts: bool) -> None:
     """The sorted indices and their order, and what sorting takes."""
     count, width = indices.numel(), indices.element_size()
     nbytes = count * width
-    for _sorted_and_order in range(2):
-        call.alloc_temp(nbytes)
+    call.alloc_temps([nbytes] * 2)  # sorted indices and their order
     with call.scope():
-        call.alloc_temp(nbytes)
-        call.alloc_temp(cub.radix_sort(call.model, count, width, width))
+        call.alloc_temps([nbytes, cub.radix_sort(call.model, count, width, width)])
     if counts:
         call.alloc_temp(nbytes)
         call.alloc_and_free(*[cub.scan_by_key(count, width, width)] * 2)
@@ -90,16 +88,12 @@ def _sum(call: OpCall, indices: torch.Tensor, dtype: torch.dtype, *, is_bag: boo
     accumulated = 4 if dtype in LOW_PRECISION else dtype.itemsize
     segments = min(count, rows)
     partial = count // _ROWS_PER_THREAD + segments
-    call.alloc_temp(count * width)
-    call.alloc_temp(8)
+    call.alloc_temps([count * width, 8])
     with call.scope():
-        call.alloc_temp(count * width)
-        call.alloc_temp(cub.select(count, width))
-    for _partial_sums_and_offsets in range(2):
-        call.alloc_temp(segments * width)
+        call.alloc_temps([count * width, cub.select(count, width)])
+    call.alloc_temps([segments * width] * 2)  # partial sums and offsets
     call.alloc_and_free(cub.scan(segments, width))
-    call.alloc_temp(8)
-    call.alloc_temp(partial * width)
+    call.alloc_temps([8, partial * width])
     if is_bag or not _adds_atomically(call, segments, partial, columns):
         call.alloc_temp(partial * columns * accumulated)
         return
@@ -135,11 +129,9 @@ def _correct_bag_meta(args: tuple[Any, ...], result: Any) -> Any:
     return output, bags, sizes, largest
 
 
-@op("aten::_embedding_bag_forward_only", source=_BAG)
-@op("aten::_embedding_bag", source=_BAG, corrects_meta=_correct_bag_meta)
-def _embedding_bag(call: OpCall) -> None:
-    call.alloc_contiguous(*call.args[1:3])
+_bag: Final = contiguous(1, 2, before_outputs=True)
 
-
+op("aten::_embedding_bag_forward_only", source=_BAG)(_bag)
+op("aten::_embedding_bag", source=_BAG, corrects_meta=_correct_bag_meta)(_bag)
 estimated("aten::_embedding_bag_dense_backward", source=_BAG)(_bag_backward(0))
 estimated("aten::_embedding_bag_backward", source=_BAG)(_bag_backward(1))

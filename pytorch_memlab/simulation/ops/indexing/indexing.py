@@ -97,8 +97,7 @@ def _make_linear(call: OpCall, given: list[torch.Tensor], nbytes: int) -> None:
 
 
 def _sort(call: OpCall, count: int, largest: int) -> None:
-    for _sorted_order_and_range in range(3):
-        call.alloc_temp(count * _INDEX)
+    call.alloc_temps([count * _INDEX] * 3)  # sorted indices, their order and a range
     bits = max(1, largest.bit_length())
     nbytes = cub.radix_sort(call.model, count, _INDEX, _INDEX, bits=bits)
     call.is_confirmed &= nbytes == 1  # recordings show sorts of a single block only

@@ -78,8 +78,7 @@ def _nonzero_static(call: OpCall) -> None:
     target = call.model.multi_processor_count * (2 if source.element_size() == 1 else 1)
     rounds = -(-blocks // target)
     blocks = -(-source.numel() // (rounds * per_block))
-    call.alloc_temp(blocks * _COUNT)
-    call.alloc_temp(blocks * _INDEX)
+    call.alloc_temps([blocks * _COUNT, blocks * _INDEX])
 
 
 def _all_selected(values: TensorValues, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -146,8 +145,7 @@ def _repeat_interleave(call: OpCall) -> None:
     call.alloc_temp(sums)
     if call.kwargs.get("output_size") is None:
         with call.scope():
-            call.alloc_temp(count)
-            call.alloc_temp(1)
+            call.alloc_temps([count, 1])
             alloc_column_sums_workspace(call, count, 1, torch.bool)
 
 

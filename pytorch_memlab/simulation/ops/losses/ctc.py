@@ -127,8 +127,7 @@ def _ctc_loss(call: OpCall) -> None:
 
 
 def _alloc_lengths(call: OpCall, batch: int) -> None:
-    for _target_lengths_input_lengths_and_offsets in range(3):
-        call.alloc_temp(batch * _INDEX)
+    call.alloc_temps([batch * _INDEX] * 3)  # lengths of targets and inputs, offsets
 
 
 @estimated(
@@ -149,13 +148,10 @@ def _ctc_loss_backward(call: OpCall) -> None:
     itemsize = probabilities.element_size()
     joined = batch * alpha.shape[1] * (alpha.shape[2] // 2 + 1) * itemsize
     with call.scope():
-        call.alloc_temp(joined)
-        call.alloc_temp(batch * alpha.shape[1] * itemsize)
-        call.alloc_temp(joined)
+        call.alloc_temps([joined, batch * alpha.shape[1] * itemsize, joined])
     if call.argument(8, "zero_infinity", False):
         with call.scope():
-            call.alloc_temp(batch)
-            call.alloc_temp(itemsize)
+            call.alloc_temps([batch, itemsize])
             call.alloc_copy(probabilities)
 
 

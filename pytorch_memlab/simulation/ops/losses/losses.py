@@ -8,7 +8,7 @@ from typing import Any, Final
 import torch
 
 from ..memory_formats import contiguous_like
-from ..op_call import OpCall
+from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_column_sums_workspace, alloc_sum_workspace
 from ..registry import Memory, define, estimated, op
 
@@ -90,21 +90,10 @@ def _binary_cross_entropy_with_logits(call: OpCall) -> None:
         alloc_sum_workspace(call, tensor)
 
 
-def _contiguous(start: int, stop: int) -> Memory:
-    def memory(call: OpCall) -> None:
-        call.alloc_outputs()
-        call.alloc_contiguous(*call.args[start:stop])
-
-    return memory
-
-
-for _name, _start, _stop, _source in (
-    ("nll_loss_forward", 0, 3, _NLL),
-    ("nll_loss_backward", 2, 4, _NLL),
-    ("nll_loss2d_forward", 0, 3, _NLL2D),
-    ("nll_loss2d_backward", 0, 4, _NLL2D),
-):
-    define(f"aten::{_name}", memory=_contiguous(_start, _stop), source=_source)
+define("aten::nll_loss_forward", memory=contiguous(0, 1, 2), source=_NLL)
+define("aten::nll_loss_backward", memory=contiguous(2, 3), source=_NLL)
+define("aten::nll_loss2d_forward", memory=contiguous(0, 1, 2), source=_NLL2D)
+define("aten::nll_loss2d_backward", memory=contiguous(0, 1, 2, 3), source=_NLL2D)
 
 
 _BATCHED: Final = 2

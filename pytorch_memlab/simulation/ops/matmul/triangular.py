@@ -49,8 +49,7 @@ def _solve_copies(call: OpCall) -> None:
 def _alloc_pointers(call: OpCall, count: int, rows: int) -> None:
     """For many small systems cuBLAS takes where each matrix and right side lies."""
     if count > _MOST_ALONE or rows < _LEAST_ALONE:
-        for _matrices_and_right_sides in range(2):
-            call.alloc_temp(count * _POINTER)
+        call.alloc_temps([count * _POINTER] * 2)  # matrices and right sides
     call.ensure_cublas_workspace()
 
 

@@ -48,8 +48,7 @@ def _unpad(call: OpCall) -> None:
     if not dense.numel() or not result.numel():
         return
     if dense.dtype == torch.float16 and _is_searched(call, dense, offsets):
-        for _rows_and_columns in range(2):
-            call.alloc_temp(result.shape[0] * _PLACE)
+        call.alloc_temps([result.shape[0] * _PLACE] * 2)  # rows and columns
     else:
         call.alloc_contiguous(*offsets)
 

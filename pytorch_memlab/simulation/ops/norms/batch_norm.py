@@ -1,27 +1,26 @@
-"""Batch norm: the choice between cuDNN and PyTorch, and the kernels of both.
+"""Batch norm: the choice between cuDNN and PyTorch, the kernels of both, and those of many ranks.
 
-``aten/src/ATen/native/Normalization.cpp`` chooses.
+``aten/src/ATen/native/Normalization.cpp`` chooses. Of the ops of ``SyncBatchNorm`` the CPU has no
+kernels.
 """
 
 from __future__ import annotations
 
 from math import ceil
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
+from ...machine.simulated_gpu import SimulatedGPU
 from ..convolution.cudnn import CUDNN_WORKSPACES, alloc_copy_into
 from ..memory_formats import acc_type, can_view, has_channels_last, suggest_memory_format
+from ..op_call import OpCall
 from ..reduce_config import last_power_of_2
 from ..registry import define, estimated, op
 
-if TYPE_CHECKING:
-    from ...machine.simulated_gpu import SimulatedGPU
-    from ..op_call import OpCall
+Tensors = tuple[torch.Tensor, ...]
 
-    Tensors = tuple[torch.Tensor, ...]
-
-SOURCE: Final = "aten/src/ATen/native/cuda/Normalization.cu, Normalization.cuh"
+_SOURCE: Final = "aten/src/ATen/native/cuda/Normalization.cu, Normalization.cuh"
 
 _MOST_SAMPLES: Final = {True: 880_801, False: 65_535}
 """Largest batch that cuDNN's kernels take, by whether it trains."""
@@ -38,26 +37,14 @@ _RUNNING: Final = (3, 4)
 _aten: Final = torch.ops.aten
 
 
-def _select_backend(
-    _gpu: SimulatedGPU,
-    tensor: torch.Tensor,
-    weight: torch.Tensor | None,
-    bias: torch.Tensor | None,
-    mean: torch.Tensor | None,
-    var: torch.Tensor | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-    _cudnn_enabled: bool,
-) -> Any:
-    if not _use_cudnn(tensor, weight, bias, mean, var, training):
+def _select_backend(_gpu: SimulatedGPU, *args: Any) -> Any:
+    if not _use_cudnn(*args[:6]):
         return NotImplemented
+    tensor, *of_channels = args[:5]
     results = _aten.cudnn_batch_norm.default(
         tensor.contiguous(memory_format=suggest_memory_format(tensor)),
-        *(None if one is None else one.contiguous() for one in (weight, bias, mean, var)),
-        training,
-        momentum,
-        eps,
+        *(None if one is None else one.contiguous() for one in of_channels),
+        *args[5:8],
     )
     return (*results, 1)
 
@@ -91,7 +78,7 @@ define("aten::batch_norm", writes=_RUNNING)
 define("aten::_batch_norm_impl_index", cuda_dispatch=_select_backend, writes=_RUNNING)
 
 
-def native(
+def _native(
     tensor: torch.Tensor,
     weight: torch.Tensor | None,
     bias: torch.Tensor | None,
@@ -117,20 +104,10 @@ def native(
     return torch.empty_like(tensor).copy_(result), save_mean, save_invstd
 
 
-def native_backward(
-    grad_output: torch.Tensor,
-    tensor: torch.Tensor,
-    weight: torch.Tensor | None,
-    mean: torch.Tensor | None,
-    var: torch.Tensor | None,
-    save_mean: torch.Tensor | None,
-    save_invstd: torch.Tensor | None,
-    training: bool,
-    eps: float,
-    mask: list[bool],
-) -> tuple[Any, ...]:
+def _native_backward(*args: Any) -> tuple[Any, ...]:
     """``native_batch_norm_backward`` in the dtype that CUDA accumulates in."""
-    tensors = (grad_output, tensor, weight, mean, var, save_mean, save_invstd)
+    *tensors, training, eps, mask = args
+    tensor, weight = tensors[1:3]
     results = _aten.native_batch_norm_backward.default(
         *(_to(one, acc_type(tensor.dtype)) for one in tensors), training, eps, mask
     )
@@ -147,15 +124,15 @@ def _to(tensor: torch.Tensor | None, dtype: torch.dtype) -> Any:
     return None if tensor is None else tensor.to(dtype)
 
 
-@op("aten::native_batch_norm", source=SOURCE, reference=native, meta=native, writes=_RUNNING)
+@op("aten::native_batch_norm", source=_SOURCE, values=_native, writes=_RUNNING)
 def _native_memory(call: OpCall) -> None:
     tensor = call.args[0]
     call.alloc_outputs()
     if call.argument(5, "training") and has_channels_last(tensor):
-        alloc_staging(call, tensor, 4)
+        _alloc_staging(call, tensor, 4)
 
 
-@op("aten::native_batch_norm_backward", source=SOURCE, reference=native_backward)
+@op("aten::native_batch_norm_backward", source=_SOURCE, reference=_native_backward)
 def _native_backward_memory(call: OpCall) -> None:
     """Sums over each channel come before the gradients that need them."""
     grad_output, tensor = call.args[:2]
@@ -169,16 +146,15 @@ def _native_backward_memory(call: OpCall) -> None:
     if call.args[7] or mask[1] or mask[2]:
         is_staged = has_channels_last(tensor) and has_channels_last(grad_output)
         if is_staged or mask[0]:
-            for _sum in range(2):
-                call.alloc_temp(tensor.shape[1] * call.args[5].element_size())
+            call.alloc_temps([tensor.shape[1] * call.args[5].element_size()] * 2)  # sums
         call.alloc_outputs(grad_weight, grad_bias)
         if is_staged:
             with call.scope():
-                alloc_staging(call, tensor, 2)
+                _alloc_staging(call, tensor, 2)
     call.alloc_outputs(grad_input)
 
 
-def alloc_staging(call: OpCall, tensor: torch.Tensor, values: int) -> None:
+def _alloc_staging(call: OpCall, tensor: torch.Tensor, values: int) -> None:
     """Blocks of threads that share a channel stage partial sums, and count themselves."""
     channels = tensor.shape[1]
     rows, columns = staging_rows(tensor.numel() // channels, channels)
@@ -208,7 +184,7 @@ _CUDNN: Final = "aten/src/ATen/native/cudnn/BatchNorm.cpp"
 
 def _cudnn_forward(*args: Any) -> Tensors:
     tensor, weight, training = args[0], args[1], args[5]
-    result, *saved = native(*args)
+    result, *saved = _native(*args)
     if not training:
         saved = [weight.new_empty(0) for _mean_and_invstd in range(2)]
     # The reserve space: an estimate, as only cuDNN tells its size; without an activation fused
@@ -218,13 +194,7 @@ def _cudnn_forward(*args: Any) -> Tensors:
     return result, *(one.to(weight.dtype) for one in saved), reserve
 
 
-@estimated(
-    "aten::cudnn_batch_norm",
-    source=_CUDNN,
-    reference=_cudnn_forward,
-    meta=_cudnn_forward,
-    writes=_RUNNING,
-)
+@estimated("aten::cudnn_batch_norm", source=_CUDNN, values=_cudnn_forward, writes=_RUNNING)
 def _cudnn_memory(call: OpCall) -> None:
     if call.argument(5, "training"):
         call.unknown_workspace = CUDNN_WORKSPACES
@@ -234,18 +204,160 @@ def _cudnn_backward(
     tensor: torch.Tensor, grad_output: torch.Tensor, weight: torch.Tensor, *others: Any
 ) -> Tensors:
     args = (grad_output, tensor, weight, *others[:4], True, others[4], [True] * 3)
-    grad_input, *of_weights = native_backward(*args)
+    grad_input, *of_weights = _native_backward(*args)
     grad_input = grad_input.contiguous(memory_format=suggest_memory_format(tensor))
     return grad_input, *of_weights
 
 
-@estimated(
-    "aten::cudnn_batch_norm_backward",
-    source=_CUDNN,
-    reference=_cudnn_backward,
-    meta=_cudnn_backward,
-)
+@estimated("aten::cudnn_batch_norm_backward", source=_CUDNN, values=_cudnn_backward)
 def _cudnn_backward_memory(call: OpCall) -> None:
     tensor, grad_output = call.args[:2]
     alloc_copy_into(call, grad_output, suggest_memory_format(tensor))
     call.unknown_workspace = CUDNN_WORKSPACES
+
+
+def _stats(tensor: torch.Tensor, eps: float) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = tensor.to(acc_type(tensor.dtype))
+    var, mean = torch.var_mean(wide, _but_channels(tensor), correction=0)
+    return mean, (var + eps).rsqrt()
+
+
+def _gather_stats_with_counts(
+    _tensor: torch.Tensor,
+    means: torch.Tensor,
+    invstds: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    counts: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = acc_type(means.dtype)
+    means, invstds = means.to(wide), invstds.to(wide)
+    share = counts.to(wide).view(-1, 1)
+    count = share.sum()
+    mean = (means * share).sum(0) / count
+    squares = (share * (invstds.pow(-2) - eps + (means - mean).square())).sum(0)
+    if running_mean is not None:
+        running_mean.lerp_(mean.to(running_mean.dtype), momentum)
+    if running_var is not None:
+        running_var.lerp_((squares / (count - 1)).to(running_var.dtype), momentum)
+    return mean, (squares / count + eps).rsqrt()
+
+
+def _elementwise(
+    tensor: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    _eps: float,
+) -> torch.Tensor:
+    result = (tensor - _broadcast(mean, tensor)) * _broadcast(invstd, tensor)
+    if weight is not None:
+        result = result * _broadcast(weight, tensor)
+    if bias is not None:
+        result = result + _broadcast(bias, tensor)
+    empty = torch.empty_like(tensor, memory_format=suggest_memory_format(tensor))
+    return empty.copy_(result)
+
+
+def _backward_reduce(
+    grad_output: torch.Tensor,
+    tensor: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+) -> tuple[torch.Tensor | None, ...]:
+    wide = grad_output.to(mean.dtype)
+    sum_dy = wide.sum(_but_channels(tensor))
+    sum_dy_xmu = (wide * (tensor - _broadcast(mean, tensor))).sum(_but_channels(tensor))
+    if has_channels_last(grad_output) and has_channels_last(tensor):
+        input_g = weight_g = bias_g = True
+        if weight is None:
+            return sum_dy, sum_dy_xmu, mean.new_empty(0), mean.new_empty(0)
+    dtype = tensor.dtype if weight is None else weight.dtype
+    return (
+        sum_dy if input_g else None,
+        sum_dy_xmu if input_g else None,
+        (sum_dy_xmu * invstd).to(dtype) if weight_g else None,
+        sum_dy.to(dtype, copy=True) if bias_g else None,
+    )
+
+
+def _backward_elemt(
+    grad_output: torch.Tensor,
+    tensor: torch.Tensor,
+    mean: torch.Tensor,
+    invstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    sum_dy: torch.Tensor,
+    sum_dy_xmu: torch.Tensor,
+    counts: torch.Tensor,
+) -> torch.Tensor:
+    count = counts.sum()
+    scale = invstd if weight is None else invstd * weight
+    slope = invstd.square() * (sum_dy_xmu / count)
+    centred = tensor - _broadcast(mean, tensor)
+    result = grad_output - _broadcast(sum_dy / count, tensor) - centred * _broadcast(slope, tensor)
+    keeps_format = has_channels_last(grad_output)
+    empty = torch.empty_like(
+        tensor, memory_format=torch.preserve_format if keeps_format else torch.contiguous_format
+    )
+    return empty.copy_(result * _broadcast(scale, tensor))
+
+
+def _but_channels(tensor: torch.Tensor) -> list[int]:
+    return [dim for dim in range(tensor.dim()) if dim != 1]
+
+
+def _broadcast(channels: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Values of channels, in a shape that a tensor broadcasts with."""
+    return channels.view(1, -1, *[1] * (tensor.dim() - 2))
+
+
+def _stats_memory(call: OpCall) -> None:
+    call.alloc_outputs()
+    if has_channels_last(call.args[0]):
+        _alloc_staging(call, call.args[0], 4)
+
+
+def _backward_reduce_memory(call: OpCall) -> None:
+    grad_output, tensor = call.args[:2]
+    call.alloc_outputs()
+    if has_channels_last(grad_output) and has_channels_last(tensor):
+        _alloc_staging(call, tensor, 2)
+
+
+for _name, _values, _memory in (
+    ("stats", _stats, _stats_memory),
+    ("gather_stats_with_counts", _gather_stats_with_counts, None),
+    ("elemt", _elementwise, None),
+    ("backward_reduce", _backward_reduce, _backward_reduce_memory),
+    ("backward_elemt", _backward_elemt, None),
+):
+    define(f"aten::batch_norm_{_name}", memory=_memory, source=_SOURCE, values=_values)
+
+
+def _gather_stats(
+    gpu: SimulatedGPU,
+    tensor: torch.Tensor,
+    means: torch.Tensor,
+    invstds: torch.Tensor,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    momentum: float,
+    eps: float,
+    count: int,
+) -> Any:
+    dtype = tensor.dtype if running_mean is None else running_mean.dtype
+    counts = torch.ops.aten.full.default([means.shape[0]], count, dtype=dtype, device=gpu.device)
+    return torch.ops.aten.batch_norm_gather_stats_with_counts.default(
+        tensor, means, invstds, running_mean, running_var, momentum, eps, counts
+    )
+
+
+define("aten::batch_norm_gather_stats", composite=_gather_stats)

@@ -5,28 +5,23 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 
 from ..memory_formats import LOW_PRECISION, acc_type
+from ..op_call import OpCall
 from ..registry import op
 from .batch_norm import in_dtypes
-
-if TYPE_CHECKING:
-    from ..op_call import OpCall
-
-    Tensors = tuple[torch.Tensor | None, ...]
 
 _SOURCE: Final = "aten/src/ATen/native/cuda/group_norm_kernel.cu"
 
 
-def _reference(tensor: torch.Tensor, *others: Any) -> Tensors:
-    results: Tensors = torch.ops.aten.native_group_norm.default(tensor.contiguous(), *others)
-    return results
+def _forward(tensor: torch.Tensor, *others: Any) -> Any:
+    return torch.ops.aten.native_group_norm.default(tensor.contiguous(), *others)
 
 
-@op("aten::native_group_norm", source=_SOURCE, reference=_reference, meta=_reference)
+@op("aten::native_group_norm", source=_SOURCE, values=_forward)
 def _memory(call: OpCall) -> None:
     tensor: torch.Tensor = call.args[0]
     batch, channels, inner, groups = call.args[3:7]
@@ -37,34 +32,27 @@ def _memory(call: OpCall) -> None:
         return
     width = acc_type(tensor.dtype).itemsize
     if tensor.dtype in LOW_PRECISION:
-        for _mean_and_rstd in range(2):
-            call.alloc_temp(batch * groups * width)
+        call.alloc_temps([batch * groups * width] * 2)  # mean and rstd
     weighted = any(weight is not None for weight in call.args[1:3])
     if inner != 1 and weighted:
-        for _scale_and_shift in range(2):
-            call.alloc_temp(batch * channels * width)
+        call.alloc_temps([batch * channels * width] * 2)  # scale and shift
 
 
-def _backward_reference(
+def _backward(
     grad_output: torch.Tensor,
     tensor: torch.Tensor,
     mean: torch.Tensor,
     rstd: torch.Tensor,
     weight: torch.Tensor | None,
     *others: Any,
-) -> Tensors:
+) -> Any:
     results = torch.ops.aten.native_group_norm_backward.default(
         grad_output.contiguous(), tensor.contiguous(), mean, rstd, weight, *others
     )
     return in_dtypes(results, tensor, weight)
 
 
-@op(
-    "aten::native_group_norm_backward",
-    source=_SOURCE,
-    reference=_backward_reference,
-    meta=_backward_reference,
-)
+@op("aten::native_group_norm_backward", source=_SOURCE, values=_backward)
 def _backward_memory(call: OpCall) -> None:
     """Sums for each channel, and coefficients for each group."""
     tensor, weight = call.args[1], call.args[4]
@@ -74,10 +62,8 @@ def _backward_memory(call: OpCall) -> None:
     call.alloc_outputs()
     width = acc_type(tensor.dtype).itemsize
     if inner != 1:
-        for _sums in range(2):
-            call.alloc_temp(batch * channels * width)
+        call.alloc_temps([batch * channels * width] * 2)  # sums
     if mask[0]:
-        for _coefficients in range(2):
-            call.alloc_temp(batch * groups * width)
+        call.alloc_temps([batch * groups * width] * 2)  # coefficients
         if weight is not None and inner != 1:
             call.alloc_temp(batch * channels * width)

@@ -1,10 +1,13 @@
-"""Layer norm: of half precision, CUDA keeps the statistics of rows in single precision.
+"""Layer norm, RMS norm and weight norm, which CUDA accumulates half precision of in single.
 
-A CPU keeps them in the type of the weight.
+A CPU keeps the statistics of layer norm in the type of the weight. An RMS norm is one kernel on
+CUDA, since PyTorch 2.9, and many ops on a CPU: the op is composite where a device has no kernel of
+it. With one on the CPU, autograd keeps it whole, and its node saves what CUDA's does.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any, Final
 
@@ -15,9 +18,9 @@ from ...hardware.gpu import GPU
 from ..memory_formats import acc_type
 from ..op_call import OpCall
 from ..reduction_workspace import alloc_column_sums_workspace
-from ..registry import op
+from ..registry import define, op
 
-SOURCE: Final = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
+_SOURCE: Final = "aten/src/ATen/native/cuda/layer_norm_kernel.cu"
 
 _COLUMNS: Final = 32
 """Columns that a block of threads sums over, and rows that it takes at least."""
@@ -33,7 +36,7 @@ def _reference(tensor: torch.Tensor, *others: Any) -> tuple[torch.Tensor, ...]:
     return result, mean.to(dtype), rstd.to(dtype)
 
 
-@op("aten::native_layer_norm", source=SOURCE, reference=_reference, meta=_reference)
+@op("aten::native_layer_norm", source=_SOURCE, values=_reference)
 def _memory(call: OpCall) -> None:
     call.alloc_contiguous(call.args[0], call.argument(2, "weight"), call.argument(3, "bias"))
 
@@ -53,14 +56,14 @@ def _backward_reference(
     )
 
 
-@op("aten::native_layer_norm_backward", source=SOURCE, reference=_backward_reference)
+@op("aten::native_layer_norm_backward", source=_SOURCE, reference=_backward_reference)
 def _backward_memory(call: OpCall) -> None:
     call.alloc_contiguous(call.args[1], call.argument(5, "weight"), call.argument(6, "bias"))
     call.alloc_outputs()
-    alloc_weight_sums(call, *call.result[1:])
+    _alloc_weight_sums(call, *call.result[1:])
 
 
-def alloc_weight_sums(call: OpCall, *weight_gradients: torch.Tensor | None) -> None:
+def _alloc_weight_sums(call: OpCall, *weight_gradients: torch.Tensor | None) -> None:
     """The gradients of weights that many rows add up to are summed in two steps."""
     grad_output, tensor, size = call.args[:3]
     columns = prod(size)
@@ -84,3 +87,70 @@ def alloc_weight_sums(call: OpCall, *weight_gradients: torch.Tensor | None) -> N
 def _is_narrow(gpu: GPU, columns: int) -> bool:
     """True if blocks of threads for all columns leave most of the GPU idle."""
     return columns // _COLUMNS < gpu.multi_processor_count // 2
+
+
+def _rms_norm(
+    tensor: torch.Tensor, size: Sequence[int], weight: torch.Tensor | None, eps: float | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    wide = tensor.to(acc_type(tensor.dtype))
+    least = torch.finfo(wide.dtype).eps if eps is None else eps
+    rstd = (wide.pow(2).mean(_dims(size), keepdim=True) + least).rsqrt()
+    result = wide * rstd
+    if weight is not None:
+        result = result * weight
+    return result.to(tensor.dtype).contiguous(), rstd.contiguous()
+
+
+def _rms_norm_backward(
+    grad_output: torch.Tensor,
+    tensor: torch.Tensor,
+    size: Sequence[int],
+    rstd: torch.Tensor,
+    weight: torch.Tensor | None,
+    mask: Sequence[bool],
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    wide, grad = tensor.to(rstd.dtype), grad_output.to(rstd.dtype)
+    grad_weight = None
+    if mask[1] and weight is not None:
+        rows = (grad * wide * rstd).reshape(-1, prod(size))
+        grad_weight = rows.sum(0).view(weight.shape).to(weight.dtype)
+    if not mask[0]:
+        return None, grad_weight
+    if weight is not None:
+        grad = grad * weight
+    mean = (grad * wide).mean(_dims(size), keepdim=True)
+    grad_input = (grad - wide * mean * rstd.pow(2)) * rstd
+    return grad_input.to(tensor.dtype).contiguous(), grad_weight
+
+
+def _dims(size: Sequence[int]) -> tuple[int, ...]:
+    return tuple(range(-len(size), 0))
+
+
+def _rms_memory(call: OpCall) -> None:
+    call.alloc_contiguous(call.args[0], call.argument(2, "weight"))
+
+
+def _rms_backward_memory(call: OpCall) -> None:
+    call.alloc_contiguous(call.args[1], call.argument(4, "weight"))
+    call.alloc_outputs()
+    _alloc_weight_sums(call, call.result[1])
+
+
+if hasattr(_aten, "_fused_rms_norm_backward"):
+    for _name, _memory_of, _values in (
+        ("aten::_fused_rms_norm", _rms_memory, _rms_norm),
+        ("aten::_fused_rms_norm_backward", _rms_backward_memory, _rms_norm_backward),
+    ):
+        op(_name, source=_SOURCE, values=_values, cpu_kernel=_values)(_memory_of)
+
+
+def _wide_norms(
+    args: tuple[Any, ...], result: tuple[torch.Tensor, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """With norms in the type that CUDA sums in; torch 2.4's meta kernel takes the weight's."""
+    weight, norms = result
+    return weight, norms.to(acc_type(args[0].dtype))
+
+
+define("aten::_weight_norm_interface", corrects_meta=_wide_norms)

@@ -9,7 +9,7 @@ import torch
 
 from ..matmul.cublas import multiply_batches
 from ..memory_formats import contiguous_like, suggest_memory_format
-from ..op_call import OpCall
+from ..op_call import OpCall, contiguous
 from ..registry import Memory, define, op
 
 _CUDA: Final = "aten/src/ATen/native/cuda/"
@@ -33,11 +33,6 @@ def formatted_inputs(*positions: int) -> Memory:
     return memory
 
 
-def _contiguous_input(call: OpCall) -> None:
-    call.alloc_outputs()
-    call.alloc_contiguous(call.args[0])
-
-
 def _register(file: str, memory: Memory, *names: str) -> None:
     op(*(f"aten::{name}" for name in names), source=_CUDA + file)(memory)
 
@@ -54,18 +49,16 @@ for _file, _name in (
 for _file, _kind in (("ReflectionPad.cu", "reflection"), ("ReplicationPadding.cu", "replication")):
     for _dims in (1, 2, 3):
         _name = f"{_kind}_pad{_dims}d"
-        _register(_file, _contiguous_input, _name, f"{_name}_backward")
+        _register(_file, contiguous(0), _name, f"{_name}_backward")
 
-_register("Im2Col.cu", _contiguous_input, "im2col")
-_register("Col2Im.cu", _contiguous_input, "col2im")
-_register("AveragePool3d.cu", _contiguous_input, "avg_pool3d", "avg_pool3d_backward")
-_register("AdaptiveMaxPooling3d.cu", _contiguous_input, "adaptive_max_pool3d_backward")
-_register("AdaptiveAveragePooling3d.cu", _contiguous_input, "_adaptive_avg_pool3d_backward")
+_register("Im2Col.cu", contiguous(0), "im2col")
+_register("Col2Im.cu", contiguous(0), "col2im")
+_register("AveragePool3d.cu", contiguous(0), "avg_pool3d", "avg_pool3d_backward")
+_register("AdaptiveMaxPooling3d.cu", contiguous(0), "adaptive_max_pool3d_backward")
+_register("AdaptiveAveragePooling3d.cu", contiguous(0), "_adaptive_avg_pool3d_backward")
 
 
-@op("aten::max_unpool2d", "aten::max_unpool3d", source=_CUDA + "MaxUnpooling.cu")
-def _max_unpool(call: OpCall) -> None:
-    call.alloc_contiguous(*call.args[:2])
+_register("MaxUnpooling.cu", contiguous(0, 1, before_outputs=True), "max_unpool2d", "max_unpool3d")
 
 
 @op("aten::_adaptive_avg_pool3d", source=_CUDA + "AdaptiveAveragePooling3d.cu")

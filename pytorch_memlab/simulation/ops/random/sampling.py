@@ -55,8 +55,7 @@ def _multinomial(call: OpCall) -> None:
 
 def _check(call: OpCall, source: torch.Tensor) -> None:
     """The extremes of a distribution, and what is true of them and of its sums."""
-    for _smallest_and_largest in range(2):
-        call.alloc_temp(source.element_size())
+    call.alloc_temps([source.element_size()] * 2)  # smallest and largest
     alloc_aminmax_workspace(call, source)
     comparisons = [call.alloc_temp(1) for _ in range(2)]
     call.alloc_temp(1)
@@ -95,8 +94,7 @@ def _randperm(call: OpCall) -> None:
     call.alloc_temp(count * width)
     bits = min(64, ceil(log2(count - (6 * count**2 + 1) / (12 * log(_DUPLICATES)))))
     key = 4 if bits <= 32 else 8
-    for _keys_and_sorted_keys in range(2):
-        call.alloc_temp(count * key)
+    call.alloc_temps([count * key] * 2)  # keys and sorted keys
     call.alloc_temp(cub.radix_sort(call.model, count, key, width, bits=bits))
 
 

@@ -127,8 +127,7 @@ def _logsumexp(call: OpCall) -> None:
         call.alloc_temp(largest)
         alloc_extremes_workspace(call, tensor, dims)
         with call.scope():  # where they are infinite
-            call.alloc_temp(largest)
-            call.alloc_temp(largest // width)
+            call.alloc_temps([largest, largest // width])
         call.alloc_temp(tensor.numel() * width)
     call.alloc_outputs()
     alloc_sum_workspace(call, tensor, dims, call.result.dtype)

@@ -53,8 +53,7 @@ def scan_row(call: OpCall, count: int, dtype: torch.dtype, *, is_sum: bool = Tru
     call.alloc_and_free(cub.scan(min(count, _MOST_AT_ONCE), size))
     for begin in range(_MOST_AT_ONCE, count, _MOST_AT_ONCE):
         with call.scope():
-            call.alloc_temp(size)
-            call.alloc_temp(cub.scan(min(count - begin, _MOST_AT_ONCE), size))
+            call.alloc_temps([size, cub.scan(min(count - begin, _MOST_AT_ONCE), size)])
 
 
 @op("aten::cummax", "aten::cummin", source=_SOURCE)

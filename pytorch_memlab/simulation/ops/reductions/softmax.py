@@ -11,7 +11,7 @@ import torch
 from torch._prims_common import compute_elementwise_output_strides, make_contiguous_strides_for
 
 from ...machine.simulated_gpu import SimulatedGPU
-from ..op_call import OpCall
+from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import Implementation, define, op
 
@@ -46,11 +46,6 @@ def _backward(kernel: Any) -> Implementation:
     return reference
 
 
-def _contiguous_input(call: OpCall) -> None:
-    call.alloc_outputs()
-    call.alloc_contiguous(call.args[0])
-
-
 def _product(call: OpCall) -> None:
     """The gradient times the output, contiguous copies of both."""
     grad_output, output = call.args[:2]
@@ -64,19 +59,14 @@ def _product(call: OpCall) -> None:
     call.alloc_contiguous(output)
 
 
-def _contiguous_inputs(call: OpCall) -> None:
-    call.alloc_outputs()
-    call.alloc_contiguous(*call.args[:2])
-
-
 define("aten::softmax.int", cuda_dispatch=_converting(_aten._softmax.default))
 define("aten::log_softmax.int", cuda_dispatch=_converting(_aten._log_softmax.default))
 
 for _name, _memory, _reference in (
-    ("_softmax", _contiguous_input, _forward),
-    ("_log_softmax", _contiguous_input, _forward),
+    ("_softmax", contiguous(0), _forward),
+    ("_log_softmax", contiguous(0), _forward),
     ("_softmax_backward_data", _product, _backward),
-    ("_log_softmax_backward_data", _contiguous_inputs, _backward),
+    ("_log_softmax_backward_data", contiguous(0, 1), _backward),
 ):
     define(
         f"aten::{_name}",

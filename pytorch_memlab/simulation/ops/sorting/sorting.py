@@ -9,7 +9,7 @@ import torch
 
 from .. import cub
 from ..memory_formats import is_dense
-from ..op_call import OpCall
+from ..op_call import OpCall, contiguous
 from ..reduction_workspace import alloc_extremes_workspace
 from ..registry import as_on_cpu, define, estimated, op
 
@@ -79,15 +79,12 @@ def _sort_batch(call: OpCall, count: int, length: int, dtype: torch.dtype) -> No
         size = cub.radix_sort(gpu, length, key, INDEX, is_float=dtype.is_floating_point)
         call.alloc_and_free(*[size] * slices)
     elif slices < _FEW:
-        for _slice_and_index in range(2):
-            call.alloc_temp(count * INDEX)
+        call.alloc_temps([count * INDEX] * 2)  # slices and indices
         with call.scope():
-            call.alloc_temp(count * key)
-            call.alloc_temp(cub.radix_sort(gpu, count, key, INDEX))
+            call.alloc_temps([count * key, cub.radix_sort(gpu, count, key, INDEX)])
         call.alloc_and_free(cub.radix_sort(gpu, count, INDEX, bits=max(1, ceil(log2(slices)))))
     else:
-        call.alloc_temp(count * INDEX)
-        call.alloc_temp(cub.segmented_radix_sort(count, key, INDEX))
+        call.alloc_temps([count * INDEX, cub.segmented_radix_sort(count, key, INDEX)])
 
 
 @estimated("aten::topk", source="aten/src/ATen/native/cuda/TensorTopK.cpp, TensorTopK.cu")
@@ -125,8 +122,7 @@ def alloc_topk(
             _select(call, slices, length, source.dtype)
     if is_sorted and count > _SMALL:
         found = slices * count
-        call.alloc_temp(found * INDEX)
-        call.alloc_temp(found * source.element_size())
+        call.alloc_temps([found * INDEX, found * source.element_size()])
         with call.scope():
             sort_slices(call, found, count, source.dtype)
         call.alloc_temp(found * INDEX)
@@ -146,8 +142,7 @@ def _select(call: OpCall, slices: int, length: int, dtype: torch.dtype) -> None:
     call.alloc_temp(2 * slices * (8 if dtype.itemsize == 8 else 4))
     call.alloc_temp(blocks * _DIGITS * 2)
     call.alloc_temp(slices * _DIGITS * 4)
-    for _within_and_at_the_kth in range(2):
-        call.alloc_temp(blocks * 4)
+    call.alloc_temps([blocks * 4] * 2)  # those within, and those equal to the k-th
     call.alloc_and_free(*[cub.scan_by_key(blocks, 4, 4)] * 2)
 
 
@@ -167,9 +162,9 @@ def _median(call: OpCall) -> None:
             sort_slices(call, source.numel(), source.numel(), source.dtype)
 
 
-@op("aten::kthvalue", "aten::median.dim", "aten::nanmedian.dim", source=_SORTING)
-def _contiguous_input(call: OpCall) -> None:
-    call.alloc_contiguous(call.args[0])
+op("aten::kthvalue", "aten::median.dim", "aten::nanmedian.dim", source=_SORTING)(
+    contiguous(0, before_outputs=True)
+)
 
 
 @estimated("aten::mode", source="aten/src/ATen/native/cuda/TensorModeKernel.cpp")

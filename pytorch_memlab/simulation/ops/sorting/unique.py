@@ -216,8 +216,7 @@ def _compare(call: OpCall, *, is_sorted: bool, inverse: bool, counts: bool) -> N
     if inverse:
         call.alloc_outputs(call.result[1])
         with call.scope():
-            call.alloc_temp(count * (_INDEX if is_sorted else 4))
-            call.alloc_temp(cub.scan(count, 4))
+            call.alloc_temps([count * (_INDEX if is_sorted else 4), cub.scan(count, 4)])
     call.alloc_outputs(call.result[0])
     with call.scope():
         call.alloc_temp(_INDEX)
