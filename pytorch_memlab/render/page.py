@@ -9,7 +9,9 @@ from functools import lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
+from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from .rows import place, source_line
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -71,10 +73,19 @@ def script_data(value: object) -> str:
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    return Environment(
+    environment = Environment(
         loader=PackageLoader(__package__, _TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters |= {
+        "count": "{:,}".format,
+        "percent": "{:.1%}".format,
+        "printable": printable,
+        "prose_size": prose_size,
+        "width": lambda share: f"{100 * share:.4g}",
+    }
+    environment.globals |= {"place": place, "source_line": source_line}
+    return environment

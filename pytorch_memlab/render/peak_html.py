@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
-from ..history.holders import call_tree
+from ..history.holders import ModuleNode, call_tree
 from . import notebook
 from .page import Fragment, fill, page
 from .peak import NO_MODULE, failures, head
 from .rows import place, source_line
 
 if TYPE_CHECKING:
-    from ..history.holders import Call, Holder, LineDetails, ModuleNode, PeakHolders, Share
+    from ..history.holders import Call, Holder, PeakHolders, Share
     from ..history.model import Stack
 
 _MOST_LINES: Final = 500
@@ -56,46 +56,18 @@ def fragments(holders: PeakHolders, place: int | None = None) -> list[Fragment]:
 
 def table(holders: PeakHolders, number: int) -> Fragment:
     """The categories and the lines of a peak as a part of a page."""
-    total = max(holders.peak.active, 1)
     details = holders.line_details()
-    rest = details[_MOST_LINES:]
-    return Fragment(
-        fill(
-            "peak.html",
-            device=number,
-            head=head(holders.peak),
-            categories=[
-                {"name": one.name, "size": prose_size(one.size), **_part(one.size, total)}
-                for one in holders.by_category()
-            ],
-            lines=[_line(one, total) for one in details[:_MOST_LINES]],
-            rest=f"{len(rest):,} more" if rest else "",
-            rest_size=prose_size(sum(one.holder.size for one in rest)),
-            rest_share=f"{sum(one.holder.size for one in rest) / total:.1%}",
-        ),
-        "peak.css",
+    html = fill(
+        "peak.html",
+        device=number,
+        head=head(holders.peak),
+        total=max(holders.peak.active, 1),
+        categories=holders.by_category(),
+        lines=details[:_MOST_LINES],
+        rest=details[_MOST_LINES:],
+        named=_named,
     )
-
-
-def _part(size: int, total: int) -> dict[str, str]:
-    return {"share": f"{size / total:.1%}", "width": f"{100 * size / total:.4g}"}
-
-
-def _line(details: LineDetails, total: int) -> dict[str, str]:
-    holder = details.holder
-    backward = f"{prose_size(holder.backward)} in the backward pass" if holder.backward else ""
-    return {
-        "size": prose_size(holder.size),
-        "place": place(holder.file, holder.line, "", ""),
-        "file": printable(holder.file),
-        "function": printable(holder.function),
-        "blocks": f"{holder.blocks:,}",
-        "backward": backward,
-        "categories": _named(details.categories),
-        "modules": _named([one for one in details.modules if one.name]),
-        "source": printable(source_line(holder.file, holder.line)),
-        **_part(holder.size, total),
-    }
+    return Fragment(html, "peak.css")
 
 
 def _named(shares: Sequence[Share]) -> str:
@@ -115,7 +87,7 @@ def module_tree(root: ModuleNode, place: int = 0) -> Fragment:
             "module_tree.html",
             device=place,
             rows=_module_rows(root),
-            has_modules=bool(root.children),
+            root=root,
             left_out=max(sum(1 for _ in _nodes(root)) - _MOST_MODULES, 0),
         ),
         "module_tree.css",
@@ -133,41 +105,26 @@ def _nodes(root: ModuleNode) -> list[tuple[int, ModuleNode]]:
     return found
 
 
-def _module_rows(root: ModuleNode) -> list[dict[str, object]]:
-    """Parts of the template: modules that open, those without parts, and ends of the former."""
+def _module_rows(root: ModuleNode) -> list[tuple[str, ModuleNode]]:
+    """Parts of the template: modules that begin, those without parts, and ends of the former."""
     nodes = _nodes(root)
     if len(nodes) > _MOST_MODULES:
         order = sorted(range(len(nodes)), key=lambda one: (-nodes[one][1].total, nodes[one][0]))
         nodes = [nodes[one] for one in sorted(order[:_MOST_MODULES])]
-    rows: list[dict[str, object]] = []
+    rows = []
     depth_before = 0
     for number, (depth, node) in enumerate(nodes):
-        rows += [{"kind": "end"}] * (depth_before - depth)
-        following = nodes[number + 1][0] if number + 1 < len(nodes) else 0
-        path = printable(node.path)
-        row = _module(printable(node.name), path, node.total, node.own, root.total)
-        if following > depth:
+        rows += [("end", root)] * (depth_before - depth)
+        kind = "leaf"
+        if number + 1 < len(nodes) and nodes[number + 1][0] > depth:
             is_open = depth < _OPEN_DEPTH and node.total >= _OPEN_SHARE * root.total
-            row |= {"kind": "begin", "is_open": is_open}
-        rows.append(row)
+            kind = "open" if is_open else "closed"
+        rows.append((kind, node))
         depth_before = depth
-    rows += [{"kind": "end"}] * depth_before
+    rows += [("end", root)] * depth_before
     if root.own:
-        rows.append(_module(NO_MODULE, "", root.own, root.own, root.total))
+        rows.append(("leaf", ModuleNode(NO_MODULE, "", root.own, root.own)))
     return rows
-
-
-def _module(name: str, path: str, size: int, own: int, total: int) -> dict[str, object]:
-    share = size / max(total, 1)
-    return {
-        "kind": "leaf",
-        "name": name,
-        "path": path,
-        "size": prose_size(size),
-        "own": "" if own in (0, size) else f"{prose_size(own)} itself",
-        "share": f"{share:.1%}",
-        "width": f"{100 * share:.4g}",
-    }
 
 
 # Call stacks

@@ -42,41 +42,25 @@ def fragment(timeline: Timeline, number: int | None = None) -> Fragment:
     """A timeline as a part of a page."""
     shown = Scene(timeline)
     points = [point + 1 for point in timeline.points]
-    return Fragment(
-        fill(
-            "timeline.html",
-            device=timeline.device if number is None else number,
-            heading=heading(timeline),
-            peak_place=peak_place(timeline),
-            capacity=capacity_text(timeline),
-            top=shown.top,
-            events=shown.last,
-            bands=[
-                {
-                    "name": printable(band.name),
-                    "colour": colour,
-                    "path": f"{_line(points, edges, shown)}V{_HEIGHT}H0Z",
-                    "at_peak": prose_size(band.sizes[timeline.peak]),
-                }
-                for band, colour, edges in zip(
-                    timeline.bands, band_colours(timeline), shown.stacked(), strict=True
-                )
-            ],
-            reserved=_line(points, timeline.reserved, shown),
-            capacity_line=shown.capacity_shown and f"M0 {shown.y(timeline.capacity or 0)}H{_WIDTH}",
-            steps="".join(f"M{shown.x(step + 1)} 0V{_HEIGHT}" for step in shown.steps),
-            step_note=step_note(timeline),
-            failures="".join(f"M{shown.x(one + 1)} 0V{_HEIGHT}" for one in timeline.failures),
-            byte_marks=[(prose_size(mark), shown.y(mark) / 4) for mark in byte_marks(shown.top)],
-            event_marks=[(f"{mark:,}", shown.x(mark) / 10) for mark in event_marks(0, shown.last)],
-            peak=(shown.x(points[timeline.peak]) / 10, shown.y(shown.highest) / 4),
-            rows=_rows(timeline),
-            data=script_data(_data(timeline, shown)),
-            prose_size=prose_size,
-        ),
-        "timeline.css",
-        "timeline.js",
+    edges = [f"{_line(points, edge, shown)}V{_HEIGHT}H0Z" for edge in shown.stacked()]
+    html = fill(
+        "timeline.html",
+        device=timeline.device if number is None else number,
+        timeline=timeline,
+        heading=heading(timeline),
+        peak_place=peak_place(timeline),
+        capacity=capacity_text(timeline),
+        shown=shown,
+        bands=list(zip(timeline.bands, band_colours(timeline), edges, strict=True)),
+        reserved=_line(points, timeline.reserved, shown),
+        step_note=step_note(timeline),
+        byte_marks=byte_marks(shown.top),
+        event_marks=event_marks(0, shown.last),
+        rows=_rows(timeline),
+        place_of=_place,
+        data=script_data(_data(timeline, shown)),
     )
+    return Fragment(html, "timeline.css", "timeline.js")
 
 
 def heading(timeline: Timeline) -> str:
@@ -164,25 +148,14 @@ def _place(frame: Frame | None) -> tuple[str, str]:
     return place(*frame, " "), printable(source_line(frame.filename, frame.line))
 
 
-def _rows(timeline: Timeline) -> list[dict[str, object]]:
+def _rows(timeline: Timeline) -> list[int]:
     """Rows of the table: the highest point of each part of the time."""
     count = len(timeline.points)
     each = -(-count // _MOST_ROWS)
-    rows = []
-    for begin in range(0, count, each):
-        part = range(begin, min(begin + each, count))
-        index = max(part, key=lambda one: timeline.active[one])
-        rows.append(
-            {
-                "event": f"{timeline.points[index] + 1:,}",
-                "active": prose_size(timeline.active[index]),
-                "reserved": prose_size(timeline.reserved[index]),
-                "bands": [prose_size(band.sizes[index]) for band in timeline.bands],
-                "place": _place(timeline.frames[index])[0],
-                "is_peak": index == timeline.peak,
-            }
-        )
-    return rows
+    return [
+        max(range(begin, min(begin + each, count)), key=timeline.active.__getitem__)
+        for begin in range(0, count, each)
+    ]
 
 
 def _data(timeline: Timeline, shown: Scene) -> dict[str, object]:
