@@ -53,7 +53,7 @@ class FitFrame(_ReportFrame):
     """
 
     report: FitReport
-    _text, _html = "fit:text", "fit_html:fragment"
+    _text, _html = "fit:text", "fit:fragment"
 
 
 class VaryFrame(_ReportFrame):
@@ -70,7 +70,7 @@ class VaryFrame(_ReportFrame):
     """
 
     report: GridReport
-    _text, _html = "curve:text", "fit_html:grid_fragment"
+    _text, _html = "curve:text", "curve:fragment"
 
 
 def fit(

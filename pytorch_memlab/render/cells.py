@@ -7,6 +7,7 @@ from collections import defaultdict
 from .._common.prose_size import prose_size
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
+from .approximations import line_notes
 from .notes import texts
 
 _BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
@@ -68,6 +69,12 @@ def failure_note(table: FunctionTable, line: int) -> str:
     """The text behind the code of a line at which a GPU ran out of memory; empty for others."""
     asked = table.failed.get(line)
     return "" if asked is None else f"# out of memory: asked for {prose_size(asked)}"
+
+
+def line_remarks(table: FunctionTable, line: int) -> list[str]:
+    """What went wrong at a line, and what a simulation did not know there."""
+    failure = failure_note(table, line).removeprefix("# ")
+    return [*filter(None, [failure]), *line_notes(table.approximations.get(line, ()))]
 
 
 def column_ranges(report: Report) -> list[tuple[float, float]]:

@@ -1,15 +1,16 @@
-"""The largest values that fit on GPUs, and their curves, as text."""
+"""The largest values that fit on GPUs, and their curves, as text and for a notebook."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..fitting.trial import Ending
 from .approximations import summary_of_runs
 from .fit import COLUMNS, NO_TENSOR
+from .page import fill
 from .rows import WIDTH, cut, padded, paragraph
 
 if TYPE_CHECKING:
@@ -43,6 +44,22 @@ def text(report: GridReport) -> str:
     for note in notes(report):
         lines += paragraph(note)
     return "\n".join(lines) + "\n"
+
+
+def fragment(report: GridReport) -> str:
+    """The answers for a notebook: a row for each GPU, with a bar of its memory."""
+    tables: list[tuple[str, Sequence[str], str, list[Any], list[str]]] = []
+    if report.problem is None:
+        for combination in report.combinations:
+            rows = [
+                (one.name, cells_of(one), next_value(one), one.best)
+                for one in report.of(combination)
+            ]
+            lines = list(curve_lines(report, combination))
+            tables.append((title(report, combination), HEADS, "next", rows, lines))
+    below = [refusal(report)] if report.problem is not None else list(notes(report))
+    tables.append(("", (), "", [], below))
+    return fill("fit.html", heading=heading(report), lines=(), tables=tables)
 
 
 def heading(report: GridReport) -> str:

@@ -1,4 +1,4 @@
-"""The verdicts of ``fit`` on several GPUs, as text."""
+"""The verdicts of ``fit`` on several GPUs, as text and for a notebook."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from .._common.quoted import printable
 from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
 from .approximations import summary_of_runs
+from .page import fill
 from .rows import cut, padded, paragraph, place, source_line, with_minus
 
 if TYPE_CHECKING:
@@ -77,6 +78,14 @@ def answer(verdict: Verdict) -> str:
     if not verdict.fits:
         return "no"
     return "so far" if verdict.trial.ending is Ending.UNSETTLED else "yes"
+
+
+def fragment(report: FitReport) -> str:
+    """The verdicts for a notebook: a row for each GPU, with a bar of its memory."""
+    first, *lines = heading(report)
+    rows = [(one.name, sizes(one), answer(one), one) for one in report.verdicts]
+    table = ("", HEADS, "fits", rows, [*failures(report), *notes(report)])
+    return fill("fit.html", heading=first, lines=lines, tables=[table])
 
 
 # Where it does not fit

@@ -1,56 +1,52 @@
-"""A report as HTML: offline, a row for each line of code. See Note [HTML in notebooks]."""
+"""A report as HTML: offline, a row for each line of code.
+
+Note [HTML in notebooks]
+
+JupyterLab shows the outputs of a notebook that is not trusted, such as a fresh clone, through a
+sanitizer: it drops ``<style>``, roles, and of inline styles every value that it cannot check,
+``var(...)`` and ``position:sticky`` among them. So all styles are inline, and nothing depends on
+those values: without them text and ground are the theme's own, dark or light, bars let the ground
+shine through, and quieter text is translucent. No text has its own colour, as no colour is
+readable on both a white and a black ground.
+
+With them, ground and text are the theme's own too, by its variables: the code, which stays at the
+left while the values scroll below it, has to cover them. GitHub drops all styles: what is left is
+a table with a row for each line.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import groupby
+from typing import Any
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
-from ..records import FunctionTable, Report
-from .approximations import line_mark, line_notes, table_notes
+from ..records import Report
+from .approximations import line_mark, table_notes
 from .cells import (
     cell,
     column_ranges,
     failure_note,
     headings,
     is_of_bytes,
+    line_remarks,
     no_data,
     source_lines,
-)
-from .notebook import (
-    BAR,
-    PEAK,
-    STAYS,
-    block,
-    folded,
-    heading,
-    paragraph,
-    plain,
-    scrolling,
-    summary,
 )
 from .notes import texts
 from .page import fill
 from .rows import section_lines
 
+_BAR = "#38f6"
 _NEGATIVE = "#8886"
 _CHARACTER = 8
 """Pixels that a character of a table has at most."""
 _LONGEST_CODE = 64
 """Characters of a line of code; what is cut off stands in its title."""
-_FOLDED_FROM = 10
-"""Lines in a row that have no values and are folded."""
 _NAMED = 3
-
-_TABLE = (
-    "border-collapse:separate;border-spacing:12px 0;margin:0 0 0 -6px;table-layout:auto;"
-    "font:13px/1.45 monospace;text-align:right"
-)
-_HEAD = "padding:0 0 3px;font-weight:600;white-space:nowrap;border-bottom:1px solid #8888"
-_CODE = f"{STAYS};padding:0;text-align:left;white-space:pre;font-weight:400"
-_AT_PEAK = f"{_CODE};box-shadow:-4px 0 {PEAK}"
 
 _BLOCKS = {"active": "active blocks", "inactive_split": "inactive split blocks"}
 """Fields of counts that are called like fields of bytes."""
@@ -70,14 +66,18 @@ def render(report: Report) -> str:
 
 def fragment(report: Report) -> str:
     """The report as a piece of a page, as a notebook shows it."""
-    if report.tables:
-        parts, notes = list(_tables(report)), texts(report.notes)
-    else:
-        parts, notes = [], no_data(report)
-    for section in report.sections:
-        text = "\n".join(section_lines(section)[2:])
-        parts += [heading(section.title), plain(text, section.title)]
-    return block([*parts, *map(paragraph, notes)])
+    size, peaks = _peak(report)
+    return fill(
+        "line_profile.html",
+        peak=_peak_sentence(report, size, peaks) if size else "",
+        columns=_columns(report),
+        tables=list(_tables(report, peaks)),
+        sections=[(one.title, "\n".join(section_lines(one)[2:])) for one in report.sections],
+        notes=texts(report.notes) if report.tables else no_data(report),
+        head_of=head_of,
+        bar_of=_bar,
+        cell=cell,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,24 +105,41 @@ def head_of(column: str) -> str:
     return " ".join(words).replace("_", " ")
 
 
-def _tables(report: Report) -> Iterator[str]:
-    """The sentence on the peak, then each table under its heading."""
+def _columns(report: Report) -> list[_Column]:
     rows = [row for table in report.tables for row in table.rows.values()]
     columns = []
     for place, (name, limits) in enumerate(zip(report.columns, column_ranges(report), strict=True)):
         cells = [head_of(name), *(cell(name, row[place]) for row in rows)]
         columns.append(_Column(name, place, *limits, _CHARACTER * max(map(len, cells))))
-    size, peaks = _peak(report)
-    if size:
-        yield summary(_peak_sentence(report, size, peaks))
+    return columns
+
+
+def _tables(report: Report, peaks: Sequence[_Line]) -> Iterator[dict[str, Any]]:
+    """The tables, with the lines that have values and those between them in groups."""
     for place, (name, table) in enumerate(zip(headings(report), report.tables, strict=True)):
-        at_peak = {line for one, line in peaks if one == place}
-        yield heading(visible(name))
-        yield scrolling(_table(table, columns, at_peak), f"Lines of {printable(name)}")
-        notes = table_notes(table)
-        if notes:
-            plural = "s" * (len(notes) > 1)
-            yield folded(f"{len(notes)} note{plural} on these lines", map(visible, notes))
+        lines = []
+        for line, code in source_lines(table).items():
+            text = visible(code, "\t")
+            is_cut = len(text) > _LONGEST_CODE
+            lines.append(
+                {
+                    "number": line,
+                    "mark": line_mark(table, line),
+                    "said": visible("\n".join(line_remarks(table, line)), "\n"),
+                    "code": f"{text[: _LONGEST_CODE - 1]}…" if is_cut else text,
+                    "title": text.strip() if is_cut else "",
+                    "failure": failure_note(table, line),
+                    "row": table.rows.get(line),
+                    "is_peak": (place, line) in peaks,
+                }
+            )
+        yield {
+            "heading": visible(name),
+            "label": f"Lines of {printable(name)}",
+            "width": max((len(str(line["number"])) for line in lines), default=1),
+            "groups": [list(group) for _, group in groupby(lines, lambda one: one["row"] is None)],
+            "notes": [visible(note) for note in table_notes(table)],
+        }
 
 
 def _peak(report: Report) -> tuple[int, list[_Line]]:
@@ -156,87 +173,15 @@ def _peak_sentence(report: Report, size: int, lines: Sequence[_Line]) -> str:
     return f"Peak {prose_size(size)}{on}, at {where}"
 
 
-def _table(table: FunctionTable, columns: Sequence[_Column], at_peak: Collection[int]) -> str:
-    width = max((len(str(line)) for line in source_lines(table)), default=1)
-    cells = [
-        f'<th title="{escape(column.name)}" style="{_HEAD};min-width:{column.width}px">'
-        f"{escape(head_of(column.name))}</th>"
-        for column in columns
-    ]
-    code = f'<th style="{_HEAD};{STAYS};text-align:left">{"line":>{width}} code</th>'
-    rows = "".join(_rows(table, columns, at_peak, width))
-    # End tags that HTML does not need are left out: they would be a tenth of the output.
-    return (
-        f'<table style="{_TABLE}"><thead><tr>{code}{"".join(cells)}</tr></thead><tbody>'
-        f"{rows}</tbody></table>"
-    )
-
-
-def _rows(
-    table: FunctionTable, columns: Sequence[_Column], at_peak: Collection[int], width: int
-) -> Iterator[str]:
-    """A row for each line that has values, and one for all lines between two of those."""
-    others: list[str] = []
-    for line, code in source_lines(table).items():
-        text, title = _code(table, line, code, width)
-        if line not in table.rows:
-            others.append(text)
-            continue
-        yield _without_values(others)
-        others = []
-        style = _AT_PEAK if line in at_peak else _CODE
-        mark = "  <b>◀ peak</b>" if line in at_peak else ""
-        values = "".join(_cell(column, table.rows[line][column.place]) for column in columns)
-        yield f'<tr><th style="{style}"{title}>{text}{mark}{values}'
-    yield _without_values(others)
-
-
-def _without_values(lines: Sequence[str]) -> str:
-    if not lines:
-        return ""
-    text = "<br>".join(lines)
-    if len(lines) >= _FOLDED_FROM:
-        text = f"<details><summary>{len(lines)} lines without values</summary>{text}</details>"
-    return f'<tr><th style="{_CODE}">{text}'
-
-
-def _code(table: FunctionTable, line: int, code: str, width: int) -> tuple[str, str]:
-    """A line with its number, its mark and its code, and its attribute ``title`` if it is cut."""
-    text, title = visible(code, "\t"), ""
-    if len(text) > _LONGEST_CODE:
-        title = f' title="{escape(text.strip())}"'
-        text = f"{text[: _LONGEST_CODE - 1]}…"
-    failure = failure_note(table, line)
-    mark = line_mark(table, line) or " "
-    if mark != " ":
-        said = [failure.removeprefix("# ")] if failure else []
-        notes = [*said, *line_notes(table.approximations.get(line, ()))]
-        mark = f'<b title="{escape(visible(chr(10).join(notes), chr(10)))}">{mark}</b>'
-    failed = f"  <b>{escape(failure)}</b>" if failure else ""
-    return f"{line:>{width}}{mark} {escape(text, quote=False)}{failed}", title
-
-
-def _cell(column: _Column, value: int | float | None) -> str:
-    """A value, zero without a unit: what is left stands out.
-
-    The style overrides the theme's padding, which would tear the lines apart.
-    """
-    if value is None:
-        return "<td>"
-    # Only the first column and those of what was kept or freed: more bars would compete.
-    bar = _bar(column, value) if column.place == 0 or column.least < 0 else ""
-    style = f'"padding:0;{bar}"' if bar else "padding:0"
-    return f"<td style={style}>{cell(column.name, value) if value else 0}"
-
-
 def _bar(column: _Column, value: float) -> str:
-    """The style of a bar as long as a value's share of its column; none for zero."""
-    if not value:
+    """The style of a bar as long as the share of a value in its column; none for zero."""
+    # Only the first column and those of what was kept or freed: more bars would compete.
+    if not value or (column.place and column.least >= 0):
         return ""
     if not column.least:
-        return f"box-shadow:inset {column.width * value / column.largest:.0f}px 0 {BAR}"
+        return f"box-shadow:inset {column.width * value / column.largest:.0f}px 0 {_BAR}"
     # Zero stands where the longest bar of a negative value ends.
     whole = column.largest - column.least
     begin, end = sorted(100 * (one - column.least) / whole for one in (0, value))
-    colour = _NEGATIVE if value < 0 else BAR
+    colour = _NEGATIVE if value < 0 else _BAR
     return f"background:linear-gradient(90deg,#0000 {begin:.0f}%,{colour} 0 {end:.0f}%,#0000 0)"

@@ -1,4 +1,4 @@
-"""Reports of the memory reporter as text."""
+"""Reports of the memory reporter, as text and for a notebook."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from .._common.prose_size import prose_size
 from ..reporter.records import ALLOCATION_UNIT, CATEGORIES, SAVED, Reconciliation, TensorRow
 from ..reporter.snapshot import SHARES, TensorStat
 from ..utils import readable_size
+from .page import fill, notebook_text
 
 if TYPE_CHECKING:
     from ..reporter.differences import Difference
@@ -156,23 +157,38 @@ def notes(record: Reconciliation) -> tuple[str, ...]:
     return (*record.notes, f"{size} of the tensors are memory of another process or library")
 
 
-def _device(report: MemorySnapshot, device: torch.device) -> Iterator[str]:
+def _title(report: MemorySnapshot, device: torch.device) -> str:
     description = dict(report.descriptions).get(str(device))
-    yield "=" * LEN
-    yield f"{device}: {description}" if description else str(device)
-    yield "-" * LEN
+    return f"{device}: {description}" if description else str(device)
+
+
+def _groups(
+    report: MemorySnapshot, device: torch.device
+) -> Iterator[tuple[str, int, list[TensorRow]]]:
+    """The categories of the tensors of a device, with their bytes and rows."""
     totals = report.totals(device)
     for category in CATEGORIES:
         rows = [row for row in report.rows if row.device == device and row.category == category]
         if rows:
-            yield _line(category, "", readable_size(totals[category]))
-            yield from map(_row, rows)
-    for record in report.reconciliations:
-        if record.device == device:
-            yield "-" * LEN
-            for name, nbytes in sums(record):
-                yield _line(name, "", readable_size(nbytes))
-            yield from notes(record)
+            yield category, totals[category], rows
+
+
+def _records(report: MemorySnapshot, device: torch.device) -> list[Reconciliation]:
+    return [record for record in report.reconciliations if record.device == device]
+
+
+def _device(report: MemorySnapshot, device: torch.device) -> Iterator[str]:
+    yield "=" * LEN
+    yield _title(report, device)
+    yield "-" * LEN
+    for category, total, rows in _groups(report, device):
+        yield _line(category, "", readable_size(total))
+        yield from map(_row, rows)
+    for record in _records(report, device):
+        yield "-" * LEN
+        for name, nbytes in sums(record):
+            yield _line(name, "", readable_size(nbytes))
+        yield from notes(record)
     yield "-" * LEN
 
 
@@ -192,3 +208,40 @@ def _line(name: str, size: str, memory: str) -> str:
     if len(name) > _NAME:
         left += " "
     return f"{left}{size:>{max(0, _NAME_AND_SIZE - len(left))}s}{memory:>{_MEMORY}s}"
+
+
+# In a notebook
+
+
+def snapshot_html(report: MemorySnapshot) -> str:
+    """The tables of a snapshot. See Note [HTML in notebooks]."""
+    devices = [
+        {
+            "name": str(device),
+            "title": _title(report, device),
+            "groups": list(_groups(report, device)),
+            "most": max([1, *(row.nbytes for row in report.rows if row.device == device)]),
+            "records": _records(report, device),
+        }
+        for device in report.devices()
+    ]
+    return fill(
+        "memory_snapshot.html",
+        summary=report.summary(),
+        devices=devices,
+        size_text=size_text,
+        note=note,
+        sums=sums,
+        notes=notes,
+    )
+
+
+def difference_html(found: Difference) -> str:
+    """The table of the names that changed."""
+    most = max([1, *(abs(change.delta) for change in found.changes)])
+    return fill("memory_difference.html", found=found, most=most, signed=signed)
+
+
+def leaks_html(watch: LeakWatch[object]) -> str:
+    """The names that grew, as plain text."""
+    return notebook_text(leaks(watch), "What grew with every iteration")

@@ -12,7 +12,7 @@ from .._common.ipython import cell_name
 from .._common.prose_size import prose_size
 from ..history.category import Category
 from ..history.causes import Basis, Cause, Remedy, remedies
-from .notebook import block, plain
+from .page import notebook_text
 from .rows import WIDTH, cut
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def text(oom: OutOfMemory) -> str:
 
 def fragment(report: str) -> str:
     """The text of a report for a notebook."""
-    return block([plain(report.strip("\n"), "Out of memory")])
+    return notebook_text(report.strip("\n"), "Out of memory")
 
 
 def data(oom: OutOfMemory) -> dict[str, Any]:

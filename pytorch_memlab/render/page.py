@@ -6,11 +6,13 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from html import escape
 from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
+from ..utils import readable_size
 from .rows import place, source_line
 
 if TYPE_CHECKING:
@@ -54,6 +56,11 @@ def fill(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def notebook_text(text: str, label: str) -> str:
+    """A text as it is, for a notebook."""
+    return fill("notebook_text.html", text=text, label=label)
+
+
 def asset(name: str) -> str:
     """The text of a style sheet or a script."""
     file = resources.files(__package__) / _TEMPLATES / name
@@ -72,6 +79,7 @@ def script_data(value: object) -> str:
 @lru_cache(maxsize=1)
 def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
+    from markupsafe import Markup
 
     environment = Environment(
         loader=PackageLoader(__package__, _TEMPLATES),
@@ -81,10 +89,13 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {
+        "code": lambda text: Markup(escape(text, quote=False)),
         "count": "{:,}".format,
+        "escaped": lambda text: Markup(escape(text)),
         "percent": "{:.1%}".format,
         "printable": printable,
         "prose_size": prose_size,
+        "readable_size": readable_size,
         "width": lambda share: f"{100 * share:.4g}",
     }
     environment.globals |= {"place": place, "source_line": source_line}

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from html import escape
 from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from .._common.user_code import is_of_user
 from ..history.holders import ModuleNode, call_tree
-from . import notebook
 from .page import Fragment, fill, page
 from .peak import NO_MODULE, failures, head
-from .rows import place, source_line
+from .rows import source_line
 
 if TYPE_CHECKING:
-    from ..history.holders import Call, Holder, PeakHolders, Share
+    from ..history.holders import Call, PeakHolders, Share
     from ..history.model import Stack
 
 _MOST_LINES: Final = 500
@@ -183,37 +181,13 @@ def _box(call: Call, total: int) -> dict[str, object]:
 
 def notebook_fragment(holders: PeakHolders) -> str:
     """The peak of one GPU and the lines that hold most of it."""
-    lines, total = holders.by_line(), max(holders.peak.active, 1)
-    parts = [notebook.summary(head(holders.peak)), *map(notebook.paragraph, failures(holders))]
-    if lines:
-        parts.append(
-            notebook.scrolling(_notebook_table(lines, total), "Lines that hold memory at the peak")
-        )
-    categories = [f"{prose_size(one.size)} {one.name}" for one in holders.by_category()]
-    if categories:
-        parts.append(notebook.paragraph(f"By category: {', '.join(categories)}"))
-    return notebook.block(parts)
-
-
-def _notebook_table(lines: Sequence[Holder], total: int) -> str:
-    rows = []
-    for one in lines[:_MOST_NOTEBOOK_LINES]:
-        name = place(one.file, one.line, one.function)
-        code = printable(source_line(one.file, one.line)) if one.file else ""
-        rows.append(_notebook_row(name, one.size, total, one.blocks, code))
-    rest = lines[_MOST_NOTEBOOK_LINES:]
-    if rest:
-        size = sum(one.size for one in rest)
-        blocks = sum(one.blocks for one in rest)
-        rows.append(_notebook_row(f"{len(rest):,} more", size, total, blocks, ""))
-    return notebook.table(["line", "held", "share", "blocks", "code"], rows, ["code"])
-
-
-def _notebook_row(name: str, size: int, total: int, blocks: int, code: str) -> str:
-    return (
-        notebook.name_cell(name)
-        + notebook.bar_cell(prose_size(size), size / total)
-        + notebook.value_cell(f"{size / total:.1%}")
-        + notebook.value_cell(f"{blocks:,}")
-        + notebook.text_cell(escape(code, quote=False))
+    lines = holders.by_line()
+    return fill(
+        "notebook_peak.html",
+        head=head(holders.peak),
+        failures=list(failures(holders)),
+        total=max(holders.peak.active, 1),
+        lines=lines[:_MOST_NOTEBOOK_LINES],
+        rest=lines[_MOST_NOTEBOOK_LINES:],
+        categories=[f"{prose_size(one.size)} {one.name}" for one in holders.by_category()],
     )

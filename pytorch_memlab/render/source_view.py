@@ -12,7 +12,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..profiles.ranking import PEAK, peak_of
 from .approximations import line_mark, line_notes
-from .cells import cell, failure_note, is_of_bytes, source_lines
+from .cells import cell, failure_note, is_of_bytes, line_remarks, source_lines
 from .page import Fragment, fill
 
 if TYPE_CHECKING:
@@ -143,20 +143,18 @@ def _rows(
             cells = [_value(PEAK, peak_of(entry))]
             cells += [_value(name, row[place]) if row else "" for name, place in columns.items()]
             cells.append(str(entry.hits))
-        failure = failure_note(table, line)
-        said = [failure.removeprefix("# ")] if failure else []
         is_peak = line == peak and entry is not None
         # The length of the bar is in percent of the longest one.
         share = f"{100 * abs(kept) / max(most, 1):.0f}"
         yield {
             "number": line,
             "mark": line_mark(table, line),
-            "said": visible("; ".join([*said, *line_notes(table.approximations.get(line, ()))])),
+            "said": visible("; ".join(line_remarks(table, line))),
             "cells": cells,
             "kept": _signed(kept) if kept else "",
             "bar": f"--{'k' if kept > 0 else 'f'}:{share}" if kept else "",
             "code": code,
-            "failure": failure,
+            "failure": failure_note(table, line),
             "is_peak": is_peak,
             # The script gives other lines their addresses.
             "is_linked": is_peak or line in table.approximations,

@@ -78,7 +78,7 @@ class Difference:
         return rendered("memory_report:difference", self)
 
     def _repr_html_(self) -> str:
-        return rendered("memory_report_html:difference", self)
+        return rendered("memory_report:difference_html", self)
 
 
 def diff(before: MemorySnapshot, after: MemorySnapshot) -> Difference:

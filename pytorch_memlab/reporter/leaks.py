@@ -106,7 +106,7 @@ class LeakWatch(Generic[T]):
         return rendered("memory_report:leaks", self)
 
     def _repr_html_(self) -> str:
-        return rendered("memory_report_html:leaks", self)
+        return rendered("memory_report:leaks_html", self)
 
 
 def _sizes(snapshot: MemorySnapshot) -> dict[tuple[str, str], int]:

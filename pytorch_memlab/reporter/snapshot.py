@@ -191,7 +191,7 @@ class MemorySnapshot:
         return rendered("memory_report:snapshot", self)
 
     def _repr_html_(self) -> str:
-        return rendered("memory_report_html:snapshot", self)
+        return rendered("memory_report:snapshot_html", self)
 
 
 def means(target: torch.device, device: torch.device) -> bool:
