@@ -144,24 +144,29 @@ class Section:
     notes: tuple[str, ...] = ()  # lines said below the rows, or in their place
 
 
-@dataclass(frozen=True, slots=True)
-class SwitchedOff:
-    """The user turned profiling off."""
+class NoteKind(Enum):
+    """What a note says of the names that it has."""
+
+    SWITCHED_OFF = "the user turned profiling off"
+    SIMULATED_GPUS = "devices were simulated, of one description"
+    CPU_TENSORS = "the tensors of the CPU were measured"
+    CPU_TENSORS_WITHOUT_GPU = "the same, where there is no GPU"
+    FILES_NOT_WRITTEN = "files that a dry run did not write"
+    STALE_SOURCES = "functions whose files had changed before they were registered"
+    EDITED_FUNCTIONS = "functions that have other code than when they were registered"
+    DID_NOT_RUN = "functions of the report without a line"
+    DID_NOT_RUN_BEFORE_END = "the same, where tracing ended"
+    IDLE_DEVICES = "devices that were measured, and on which no memory was in use"
+    NO_FUNCTIONS = "no function was registered"
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedGpus:
-    """Devices of the report that were simulated."""
+class Remark:
+    """A note of one of the kinds."""
 
-    description: str
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CpuTensors:
-    """The tensors of the CPU were measured."""
-
-    has_gpu: bool
+    kind: NoteKind
+    names: tuple[str, ...] = ()  # of devices, functions or files
+    description: str = ""  # of simulated GPUs
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,27 +174,6 @@ class Approximated:
     """Approximations in the profiled lines, all of one kind."""
 
     approximations: tuple[Approximation, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FilesNotWritten:
-    """Files that a dry run did not write."""
-
-    paths: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class StaleSources:
-    """Functions whose files had changed before they were registered."""
-
-    functions: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EditedFunctions:
-    """Functions that have other code than when they were registered."""
-
-    functions: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,41 +185,7 @@ class TracingEnded:
     began_again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class FunctionsThatDidNotRun:
-    """Functions of the report without a line."""
-
-    functions: tuple[str, ...]
-    tracing_ended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class IdleDevices:
-    """Devices that were measured, and on which no memory was in use."""
-
-    devices: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NoFunctions:
-    """No function was registered."""
-
-
-Note = (
-    str
-    | SwitchedOff
-    | SimulatedGpus
-    | CpuTensors
-    | Approximated
-    | PeakShare
-    | FilesNotWritten
-    | StaleSources
-    | EditedFunctions
-    | TracingEnded
-    | FunctionsThatDidNotRun
-    | IdleDevices
-    | NoFunctions
-)
+Note = str | Remark | Approximated | PeakShare | TracingEnded
 """A note of a report, which ``render`` puts into words; one of a saved profile has them."""
 
 

@@ -17,13 +17,11 @@ from ..records import (
     Approximated,
     Approximation,
     ApproximationKind,
-    CpuTensors,
     DeviceInfo,
-    FilesNotWritten,
     FunctionInfo,
     Note,
-    SimulatedGpus,
-    SwitchedOff,
+    NoteKind,
+    Remark,
 )
 from .columns import DEFAULT_COLUMNS
 from .device_selection import DeviceSelection
@@ -375,10 +373,10 @@ class LineProfiler(RecordedLines):
     def _notes(self) -> list[Note]:
         devices = self._raw_line_records.devices() or [find_devices()[0].info]
         return [
-            *([SwitchedOff()] if is_switched_off() else []),
+            *([Remark(NoteKind.SWITCHED_OFF)] if is_switched_off() else []),
             *_device_notes(devices),
             *self._approximation_notes(),
-            *map(FilesNotWritten, self._selection.kept_files()),
+            *(Remark(NoteKind.FILES_NOT_WRITTEN, one) for one in self._selection.kept_files()),
             *self._versions.notes(),
         ]
 
@@ -417,7 +415,9 @@ def _device_notes(devices: list[DeviceInfo]) -> list[Note]:
     notes: list[Note] = []
     if simulated:
         names = tuple(device.name for device in simulated)
-        notes.append(SimulatedGpus(simulated[0].description, names))
+        notes.append(Remark(NoteKind.SIMULATED_GPUS, names, simulated[0].description))
     if any(device.name == "cpu" for device in devices):
-        notes.append(CpuTensors(has_gpu=find_devices()[0].info.name != "cpu"))
+        has_gpu = find_devices()[0].info.name != "cpu"
+        kind = NoteKind.CPU_TENSORS if has_gpu else NoteKind.CPU_TENSORS_WITHOUT_GPU
+        notes.append(Remark(kind))
     return notes

@@ -25,16 +25,15 @@ from pytorch_memlab.profiles.ranking import peak_of
 from pytorch_memlab.records import (
     DeviceInfo,
     FunctionInfo,
-    FunctionsThatDidNotRun,
     FunctionTable,
-    IdleDevices,
     LineEntry,
-    NoFunctions,
     Note,
+    NoteKind,
+    Remark,
     Report,
 )
 from pytorch_memlab.render import text
-from pytorch_memlab.render.approximations import kind_of
+from pytorch_memlab.render.notes import kind_of
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -128,13 +127,14 @@ class LineRecords:
         idle = {entry.device for entry in shown} - {table.device for table in tables}
         if idle:
             in_order = sorted(idle, key=_device_order)
-            notes = (*notes, IdleDevices(tuple(device.name for device in in_order)))
+            notes = (*notes, Remark(NoteKind.IDLE_DEVICES, tuple(one.name for one in in_order)))
         ran = {entry.code_id for entry in shown}
         missing = [info.qual_name for code_id, info in chosen.items() if code_id not in ran]
         if missing and (func is not None or not tables):
-            notes = (FunctionsThatDidNotRun(tuple(missing), bool(self.ends)), *notes)
+            kind = NoteKind.DID_NOT_RUN_BEFORE_END if self.ends else NoteKind.DID_NOT_RUN
+            notes = (Remark(kind, tuple(missing)), *notes)
         elif not infos:
-            notes = (NoFunctions(), *notes)
+            notes = (Remark(NoteKind.NO_FUNCTIONS), *notes)
         return RecordsDisplay(Report(names, tables, notes))
 
     def to_dataframe(self) -> pd.DataFrame:

@@ -16,7 +16,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from pytorch_memlab.errors import NotAFunctionError
-from pytorch_memlab.records import EditedFunctions, Note, StaleSources
+from pytorch_memlab.records import Note, NoteKind, Remark
 
 
 def resolve(obj: object) -> list[FunctionType]:
@@ -210,5 +210,5 @@ class FunctionVersions:
             for function, code in living
             if function is not None and function.__code__ is not code
         )
-        stale = [StaleSources(tuple(self._stale))] if self._stale else []
-        return [*stale, *([EditedFunctions(edited)] if edited else [])]
+        stale = [Remark(NoteKind.STALE_SOURCES, tuple(self._stale))] if self._stale else []
+        return [*stale, *([Remark(NoteKind.EDITED_FUNCTIONS, edited)] if edited else [])]

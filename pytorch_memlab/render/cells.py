@@ -7,8 +7,7 @@ from collections import defaultdict
 from .._common.prose_size import prose_size
 from ..records import FunctionInfo, FunctionTable, Report
 from ..utils import readable_size
-from .approximations import line_notes
-from .notes import texts
+from .notes import line_notes, texts
 
 _BYTES = frozenset({"peak", "reserved", "current", "delta", "kept", "temporary"})
 """Columns of bytes whose names do not tell."""

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..fitting.trial import Ending
-from .approximations import summary_of_runs
 from .fit import COLUMNS, NO_TENSOR
+from .notes import summary_of_runs
 from .page import fill
 from .rows import WIDTH, cut, padded, paragraph
 

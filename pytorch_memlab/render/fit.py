@@ -9,7 +9,7 @@ from .._common.prose_size import prose_size
 from .._common.quoted import printable
 from ..fitting.trial import Ending
 from ..history.holders import innermost_of_user
-from .approximations import summary_of_runs
+from .notes import summary_of_runs
 from .page import fill
 from .rows import cut, padded, paragraph, place, source_line, with_minus
 

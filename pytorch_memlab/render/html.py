@@ -25,7 +25,6 @@ from typing import Any
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
 from ..records import Report
-from .approximations import line_mark, table_notes
 from .cells import (
     cell,
     column_ranges,
@@ -36,7 +35,7 @@ from .cells import (
     no_data,
     source_lines,
 )
-from .notes import texts
+from .notes import line_mark, table_notes, texts
 from .page import fill
 from .rows import section_lines
 

@@ -1,17 +1,66 @@
-"""The notes of a report in words."""
+"""The notes of a report in words, and marks for what a simulation did not know."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from .. import records
+from .._common.prose_size import prose_size
 from .._common.quoted import listed
 from .._common.switch import SWITCHED_OFF
-from . import approximations
+from ..records import (
+    Approximated,
+    Approximation,
+    ApproximationKind,
+    FunctionTable,
+    Note,
+    NoteKind,
+    PeakShare,
+    Remark,
+    TracingEnded,
+    merge_approximations,
+)
 
 if TYPE_CHECKING:
-    from ..records import Note
+    from ..fitting.trial import Trial
+
+_NAMED_IN_LINE = 3
+_NAMED_IN_ALL = 5
+_LINES_WITH_NOTES = 10
+
+_HEADS = {
+    ApproximationKind.UNMODELLED: "not modelled",
+    ApproximationKind.UNCOUNTED: "not counted",
+    ApproximationKind.ESTIMATED: "estimated",
+    ApproximationKind.ASSUMED: "dry run",
+}
+_TAILS = {
+    ApproximationKind.UNMODELLED: "only outputs are counted, so the true peak may be higher",
+    ApproximationKind.UNCOUNTED: "the true peak may be higher",
+    ApproximationKind.ESTIMATED: "the true peak may differ",
+    ApproximationKind.ASSUMED: "a real run may branch differently",
+}
+
+_CPU = "CPU tensors were measured, of the storages that ops made while profiled functions ran"
+_REMARKS = {
+    NoteKind.SWITCHED_OFF: SWITCHED_OFF,
+    NoteKind.SIMULATED_GPUS: "simulated GPU: {description} ({all})",
+    NoteKind.CPU_TENSORS: _CPU,
+    NoteKind.CPU_TENSORS_WITHOUT_GPU: f"no GPU here: {_CPU}",
+    NoteKind.FILES_NOT_WRITTEN: "not written, for tensors of a dry run have no values: {names}",
+    NoteKind.STALE_SOURCES: (
+        "{names}: the file has changed since it was loaded, so there is no source to show; reload"
+        " it"
+    ),
+    NoteKind.EDITED_FUNCTIONS: (
+        "{names} was edited since: these lines are of the version before; make another LineProfiler"
+    ),
+    NoteKind.DID_NOT_RUN: "{names} did not run while profiled",
+    NoteKind.DID_NOT_RUN_BEFORE_END: "{names} did not run before tracing ended",
+    NoteKind.IDLE_DEVICES: "no memory was in use on {names}: no table",
+    NoteKind.NO_FUNCTIONS: ("no function was registered, see LineProfiler(function) and @profile"),
+}
 
 
 def texts(notes: Iterable[Note]) -> tuple[str, ...]:
@@ -22,46 +71,158 @@ def texts(notes: Iterable[Note]) -> tuple[str, ...]:
 def text(note: Note) -> str:
     """One note in words.
 
-    >>> text(records.IdleDevices(("cuda:1",)))
+    >>> text(Remark(NoteKind.IDLE_DEVICES, ("cuda:1",)))
     'no memory was in use on cuda:1: no table'
     """
     match note:
         case str():
             return note
-        case records.SwitchedOff():
-            return SWITCHED_OFF
-        case records.SimulatedGpus():
-            return f"simulated GPU: {note.description} ({', '.join(note.devices)})"
-        case records.CpuTensors():
-            why = "" if note.has_gpu else "no GPU here: "
-            return (
-                f"{why}CPU tensors were measured, of the storages that ops made while profiled "
-                "functions ran"
+        case Remark(kind, names, description):
+            return _REMARKS[kind].format(
+                names=listed(names), all=", ".join(names), description=description
             )
-        case records.Approximated():
-            return approximations.sentence(note.approximations)
-        case records.PeakShare():
-            return approximations.share(note)
-        case records.FilesNotWritten():
-            return f"not written, for tensors of a dry run have no values: {listed(note.paths)}"
-        case records.TracingEnded():
-            thread, its = ("", "") if note.in_main_thread else (" of a thread", "its ")
-            when = "until it began again" if note.began_again else "later"
-            return f"tracing{thread} ended {note.where}: {its}lines that ran {when} are missing"
-        case records.FunctionsThatDidNotRun():
-            until = "before tracing ended" if note.tracing_ended else "while profiled"
-            return f"{listed(note.functions)} did not run {until}"
-        case records.EditedFunctions():
-            return (
-                f"{listed(note.functions)} was edited since: these lines are of the version "
-                "before; make another LineProfiler"
-            )
-        case records.StaleSources():
-            return (
-                f"{listed(note.functions)}: the file has changed since it was loaded, so there is "
-                "no source to show; reload it"
-            )
-        case records.IdleDevices():
-            return f"no memory was in use on {listed(note.devices)}: no table"
-        case records.NoFunctions():
-            return "no function was registered, see LineProfiler(function) and @profile"
+        case Approximated():
+            return sentence(note.approximations)
+        case PeakShare():
+            return share(note)
+        case TracingEnded(where, in_main_thread, began_again):
+            thread, its = ("", "") if in_main_thread else (" of a thread", "its ")
+            when = "until it began again" if began_again else "later"
+            return f"tracing{thread} ended {where}: {its}lines that ran {when} are missing"
+
+
+def mark(approximations: Sequence[Approximation]) -> str:
+    """The mark after the number of a line.
+
+    >>> mark([Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)])
+    '~'
+    """
+    kinds = {one.kind for one in approximations}
+    return "" if not kinds else "~" if kinds == {ApproximationKind.ESTIMATED} else "?"
+
+
+def line_mark(table: FunctionTable, line: int) -> str:
+    """The sign behind the number of a line of a table."""
+    return "!" if line in table.failed else mark(table.approximations.get(line, ()))
+
+
+def line_notes(approximations: Sequence[Approximation]) -> list[str]:
+    """Notes on one line, a sentence for each kind of approximation."""
+    anywhere = merge_approximations(replace(one, place="") for one in approximations)
+    return [
+        f"{_HEADS[kind]}: {_named(found, _NAMED_IN_LINE)}"
+        + (f": {_TAILS[kind]}" if kind is ApproximationKind.ASSUMED else "")
+        for kind, found in _by_kind(anywhere)
+    ]
+
+
+def table_notes(table: FunctionTable) -> list[str]:
+    """Notes below a table: a few of its marked lines, estimates only where there is room."""
+    lines = sorted(
+        table.approximations, key=lambda line: (mark(table.approximations[line]) == "~", line)
+    )
+    notes = [
+        f"line {line}: {note}"
+        for line in sorted(lines[:_LINES_WITH_NOTES])
+        for note in line_notes(table.approximations[line])
+    ]
+    others = len(lines) - _LINES_WITH_NOTES
+    if others > 0:
+        notes.append(f"and {others} more line{'s' * (others > 1)} marked above")
+    return notes
+
+
+def summary(approximations: Iterable[Approximation]) -> list[str]:
+    """Notes below all tables, a sentence for each kind of approximation."""
+    return [sentence(found) for _, found in _by_kind(approximations)]
+
+
+def summary_of_runs(runs: Iterable[Trial]) -> list[str]:
+    """Notes on the approximations of some runs of ``fit``, each once."""
+    return summary({one.key: one for run in runs for one in run.approximations}.values())
+
+
+def sentence(approximations: Sequence[Approximation]) -> str:
+    """The note on all approximations of one kind."""
+    ((kind, ordered),) = _by_kind(approximations)
+    return f"{_HEADS[kind]}: {_named(ordered, _NAMED_IN_ALL)}: {_TAILS[kind]}"
+
+
+def kind_of(note: Note) -> ApproximationKind | None:
+    """The kind of approximation that a note, also one of a saved profile, sums up."""
+    if isinstance(note, Approximated):
+        return note.approximations[0].kind
+    heads = ((kind, f"{head}: ") for kind, head in _HEADS.items())
+    return next(
+        (kind for kind, head in heads if isinstance(note, str) and note.startswith(head)), None
+    )
+
+
+def share(peak: PeakShare) -> str:
+    """The share of a GPU's peak that is exact, in a sentence.
+
+    >>> mean = Approximation(ApproximationKind.ESTIMATED, "mean", 1, 512)
+    >>> share(PeakShare("cuda:0", 1000, 13, (mean,)))
+    'cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated'
+    """
+    # Rounded down: what is not all exact is never 100 %.
+    exact = (peak.active - peak.estimated) * 1000 // peak.active
+    parts = [f"{_percent(exact)} of the peak of {prose_size(peak.active)} is exact"]
+    if peak.estimated:
+        parts.append(f"{_percent(1000 - exact)} ({prose_size(peak.estimated)}) estimated")
+    found = dict(_by_kind(peak.approximations))
+    memory = dict.fromkeys(one.unknown for one in found.get(ApproximationKind.UNCOUNTED, ()))
+    ops = dict.fromkeys(one.name for one in found.get(ApproximationKind.UNMODELLED, ()))
+    uncounted = [_enumerated([*memory], "kinds of memory")] if memory else []
+    if ops:
+        uncounted.append(f"kernel memory of {_enumerated([*ops], 'ops')}")
+    if uncounted:
+        parts.append(f"{', '.join(uncounted)} not counted")
+    if ApproximationKind.ASSUMED in found:
+        parts.append("if the assumed values hold")
+    return f"{peak.device}: {', '.join(parts)}"
+
+
+def _percent(thousandths: int) -> str:
+    return "100 %" if thousandths == 1000 else f"{thousandths / 10:.1f} %"
+
+
+def _enumerated(names: Sequence[str], noun: str) -> str:
+    """A few names.
+
+    >>> _enumerated(["mv", "mm", "bmm", "dot", "lu"], "ops")
+    'mv, mm, bmm and 2 more ops'
+    """
+    others = len(names) - _NAMED_IN_LINE
+    if others > 0:
+        names = [*names[:_NAMED_IN_LINE], f"{others} more {noun}"]
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _by_kind(
+    approximations: Iterable[Approximation],
+) -> list[tuple[ApproximationKind, list[Approximation]]]:
+    """The approximations of each kind that there is, the largest first."""
+    ordered = sorted(approximations, key=lambda one: (-one.nbytes, -one.calls, one.name, one.place))
+    kinds = [(kind, [one for one in ordered if one.kind is kind]) for kind in ApproximationKind]
+    return [(kind, found) for kind, found in kinds if found]
+
+
+def _named(approximations: Sequence[Approximation], most: int) -> str:
+    named = ", ".join(map(_name, approximations[:most]))
+    return named + (f" and {len(approximations) - most} more" if len(approximations) > most else "")
+
+
+def _name(approximation: Approximation) -> str:
+    name, count = approximation.name, approximation.calls
+    calls, size = f"{count} call{'s' * (count != 1)}", prose_size(approximation.nbytes)
+    match approximation.kind:
+        case ApproximationKind.UNMODELLED:
+            return f"{name} ({calls}, {size} of outputs)"
+        case ApproximationKind.UNCOUNTED:
+            return f"{approximation.unknown} of {name} ({calls})"
+        case ApproximationKind.ESTIMATED:
+            return f"{name} ({calls}, {size} of kernel memory)"
+    place = f" at {approximation.place}" if approximation.place else ""
+    times = "once" if count == 1 else f"{count} times"
+    return f"{name}{place} ({times}, assumed {approximation.assumption})"

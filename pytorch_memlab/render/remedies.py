@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from .._common.prose_size import prose_size
 from .._common.quoted import printable, visible
-from .approximations import summary_of_runs
 from .fit import PEAK
+from .notes import summary_of_runs
 from .rows import WIDTH, paragraph, with_minus
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from .approximations import line_mark
 from .cells import column_parts, failure_note, source_lines
+from .notes import line_mark
 from .styled_rows import CODE, Piece, Row, highlighted
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from typing import TextIO
 
 from ..records import Report
 from . import styled_rows
-from .approximations import table_notes
 from .cells import cell, column_ranges, headings, no_data, source_lines
-from .notes import texts
+from .notes import table_notes, texts
 from .rows import section_lines
 from .styled_rows import HEADING, NOTE, Row
 from .tables import table_rows, widths_of

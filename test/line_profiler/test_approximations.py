@@ -13,8 +13,7 @@ from pytorch_memlab import LineProfiler, load, simulate
 from pytorch_memlab.cli.main import main
 from pytorch_memlab.errors import UnmodelledOpError
 from pytorch_memlab.records import Approximation, ApproximationKind
-from pytorch_memlab.render.approximations import summary
-from pytorch_memlab.render.notes import texts
+from pytorch_memlab.render.notes import summary, texts
 from pytorch_memlab.simulation.ops import op_info as op_infos
 
 KIB, MIB = 1024, 1024**2

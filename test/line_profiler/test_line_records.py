@@ -26,7 +26,7 @@ from support.sample_reports import (
 
 from pytorch_memlab.errors import UnknownColumnError, UsageError
 from pytorch_memlab.line_profiler.line_records import LineRecords
-from pytorch_memlab.records import FunctionInfo, FunctionsThatDidNotRun, LineEntry, Report
+from pytorch_memlab.records import FunctionInfo, LineEntry, NoteKind, Remark, Report
 from pytorch_memlab.render.notes import texts
 
 
@@ -165,7 +165,7 @@ def test_registered_function_that_never_ran_says_so() -> None:
     assert records.display("inner").report == Report(
         ("active_bytes.all.peak", "reserved_bytes.all.peak"),
         (),
-        (FunctionsThatDidNotRun(("inner",), tracing_ended=False), "simulated GPU: L4"),
+        (Remark(NoteKind.DID_NOT_RUN, ("inner",)), "simulated GPU: L4"),
     )
     assert (
         texts(records.display(["inner", "outer"]).report.notes)[0]

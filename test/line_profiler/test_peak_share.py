@@ -9,8 +9,7 @@ from torch.nn import functional
 
 from pytorch_memlab import LineProfiler, simulate
 from pytorch_memlab.records import Approximation, ApproximationKind, PeakShare
-from pytorch_memlab.render.approximations import share
-from pytorch_memlab.render.notes import texts
+from pytorch_memlab.render.notes import share, texts
 
 KIB, MIB = 2**10, 2**20
 

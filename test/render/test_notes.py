@@ -10,21 +10,13 @@ from pytorch_memlab.records import (
     Approximated,
     Approximation,
     ApproximationKind,
-    CpuTensors,
-    EditedFunctions,
-    FilesNotWritten,
-    FunctionsThatDidNotRun,
-    IdleDevices,
-    NoFunctions,
     Note,
+    NoteKind,
     PeakShare,
-    SimulatedGpus,
-    StaleSources,
-    SwitchedOff,
+    Remark,
     TracingEnded,
 )
-from pytorch_memlab.render.approximations import kind_of
-from pytorch_memlab.render.notes import text, texts
+from pytorch_memlab.render.notes import kind_of, text, texts
 
 QR = Approximation(ApproximationKind.UNMODELLED, "linalg_qr", 2, 1024)
 SORT = Approximation(ApproximationKind.UNMODELLED, "sort", 1, 4096)
@@ -32,10 +24,12 @@ CPU = "CPU tensors were measured, of the storages that ops made while profiled f
 
 WORDS = {
     "as a file has it": "as a file has it",
-    SwitchedOff(): "PYTORCH_MEMLAB=0 turns profiling off",
-    SimulatedGpus("NVIDIA T4", ("cuda:0", "cuda:1")): "simulated GPU: NVIDIA T4 (cuda:0, cuda:1)",
-    CpuTensors(has_gpu=True): CPU,
-    CpuTensors(has_gpu=False): f"no GPU here: {CPU}",
+    Remark(NoteKind.SWITCHED_OFF): "PYTORCH_MEMLAB=0 turns profiling off",
+    Remark(NoteKind.SIMULATED_GPUS, ("cuda:0", "cuda:1"), "NVIDIA T4"): (
+        "simulated GPU: NVIDIA T4 (cuda:0, cuda:1)"
+    ),
+    Remark(NoteKind.CPU_TENSORS): CPU,
+    Remark(NoteKind.CPU_TENSORS_WITHOUT_GPU): f"no GPU here: {CPU}",
     Approximated((QR, SORT)): (
         "not modelled: sort (1 call, 4.0 KiB of outputs), linalg_qr (2 calls, 1.0 KiB of outputs): "
         "only outputs are counted, so the true peak may be higher"
@@ -44,15 +38,17 @@ WORDS = {
         "cuda:0: 98.7 % of the peak of 1000 B is exact, 1.3 % (13 B) estimated, kernel memory of "
         "linalg_qr not counted"
     ),
-    FilesNotWritten(("a.pt",)): "not written, for tensors of a dry run have no values: a.pt",
-    FilesNotWritten(tuple("abcdefghijkl")): (
+    Remark(
+        NoteKind.FILES_NOT_WRITTEN, ("a.pt",)
+    ): "not written, for tensors of a dry run have no values: a.pt",
+    Remark(NoteKind.FILES_NOT_WRITTEN, tuple("abcdefghijkl")): (
         "not written, for tensors of a dry run have no values: a, b, c, d, e, f, g, h, i, j and 2 "
         "more"
     ),
-    StaleSources(("f", "g")): (
+    Remark(NoteKind.STALE_SOURCES, ("f", "g")): (
         "f, g: the file has changed since it was loaded, so there is no source to show; reload it"
     ),
-    EditedFunctions(("f",)): (
+    Remark(NoteKind.EDITED_FUNCTIONS, ("f",)): (
         "f was edited since: these lines are of the version before; make another LineProfiler"
     ),
     TracingEnded("at a.py:3", in_main_thread=True, began_again=False): (
@@ -61,10 +57,12 @@ WORDS = {
     TracingEnded("at a.py:3", in_main_thread=False, began_again=True): (
         "tracing of a thread ended at a.py:3: its lines that ran until it began again are missing"
     ),
-    FunctionsThatDidNotRun(("f", "g"), tracing_ended=False): "f, g did not run while profiled",
-    FunctionsThatDidNotRun(("f",), tracing_ended=True): "f did not run before tracing ended",
-    IdleDevices(("cuda:1",)): "no memory was in use on cuda:1: no table",
-    NoFunctions(): "no function was registered, see LineProfiler(function) and @profile",
+    Remark(NoteKind.DID_NOT_RUN, ("f", "g")): "f, g did not run while profiled",
+    Remark(NoteKind.DID_NOT_RUN_BEFORE_END, ("f",)): "f did not run before tracing ended",
+    Remark(NoteKind.IDLE_DEVICES, ("cuda:1",)): "no memory was in use on cuda:1: no table",
+    Remark(
+        NoteKind.NO_FUNCTIONS
+    ): "no function was registered, see LineProfiler(function) and @profile",
 }
 
 
@@ -76,10 +74,11 @@ def test_its_words(note: Note, words: str) -> None:
 
 def test_every_kind_has_words() -> None:
     assert {type(note) for note in WORDS} == set(get_args(Note))
+    assert {note.kind for note in WORDS if isinstance(note, Remark)} == set(NoteKind)
 
 
 def test_a_summary_of_a_saved_profile_has_the_kind_of_the_one_that_was_saved() -> None:
     for kind in ApproximationKind:
         note = Approximated((Approximation(kind, "sort", 1),))
         assert kind_of(note) is kind_of(text(note)) is kind
-    assert kind_of("a note") is kind_of(NoFunctions()) is None
+    assert kind_of("a note") is kind_of(Remark(NoteKind.NO_FUNCTIONS)) is None

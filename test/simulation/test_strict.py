@@ -18,7 +18,7 @@ from pytorch_memlab.errors import (
     UnmodelledOpError,
     UsageError,
 )
-from pytorch_memlab.render.approximations import mark
+from pytorch_memlab.render.notes import mark
 
 
 def convolve():
