@@ -9,157 +9,109 @@ from ._common.version import __version__ as __version__
 
 if TYPE_CHECKING:
     from ._common.uncaught_errors import Report
-    from .courtesy import Courtesy
-    from .fitting.frame import fit
+    from .courtesy import Courtesy as Courtesy
+    from .fitting.frame import fit as fit
     from .gpu_mem import (
-        GPUMemory,
-        b2mb,
-        gpu_mem_allocate_mbs,
-        gpu_mem_get,
-        gpu_mem_get_all,
-        gpu_mem_get_free,
-        gpu_mem_get_free_no_cache,
-        gpu_mem_get_used,
-        gpu_mem_get_used_fast,
-        gpu_mem_get_used_no_cache,
-        gpu_mem_leave_free_mbs,
-        gpu_with_max_free_mem,
-        preload_pytorch,
+        GPUMemory as GPUMemory,
+        b2mb as b2mb,
+        gpu_mem_allocate_mbs as gpu_mem_allocate_mbs,
+        gpu_mem_get as gpu_mem_get,
+        gpu_mem_get_all as gpu_mem_get_all,
+        gpu_mem_get_free as gpu_mem_get_free,
+        gpu_mem_get_free_no_cache as gpu_mem_get_free_no_cache,
+        gpu_mem_get_used as gpu_mem_get_used,
+        gpu_mem_get_used_fast as gpu_mem_get_used_fast,
+        gpu_mem_get_used_no_cache as gpu_mem_get_used_no_cache,
+        gpu_mem_leave_free_mbs as gpu_mem_leave_free_mbs,
+        gpu_with_max_free_mem as gpu_with_max_free_mem,
+        preload_pytorch as preload_pytorch,
     )
-    from .line_profiler.line_profiler import LineProfiler
+    from .line_profiler.line_profiler import LineProfiler as LineProfiler
     from .line_profiler.profile import (
-        clear_global_line_profiler,
+        clear_global_line_profiler as clear_global_line_profiler,
         display as display,
-        profile,
-        profile_every,
-        set_target_gpu,
+        profile as profile,
+        profile_every as profile_every,
+        set_target_gpu as set_target_gpu,
     )
-    from .line_profiler.saved_profile import (
-        load as load,
-    )
-    from .mem_reporter import MemReporter
-    from .mem_trace import (
-        GPUMemTrace,
-        gpu_mem_trace,
-    )
+    from .line_profiler.saved_profile import load as load
+    from .mem_reporter import MemReporter as MemReporter
+    from .mem_trace import GPUMemTrace as GPUMemTrace, gpu_mem_trace as gpu_mem_trace
     from .notebook.experiments import (
-        IPyExperiments,
-        IPyExperimentsCPU,
-        IPyExperimentsPytorch,
+        IPyExperiments as IPyExperiments,
+        IPyExperimentsCPU as IPyExperimentsCPU,
+        IPyExperimentsPytorch as IPyExperimentsPytorch,
     )
-    from .notebook.gpu_logger import IPyGPULogger
-    from .notebook.mem_watcher import MemWatcher
+    from .notebook.gpu_logger import IPyGPULogger as IPyGPULogger
+    from .notebook.mem_watcher import MemWatcher as MemWatcher
     from .notebook.memory_usage import (
-        start_watching_memory,
-        stop_watching_memory,
+        start_watching_memory as start_watching_memory,
+        stop_watching_memory as stop_watching_memory,
     )
     from .notebook.traceback_cleaning import (
-        get_ref_free_exc_info,
-        gpu_mem_restore,
-        gpu_mem_restore_ctx,
-        ipython_tb_clear_frames,
-        ipython_tb_clear_frames_ctx,
-        is_in_ipython,
+        get_ref_free_exc_info as get_ref_free_exc_info,
+        gpu_mem_restore as gpu_mem_restore,
+        gpu_mem_restore_ctx as gpu_mem_restore_ctx,
+        ipython_tb_clear_frames as ipython_tb_clear_frames,
+        ipython_tb_clear_frames_ctx as ipython_tb_clear_frames_ctx,
+        is_in_ipython as is_in_ipython,
     )
-    from .out_of_memory import explain_oom
-    from .scopes import (
-        HostScope,
-        PeakScope,
-    )
-    from .simulation import simulate
-    from .simulation.inspect import GPU
+    from .out_of_memory import explain_oom as explain_oom
+    from .scopes import HostScope as HostScope, PeakScope as PeakScope
+    from .simulation import simulate as simulate
+    from .simulation.inspect import GPU as GPU
 
 
-_HOMES = {
-    "GPU": "simulation.inspect",
-    "Courtesy": "courtesy",
-    "GPUMemTrace": "mem_trace",
-    "GPUMemory": "gpu_mem",
-    "HostScope": "scopes",
-    "IPyExperiments": "notebook.experiments",
-    "IPyExperimentsCPU": "notebook.experiments",
-    "IPyExperimentsPytorch": "notebook.experiments",
-    "IPyGPULogger": "notebook.gpu_logger",
-    "LineProfiler": "line_profiler.line_profiler",
-    "MemReporter": "mem_reporter",
-    "MemWatcher": "notebook.mem_watcher",
-    "PeakScope": "scopes",
-    "b2mb": "gpu_mem",
-    "clear_global_line_profiler": "line_profiler.profile",
-    "display": "line_profiler.profile",
-    "explain_oom": "out_of_memory",
-    "fit": "fitting.frame",
-    "get_ref_free_exc_info": "notebook.traceback_cleaning",
-    "gpu_mem_allocate_mbs": "gpu_mem",
-    "gpu_mem_get": "gpu_mem",
-    "gpu_mem_get_all": "gpu_mem",
-    "gpu_mem_get_free": "gpu_mem",
-    "gpu_mem_get_free_no_cache": "gpu_mem",
-    "gpu_mem_get_used": "gpu_mem",
-    "gpu_mem_get_used_fast": "gpu_mem",
-    "gpu_mem_get_used_no_cache": "gpu_mem",
-    "gpu_mem_leave_free_mbs": "gpu_mem",
-    "gpu_mem_restore": "notebook.traceback_cleaning",
-    "gpu_mem_restore_ctx": "notebook.traceback_cleaning",
-    "gpu_mem_trace": "mem_trace",
-    "gpu_with_max_free_mem": "gpu_mem",
-    "ipython_tb_clear_frames": "notebook.traceback_cleaning",
-    "ipython_tb_clear_frames_ctx": "notebook.traceback_cleaning",
-    "is_in_ipython": "notebook.traceback_cleaning",
-    "load": "line_profiler.saved_profile",
-    "preload_pytorch": "gpu_mem",
-    "profile": "line_profiler.profile",
-    "profile_every": "line_profiler.profile",
-    "set_target_gpu": "line_profiler.profile",
-    "simulate": "simulation",
-    "start_watching_memory": "notebook.memory_usage",
-    "stop_watching_memory": "notebook.memory_usage",
+_NAMES = {
+    "courtesy": ("Courtesy",),
+    "fitting.frame": ("fit",),
+    "gpu_mem": (
+        "GPUMemory",
+        "b2mb",
+        "gpu_mem_allocate_mbs",
+        "gpu_mem_get",
+        "gpu_mem_get_all",
+        "gpu_mem_get_free",
+        "gpu_mem_get_free_no_cache",
+        "gpu_mem_get_used",
+        "gpu_mem_get_used_fast",
+        "gpu_mem_get_used_no_cache",
+        "gpu_mem_leave_free_mbs",
+        "gpu_with_max_free_mem",
+        "preload_pytorch",
+    ),
+    "line_profiler.line_profiler": ("LineProfiler",),
+    "line_profiler.profile": (
+        "clear_global_line_profiler",
+        "display",
+        "profile",
+        "profile_every",
+        "set_target_gpu",
+    ),
+    "line_profiler.saved_profile": ("load",),
+    "mem_reporter": ("MemReporter",),
+    "mem_trace": ("GPUMemTrace", "gpu_mem_trace"),
+    "notebook.experiments": ("IPyExperiments", "IPyExperimentsCPU", "IPyExperimentsPytorch"),
+    "notebook.gpu_logger": ("IPyGPULogger",),
+    "notebook.mem_watcher": ("MemWatcher",),
+    "notebook.memory_usage": ("start_watching_memory", "stop_watching_memory"),
+    "notebook.traceback_cleaning": (
+        "get_ref_free_exc_info",
+        "gpu_mem_restore",
+        "gpu_mem_restore_ctx",
+        "ipython_tb_clear_frames",
+        "ipython_tb_clear_frames_ctx",
+        "is_in_ipython",
+    ),
+    "out_of_memory": ("explain_oom",),
+    "scopes": ("HostScope", "PeakScope"),
+    "simulation": ("simulate",),
+    "simulation.inspect": ("GPU",),
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names}
 
-# All but ``display`` and ``load``: ``import *`` would hide IPython's own and numpy's.
-__all__ = [
-    "GPU",
-    "Courtesy",
-    "GPUMemTrace",
-    "GPUMemory",
-    "HostScope",
-    "IPyExperiments",
-    "IPyExperimentsCPU",
-    "IPyExperimentsPytorch",
-    "IPyGPULogger",
-    "LineProfiler",
-    "MemReporter",
-    "MemWatcher",
-    "PeakScope",
-    "b2mb",
-    "clear_global_line_profiler",
-    "explain_oom",
-    "fit",
-    "get_ref_free_exc_info",
-    "gpu_mem_allocate_mbs",
-    "gpu_mem_get",
-    "gpu_mem_get_all",
-    "gpu_mem_get_free",
-    "gpu_mem_get_free_no_cache",
-    "gpu_mem_get_used",
-    "gpu_mem_get_used_fast",
-    "gpu_mem_get_used_no_cache",
-    "gpu_mem_leave_free_mbs",
-    "gpu_mem_restore",
-    "gpu_mem_restore_ctx",
-    "gpu_mem_trace",
-    "gpu_with_max_free_mem",
-    "ipython_tb_clear_frames",
-    "ipython_tb_clear_frames_ctx",
-    "is_in_ipython",
-    "preload_pytorch",
-    "profile",
-    "profile_every",
-    "set_target_gpu",
-    "simulate",
-    "start_watching_memory",
-    "stop_watching_memory",
-]
+# ``import *`` would hide IPython's ``display`` and numpy's ``load``.
+__all__ = sorted(_HOMES.keys() - {"display", "load"})
 
 
 def __getattr__(name: str) -> Any:

@@ -1,25 +1,5 @@
 """The errors of pytorch_memlab: each says in one line what was wrong and what to do."""
 
-__all__ = [
-    "AllocatorSettingsError",
-    "AssumedValueError",
-    "ContextReleaseError",
-    "EstimatedMemoryError",
-    "HistoryError",
-    "HostMemoryError",
-    "MemlabError",
-    "NotAFunctionError",
-    "ProfileError",
-    "SnapshotError",
-    "StrictSimulationError",
-    "UnknownColumnError",
-    "UnknownDeviceError",
-    "UnknownGPUError",
-    "UnmodelledOpError",
-    "UnsupportedCUDACallError",
-    "UsageError",
-]
-
 
 class MemlabError(Exception):
     """Base of every error that pytorch_memlab raises itself."""
@@ -96,3 +76,6 @@ class HostMemoryError(MemlabError, MemoryError):
 
 class ContextReleaseError(MemlabError):
     """CUDA's context could not be given back, or not be taken again; the message says why."""
+
+
+__all__ = [name for name in globals() if name.endswith("Error")]
