@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -9,10 +11,16 @@ import torch
 from .._common.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
-    from .progress import Arrived
+    from rich.console import Console
 
 CHUNK = 64 * 2**20
 """Bytes after which an interrupt takes effect: some milliseconds of copying."""
+
+LARGE = 2**30
+"""Bytes from which on a bar is shown."""
+
+Arrived = Callable[[int], object]
+"""Shows that so many bytes in all have arrived."""
 
 
 class Copies:
@@ -79,3 +87,38 @@ def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
     with torch.inference_mode(False):
         whole = torch.empty(0, dtype=torch.uint8, device=storage.device)
         return whole.set_(storage)
+
+
+@contextmanager
+def progress_bar(what: str, total: int) -> Iterator[Arrived]:
+    """Show the progress of a large copy in a terminal or a notebook, until it has ended."""
+    console = _console() if total >= LARGE else None
+    if console is None or not (console.is_terminal or console.is_jupyter):
+        yield lambda _: None
+        return
+    from rich import progress
+
+    columns = (
+        progress.TextColumn("{task.description}"),
+        progress.BarColumn(),
+        progress.DownloadColumn(binary_units=True),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(),
+    )
+    # No other thread, and no redirection of what the program prints.
+    with progress.Progress(
+        *columns,
+        console=console,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda nbytes: bar.update(task, completed=nbytes, refresh=True)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)

@@ -14,9 +14,8 @@ from ..devices.driver_memory import allocated_memory, drop_workspaces
 from ..errors import MemlabError
 from ..tensors.live_objects import instances_of
 from ..tensors.moves import GPUMemory, MovedStorage, find_gpu_memory, move_to_host
-from .copies import Copies
+from .copies import Copies, progress_bar
 from .host_blocks import host_storages
-from .progress import progress_bar
 from .restoring import bring_back
 
 

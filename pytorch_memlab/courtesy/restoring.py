@@ -19,8 +19,7 @@ from ..tensors.moves import (
     view_bases,
     views_in_host_memory,
 )
-from .copies import Copies
-from .progress import progress_bar
+from .copies import Copies, progress_bar
 
 Views = dict[int, list[torch.Tensor]]
 

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from types import CodeType
-from typing import NamedTuple, overload
+from typing import NamedTuple, cast
 
 _HEAD = re.compile(r"\s*(?:async\s+)?def\s+([^\s(\[\\]+)")
 _Definition = ast.FunctionDef | ast.AsyncFunctionDef
@@ -122,24 +122,18 @@ def _offsets(code: CodeType) -> set[int]:
 
 def source_block(lines: Sequence[str], first: int) -> Sequence[str]:
     """The lines of the definition that begins at a place in a file; no other line is copied."""
-    return inspect.getblock(_Rest(lines, first))
+    return inspect.getblock(cast(Sequence[str], _Rest(lines, first)))
 
 
-class _Rest(Sequence[str]):
+class _Rest:
     """The lines from one of them on; a slice of a list would copy them for each function."""
 
     def __init__(self, lines: Sequence[str], first: int) -> None:
         self._lines = lines
         self._places = range(first, len(lines))
 
-    def __len__(self) -> int:
-        return len(self._places)
+    def __iter__(self) -> Iterator[str]:
+        return map(self._lines.__getitem__, self._places)
 
-    @overload
-    def __getitem__(self, index: int) -> str: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[str]: ...
-    def __getitem__(self, index: int | slice) -> str | list[str]:
-        if isinstance(index, slice):
-            return [self._lines[place] for place in self._places[index]]
-        return self._lines[self._places[index]]
+    def __getitem__(self, part: slice) -> list[str]:
+        return [self._lines[place] for place in self._places[part]]

@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
@@ -15,6 +15,7 @@ import torch
 
 from .._common.ipython import ipython_shell
 from .._common.version import __version__
+from ..profiles.merging import added_up, renumbered
 from ..profiles.recorded import Call, MeasuredDevice, RecordedProfile, Run
 from ..records import FunctionInfo, LineEntry
 from ..scopes import DevicePeaks
@@ -89,7 +90,7 @@ def recorded_profile(
         ),
         tuple(infos.values()),
         entries,
-        tuple(_calls(store, codes, index)),
+        added_up(_calls(store, codes, index)),
         DEFAULT_COLUMNS,
     )
 
@@ -100,18 +101,23 @@ def measured_devices(
     """The devices of lines, with the most that each held."""
     found: dict[str, MeasuredDevice] = {}
     for entry in entries:
-        device = entry.device
-        known = found.get(device.name)
-        if known is None:
-            capacity, taken, context = capacities.get(device.name, (0, None, None))
-            known = MeasuredDevice(device, capacity, 0, 0, 0, taken, context)
-        found[device.name] = replace(
-            known,
-            peak_active=max(known.peak_active, _peak(entry, "active")),
-            peak_allocated=max(known.peak_allocated, _peak(entry, "allocated")),
-            peak_reserved=max(known.peak_reserved, _peak(entry, "reserved")),
-        )
+        name = entry.device.name
+        if name not in found:
+            capacity, taken, context = capacities.get(name, (0, None, None))
+            found[name] = MeasuredDevice(entry.device, capacity, 0, 0, 0, taken, context)
+        kinds = DevicePeaks._fields
+        peaks = DevicePeaks(*(entry.stats.get(f"{kind}_bytes.all.peak", 0) for kind in kinds))
+        found[name] = _raised(found[name], peaks)
     return tuple(found.values())
+
+
+def _raised(device: MeasuredDevice, peaks: DevicePeaks) -> MeasuredDevice:
+    return replace(
+        device,
+        peak_active=max(device.peak_active, peaks.active),
+        peak_allocated=max(device.peak_allocated, peaks.allocated),
+        peak_reserved=max(device.peak_reserved, peaks.reserved),
+    )
 
 
 def with_peaks(
@@ -126,17 +132,8 @@ def with_run_peaks(
     devices: Iterable[MeasuredDevice], peaks: Mapping[str, DevicePeaks]
 ) -> tuple[MeasuredDevice, ...]:
     """Devices with the peaks of a whole run, where those are higher."""
-    return tuple(
-        replace(
-            one,
-            peak_active=max(one.peak_active, peaks[one.device.name].active),
-            peak_allocated=max(one.peak_allocated, peaks[one.device.name].allocated),
-            peak_reserved=max(one.peak_reserved, peaks[one.device.name].reserved),
-        )
-        if one.device.name in peaks
-        else one
-        for one in devices
-    )
+    nothing = DevicePeaks(0, 0, 0)
+    return tuple(_raised(one, peaks.get(one.device.name, nothing)) for one in devices)
 
 
 def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> RecordedProfile:
@@ -147,30 +144,17 @@ def combined(parts: Sequence[RecordedProfile], columns: tuple[str, ...]) -> Reco
     shown: dict[int, None] = {}
     failures: dict[tuple[int, int], int] = {}
     for part in parts:
-        known = {one: place for place, one in enumerate(functions)}
-        new = {number for number, one in enumerate(part.functions) if one not in known}
-        place = []
-        for number, one in enumerate(part.functions):
-            place.append(len(functions) if number in new else known[one])
-            if number in new:
+        first, known = len(functions), {one: place for place, one in enumerate(functions)}
+        places = []
+        for one in part.functions:
+            places.append(known.get(one, len(functions)))
+            if one not in known:
                 functions.append(one)
-        entries += [
-            replace(entry, code_id=place[entry.code_id])
-            for entry in part.entries
-            if entry.code_id in new
-        ]
-        calls += [
-            replace(
-                call,
-                callee=place[call.callee],
-                caller=None if call.caller is None else place[call.caller],
-            )
-            for call in part.calls
-            if call.callee in new
-        ]
-        failures |= {(place[one], line): size for (one, line), size in part.failures.items()}
-        chosen = range(len(part.functions)) if part.shown is None else part.shown
-        shown.update(dict.fromkeys(place[number] for number in chosen))
+        placed = renumbered(part, places)
+        entries += [entry for entry in placed.entries if entry.code_id >= first]
+        calls += [call for call in placed.calls if call.callee >= first]
+        failures |= placed.failures
+        shown.update(dict.fromkeys(placed.shown or ()))
     telling = [part for part in parts if part.shown is None or part.shown]
     capacities = {
         one.device.name: (one.capacity, one.taken, one.context)
@@ -205,31 +189,16 @@ def _highest(parts: Iterable[RecordedProfile]) -> dict[str, PeakHolders]:
 
 def _calls(
     store: LineStore, codes: Mapping[int, CodeType], index: Mapping[int, int]
-) -> Iterable[Call]:
-    """The calls of registered functions, those from one line added up."""
-    lines: dict[tuple[int, int, int], Call] = {}
+) -> Iterator[Call]:
+    """The calls of registered functions, from each place."""
     for code_id, callee in index.items():
         for site in list(store.calls_of(code_id).values()):
-            code, line = site.code, site.line
-            if not site.hits and not site.delta:
-                continue
-            caller = index.get(id(code)) if codes.get(id(code)) is code else None
-            name = getattr(code, "co_qualname", code.co_name)
-            key = (callee, id(code), line)
-            call = Call(callee, caller, code.co_filename, name, line, site.hits, site.delta.copy())
-            known = lines.get(key)
-            lines[key] = call if known is None else _sum(known, call)
-    return lines.values()
-
-
-def _sum(one: Call, other: Call) -> Call:
-    names = {**one.delta, **other.delta}
-    delta = {name: one.delta.get(name, 0) + other.delta.get(name, 0) for name in names}
-    return replace(one, hits=one.hits + other.hits, delta=delta)
-
-
-def _peak(entry: LineEntry, kind: str) -> int:
-    return entry.stats.get(f"{kind}_bytes.all.peak", 0)
+            code = site.code
+            if site.hits or site.delta:
+                caller = index.get(id(code)) if codes.get(id(code)) is code else None
+                name = getattr(code, "co_qualname", code.co_name)
+                where = (code.co_filename, name, site.line)
+                yield Call(callee, caller, *where, site.hits, site.delta.copy())
 
 
 def _command() -> tuple[str, tuple[str, ...]]:

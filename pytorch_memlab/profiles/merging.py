@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, groupby
 from typing import Final
@@ -31,36 +31,21 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
     found = list(profiles.values())
     labels = _labels(found)
     functions: dict[tuple[FunctionInfo, int], int] = {}
-    parts = [_labelled(profile, label) for profile, label in zip(found, labels, strict=True)]
-    placed = [(part, _places(part.functions, functions)) for part in parts]
+    parts = [
+        renumbered(_labelled(profile, label), _places(profile.functions, functions))
+        for profile, label in zip(found, labels, strict=True)
+    ]
     runs = [run for part in parts for run in part.runs]
     _check_once(runs, profiles)
-    calls = [
-        replace(
-            call,
-            callee=place[call.callee],
-            caller=None if call.caller is None else place[call.caller],
-        )
-        for part, place in placed
-        for call in part.calls
-    ]
-    shown = dict.fromkeys(
-        place[number]
-        for part, place in placed
-        for number in (range(len(part.functions)) if part.shown is None else part.shown)
-    )
+    shown = dict.fromkeys(number for part in parts for number in part.shown or ())
     return RecordedProfile(
         tuple(runs),
         tuple(device for part in parts for device in part.devices),
         tuple(function for function, _ in functions),
-        tuple(
-            replace(entry, code_id=place[entry.code_id])
-            for part, place in placed
-            for entry in part.entries
-        ),
-        _added_up(calls),
+        tuple(entry for part in parts for entry in part.entries),
+        added_up(call for part in parts for call in part.calls),
         found[0].columns,
-        None if all(part.shown is None for part in parts) else tuple(shown),
+        None if all(part.shown is None for part in found) else tuple(shown),
         tuple(dict.fromkeys(note for part in parts for note in part.notes)),
         tuple(dict.fromkeys(end for part in parts for end in part.ends)),
         tuple(
@@ -69,13 +54,43 @@ def merged(profiles: Mapping[str, RecordedProfile]) -> RecordedProfile:
             for section in part.sections
         ),
         peaks={name: held for part in parts for name, held in part.peaks.items()},
-        failures={
-            (place[one], line): size
-            for part, place in placed
-            for (one, line), size in part.failures.items()
-        },
+        failures={place: size for part in parts for place, size in part.failures.items()},
         histories={label: one for part in parts for label, one in part.histories.items()},
     )
+
+
+def renumbered(part: RecordedProfile, places: Sequence[int]) -> RecordedProfile:
+    """A profile that names its functions, all of those that it shows too, by other indexes."""
+    shown = range(len(part.functions)) if part.shown is None else part.shown
+    return replace(
+        part,
+        entries=tuple(replace(one, code_id=places[one.code_id]) for one in part.entries),
+        calls=tuple(
+            replace(
+                call,
+                callee=places[call.callee],
+                caller=None if call.caller is None else places[call.caller],
+            )
+            for call in part.calls
+        ),
+        shown=tuple(places[number] for number in shown),
+        failures={(places[one], line): size for (one, line), size in part.failures.items()},
+    )
+
+
+def added_up(calls: Iterable[Call]) -> tuple[Call, ...]:
+    """The calls, those of one line of one function together."""
+    sums: dict[tuple[int, int | None, str, str, int], Call] = {}
+    for call in calls:
+        key = (call.callee, call.caller, call.filename, call.function, call.line)
+        known = sums.get(key)
+        if known is not None:
+            delta = dict(known.delta)
+            for name, size in call.delta.items():
+                delta[name] = delta.get(name, 0) + size
+            call = replace(call, hits=known.hits + call.hits, delta=delta)
+        sums[key] = call
+    return tuple(sums.values())
 
 
 def over_devices(report: Report) -> Report:
@@ -186,17 +201,3 @@ def _places(
         places.append(functions.setdefault((one, counts[one]), len(functions)))
         counts[one] += 1
     return places
-
-
-def _added_up(calls: Sequence[Call]) -> tuple[Call, ...]:
-    sums: dict[tuple[int, int | None, str, str, int], Call] = {}
-    for call in calls:
-        key = (call.callee, call.caller, call.filename, call.function, call.line)
-        known = sums.get(key)
-        if known is not None:
-            delta = dict(known.delta)
-            for name, size in call.delta.items():
-                delta[name] = delta.get(name, 0) + size
-            call = replace(call, hits=known.hits + call.hits, delta=delta)
-        sums[key] = call
-    return tuple(sums.values())
