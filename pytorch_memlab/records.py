@@ -145,7 +145,7 @@ class Section:
 
 
 class NoteKind(Enum):
-    """What a note says of the names that it has."""
+    """The meaning of a note, which says it of the names that it has."""
 
     SWITCHED_OFF = "the user turned profiling off"
     SIMULATED_GPUS = "devices were simulated, of one description"

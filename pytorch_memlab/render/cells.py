@@ -71,7 +71,7 @@ def failure_note(table: FunctionTable, line: int) -> str:
 
 
 def line_remarks(table: FunctionTable, line: int) -> list[str]:
-    """What went wrong at a line, and what a simulation did not know there."""
+    """The failure at a line, and everything that a simulation did not know there."""
     failure = failure_note(table, line).removeprefix("# ")
     return [*filter(None, [failure]), *line_notes(table.approximations.get(line, ()))]
 
