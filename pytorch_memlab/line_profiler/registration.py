@@ -146,7 +146,12 @@ def _underlying(obj: object) -> list[FunctionType]:
         found = ByCountProfilerMixin.get_underlying_functions(obj)
     except TypeError:  # neither a callable nor made of some
         return []
-    return [function for function in found if isinstance(function, FunctionType)]
+    # From Python 3.14 on, a class or module with annotations has a function that evaluates them.
+    return [
+        function
+        for function in found
+        if isinstance(function, FunctionType) and function.__name__ != "__annotate__"
+    ]
 
 
 def _complaint(obj: object) -> str:

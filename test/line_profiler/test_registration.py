@@ -250,6 +250,35 @@ def test_python_module_stands_for_what_it_defines() -> None:
     assert names(module) == ["function", "cached", "Class.method", "Class.__call__"]
 
 
+def evaluator(owner: str) -> types.FunctionType:
+    """Python 3.14 leaves one in each class or module that annotates its variables."""
+
+    def __annotate__(format, /):
+        return {"size": int}
+
+    __annotate__.__qualname__ = f"{owner}__annotate__"
+    return __annotate__
+
+
+def test_annotations_are_no_function_of_a_class_or_module() -> None:
+    class Net(nn.Module):
+        size: int
+
+        def forward(self, x):
+            return x
+
+    class Sizes:
+        size: int
+
+    for kind in (Net, Sizes):
+        kind.__annotate_func__ = evaluator(f"{kind.__qualname__}.")  # type: ignore[attr-defined]
+    module = types.ModuleType(__name__)
+    vars(module).update(Net=Net, Sizes=Sizes, __annotate__=evaluator(""))
+    assert names(Net) == names(Net()) == names(module) == ["Net.forward"]
+    with pytest.raises(NotAFunctionError, match="Sizes defines no Python function: give a class"):
+        resolve(Sizes)
+
+
 def test_a_function_named_twice_is_found_once() -> None:
     class Twice:
         def one(self):
