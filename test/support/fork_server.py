@@ -100,7 +100,9 @@ def run(arguments: list[str]) -> None:
     """Run what the arguments of ``python`` name, in a ``__main__`` that is new."""
     option, *rest = arguments
     main = sys.modules["__main__"] = ModuleType("__main__")
-    vars(main).update(__builtins__=__builtins__, __annotations__={})
+    vars(main).update(__builtins__=__builtins__)
+    if sys.version_info < (3, 14):
+        main.__annotations__ = {}
     if option == "-m":
         sys.argv = ["-m", *rest[1:]]
         sys.path.insert(0, os.getcwd())
